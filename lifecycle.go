@@ -59,6 +59,7 @@ type SandboxFilter struct {
 	Metadata map[string]string // all of
 	Template string            // name, as asked for, or digest
 	Since    time.Time         // created then or later
+	Started  time.Time         // created or last resumed then or later
 	Owned    bool              // only those that owners created
 	Oldest   bool              // oldest first; else newest first
 	Limit    int               // 0 means 100, -1 no limit

@@ -332,6 +332,7 @@ func setupOf(t engi.Template, rec SandboxRecord, network *wire.NetworkSetup) wir
 		Shell:     t.Shell,
 		Processes: rec.Size.Processes,
 		OpenFiles: rec.Size.OpenFiles,
+		Kernels:   len(t.Kernels) > 0,
 		Network:   network,
 	}
 }

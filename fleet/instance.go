@@ -277,6 +277,7 @@ func prepareGuest(ctx context.Context, g *guest.Client, t engi.Template, size en
 		Shell:     t.Shell,
 		Processes: size.Processes,
 		OpenFiles: size.OpenFiles,
+		Kernels:   len(t.Kernels) > 0 && lang == "",
 	})
 	if err != nil {
 		return err

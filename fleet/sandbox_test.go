@@ -277,6 +277,24 @@ func TestListSandboxes(t *testing.T) {
 	wantKind(t, "bob's update of alice's", err, engi.NotFound)
 }
 
+func TestListSandboxesByStart(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(bare)).warm()
+	woken := n.create(engi.SandboxSpec{}).ID
+	slept := n.create(engi.SandboxSpec{}).ID
+	n.hibernate(woken, false)
+	n.hibernate(slept, false)
+	began := time.Now().UTC()
+	n.resume(woken, false)
+	all, err := n.Sandboxes().List(t.Context(), "alice", engi.SandboxFilter{Started: began})
+	if err != nil || len(all) != 1 || all[0].ID != woken {
+		t.Errorf("started since: %v, %v", all, err)
+	}
+	if all, err = n.Sandboxes().List(t.Context(), "alice", engi.SandboxFilter{Since: began}); err != nil || len(all) != 0 {
+		t.Errorf("created since: %v, %v", all, err)
+	}
+}
+
 func TestDeadlines(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(nil)

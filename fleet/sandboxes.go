@@ -205,7 +205,8 @@ func matches(rec SandboxRecord, f engi.SandboxFilter) bool {
 		len(f.States) > 0 && !slices.Contains(f.States, rec.State),
 		f.Owned && !rec.Made,
 		f.Template != "" && rec.Template != f.Template && rec.Digest != f.Template,
-		rec.Created.Before(f.Since):
+		rec.Created.Before(f.Since),
+		rec.Started.Before(f.Started):
 		return false
 	}
 	for k, v := range f.Metadata {

@@ -251,7 +251,7 @@ func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 			}
 		}
 		return len(f.States) == 0 && b.State == engi.Stopped || len(f.States) > 0 && !slices.Contains(f.States, b.State) ||
-			f.Owned && b.Execution != "" || f.Template != "" && b.Template != f.Template && b.Digest != f.Template || b.Created.Before(f.Since)
+			f.Owned && b.Execution != "" || f.Template != "" && b.Template != f.Template && b.Digest != f.Template || b.Created.Before(f.Since) || b.Started.Before(f.Started)
 	})
 	slices.SortStableFunc(all, func(a, b engi.Sandbox) int {
 		if f.Oldest {

@@ -73,8 +73,8 @@ Trust the authority %s where clients run:
   Chromium, Firefox        Settings, Certificates, Authorities, Import
 `, strings.Join(made.Names, ", "), made.Expires.Format(time.DateOnly), verb, made.Cert, made.Key,
 		made.Authority, made.Authority, made.Authority, made.Authority, made.Authority)
-	if len(domains) == 1 && !strings.Contains(domain, ".") {
-		g.note("browsers take *.%s; curl, Node.js and others want one more part: 'engi tls init sbx.%s' with preview.domain = \"sbx.%s\"", domain, domain, domain)
+	if !strings.Contains(domain, ".") {
+		g.note("clients take no certificate for names right below %s, where previews are: set preview.domain to sbx.localhost, which this one is good for, or to a domain of two parts", domain)
 	}
 	return nil
 }

@@ -36,8 +36,14 @@ type Files struct {
 	Fresh     bool      `json:"fresh"`     // this call created the authority
 }
 
-// Make writes a certificate for domains, all names one level below them and
-// the loopback names of this machine to dir. It is signed by the authority in
+// local is the domain of names of this machine that certificates are good for. Names
+// right below localhost cannot be: clients take no wildcard below a single label, and
+// some refuse every certificate that has one.
+const local = "sbx.localhost"
+
+// Make writes a certificate for domains, all names one level below them, those one
+// level below sbx.localhost, and the loopback names of this machine to dir. Domains of a
+// single label get no names below them. It is signed by the authority in
 // dir, which is created if there is none. The authority is constrained to these
 // domains, so that trusting it puts no other names at risk. Make reports
 // Conflict if the authority cannot sign for a domain or expires soon; anew
@@ -75,7 +81,7 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 		return Files{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("move the files away, or create a new authority with --force, which clients must be told to trust")
 	}
 	for _, d := range domains {
-		if !slices.Contains(ca.PermittedDNSDomains, d) {
+		if !permits(ca, d) {
 			return Files{}, engi.Errorf(engi.Conflict, "the authority in %s cannot sign for %s", dir, d).
 				WithRemedy("create a new one with --force; clients must be told to trust it")
 		}
@@ -90,8 +96,14 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 		return Files{}, err
 	}
 	leaf := template("engi", certificateLife)
+	if !slices.Contains(domains, local) {
+		domains = append(slices.Clone(domains), local)
+	}
 	for _, d := range domains {
-		leaf.DNSNames = append(leaf.DNSNames, d, "*."+d)
+		leaf.DNSNames = append(leaf.DNSNames, d)
+		if strings.Contains(d, ".") {
+			leaf.DNSNames = append(leaf.DNSNames, "*."+d)
+		}
 	}
 	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	leaf.KeyUsage = x509.KeyUsageDigitalSignature
@@ -108,6 +120,11 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 	}
 	m.Names, m.Expires = leaf.DNSNames, leaf.NotAfter
 	return m, nil
+}
+
+// permits reports whether ca is allowed to sign for d and the names below it.
+func permits(ca *x509.Certificate, d string) bool {
+	return slices.ContainsFunc(ca.PermittedDNSDomains, func(p string) bool { return d == p || strings.HasSuffix(d, "."+p) })
 }
 
 func validDomain(d string) bool {

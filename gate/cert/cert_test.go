@@ -49,7 +49,7 @@ func TestMake(t *testing.T) {
 		t.Fatal(m, err)
 	}
 	for name, good := range map[string]bool{
-		"sbx.example.com": true, "3000-abc.sbx.example.com": true, "api.sbx.example.com": true, "3000-abc.localhost": true,
+		"sbx.example.com": true, "3000-abc.sbx.example.com": true, "api.sbx.example.com": true, "3000-abc.sbx.localhost": true, "3000-abc.localhost": false,
 		"localhost": true, "127.0.0.1": true, "::1": true, "example.com": false, "a.b.sbx.example.com": false, "127.0.0.2": false,
 	} {
 		if err := verify(t, m, name); (err == nil) != good {
@@ -95,6 +95,31 @@ func TestMake(t *testing.T) {
 	for _, bad := range []string{"", "*.x.test", "x.test:443", "-a.test", "a..test", "X.test", "127.0.0.1", "a b"} {
 		if _, err := Make(dir, []string{bad}, true); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// TestNamesAreForEveryClient checks that there is no wildcard below a single label. OpenSSL,
+// Node.js and Firefox take it for nothing, and rustls refuses the certificate.
+func TestNamesAreForEveryClient(t *testing.T) {
+	for _, domains := range [][]string{{"localhost"}, {"engi", "sbx.example.com"}, {"sbx.localhost"}, nil} {
+		dir := t.TempDir()
+		m, err := Make(dir, domains, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range m.Names {
+			if strings.HasPrefix(name, "*.") && strings.Count(name, ".") < 2 {
+				t.Errorf("%v: the certificate has the name %s", domains, name)
+			}
+		}
+		for _, name := range append([]string{"localhost", "3000-abc.sbx.localhost"}, domains...) {
+			if err := verify(t, m, name); err != nil {
+				t.Errorf("%v: %s: %v", domains, name, err)
+			}
+		}
+		if again, err := Make(dir, append(domains, "sbx.localhost"), false); err != nil || again.Fresh {
+			t.Errorf("%v: the authority does not sign for sbx.localhost: %v", domains, err)
 		}
 	}
 }

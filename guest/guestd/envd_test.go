@@ -423,3 +423,99 @@ func FuzzE2B(f *testing.F) {
 		}
 	})
 }
+
+// fileInfo returns what Stat says of a file.
+func (c *e2bClient) fileInfo(path string) map[string]any {
+	c.t.Helper()
+	status, m := c.unary("filesystem.Filesystem/Stat", `{"path":"`+path+`"}`)
+	entry, _ := m["entry"].(map[string]any)
+	if status != 200 || entry == nil {
+		c.t.Fatalf("stat %s: %d %v", path, status, m)
+	}
+	return entry
+}
+
+func TestE2BOverwriteRemovesMetadata(t *testing.T) {
+	c := newE2BClient(t)
+	upload := func(header http.Header) {
+		t.Helper()
+		if resp := c.raw("POST", "/files?path=/f", "application/octet-stream", strings.NewReader("x"), header); resp.StatusCode != 200 {
+			b, _ := io.ReadAll(resp.Body)
+			if bytes.Contains(b, []byte("operation not supported")) {
+				t.Skip("this file system has no extended attributes")
+			}
+			t.Fatalf("upload: %d %s", resp.StatusCode, b)
+		}
+	}
+	upload(http.Header{"X-Metadata-Author": {"ann"}, "X-Metadata-Kind": {"a"}})
+	if m, _ := c.fileInfo("/f")["metadata"].(map[string]any); len(m) != 2 || m["author"] != "ann" {
+		t.Errorf("metadata: %v", m)
+	}
+	upload(http.Header{"X-Metadata-Kind": {"b"}})
+	if m, _ := c.fileInfo("/f")["metadata"].(map[string]any); len(m) != 1 || m["kind"] != "b" {
+		t.Errorf("metadata of another upload: %v", m)
+	}
+	upload(nil)
+	if m, there := c.fileInfo("/f")["metadata"]; there {
+		t.Errorf("metadata after an upload without: %v", m)
+	}
+}
+
+func TestE2BLinksShowTheirTargets(t *testing.T) {
+	c := newE2BClient(t)
+	if err := os.MkdirAll(filepath.Join(c.root, "d"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.root, "d/f"), []byte("12345"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"file": "d/f", "dir": "d", "chain": "file", "broken": "none"} {
+		if err := os.Symlink(to, filepath.Join(c.root, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, want := range map[string]struct {
+		kind   string
+		mode   float64
+		target any
+	}{
+		"/file":   {"FILE_TYPE_FILE", 0o640, "/d/f"},
+		"/dir":    {"FILE_TYPE_DIRECTORY", 0o750, "/d"},
+		"/chain":  {"FILE_TYPE_FILE", 0o640, "/d/f"},
+		"/broken": {"FILE_TYPE_SYMLINK", 0o777, "/none"},
+		"/d/f":    {"FILE_TYPE_FILE", 0o640, nil},
+	} {
+		e := c.fileInfo(path)
+		if link := want.target != nil; e["type"] != want.kind || e["mode"] != want.mode || e["symlinkTarget"] != want.target || (e["isSymlink"] == true) != link || strings.HasPrefix(e["permissions"].(string), "L") != link {
+			t.Errorf("%s: %v", path, e)
+		}
+	}
+	_, m := c.unary("filesystem.Filesystem/ListDir", `{"path":"/"}`)
+	kinds := map[any]any{}
+	for _, e := range m["entries"].([]any) {
+		kinds[at(e.(map[string]any), "name")] = at(e.(map[string]any), "type")
+	}
+	if kinds["file"] != "FILE_TYPE_FILE" || kinds["dir"] != "FILE_TYPE_DIRECTORY" || kinds["broken"] != "FILE_TYPE_SYMLINK" {
+		t.Errorf("listed as %v", kinds)
+	}
+}
+
+// TestE2BFilesWithoutSize reads what is generated when it is read.
+func TestE2BFilesWithoutSize(t *testing.T) {
+	c := newE2BClient(t)
+	if err := os.Symlink("/proc/self/status", filepath.Join(c.root, "status")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(c.root, "empty"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"/status": "Name:", "/empty": ""} {
+		for _, header := range []http.Header{nil, {"Accept-Encoding": {"gzip"}}} {
+			resp := c.raw("GET", "/files?path="+path, "", nil, header)
+			b, err := io.ReadAll(resp.Body)
+			if err != nil || resp.StatusCode != 200 || !strings.HasPrefix(string(b), want) || (want == "") != (len(b) == 0) {
+				t.Errorf("%s: %d %q, %v", path, resp.StatusCode, b, err)
+			}
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package guestd
 
 import (
-	"bytes"
 	"io"
 	"io/fs"
 	"net"
@@ -65,19 +64,13 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) e
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if fi.Size() == 0 {
-		// Files below /proc and /sys have size 0 but may have content.
-		first := make([]byte, 64<<10)
-		if n, _ := io.ReadFull(f, first); n > 0 {
-			return sendExactly(w, io.MultiReader(bytes.NewReader(first[:n]), io.LimitReader(f, maxUnsized)), -1)
+		if all := tree.Unsized(f); all != nil {
+			return sendExactly(w, all, -1)
 		}
 	}
 	w.Header().Set("Content-Length", strconv.FormatInt(fi.Size(), 10))
 	return sendExactly(w, io.LimitReader(f, fi.Size()), fi.Size())
 }
-
-// maxUnsized bounds what is read of a file of unknown size, some of which never
-// end.
-const maxUnsized = 64 << 20
 
 // sendExactly writes size bytes of r, or all if size is negative, or aborts the
 // answer.

@@ -2,9 +2,11 @@ package guestd
 
 import (
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +70,23 @@ func (s kernelSandbox) Kill(c *child.Child)              { s.table.KillSession(c
 func (s kernelSandbox) Resolve(path, home string) string { return s.resolve(path, home) }
 func (s kernelSandbox) Inside(path string) string        { return s.inside(path) }
 func (s kernelSandbox) Private() string                  { return s.privateDir() }
+
+// serveKernels serves the code interpreter to programs in the sandbox at the port
+// that is usual for it, unless one of them has taken that.
+func (s *Server) serveKernels() {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(kernel.Port)))
+		if err != nil {
+			log.Printf("engi-guest: serve the code interpreter: %v", err)
+			continue
+		}
+		s.work.Add(1)
+		go func() {
+			defer s.work.Done()
+			s.local.Serve(l) // until Close
+		}()
+	}
+}
 
 func (s *Server) prepareKernels(w http.ResponseWriter, r *http.Request) error {
 	var in wire.Kernels

@@ -371,12 +371,28 @@ func TestInterpreterContexts(t *testing.T) {
 		{"POST", "execute", `{"code": 1}`, 400, "not valid"},
 		{"POST", "execute", strings.Repeat(" ", 17<<20), 400, "larger than"},
 		{"POST", "contexts", `{"cwd": "/no/such"}`, 400, "does not exist"},
-		{"POST", "contexts", `{"language": "r"}`, 400, "no kernel"},
+		{"POST", "contexts", `{"language": "cobol"}`, 400, "no kernel"},
 		{"GET", "health", "", 200, "OK"},
 		{"GET", "execute", "", 405, ""},
 	} {
 		if status, body := l.call(x.method, x.path, x.body); status != x.status || !strings.Contains(body, x.text) {
 			t.Errorf("%s %s %.60s: %d %q, want %d %q", x.method, x.path, x.body, status, body, x.status, x.text)
+		}
+	}
+}
+
+// A context that has just been created is the last of a listing, whether there was a
+// listing before or not.
+func TestInterpreterContextsAreInOrder(t *testing.T) {
+	l := newKernelFixture(t, "bash")
+	var made struct{ ID string }
+	if status, body := l.call("POST", "contexts", `{"language": "bash"}`); status != 200 || json.Unmarshal([]byte(body), &made) != nil {
+		t.Fatalf("create: %d %s", status, body)
+	}
+	for range 2 {
+		var all []struct{ ID, Language string }
+		if status, body := l.call("GET", "contexts", ""); status != 200 || json.Unmarshal([]byte(body), &all) != nil || len(all) != 3 || all[0].Language != "python" || all[1].Language != "javascript" || all[2].ID != made.ID {
+			t.Errorf("after the creation of %s: %d %s", made.ID, status, body)
 		}
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,7 @@ type Server struct {
 
 	e2b     *envd.Handler
 	kernels *kernel.Kernels
+	local   *http.Server // of kernels, for programs in the sandbox
 	token   atomic.Pointer[string]
 
 	dialing      atomic.Bool   // Run is dialing the host
@@ -142,6 +144,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.closeConns()
+	s.local.Close()
 	s.kernels.Close()
 	s.table.Close()
 	for _, c := range all { // one that has ended may have left descendants
@@ -220,6 +223,7 @@ func (s *Server) routes(mux *http.ServeMux) {
 	s.fileRoutes(mux)
 	s.e2b = envd.New(&e2bSandbox{Server: s})
 	s.kernels = kernel.New(kernelSandbox{s})
+	s.local = &http.Server{Handler: s.kernels.Local(), MaxHeaderBytes: 64 << 10, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(os.Stderr, "engi-guest: ", 0)}
 	for _, routes := range []map[string]http.HandlerFunc{s.e2b.Routes(), s.kernels.Routes()} {
 		for pattern, f := range routes {
 			mux.Handle(pattern, f)

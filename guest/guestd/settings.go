@@ -71,6 +71,9 @@ func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Kernels && !old.Kernels && !s.o.InProcess {
+		s.serveKernels()
+	}
 	s.mu.Lock()
 	s.current = cfg
 	var stale []*warmInterpreter
@@ -99,6 +102,7 @@ func mergeSetup(old, in wire.Setup) wire.Setup {
 	in.Processes = cmp.Or(in.Processes, old.Processes)
 	in.OpenFiles = cmp.Or(in.OpenFiles, old.OpenFiles)
 	in.OutputDir = cmp.Or(in.OutputDir, old.OutputDir)
+	in.Kernels = in.Kernels || old.Kernels
 	if in.Network == nil {
 		in.Network = old.Network
 	}

@@ -49,6 +49,7 @@ type Setup struct {
 	Processes int               `json:"processes,omitempty"`
 	OpenFiles int               `json:"open_files,omitempty"`
 	OutputDir string            `json:"output_dir,omitempty"` // of runs that name none; empty means WorkDir
+	Kernels   bool              `json:"kernels,omitempty"`    // programs in the sandbox can use the code interpreter; cannot be revoked
 	Network   *NetworkSetup     `json:"wiring,omitempty"`     // nil keeps the earlier one; at first, no network
 }
 

@@ -74,8 +74,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 		case "gcp":
 			spec.Login = engi.RegistryLogin{User: "_json_key", Password: l.ServiceJSON}
 		default:
-			return spec, engi.Errorf(engi.Unsupported, "logins of type %.20q are not supported", l.Type).
-				WithRemedy("use a user name and a password")
+			return spec, engi.Errorf(engi.Unsupported, "logins of type %.20q are not supported: use a user name and a password", l.Type)
 		}
 	}
 	if len(q.Steps) > maxSteps {
@@ -164,8 +163,8 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 		return engi.Errorf(engi.Conflict, "build %s is running", b.ID)
 	}
 	if !s.waiting.Take(t.Owner, 1) {
-		return engi.Errorf(engi.Exhausted, "%d of your builds run or wait already", s.waiting.Of(t.Owner)).
-			WithRemedy("wait for one to end").WithRetry(engi.Retry{AfterMillis: 30_000})
+		return engi.Errorf(engi.Exhausted, "%d of your builds run or wait already: wait for one to end", s.waiting.Of(t.Owner)).
+			WithRetry(engi.Retry{AfterMillis: 30_000})
 	}
 	ctx, cancel := context.WithCancel(s.life)
 	s.builds[b.ID] = cancel
@@ -296,8 +295,7 @@ func (s *Server) inTurn(ctx context.Context, owner engi.Owner, f func(context.Co
 	defer cancel()
 	err := f(work)
 	if err != nil && work.Err() != nil && ctx.Err() == nil {
-		return engi.Errorf(engi.Expired, "the build took longer than %s", s.BuildTime).
-			WithRemedy("build on a template of yours that has the slow steps, or have the operator raise builds.timeout")
+		return engi.Errorf(engi.Expired, "the build took longer than %s: build on a template of yours that has the slow steps, or have the operator raise builds.timeout", s.BuildTime)
 	}
 	return err
 }

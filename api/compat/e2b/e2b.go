@@ -62,6 +62,10 @@ type Options struct {
 	// they ask for less; empty means none.
 	Internet engi.Network
 
+	// Rules say what sandboxes reach by default if Internet is
+	// restricted.
+	Rules []string
+
 	Log *slog.Logger // nil discards
 
 	// Target returns the sandbox and port of a request, or false. Nil means
@@ -245,7 +249,7 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 		secret, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	if secret == "" {
-		return caller{}, engi.Errorf(engi.Anonymous, "the request has no API key").WithRemedy("set E2B_API_KEY to a key of this server")
+		return caller{}, engi.Errorf(engi.Anonymous, "the request has no API key: set E2B_API_KEY to a key of this server")
 	}
 	k, err := s.Keys.Authenticate(r.Context(), plainKey(secret))
 	if err != nil {
@@ -340,17 +344,19 @@ func respond(w http.ResponseWriter, status int, v any) error {
 }
 
 // fail reports an error as clients expect it, with the status in the body. They
-// retry Exhausted if told when.
+// retry Exhausted if told when. The remedy is a field of its own, which they ignore:
+// it may name commands and settings of engi's, which their users do not have. What
+// they should read is part of the text.
 func fail(w http.ResponseWriter, err error) {
 	status := httpio.Statuses[engi.KindOf(err)]
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.FormatInt((after+999)/1000, 10))
 	}
-	text := err.Error()
-	if remedy := engi.RemedyOf(err); remedy != "" && engi.KindOf(err) != engi.NotFound {
-		text += ": " + remedy
+	refusal := map[string]any{"code": status, "message": err.Error()}
+	if remedy := engi.RemedyOf(err); remedy != "" {
+		refusal["remedy"] = remedy
 	}
-	refuse(w, status, text)
+	respond(w, status, refusal) // encoding cannot fail
 }
 
 func refuse(w http.ResponseWriter, status int, text string) {
@@ -358,7 +364,7 @@ func refuse(w http.ResponseWriter, status int, text string) {
 }
 
 // errNone is the error for a service that this node does not have.
-func errNone(part string) *engi.Error {
+func errNone(part string) error {
 	return engi.Errorf(engi.Unsupported, "this node does not support %s", part)
 }
 

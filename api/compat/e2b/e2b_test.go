@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -629,4 +630,56 @@ func TestSecretFile(t *testing.T) {
 	if _, err := LoadSecret(path); err == nil || engi.KindOf(err) != engi.Invalid {
 		t.Errorf("a damaged file: %v", err)
 	}
+}
+
+func TestListByStart(t *testing.T) {
+	w := newWorld(t)
+	w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
+	id := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"]
+	now := time.Now()
+	w.sandboxes.mu.Lock()
+	w.sandboxes.all[0].Started = now.Add(time.Hour) // it was resumed
+	w.sandboxes.mu.Unlock()
+	list := w.want(200, "ann", "GET", "/v2/sandboxes?startedAfter="+now.Add(time.Minute).UTC().Format(time.RFC3339), "")["list"].([]any)
+	if len(list) != 1 || list[0].(map[string]any)["sandboxID"] != id {
+		t.Errorf("listed %v", list)
+	}
+}
+
+// Users of E2B's clients have none of the commands and settings that remedies name.
+func TestRemediesAreApart(t *testing.T) {
+	w := httptest.NewRecorder()
+	fail(w, engi.Errorf(engi.Denied, "not this").WithRemedy("run 'engi allow this'"))
+	var m map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &m); err != nil || m["message"] != "not this" || m["remedy"] != "run 'engi allow this'" || m["code"] != 403.0 {
+		t.Errorf("%s, %v", w.Body, err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	w := newWorld(t)
+	id := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"].(string)
+	path := "/sandboxes/" + id + "/logs"
+	m := w.want(200, "ann", "GET", path, "")
+	lines, entries := m["logs"].([]any), m["logEntries"].([]any)
+	if len(lines) == 0 || len(lines) != len(entries) {
+		t.Fatalf("got %v", m)
+	}
+	for _, l := range lines {
+		var parsed map[string]string
+		if err := json.Unmarshal([]byte(l.(map[string]any)["line"].(string)), &parsed); err != nil || parsed["level"] != "info" || parsed["logger"] == "" || parsed["message"] == "" {
+			t.Errorf("line %v: %v", l, err)
+		}
+	}
+	if e := entries[0].(map[string]any); e["level"] != "info" || e["message"] != "created from base" || e["fields"].(map[string]any)["logger"] == "" {
+		t.Errorf("entry %v", e)
+	}
+	if m := w.want(200, "ann", "GET", "/v2"+path, ""); len(m["logs"].([]any)) != len(lines) {
+		t.Errorf("version 2: %v", m)
+	}
+	later := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+	if m := w.want(200, "ann", "GET", path+"?start="+later, ""); len(m["logs"].([]any)) != 0 {
+		t.Errorf("since later: %v", m)
+	}
+	w.want(400, "ann", "GET", path+"?start=x", "")
 }

@@ -188,7 +188,7 @@ func executionID(id engi.SandboxID, started time.Time) string {
 func checkTypes(types []string) error {
 	for _, t := range types {
 		if !slices.Contains(lifeTypes, t) {
-			return engi.Errorf(engi.Invalid, "there are no events of type %.60q", t).WithRemedy("use some of %s", strings.Join(lifeTypes, ", "))
+			return engi.Errorf(engi.Invalid, "there are no events of type %.60q: use some of %s", t, strings.Join(lifeTypes, ", "))
 		}
 	}
 	return nil
@@ -287,7 +287,7 @@ func (s *Server) serveEvents() {
 	events := func(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, q lifecycleQuery) error) {
 		s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 			if s.Events == nil {
-				return errNone("log of events").WithRemedy("GET /sandboxes/{sandboxID}/logs tells of a sandbox that is there")
+				return errNone("log of events: GET /sandboxes/{sandboxID}/logs tells of a sandbox that is there")
 			}
 			q, err := lifecycleQueryOf(r.URL.Query())
 			if err != nil {

@@ -43,7 +43,7 @@ type fakeSandboxes struct {
 func (b *fakeSandboxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sandbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	sandbox := engi.Sandbox{ID: engi.NewSandboxID(), Owner: s.Owner, Template: s.Template, State: engi.Running, Created: time.Now(), Lifetime: s.Lifetime,
+	sandbox := engi.Sandbox{ID: engi.NewSandboxID(), Owner: s.Owner, Template: s.Template, State: engi.Running, Created: time.Now(), Started: time.Now(), Lifetime: s.Lifetime,
 		Metadata: s.Metadata, Network: s.Network, Ports: s.Ports, Notes: s.Notes, Snapshot: s.Snapshot, Deadline: time.Now().Add(s.Lifetime.Timeout)}
 	b.all = append([]engi.Sandbox{sandbox}, b.all...)
 	return sandbox, nil
@@ -65,7 +65,7 @@ func (b *fakeSandboxes) List(_ context.Context, owner engi.Owner, f engi.Sandbox
 	defer b.mu.Unlock()
 	seen := f.After == ""
 	for _, x := range b.all {
-		if seen && (owner == "" || x.Owner == owner) && (f.Limit <= 0 || len(list) < f.Limit) {
+		if seen && (owner == "" || x.Owner == owner) && !x.Started.Before(f.Started) && (f.Limit <= 0 || len(list) < f.Limit) {
 			list = append(list, x)
 		}
 		seen = seen || x.ID == f.After

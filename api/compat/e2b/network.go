@@ -44,8 +44,9 @@ type transform struct {
 
 // policy translates n into a policy no wider than widest, and adds the settings
 // that it cannot express to notes. Sandboxes of E2B can reach the internet by
-// default. It reports Invalid.
-func (n *network) policy(internet *bool, widest engi.Network, notes map[string]string) (engi.NetworkPolicy, error) {
+// default; where widest is restricted, they reach what rules allow in its place.
+// It reports Invalid.
+func (n *network) policy(internet *bool, widest engi.Network, rules []string, notes map[string]string) (engi.NetworkPolicy, error) {
 	delete(notes, noteInternet)
 	if internet != nil {
 		notes[noteInternet] = map[bool]string{true: "true", false: "false"}[*internet]
@@ -70,12 +71,17 @@ func (n *network) policy(internet *bool, widest engi.Network, notes map[string]s
 	if (slices.Contains(n.DenyOut, everything) || internet != nil && !*internet) && !all {
 		p.Mode = engi.NetworkRestricted
 	}
-	if widest == engi.NetworkRestricted {
+	if widest == engi.NetworkRestricted && p.Mode == engi.NetworkOpen {
 		p.Mode = engi.NetworkRestricted
+		for _, r := range rules {
+			if all || !slices.ContainsFunc(n.DenyOut, func(d string) bool { return prefix(d).Overlaps(prefix(r)) }) {
+				p.Allow = append(p.Allow, r)
+			}
+		}
 	}
 	for _, a := range n.AllowOut {
-		if a != everything {
-			p.Allow = append(p.Allow, ruleOf(a))
+		if r := ruleOf(a); a != everything && !slices.Contains(p.Allow, r) {
+			p.Allow = append(p.Allow, r)
 		}
 	}
 	for _, d := range n.DenyOut {
@@ -177,8 +183,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 			}
 			for name, value := range r.Transform.Headers {
 				if identityPlace.MatchString(value) {
-					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue", name, host).
-						WithRemedy("store a token as a secret, and write ${e2b.secrets.NAME}")
+					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue: store a token as a secret, and write ${e2b.secrets.NAME}", name, host)
 				}
 				secret = secret || secretPlace.MatchString(value)
 				set[name] = secretPlace.ReplaceAllString(value, "$${secrets.$1}")

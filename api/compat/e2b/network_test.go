@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,7 +42,7 @@ func TestNetworkBecomesPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		notes := map[string]string{}
-		got, err := q.Network.policy(q.Internet, open, notes)
+		got, err := q.Network.policy(q.Internet, open, nil, notes)
 		if err != nil {
 			t.Errorf("%s: %v", body, err)
 			continue
@@ -51,7 +52,7 @@ func TestNetworkBecomesPolicy(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", body, d)
 		}
 		for _, widest := range []engi.Network{open, restricted, isolated, none, ""} {
-			p, err := q.Network.policy(q.Internet, widest, notes)
+			p, err := q.Network.policy(q.Internet, widest, []string{"mirror.example.com", "1.1.1.0/24"}, notes)
 			if err != nil {
 				t.Errorf("%s, %s at most: %v", body, widest, err)
 			}
@@ -65,6 +66,32 @@ func TestNetworkBecomesPolicy(t *testing.T) {
 	}
 }
 
+// TestRulesOfTheNode checks what sandboxes reach on a node that restricts them all.
+func TestRulesOfTheNode(t *testing.T) {
+	rules := []string{"packages", "mirror.example.com:443", "1.1.1.0/24"}
+	for body, want := range map[string]engi.NetworkPolicy{
+		`{}`:                              {Mode: engi.NetworkRestricted, Allow: rules},
+		`{"allow_internet_access":true}`:  {Mode: engi.NetworkRestricted, Allow: rules},
+		`{"allow_internet_access":false}`: {Mode: engi.NetworkIsolated},
+		`{"network":{"allowPublicTraffic":false,"allowOut":["8.8.8.8","1.1.1.7/24"]}}`: {Mode: engi.NetworkRestricted, Allow: append(slices.Clone(rules), "8.8.8.8")},
+		`{"network":{"denyOut":["1.1.1.1"]}}`:                                          {Mode: engi.NetworkRestricted, Allow: rules[:2]},
+		`{"network":{"denyOut":["0.0.0.0/0"]}}`:                                        {Mode: engi.NetworkIsolated},
+		`{"network":{"denyOut":["0.0.0.0/0"],"allowOut":["a.example.com"]}}`:           {Mode: engi.NetworkRestricted, Allow: []string{"a.example.com"}},
+		`{"network":{"denyOut":["0.0.0.0/0"],"allowOut":["0.0.0.0/0","8.8.8.8"]}}`:     {Mode: engi.NetworkRestricted, Allow: append(slices.Clone(rules), "8.8.8.8")},
+	} {
+		var q newSandbox
+		if err := json.Unmarshal([]byte(body), &q); err != nil {
+			t.Fatal(err)
+		}
+		got, err := q.Network.policy(q.Internet, engi.NetworkRestricted, rules, map[string]string{})
+		if got.Detail = nil; err != nil {
+			t.Errorf("%s: %v", body, err)
+		} else if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", body, d)
+		}
+	}
+}
+
 // TestNetworkIsShownAsWritten stores a policy and reads it back.
 func TestNetworkIsShownAsWritten(t *testing.T) {
 	const body = `{"allowOut":["0.0.0.0/0","1.1.1.1/8"],"denyOut":["8.8.8.8"],"egressProxy":{"address":"p:1","username":"u","password":"shh"},
@@ -73,7 +100,7 @@ func TestNetworkIsShownAsWritten(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &n); err != nil {
 		t.Fatal(err)
 	}
-	p, err := n.policy(nil, engi.NetworkOpen, map[string]string{})
+	p, err := n.policy(nil, engi.NetworkOpen, nil, map[string]string{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +126,7 @@ func TestRulesRefuse(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &n); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.policy(nil, engi.NetworkOpen, map[string]string{}); engi.KindOf(err) != engi.Invalid {
+		if _, err := n.policy(nil, engi.NetworkOpen, nil, map[string]string{}); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

@@ -282,8 +282,7 @@ func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) erro
 	if g, signed := signatureOf(r.URL.Query(), r.Method); signed && port == EnvdPort && path == "/files" {
 		return g.check(s.AccessToken(sandbox.ID), time.Now())
 	}
-	return engi.Errorf(engi.Anonymous, "missing access token").
-		WithRemedy("send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
+	return engi.Errorf(engi.Anonymous, "missing access token: send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
 }
 
 // Allow reports Denied unless a request has the token for the private ports and the
@@ -292,8 +291,7 @@ func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox, port int) error {
 	if same(r.Header.Get(trafficHeader), s.TrafficToken(sandbox.ID)) {
 		return nil
 	}
-	return engi.Errorf(engi.Denied, "the ports of this sandbox are private").
-		WithRemedy("send the header %s", strings.ToLower(trafficHeader))
+	return engi.Errorf(engi.Denied, "the ports of this sandbox are private: send the header %s", strings.ToLower(trafficHeader))
 }
 
 // maxSigners bounds the sandboxes whose tokens are tried on a signature.

@@ -140,7 +140,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if q.Secure == nil && version == 1 || q.Secure != nil && !*q.Secure {
 		spec.Notes[noteOpen] = "1"
 	}
-	if spec.Network, err = q.Network.policy(q.Internet, s.Internet, spec.Notes); err != nil {
+	if spec.Network, err = q.Network.policy(q.Internet, s.Internet, s.Rules, spec.Notes); err != nil {
 		return err
 	}
 	if n := q.Network; n != nil {
@@ -229,7 +229,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who caller) error 
 		return engi.Errorf(engi.Invalid, "order %.40q is neither asc nor desc", q.Get("order"))
 	}
 	if since := q.Get("startedAfter"); since != "" {
-		if f.Since, err = time.Parse(time.RFC3339, since); err != nil {
+		if f.Started, err = time.Parse(time.RFC3339, since); err != nil {
 			return engi.Errorf(engi.Invalid, "startedAfter: %v", err)
 		}
 	}
@@ -480,7 +480,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, 
 		yes := true // the default of E2B
 		q.Internet = &yes
 	}
-	p, err := q.policy(q.Internet, s.Internet, notes)
+	p, err := q.policy(q.Internet, s.Internet, s.Rules, notes)
 	if err != nil {
 		return err
 	}
@@ -546,21 +546,34 @@ func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller)
 	return respond(w, http.StatusOK, map[string]any{"sandboxes": all})
 }
 
-// logs returns a sandbox's changes of state, which is all that engi logs of it.
+// logs returns a sandbox's changes of state, which is all that engi logs of it, those
+// at the time start, in milliseconds, and later ones. E2B's CLI parses each line.
 func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	type line struct {
-		Timestamp time.Time         `json:"timestamp"`
-		Line      string            `json:"line,omitempty"`
-		Message   string            `json:"message,omitempty"`
-		Level     string            `json:"level,omitempty"`
-		Fields    map[string]string `json:"fields,omitempty"`
+		Timestamp time.Time `json:"timestamp"`
+		Line      string    `json:"line"`
 	}
-	plain, rich := []line{}, []line{}
-	add := func(at time.Time, text string) {
-		if !at.IsZero() {
-			plain = append(plain, line{Timestamp: at, Line: text})
-			rich = append(rich, line{Timestamp: at, Message: text, Level: "info", Fields: map[string]string{"sandboxID": sandbox.ID.Label()}})
+	type entry struct {
+		Timestamp time.Time         `json:"timestamp"`
+		Message   string            `json:"message"`
+		Level     string            `json:"level"`
+		Fields    map[string]string `json:"fields"`
+	}
+	var start int64
+	if text := r.URL.Query().Get("start"); text != "" {
+		var err error
+		if start, err = strconv.ParseInt(text, 10, 64); err != nil {
+			return engi.Errorf(engi.Invalid, "start %.40q is not a time in milliseconds", text)
 		}
+	}
+	lines, entries := []line{}, []entry{}
+	add := func(at time.Time, text string) {
+		if at.IsZero() || at.UnixMilli() < start {
+			return
+		}
+		const level, logger = "info", "engi"
+		lines = append(lines, line{at, encode(map[string]string{"level": level, "logger": logger, "message": text})})
+		entries = append(entries, entry{at, text, level, map[string]string{"logger": logger, "sandboxID": sandbox.ID.Label()}})
 	}
 	id, _ := templateOf(sandbox)
 	add(sandbox.Created, "created from "+id)
@@ -571,7 +584,7 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, sandbo
 		add(sandbox.Active, "paused")
 	}
 	if strings.HasPrefix(r.URL.Path, "/v2/") {
-		return respond(w, http.StatusOK, map[string]any{"logs": rich})
+		return respond(w, http.StatusOK, map[string]any{"logs": entries})
 	}
-	return respond(w, http.StatusOK, map[string]any{"logs": plain, "logEntries": rich})
+	return respond(w, http.StatusOK, map[string]any{"logs": lines, "logEntries": entries})
 }

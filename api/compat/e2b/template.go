@@ -174,8 +174,7 @@ func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) er
 		q.Tags = []string{defaultTag}
 	}
 	if !namePattern.MatchString(name) {
-		return engi.Errorf(engi.Invalid, "%.80q cannot be a template's name", q.Name).
-			WithRemedy("use lower-case letters, digits and any of . _ - /")
+		return engi.Errorf(engi.Invalid, "%.80q cannot be a template's name: use lower-case letters, digits and any of . _ - /", q.Name)
 	}
 	if err := checkTags(q.Tags); err != nil {
 		return err
@@ -214,7 +213,7 @@ func checkTags(tags []string) error {
 	}
 	for _, g := range tags {
 		if !tagPattern.MatchString(g) {
-			return engi.Errorf(engi.Invalid, "%.80q cannot be a tag", g).WithRemedy("use letters, digits and any of . _ -")
+			return engi.Errorf(engi.Invalid, "%.80q cannot be a tag: use letters, digits and any of . _ -", g)
 		}
 	}
 	return nil

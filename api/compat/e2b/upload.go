@@ -75,7 +75,7 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	}
 	until, perr := strconv.ParseInt(q.Get("expires"), 10, 64)
 	if err != nil || perr != nil || !hashPattern.MatchString(hash) || !same(q.Get("signature"), s.uploadToken(t, hash, q.Get("expires"))) || time.Now().Unix() > until {
-		return engi.Errorf(engi.Denied, "this link is invalid or has expired").WithRemedy("ask for a new one")
+		return engi.Errorf(engi.Denied, "this link is invalid or has expired: ask for a new one")
 	}
 	if r.ContentLength > s.MaxUpload {
 		return engi.Errorf(engi.Invalid, "%d bytes exceed the limit of %d", r.ContentLength, s.MaxUpload)

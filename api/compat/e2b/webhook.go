@@ -91,11 +91,11 @@ func (q *webhookRequest) check() error {
 	case q.URL != nil && *q.URL == "":
 		return engi.Errorf(engi.Invalid, "the url is empty")
 	case q.Secret != nil && *q.Secret == "":
-		return engi.Errorf(engi.Invalid, "the signatureSecret is empty").WithRemedy("choose one; what signs requests is never shown")
+		return engi.Errorf(engi.Invalid, "the signatureSecret is empty: choose one; what signs requests is never shown")
 	case q.Events == nil:
 		return nil
 	case len(*q.Events) == 0:
-		return engi.Errorf(engi.Invalid, "there are no events").WithRemedy("name at least one type, or set enabled to false")
+		return engi.Errorf(engi.Invalid, "there are no events: name at least one type, or set enabled to false")
 	}
 	if err := checkTypes(*q.Events); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (s *Server) serveWebhooks() {
 	webhooks := func(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
 		s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 			if s.Webhooks == nil {
-				return errNone("webhooks").WithRemedy("GET /events/sandboxes tells of the same events")
+				return errNone("webhooks: GET /events/sandboxes tells of the same events")
 			}
 			return f(w, r, who)
 		})

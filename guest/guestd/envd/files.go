@@ -32,6 +32,14 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": filepath.Base(path)}))
 	w.Header().Set("Vary", "Accept-Encoding")
+	if fi.Size() == 0 {
+		if all := tree.Unsized(f); all != nil {
+			if _, err := io.Copy(w, all); err != nil {
+				panic(http.ErrAbortHandler) // the answer has begun: abort it
+			}
+			return nil
+		}
+	}
 	var out io.Writer = w
 	if acceptsEncoding(r, "gzip") && compresses(f, fi.Size()) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -180,10 +188,8 @@ func (h *Handler) store(r *http.Request, path string, body io.Reader, meta map[s
 	if err := tree.Overwrite(resolved, body, o); err != nil {
 		return uploadInfo{}, err
 	}
-	if len(meta) > 0 {
-		if err := tree.SetMetadata(resolved, meta); err != nil {
-			return uploadInfo{}, err
-		}
+	if err := tree.SetMetadata(resolved, meta); err != nil {
+		return uploadInfo{}, err
 	}
 	return uploadInfo{Name: filepath.Base(resolved), Path: h.sandbox.Inside(resolved), Type: "file", Metadata: meta}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"io/fs"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,11 +28,23 @@ type entryInfo struct {
 	Group         string            `json:"group"`
 	ModifiedTime  string            `json:"modifiedTime"`
 	SymlinkTarget string            `json:"symlinkTarget,omitempty"`
+	IsSymlink     bool              `json:"isSymlink,omitempty"`
 	Metadata      map[string]string `json:"metadata,omitempty"`
 }
 
+// entry describes a file. A link has the type and mode of what it leads to, if there
+// is that.
 func (h *Handler) entry(fi wire.FileInfo) entryInfo {
-	mode := fs.FileMode(fi.Mode)
+	own, path := fs.FileMode(fi.Mode), h.sandbox.Resolve(fi.Path, "/")
+	mode, link := own, own&fs.ModeSymlink != 0
+	if link {
+		if to, err := os.Stat(path); err == nil {
+			mode = to.Mode()
+		}
+		if to, err := filepath.EvalSymlinks(path); err == nil {
+			fi.Target = h.sandbox.Inside(to)
+		}
+	}
 	kind := "FILE_TYPE_FILE"
 	switch {
 	case mode.IsDir():
@@ -40,9 +53,9 @@ func (h *Handler) entry(fi wire.FileInfo) entryInfo {
 		kind = "FILE_TYPE_SYMLINK"
 	}
 	e := entryInfo{Name: filepath.Base(fi.Path), Type: kind, Path: fi.Path, Size: strconv.FormatInt(fi.Size, 10), Mode: uint32(mode.Perm()),
-		Permissions: mode.String(), Owner: fi.Owner, Group: fi.Group, ModifiedTime: fi.Modified.UTC().Format(time.RFC3339Nano), SymlinkTarget: fi.Target}
+		Permissions: own.String(), Owner: fi.Owner, Group: fi.Group, ModifiedTime: fi.Modified.UTC().Format(time.RFC3339Nano), SymlinkTarget: fi.Target, IsSymlink: link}
 	if mode.IsRegular() {
-		e.Metadata = tree.Metadata(h.sandbox.Resolve(fi.Path, "/"))
+		e.Metadata = tree.Metadata(path)
 	}
 	return e
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -28,6 +29,31 @@ func (k *Kernels) Routes() map[string]http.HandlerFunc {
 		"DELETE " + Prefix + "contexts/{id}":       route(k.removeContext),
 		"POST " + Prefix + "contexts/{id}/restart": route(k.restartContext),
 	}
+}
+
+// Port is where programs in a sandbox expect the API.
+const Port = 49999
+
+// Local returns a handler of the API for programs in the sandbox. Nothing tells who
+// they are, so it refuses only what a web page made a browser send.
+func (k *Kernels) Local() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, f := range k.Routes() {
+		mux.Handle(pattern, f)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if h, _, err := net.SplitHostPort(host); err == nil {
+			host = h
+		}
+		ip := net.ParseIP(strings.Trim(host, "[]"))
+		if site := r.Header.Get("Sec-Fetch-Site"); r.Header.Get("Origin") != "" || site != "" && site != "none" || host != "localhost" && !ip.IsLoopback() && !ip.IsUnspecified() {
+			writeError(w, engi.Errorf(engi.Denied, "web pages may not use the code interpreter"))
+			return
+		}
+		r.URL.Path, r.URL.RawPath = strings.TrimSuffix(Prefix, "/")+r.URL.Path, ""
+		mux.ServeHTTP(w, r)
+	})
 }
 
 func route(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {

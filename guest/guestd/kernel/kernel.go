@@ -3,7 +3,7 @@
 // code one after the other and remembers what they defined.
 //
 // Kernels are scripts, embedded here, that run in a template's own python3, deno,
-// node or bash. They receive code through a named pipe and send events through
+// node, bash, Rscript or java. They receive code through a named pipe and send events through
 // another, both unlinked once they are open, so that neither appears in arguments
 // or standard streams.
 //
@@ -81,6 +81,7 @@ type Kernels struct {
 	contexts []*codeContext          // in order of creation
 	defaults map[string]*codeContext // by language
 	live     map[*process]bool
+	begun    bool // the initial contexts have been added
 	closed   bool
 	work     sync.WaitGroup
 }
@@ -107,26 +108,38 @@ var languages = map[string]string{
 	"javascript": "javascript", "js": "javascript",
 	"typescript": "typescript", "ts": "typescript", "deno": "typescript",
 	"bash": "bash", "sh": "bash",
+	"r": "r", "java": "java",
 }
 
 func language(name string) (string, error) {
 	if l := languages[strings.ToLower(name)]; l != "" {
 		return l, nil
 	}
-	return "", engi.Errorf(engi.Invalid, "there is no kernel for language %.40q", name).WithRemedy("use python, javascript, typescript or bash")
+	return "", engi.Errorf(engi.Invalid, "there is no kernel for language %.40q: use python, javascript, typescript, bash, r or java", name)
 }
 
 // initialContexts are the languages of the contexts that exist from the start.
 var initialContexts = []string{"python", "javascript"}
 
-// list returns all contexts.
+// list returns all contexts, oldest first.
 func (k *Kernels) list() []*codeContext {
-	for _, l := range initialContexts {
-		k.defaultContext(l)
-	}
+	dir := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(dir)
 	return slices.Clone(k.contexts)
+}
+
+// beginLocked adds the initial contexts unless they have been. Clients find a
+// context that they have created at the end of a listing.
+func (k *Kernels) beginLocked(dir string) {
+	if k.begun || k.closed {
+		return
+	}
+	k.begun = true
+	for _, l := range initialContexts {
+		k.defaults[l], _ = k.addLocked(l, dir) // they are the first
+	}
 }
 
 // defaultContext returns the default context of a language, which it creates if
@@ -135,6 +148,7 @@ func (k *Kernels) defaultContext(l string) (*codeContext, error) {
 	dir := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(dir)
 	if s := k.defaults[l]; s != nil {
 		return s, nil
 	}
@@ -157,8 +171,10 @@ func (k *Kernels) defaultDir() string {
 }
 
 func (k *Kernels) add(l, dir string) (*codeContext, error) {
+	initial := k.defaultDir()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.beginLocked(initial)
 	return k.addLocked(l, dir)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -53,6 +54,36 @@ func TestResult(t *testing.T) {
 	}
 	if r := resultMessage(event{Data: map[string]json.RawMessage{"text/html": raw("null")}}); r != nil {
 		t.Errorf("nothing became %v", r)
+	}
+}
+
+func TestLocalIsNotForWebPages(t *testing.T) {
+	h := New(nil).Local()
+	for _, c := range []struct {
+		host   string
+		header [2]string
+		status int
+	}{
+		{"localhost:49999", [2]string{}, 200},
+		{"127.0.0.1:49999", [2]string{}, 200},
+		{"0.0.0.0:49999", [2]string{}, 200},
+		{"[::1]:49999", [2]string{}, 200},
+		{"localhost", [2]string{"Sec-Fetch-Site", "none"}, 200},
+		{"localhost:49999", [2]string{"Origin", "https://example.com"}, 403},
+		{"localhost:49999", [2]string{"Origin", "null"}, 403},
+		{"localhost:49999", [2]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"rebound.example.com:49999", [2]string{}, 403},
+		{"93.184.216.34:49999", [2]string{}, 403},
+		{"", [2]string{}, 403},
+	} {
+		r := httptest.NewRequest("GET", "/health", nil)
+		if r.Host = c.host; c.header[0] != "" {
+			r.Header.Set(c.header[0], c.header[1])
+		}
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != c.status {
+			t.Errorf("%q with %v: status %d, want %d: %s", c.host, c.header, w.Code, c.status, w.Body)
+		}
 	}
 }
 
@@ -107,5 +138,27 @@ func TestEventOverTheBound(t *testing.T) {
 	in := bufio.NewReader(strings.NewReader(`{"event":"` + strings.Repeat("x", maxEvent) + "\"}\n"))
 	if _, err := readEvent(in); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestRMessage(t *testing.T) {
+	one := "a\"b\\\n"
+	got := string(rMessage(command{ID: 7, Code: "x <- 'é😀'\x00", Env: map[string]*string{"A B": &one}, Own: map[string]string{"O": ""}}))
+	if want := `run(7,"x <- '\U000000e9\U0001f600'",c("A B"="a\"b\\\U0000000a"),c(),c("O"=""))` + "\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := string(rMessage(command{ID: 8, Env: map[string]*string{"A": nil}})), `run(8,"",c(),c("A"),c())`+"\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestJavaMessage(t *testing.T) {
+	one := "1"
+	got := string(javaMessage(command{ID: 7, Code: "é\n", Own: map[string]string{"O": ""}, Env: map[string]*string{"A": &one}}))
+	if want := "7 w6kK +QQ==:MQ== =Tw==:\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := string(javaMessage(command{ID: 8, Env: map[string]*string{"A": nil}})), "8  -QQ==\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

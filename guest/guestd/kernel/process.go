@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
+	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -31,6 +33,12 @@ var programJavaScript []byte
 
 //go:embed kernel.sh
 var programBash string
+
+//go:embed kernel.R
+var programR []byte
+
+//go:embed Kernel.java
+var programJava []byte
 
 // process is a running kernel. It executes for one goroutine at a time.
 type process struct {
@@ -61,6 +69,7 @@ func (p *process) dead() bool {
 // interpreters are the programs that can run a language's kernel, best first.
 var interpreters = map[string][]string{
 	"python": {"python3", "python"}, "javascript": {"deno", "node"}, "typescript": {"deno", "node"}, "bash": {"bash"},
+	"r": {"Rscript"}, "java": {"java"},
 }
 
 // interpreter finds the program for a language.
@@ -70,8 +79,11 @@ func (k *Kernels) interpreter(l string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", engi.Errorf(engi.Invalid, "there is no kernel for %s: this template has no %s", l, strings.Join(interpreters[l], " and no ")).
-		WithRemedy("use the template code-interpreter-v1 or one made from it")
+	template := "code-interpreter-v1"
+	if l == "r" || l == "java" {
+		template = "code-interpreter-r-java"
+	}
+	return "", engi.Errorf(engi.Invalid, "there is no kernel for %s, as this template has no %s: use the template %s or one made from it", l, strings.Join(interpreters[l], " and no "), template)
 }
 
 // start starts a kernel and returns once it accepts code.
@@ -145,6 +157,16 @@ func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Prog
 			return p, engi.Errorf(engi.Internal, "open pipe: %v", err)
 		}
 		p.Stdin = stdin
+	case s.language == "r":
+		p.Args = []string{interpreter, dir + "/kernel.R", dir}
+		if a.Env["LC_ALL"]+a.Env["LC_CTYPE"]+a.Env["LANG"] == "" {
+			p.Env = maps.Clone(a.Env)
+			p.Env["LC_CTYPE"] = "C.UTF-8" // otherwise, R replaces what is not ASCII
+		}
+	case s.language == "java":
+		// To start soon matters more than to run long computations fast.
+		p.Args = []string{interpreter, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-Dsun.stderr.encoding=UTF-8",
+			"-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8", dir + "/Kernel.java", dir}
 	case filepath.Base(interpreter) == "deno":
 		p.Args = []string{interpreter, "run", "--quiet", "--allow-all", "--no-config", "--no-lock", dir + "/kernel.mjs", s.language}
 	default:
@@ -189,6 +211,10 @@ func writeFiles(dir, language string, a User) (in, out *os.File, err error) {
 		}
 	case "javascript", "typescript":
 		files["kernel.mjs"] = programJavaScript
+	case "r":
+		files["kernel.R"] = programR
+	case "java":
+		files["Kernel.java"] = programJava
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
@@ -285,7 +311,8 @@ func (p *process) read(out *os.File) {
 	}
 }
 
-// command is the message that makes a kernel other than bash execute code.
+// command is the message that makes a kernel execute code: JSON for Python, JavaScript
+// and TypeScript.
 type command struct {
 	ID    int64              `json:"id"`
 	Code  string             `json:"code"`
@@ -308,8 +335,13 @@ func (p *process) encode(c command, env map[string]string) ([]byte, error) {
 		}
 	}
 	p.env = env
-	if p.language == "bash" {
+	switch p.language {
+	case "bash":
 		return bashMessage(c), nil
+	case "r":
+		return rMessage(c), nil
+	case "java":
+		return javaMessage(c), nil
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -343,6 +375,55 @@ func bashMessage(c command) []byte {
 	b.WriteString(":\n} 2>/dev/null\neval " + warm.Quote(strings.ReplaceAll(c.Code, "\x00", "")) + " </dev/null {__engi_events}>&-\n")
 	b.WriteString("{ __engi_end " + strconv.FormatInt(c.ID, 10) + " $?; } 2>/dev/null\n")
 	return b.Bytes()
+}
+
+// rMessage returns a command as a call in R.
+func rMessage(c command) []byte {
+	set, unset, own := []string{}, []string{}, []string{}
+	for k, v := range c.Env {
+		if v == nil {
+			unset = append(unset, rString(k))
+		} else {
+			set = append(set, rString(k)+"="+rString(*v))
+		}
+	}
+	for k, v := range c.Own {
+		own = append(own, rString(k)+"="+rString(v))
+	}
+	return fmt.Appendf(nil, "run(%d,%s,c(%s),c(%s),c(%s))\n", c.ID, rString(c.Code), strings.Join(set, ","), strings.Join(unset, ","), strings.Join(own, ","))
+}
+
+// rString writes s as a string literal of R, in ASCII. R has no strings with NUL.
+func rString(s string) string {
+	b := []byte{'"'}
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r >= ' ' && r < 0x7f:
+			b = append(b, byte(r))
+		case r != 0:
+			b = fmt.Appendf(b, "\\U%08x", r)
+		}
+	}
+	return string(append(b, '"'))
+}
+
+// javaMessage returns a command as words in base64; see Kernel.java.
+func javaMessage(c command) []byte {
+	word := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	b := fmt.Appendf(nil, "%d %s", c.ID, word(c.Code))
+	for k, v := range c.Env {
+		if v == nil {
+			b = append(b, " -"+word(k)...)
+		} else {
+			b = append(b, " +"+word(k)+":"+word(*v)...)
+		}
+	}
+	for k, v := range c.Own {
+		b = append(b, " ="+word(k)+":"+word(v)...)
+	}
+	return append(b, '\n')
 }
 
 // interrupt makes the kernel stop executing, or kills it after interruptTimeout.

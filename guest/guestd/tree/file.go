@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -28,6 +29,21 @@ func Stat(path string) (wire.FileInfo, error) {
 		return wire.FileInfo{}, Classify(err, "stat", path)
 	}
 	return info(path, fi), nil
+}
+
+// maxUnsized bounds what is read of a file of unknown size, some of which never
+// end.
+const maxUnsized = 64 << 20
+
+// Unsized returns the content of a file that says that it is empty, as those below
+// /proc and /sys do, or nil if it is.
+func Unsized(f *os.File) io.Reader {
+	first := make([]byte, 64<<10)
+	n, _ := io.ReadFull(f, first)
+	if n == 0 {
+		return nil
+	}
+	return io.MultiReader(bytes.NewReader(first[:n]), io.LimitReader(f, maxUnsized))
 }
 
 func info(path string, fi fs.FileInfo) wire.FileInfo {

@@ -10,9 +10,17 @@ import (
 // callers' metadata of a file.
 const metadataPrefix = "user.e2b."
 
-// SetMetadata stores metadata of a file as extended attributes. It reports
-// Unsupported if the file system has none.
+// SetMetadata replaces the metadata of a file, which are extended attributes. It
+// reports Unsupported if there is some and the file system has none.
 func SetMetadata(path string, meta map[string]string) error {
+	for k := range Metadata(path) {
+		if _, stays := meta[k]; stays {
+			continue
+		}
+		if err := unix.Removexattr(path, metadataPrefix+k); err != nil {
+			return Classify(err, "remove metadata of", path)
+		}
+	}
 	for k, v := range meta {
 		if err := unix.Setxattr(path, metadataPrefix+k, []byte(v), 0); err != nil {
 			return Classify(err, "store metadata of", path)
@@ -21,10 +29,10 @@ func SetMetadata(path string, meta map[string]string) error {
 	return nil
 }
 
-// Metadata returns the metadata of a file, nil if there is none.
+// Metadata returns the metadata of the file that path leads to, nil if there is none.
 func Metadata(path string) map[string]string {
 	names := make([]byte, 8<<10)
-	n, err := unix.Llistxattr(path, names)
+	n, err := unix.Listxattr(path, names)
 	if err != nil || n <= 0 {
 		return nil
 	}
@@ -35,7 +43,7 @@ func Metadata(path string) map[string]string {
 			continue
 		}
 		value := make([]byte, 4<<10)
-		n, err := unix.Lgetxattr(path, name, value)
+		n, err := unix.Getxattr(path, name, value)
 		if err != nil {
 			continue // gone by now
 		}

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +41,7 @@ type runner struct {
 	file string // relative to this directory
 	tls  bool   // it knows a domain only, and speaks https
 	out  bool   // its server is where the outside is the test's
+	less bool   // and lets sandboxes reach one.test only
 }
 
 var runners = []runner{
@@ -51,10 +54,13 @@ var runners = []runner{
 	{name: "js", file: "js/ports.mjs"},
 	{name: "js", file: "js/storage.mjs"},
 	{name: "js", file: "js/network.mjs", out: true},
+	{name: "js", file: "js/restricted.mjs", less: true},
 	{name: "js 1.13", file: "js/old.mjs", tls: true},
 	{name: "python", file: "py/sync.py"},
 	{name: "python", file: "py/async.py"},
 	{name: "python", file: "py/network.py", out: true},
+	{name: "python domain", file: "py/domain.py", tls: true},
+	{name: "python 2.31", file: "py2.31/earlier.py"},
 }
 
 // atOnce is how many runners run at the same time.
@@ -65,6 +71,7 @@ type server struct {
 	*env.Server
 	domain, secure string
 	tls            string // directory with its certificate
+	proxy          string // URL of a proxy for which names below the domain are this machine
 	ann, ben       string // keys
 	ns             *namespace
 }
@@ -72,7 +79,7 @@ type server struct {
 // needPackages looks for what the runners need.
 func needPackages(t *testing.T) {
 	t.Helper()
-	for _, f := range []string{"js/node_modules/e2b/package.json", "py/.venv/bin/python"} {
+	for _, f := range []string{"js/node_modules/e2b/package.json", "py/.venv/bin/python", "py2.31/.venv/bin/python"} {
 		if _, err := os.Stat(f); err != nil {
 			env.Need(t, f+" (make packages)")
 		}
@@ -94,6 +101,7 @@ func startIn(t *testing.T, ns *namespace, vars ...string) *server {
 	s := &server{domain: "sbx.test", ns: ns, tls: env.Dir(t)}
 	vars = append(vars, "ENGI_PREVIEW_DOMAIN="+s.domain, "ENGI_KEEP_COUNT=100", "ENGI_WEBHOOKS_PRIVATE=127.0.0.1")
 	vars = append(vars, s.serveTLS(t)...)
+	s.proxy = serveProxy(t, strings.TrimPrefix(s.secure, s.domain))
 	s.Server = env.Serve(t, env.ServerOptions{
 		Env: vars, Without: []string{"E2B_"}, Start: ns.start, Ended: func(ended *env.Server) { removeBuilds(t, ended) },
 	})
@@ -138,6 +146,37 @@ func (s *server) serveTLS(t *testing.T) []string {
 	return append(initTLS(t, s.tls, s.domain), fmt.Sprintf("ENGI_TLS_LISTEN=127.0.0.1:%d", port))
 }
 
+// serveProxy starts a proxy that leads all connections to a port of this machine, and
+// returns its URL. Not every client lets a test resolve names.
+func serveProxy(t *testing.T, port string) string {
+	t.Helper()
+	p := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodConnect {
+			http.Error(w, "connections only", http.StatusMethodNotAllowed)
+			return
+		}
+		to, err := net.Dial("tcp", "127.0.0.1"+port)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer to.Close()
+		w.WriteHeader(http.StatusOK)
+		from, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		defer from.Close()
+		var work sync.WaitGroup
+		work.Go(func() { io.Copy(to, buffered); to.(*net.TCPConn).CloseWrite() })
+		io.Copy(from, to)
+		from.Close()
+		work.Wait()
+	}))
+	t.Cleanup(p.Close)
+	return p.URL
+}
+
 // initTLS makes an authority and a certificate, and returns the variables that
 // name it.
 func initTLS(t *testing.T, dir string, names ...string) []string {
@@ -156,7 +195,7 @@ func (s *server) clientEnv(r runner, image string) []string {
 		"SCENARIO_SCHEME=https", "NODE_EXTRA_CA_CERTS="+filepath.Join(s.tls, "ca.pem"), "SSL_CERT_FILE="+filepath.Join(s.tls, "ca.pem"),
 		"NODE_NO_WARNINGS=1", "PYTHONUNBUFFERED=1")
 	if r.tls {
-		return append(vars, "E2B_DOMAIN="+s.secure)
+		return append(vars, "E2B_DOMAIN="+s.secure, "HTTPS_PROXY="+s.proxy)
 	}
 	return append(vars, "E2B_API_URL="+s.URL, "E2B_SANDBOX_URL="+s.URL, "E2B_VOLUME_API_URL="+s.URL)
 }
@@ -167,7 +206,7 @@ func (s *server) run(ctx context.Context, r runner, image string) ([]result, err
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "--require", "./preload.cjs", filepath.Base(r.file))
 	if strings.HasSuffix(r.file, ".py") {
-		python, err := filepath.Abs("py/.venv/bin/python")
+		python, err := filepath.Abs(filepath.Join(filepath.Dir(r.file), ".venv/bin/python"))
 		if err != nil {
 			return nil, err
 		}
@@ -200,6 +239,7 @@ func TestE2B(t *testing.T) {
 	needPackages(t)
 	image := pushImage(t)
 	s, outer := start(t, "ENGI_BUILDS_REGISTRIES="+registryOf(t, image)), startOutside(t)
+	less := startOutside(t, "ENGI_NETWORK_MAX=restricted", "ENGI_NETWORK_ALLOW=one.test")
 	list := scenarios(t)
 
 	var mu sync.Mutex
@@ -212,8 +252,11 @@ func TestE2B(t *testing.T) {
 				slots <- struct{}{}
 				defer func() { <-slots }()
 				s := s
-				if r.out {
+				switch {
+				case r.out:
 					s = outer
+				case r.less:
+					s = less
 				}
 				results, err := s.run(t.Context(), r, image)
 				if err != nil {

@@ -276,7 +276,7 @@ func (p *socks) carry(c net.Conn) error {
 }
 
 // startOutside starts an engi in a namespace where the outside is the test's.
-func startOutside(t *testing.T) *server {
+func startOutside(t *testing.T, vars ...string) *server {
 	t.Helper()
 	ns := newNamespace(t)
 	authority := outside(t, ns)
@@ -284,7 +284,7 @@ func startOutside(t *testing.T) *server {
 	for name, a := range outsideHosts {
 		hosts = append(hosts, name+"="+a)
 	}
-	return startIn(t, ns, "ENGI_NETWORK_HOSTS="+strings.Join(hosts, ","), "SSL_CERT_FILE="+authority)
+	return startIn(t, ns, append(vars, "ENGI_NETWORK_HOSTS="+strings.Join(hosts, ","), "SSL_CERT_FILE="+authority)...)
 }
 
 // output runs cmd where the server is and returns what it prints.

@@ -50,6 +50,8 @@ var packages = []struct{ name, title string }{
 	{"js", "`e2b` 2.51.0 (npm)"},
 	{"js 1.13", "`e2b` 1.13.2 (npm), by domain and https"},
 	{"python", "`e2b` 2.63.0 (PyPI)"},
+	{"python domain", "`e2b` 2.63.0 (PyPI), by domain and https"},
+	{"python 2.31", "`e2b` 2.31.0 (PyPI)"},
 }
 
 // table is the text between the marks: every scenario and how it ended.

@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-const template = "code-interpreter-v1"
+const template, languages = "code-interpreter-v1", "code-interpreter-r-java"
 
 // packages looks for what make packages installs.
 func packages(t *testing.T) {
@@ -27,8 +27,9 @@ func packages(t *testing.T) {
 	}
 }
 
-// serve starts an engi of its own and returns the environment of its clients.
-func serve(t *testing.T) []string {
+// serve starts an engi of its own, with a template, and returns the environment of its
+// clients.
+func serve(t *testing.T, template string) []string {
 	t.Helper()
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
@@ -87,7 +88,16 @@ func TestScenarios(t *testing.T) {
 		t.Skip("takes minutes")
 	}
 	packages(t)
-	vars := serve(t)
+	vars := serve(t, template)
 	t.Run("javascript", func(t *testing.T) { scenarios(t, 40, vars, "node", "js/run.mjs") })
 	t.Run("python", func(t *testing.T) { scenarios(t, 14, vars, "python/.venv/bin/python", "python/run.py") })
+}
+
+// TestRAndJava runs the languages that have a template of their own.
+func TestRAndJava(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes minutes")
+	}
+	packages(t)
+	scenarios(t, 12, append(serve(t, languages), "SCENARIO_TEMPLATE="+languages), "node", "js/run.mjs")
 }

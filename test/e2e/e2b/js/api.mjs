@@ -164,7 +164,8 @@ scenario('the paths of version 1', async (t) => {
   t.after(() => call('DELETE', `/sandboxes/${secure.sandboxID}`))
   assert.match(secure.envdAccessToken, /^[0-9a-f]{64}$/)
   // Tools that look: logs, many metrics, teams.
-  assert.equal((await call('GET', `/sandboxes/${s.sandboxID}/logs`)).status, 200)
+  const { logs } = await (await call('GET', `/sandboxes/${s.sandboxID}/logs`)).json()
+  assert.deepEqual([logs.length > 0, logs.every(({ line }) => JSON.parse(line).level === 'info' && JSON.parse(line).logger === 'engi')], [true, true])
   const many = await (await call('GET', `/sandboxes/metrics?sandbox_ids=${s.sandboxID}`)).json()
   assert.ok(many.sandboxes[s.sandboxID].memTotal > 0)
   assert.equal((await (await call('GET', '/teams')).json()).length, 1)

@@ -86,9 +86,12 @@ scenario('information about a file', async () => {
 scenario('symbolic links', async () => {
   const [s, d] = await dir()
   await s.files.write(`${d}/target`, 'content')
-  await s.commands.run(`ln -s target ${d}/link`)
+  await s.commands.run(`chmod 640 ${d}/target; mkdir ${d}/sub; ln -s target ${d}/link; ln -s sub ${d}/way; ln -s none ${d}/broken`)
   const i = await s.files.getInfo(`${d}/link`)
-  assert.equal(i.symlinkTarget, `${d}/target`)
+  assert.deepEqual([i.symlinkTarget, i.type, i.mode], [`${d}/target`, FileType.FILE, 0o640])
+  assert.equal((await s.files.getInfo(`${d}/way`)).type, FileType.DIR)
+  assert.equal((await s.files.getInfo(`${d}/broken`)).type, FileType.SYMLINK)
+  assert.deepEqual((await s.files.list(d)).map((e) => e.name), ['broken', 'link', 'sub', 'target', 'way'])
   assert.equal(await s.files.read(`${d}/link`), 'content')
 })
 
@@ -97,6 +100,14 @@ scenario('metadata of files', async () => {
   const made = await s.files.write(`${d}/m`, 'x', { metadata: { source: 'upload', kind: 'test' } })
   assert.deepEqual(made.metadata, { source: 'upload', kind: 'test' })
   assert.deepEqual((await s.files.getInfo(`${d}/m`)).metadata, { source: 'upload', kind: 'test' })
+  assert.equal((await s.files.write(`${d}/m`, 'y')).metadata, undefined)
+  assert.equal((await s.files.getInfo(`${d}/m`)).metadata, undefined)
+})
+
+scenario('files that are generated when they are read', async () => {
+  const [s] = await dir()
+  assert.match(await s.files.read('/proc/self/status'), /^Name:/)
+  assert.match(await s.files.read('/proc/meminfo', { gzip: true }), /^MemTotal:/)
 })
 
 scenario('make directories', async () => {

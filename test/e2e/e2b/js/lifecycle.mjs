@@ -119,6 +119,18 @@ scenario('use from outside does not wake it otherwise', async (t) => {
   assert.equal((await s.getInfo()).state, 'paused')
 })
 
+scenario('a resumed sandbox is listed as started since', async (t) => {
+  const mark = { life: `s${Math.random()}` }
+  const s = await box(t, { metadata: mark })
+  await box(t, { metadata: mark })
+  await s.pause()
+  await sleep(1500)
+  const since = new Date()
+  await Sandbox.connect(s.sandboxId)
+  const query = { metadata: mark, startedAfter: since }
+  assert.deepEqual((await all(Sandbox.list({ query }))).map((x) => x.sandboxId), [s.sandboxId])
+})
+
 scenario('resume by the older path', async (t) => {
   const s = await box(t)
   const call = () => fetch(`${process.env.E2B_API_URL}/sandboxes/${s.sandboxId}/resume`, {

@@ -4,8 +4,11 @@
 import assert from 'node:assert/strict'
 import { NotFoundError, Sandbox, SandboxError, TimeoutError, InvalidArgumentError } from '@e2b/code-interpreter'
 
+// With SCENARIO_TEMPLATE, those of the languages that it has beside the usual ones.
+const template = process.env.SCENARIO_TEMPLATE
 const all = []
-const scenario = (name, f) => all.push({ name, f })
+const scenario = (name, f) => template || all.push({ name, f })
+const special = (name, f) => template && all.push({ name, f })
 const sleep = (ms) => new Promise((r) => setTimeout(r, ms))
 const out = (x) => x.logs.stdout.join('')
 const err = (x) => x.logs.stderr.join('')
@@ -390,7 +393,159 @@ scenario('a sandbox that is killed while code runs', async () => {
   await fails(() => run, TimeoutError, /killed while the request was in progress/)
 })
 
-s = await Sandbox.create({ timeoutMs: 900_000, envs: { FROM_SANDBOX: 'yes' } })
+scenario('from inside, at its usual port', async () => {
+  const t = await Sandbox.create({ timeoutMs: 120_000 })
+  try {
+    const curl = async (args) => (await t.commands.run(`curl -sS ${args}`)).stdout
+    assert.equal(await curl('http://0.0.0.0:49999/health'), 'OK')
+    await t.runCode('shared = 42')
+    const code = `-d '{"code": "shared"}' http://localhost:49999/execute`
+    assert.match(await curl(code), /"text":"42"/)
+    assert.match(await curl(`-w '%{http_code}' -H 'Origin: https://example.com' ${code}`), /403$/)
+    await t.pause()
+    await Sandbox.connect(t.sandboxId)
+    assert.match(await curl(code), /"text":"42"/)
+  } finally { await t.kill() }
+})
+
+scenario('a new context is the last of the list', async () => {
+  const t = await Sandbox.create({ timeoutMs: 120_000 })
+  try {
+    const made = await t.createCodeContext({ language: 'bash' })
+    const list = await t.listCodeContexts()
+    assert.deepEqual([list.map((c) => c.language), list.at(-1).id], [['python', 'javascript', 'bash'], made.id])
+  } finally { await t.kill() }
+})
+
+scenario('languages that this template lacks', async () => {
+  for (const language of ['r', 'java']) {
+    await fails(() => s.runCode('1', { language }), SandboxError, /400/)
+    // The package for JavaScript does not show the text; that for Python does.
+    const { stdout } = await s.commands.run(`curl -sS -d '{"code": "1", "language": "${language}"}' http://localhost:49999/execute`)
+    assert.match(stdout, /no kernel for .* use the template code-interpreter-r-java/)
+  }
+})
+
+// ---- R
+
+const r = (code, o) => s.runCode(code, { language: 'r', ...o })
+
+special('R: output, results and what stays defined', async () => {
+  assert.deepEqual((await r('print("Hello, World!")')).logs.stdout, ['[1] "Hello, World!"\n'])
+  await r('basic <- 20\nadd <- function(n) basic + n')
+  const x = await r('invisible(3); add(1); "é😀"')
+  assert.deepEqual([x.text, x.results.map((v) => v.text), x.results.map((v) => v.isMainResult), x.error], ['[1] "é😀"', ['[1] 21', '[1] "é😀"'], [false, true], undefined])
+  const y = await r('message("to stderr"); x <- 1')
+  assert.deepEqual([y.text, err(y)], [undefined, 'to stderr\n'])
+  assert.match((await r('data.frame(a = 1:2, b = c("x", "y"))')).text, /a b\n1 1 x\n2 2 y/)
+})
+
+special('R: variables of sandbox and execution', async () => {
+  const code = 'cat(Sys.getenv("FROM_SANDBOX"), Sys.getenv("OWN", "none"), sep = "|")'
+  assert.equal(out(await r(code, { envs: { OWN: 'it\'s "é"', FROM_SANDBOX: 'over' } })), 'over|it\'s "é"')
+  assert.equal(out(await r(code)), 'yes|none')
+  assert.equal((await r('Sys.getenv("FROM_SANDBOX")')).text, '[1] "yes"')
+})
+
+special('R: errors', async () => {
+  const x = await r('broken <- function(n) stop("why \\"so\\"")\n1\nbroken(2)\nprint(3)')
+  assert.deepEqual([x.error.name, x.error.value, out(x)], ['Error', 'why "so"', ''])
+  assert.match(x.error.traceback, /^Error: why "so"\n1: broken\(2\)\n2: stop\(.*\)$/)
+  assert.deepEqual(x.results.map((v) => v.text), ['[1] 1'])
+  assert.match((await r('1 +')).error.value, /unexpected end of input/)
+  assert.match((await r('1 + not_there')).error.value, /'not_there' not found/)
+  const late = await r('warning("beware"); 5')
+  assert.match(err(late), /beware/)
+  assert.equal(late.text, '[1] 5')
+})
+
+special('R: pictures', async () => {
+  const x = await r('plot(1:3)\nhist(c(1, 2, 2))\n7')
+  const png = x.results.filter((v) => v.png).map((v) => Buffer.from(v.png, 'base64'))
+  assert.equal(png.length, 2)
+  for (const p of png) assert.equal(p.subarray(1, 4).toString() + p.subarray(-8, -4).toString(), 'PNGIEND')
+  assert.equal((await r('png("/tmp/own.png", type = "cairo"); plot(1); invisible(dev.off()); file.exists("/tmp/own.png")')).text, '[1] TRUE')
+})
+
+special('R: interruption and exit', async () => {
+  await r('kept <- 5')
+  await fails(() => r('cat("up\\n"); repeat Sys.sleep(0.1)', { timeoutMs: 1500 }), TimeoutError)
+  assert.equal((await r('kept')).text, '[1] 5')
+  const x = await r('quit(status = 3)')
+  assert.deepEqual([x.error.name, x.error.value], ['ExitError', 'exit status 3'])
+  assert.match((await r('kept')).error.value, /not found/)
+})
+
+special('R: contexts', async () => {
+  const context = await s.createCodeContext({ language: 'r', cwd: '/tmp' })
+  assert.equal((await s.runCode('getwd()', { context })).text, '[1] "/tmp"')
+  await s.removeCodeContext(context)
+})
+
+// ---- Java
+
+const java = (code, o) => s.runCode(code, { language: 'java', ...o })
+
+special('Java: output, results and what stays defined', async () => {
+  assert.equal(out(await java('System.out.println("Hello, World! é😀")')), 'Hello, World! é😀\n')
+  await java('int basic = 20;\nint add(int n) {\n  return basic + n;\n}\nrecord Point(int x, int y) {}')
+  const x = await java('var list = new ArrayList<Integer>(List.of(3, 1, 2)); Collections.sort(list);\nadd(1)')
+  assert.deepEqual([x.text, x.results.length, x.results[0].isMainResult, x.error], ['21', 1, true, undefined])
+  assert.equal((await java('list')).text, '[1, 2, 3]')
+  assert.equal((await java('new Point(1, 2)')).text, 'Point[x=1, y=2]')
+  assert.equal((await java('"a \\"é\\" \\n b"')).text, 'a "é" \n b')
+  const y = await java('int z = 3;')
+  assert.deepEqual([y.text, y.results], [undefined, []])
+  assert.equal(err(await java('System.err.print("to stderr")')), 'to stderr')
+})
+
+special('Java: variables of sandbox and execution', async () => {
+  const code = 'System.getProperty("FROM_SANDBOX") + "|" + System.getProperty("OWN", "none")'
+  assert.equal((await java(code, { envs: { OWN: 'it\'s é', FROM_SANDBOX: 'over' } })).text, 'over|it\'s é')
+  assert.equal((await java(code)).text, 'yes|none')
+})
+
+special('Java: errors', async () => {
+  const x = await java('int broken(int n) {\n  throw new IllegalStateException("why");\n}\nSystem.out.println(1);\nbroken(2);\nSystem.out.println(3);')
+  assert.deepEqual([x.error.name, x.error.value, out(x)], ['java.lang.IllegalStateException', 'why', '1\n'])
+  assert.match(x.error.traceback, /^java.lang.IllegalStateException: why\n    at broken \(/)
+  const y = await java('int a = 1;\nint b = nope + 1;')
+  assert.equal(y.error.name, 'CompileError')
+  assert.match(y.error.traceback, /cannot find symbol[^]*int b = nope \+ 1;/)
+  assert.equal((await java('foo(')).error.name, 'CompileError')
+  await java('int uses() { return later(); }')
+  assert.match((await java('uses()')).error.value, /later\(\)/)
+})
+
+special('Java: interruption and exit', async () => {
+  await java('int kept = 5')
+  await fails(() => java('System.out.println("up"); while (true) { Thread.sleep(100); }', { timeoutMs: 1500 }), TimeoutError)
+  assert.equal((await java('kept')).text, '5')
+  await fails(() => java('System.out.println("up"); while (true) { }', { timeoutMs: 1500 }), TimeoutError)
+  assert.equal((await java('kept')).text, '5')
+  assert.equal((await java('System.exit(3)')).error.name, 'KernelDied')
+  assert.equal((await java('1 + 1')).text, '2')
+})
+
+special('R and Java: large results, and those that are too large', async () => {
+  assert.equal((await r('strrep("x", 3e6)')).text.length, 3e6 + '[1] ""'.length)
+  assert.equal((await java('"x".repeat(3000000)')).text.length, 3e6)
+  for (const x of [await r('strrep("x", 13e6)'), await java('"x".repeat(13000000)')]) {
+    assert.equal(x.results.length, 0)
+    assert.match(err(x), /left out/)
+  }
+})
+
+special('R and Java sleep and wake with their sandbox', async () => {
+  await r('kept <- 6')
+  await java('int woken = 7')
+  await s.pause()
+  await Sandbox.connect(s.sandboxId)
+  assert.equal((await r('kept')).text, '[1] 6')
+  assert.equal((await java('woken')).text, '7')
+})
+
+s = await Sandbox.create(template ?? 'code-interpreter-v1', { timeoutMs: 900_000, envs: { FROM_SANDBOX: 'yes' } })
 const only = process.env.SCENARIO_ONLY && new RegExp(process.env.SCENARIO_ONLY)
 try {
   for (const { name, f } of all) {
