@@ -128,6 +128,8 @@ func TestEveryTool(t *testing.T) {
 		{"list_files", args{"sandbox": id, "path": "/workspace"}, "a.txt"},
 		{"glob", args{"sandbox": id, "pattern": "**/*.txt", "dir": "/workspace"}, "/workspace/a.txt"},
 		{"grep", args{"sandbox": id, "pattern": "zw.i", "path": "/workspace"}, ":2:zwei"},
+		{"glob", args{"sandbox": id, "pattern": "*.txt"}, "/workspace/a.txt"},
+		{"grep", args{"sandbox": id, "pattern": "zw.i", "glob": "*.txt"}, "1 matches in 1 files"},
 		{"run_command", args{"sandbox": id, "command": "echo $((6*7)); echo oops >&2; exit 0"}, "stdout:\n42"},
 		{"get_port_url", args{"sandbox": id, "port": 5173}, "http://5173-"},
 		{"remove_file", args{"sandbox": id, "path": "/workspace/a.txt"}, "removed"},
