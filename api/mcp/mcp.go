@@ -163,7 +163,10 @@ For work that goes on, make a sandbox with create_sandbox and give its ID to the
 // server returns the MCP server for one key. Sessions get their IDs from nextID.
 func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
-		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{}, GetSessionID: nextID,
+		Instructions: instructions, GetSessionID: nextID,
+		// What there is never changes while the server runs. The library answers
+		// requests for prompts, of which there are none.
+		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Prompts: &sdk.PromptCapabilities{}},
 	})
 	for _, t := range s.tools {
 		server.AddTool(describe(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {

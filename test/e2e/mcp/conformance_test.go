@@ -76,13 +76,42 @@ func bearing(t *testing.T, target, key string) string {
 func TestConformance(t *testing.T) {
 	n := env.Run(t, settings(t))
 	at := bearing(t, n.Endpoint().URL+"/mcp", n.AdminKey())
-	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "dns-rebinding-protection"} {
-		t.Run(scenario, func(t *testing.T) {
-			if _, all, err := program(t, suite, "server", "--url", at, "--scenario", scenario); err != nil {
-				t.Errorf("%v\n%s", err, all)
-			}
-		})
+	both := []string{"tools-list", "resources-list", "prompts-list", "dns-rebinding-protection", "server-sse-multiple-streams"}
+	for revision, scenarios := range map[string][]string{
+		"2025-06-18": {"server-initialize", "ping", "tools-list", "resources-list"},
+		"2025-11-25": append([]string{"server-initialize", "server-session-lifecycle", "ping"}, both...),
+		"2026-07-28": append([]string{"caching", "http-header-validation", "sep-2164-resource-not-found"}, both...),
+	} {
+		for _, scenario := range scenarios {
+			t.Run(revision+" "+scenario, func(t *testing.T) {
+				if _, all, err := program(t, suite, "server", "--url", at, "--scenario", scenario, "--spec-version", revision); err != nil {
+					t.Errorf("%v\n%s", err, all)
+				}
+			})
+		}
 	}
+	t.Run("2026-07-28 server-stateless", func(t *testing.T) {
+		_, all, _ := program(t, suite, "server", "--url", at, "--scenario", "server-stateless", "--spec-version", "2026-07-28")
+		passed := 0
+		for line := range strings.Lines(all) {
+			_, check, ok := strings.Cut(line, " [")
+			check, _, _ = strings.Cut(check, "]")
+			switch check = strings.TrimSpace(check); {
+			case ok && strings.Contains(line, "SUCCESS"):
+				passed++
+			case !ok || !strings.Contains(line, "FAILURE"):
+			case slices.Contains([]string{ // of tools that only the suite's own server has
+				"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
+				"sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel",
+			}, check):
+			default:
+				t.Error(line)
+			}
+		}
+		if passed < 20 {
+			t.Errorf("only %d checks passed\n%s", passed, all)
+		}
+	})
 }
 
 // TestConformanceOfTheLibrary runs the whole suite against what our server
