@@ -29,8 +29,9 @@ type mcpServe struct{}
 func (mcpServe) Help() string {
 	return `Speaks the Model Context Protocol on standard input and output, for programs that start
 their tools themselves. Calls go to the server of the data directory, or of ENGI_URL; if
-none runs, to a node of its own, whose sandboxes end with this command. Programs that
-speak HTTP use the server's address with /mcp instead, with the key as bearer token.
+none runs, to a node of its own, whose sandboxes end with this command. It waits for a
+server that restarts, without its client noticing. Programs that speak HTTP use the
+server's address with /mcp instead, with the key as bearer token.
 
 Examples:
   engi mcp
