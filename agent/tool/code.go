@@ -99,8 +99,17 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	if err != nil {
 		return Result{}, err
 	}
-	for e, err := range s.Executions.Watch(ctx, c.Owner, x.ID, 0) {
+	patient := ctx
+	if c.Patience > 0 {
+		var cancel context.CancelFunc
+		patient, cancel = context.WithTimeout(ctx, c.Patience)
+		defer cancel()
+	}
+	for e, err := range s.Executions.Watch(patient, c.Owner, x.ID, 0) {
 		if err != nil {
+			if ctx.Err() == nil && patient.Err() != nil {
+				return Result{Text: "it goes on as " + string(x.ID), GoesOn: x.ID}, nil
+			}
 			if ctx.Err() != nil {
 				// The run has ended: its program must not go on.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -121,10 +130,15 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	if err != nil {
 		return Result{}, err
 	}
-	return s.executionResult(ctx, c, x)
+	return s.ExecutionResult(ctx, x)
 }
 
-func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+// ExecutionResult returns the result of execute_code for its program, which has
+// ended.
+func (s Services) ExecutionResult(ctx context.Context, x engi.Execution) (Result, error) {
+	if x.Result == nil {
+		return Failure(x.Refusal), nil
+	}
 	r := x.Result
 	stdout, stderr, cut := string(r.Stdout), string(r.Stderr), r.StdoutTruncated || r.StderrTruncated
 	p := reportOf(stdout, stderr, r.Exit, cut)
@@ -140,7 +154,7 @@ func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution
 		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
 		}
-		data, err := s.artifact(ctx, c, x.ID, f.Path)
+		data, err := s.artifact(ctx, x, f.Path)
 		if err != nil {
 			return Result{}, err
 		}
@@ -151,8 +165,8 @@ func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution
 	return out, nil
 }
 
-func (s Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
-	f, err := s.Executions.Artifact(ctx, c.Owner, id, name)
+func (s Services) artifact(ctx context.Context, x engi.Execution, name string) ([]byte, error) {
+	f, err := s.Executions.Artifact(ctx, x.Owner, x.ID, name)
 	if err != nil {
 		return nil, err
 	}

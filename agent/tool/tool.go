@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm"
@@ -99,6 +100,9 @@ type Call struct {
 	Env
 	ID  string
 	Out func(stream engi.Stream, data []byte) // receives output while the tool works; never nil
+	// Patience is how long execute_code waits for a program, which then goes on
+	// by itself; 0 means to its end.
+	Patience time.Duration
 }
 
 // A Result is what the model sees of a call. A failure that the model can react
@@ -108,6 +112,7 @@ type Result struct {
 	Images []engi.Image
 	Data   any // the same for programs, as the tool's Output says; nil for none
 	Failed bool
+	GoesOn engi.ExecutionID // of a program that took longer than the call's patience; empty for none
 }
 
 // Returning returns t with results whose Data is a D.

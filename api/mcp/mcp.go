@@ -8,6 +8,10 @@
 // the node itself, not for everybody. For clients that use standard
 // input and output there is the command engi mcp, which forwards messages to
 // this server.
+//
+// Sessions are those of the protocol's library, begun again from the store when a
+// client comes back after a restart. Of calls that it interrupted, those are made
+// again that may be; see keyServer.
 package mcp
 
 import (
@@ -162,11 +166,13 @@ For work that goes on, make a sandbox with create_sandbox and give its ID to the
 
 // server returns the MCP server for one key. Sessions get their IDs from nextID.
 func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
+	capabilities := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Prompts: &sdk.PromptCapabilities{}}
+	capabilities.AddExtension(tasksExtension, nil)
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions, GetSessionID: nextID,
 		// What there is never changes while the server runs. The library answers
 		// requests for prompts, of which there are none.
-		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Prompts: &sdk.PromptCapabilities{}},
+		Capabilities: capabilities,
 	})
 	for _, t := range s.tools {
 		server.AddTool(describe(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -175,6 +181,7 @@ func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
 	}
 	s.resources(server, key)
 	server.AddReceivingMiddleware(escapeURIs)
+	s.addTasks(server, key)
 	return server
 }
 
@@ -303,13 +310,17 @@ func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.C
 	if req.Extra != nil && req.Extra.Header.Get(runHeader) != "" {
 		run = engi.RunID(req.Extra.Header.Get(runHeader))
 	}
-	r, err := s.run(ctx, key, t, run, req.Params.Arguments, p.out)
+	patience := time.Duration(0)
+	if knowsTasks(req) {
+		patience = taskPatience
+	}
+	r, err := s.run(ctx, key, t, run, patience, req.Params.Arguments, p.out)
 	p.flush()
 	return r, err
 }
 
 // run makes a call. A run that is repeated after a restart finds what it began.
-func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.RunID, args json.RawMessage, out func(engi.Stream, []byte)) (*sdk.CallToolResult, error) {
+func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.RunID, patience time.Duration, args json.RawMessage, out func(engi.Stream, []byte)) (*sdk.CallToolResult, error) {
 	if err := key.May(scope(t)); err != nil {
 		return resultOf(tool.Failure(err)), nil
 	}
@@ -319,7 +330,7 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 	}
 	c := &tool.Call{
 		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session},
-		ID:  "mcp", Out: out,
+		ID:  "mcp", Out: out, Patience: patience,
 	}
 	began := time.Now()
 	ctx = engi.WithActor(ctx, key.ID)
@@ -342,6 +353,9 @@ func resultOf(r tool.Result) *sdk.CallToolResult {
 	out := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}, IsError: r.Failed}
 	if r.Data != nil {
 		out.StructuredContent = r.Data
+	}
+	if r.GoesOn != "" {
+		out.Meta = sdk.Meta{taskMeta: r.GoesOn}
 	}
 	for _, img := range r.Images {
 		out.Content = append(out.Content, &sdk.ImageContent{Data: img.Data, MIMEType: img.MediaType})

@@ -267,14 +267,9 @@ func (h house) executions(t *testing.T) []engi.Execution {
 func TestRevisionWithoutSessions(t *testing.T) {
 	h := newHouse(t)
 	url := h.server(t, 0)
-	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
 	modern := func(method, name, params string, more ...string) *http.Response {
 		t.Helper()
-		headers := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method}
-		if name != "" {
-			headers = append(headers, "Mcp-Name", name)
-		}
-		return ask(t, "POST", url, h.User, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+params+meta+`}}`, append(headers, more...)...)
+		return h.modern(t, url, method, name, params, "{}", more...)
 	}
 	for _, c := range []struct{ method, name, params, want string }{
 		{"server/discover", "", "", `"2026-07-28"`},
@@ -294,11 +289,111 @@ func TestRevisionWithoutSessions(t *testing.T) {
 	if got := modern("tools/list", "", "", "Mcp-Method", "tools/call"); got.StatusCode != http.StatusBadRequest {
 		t.Errorf("%s", got.Status)
 	}
-	if got := ask(t, "POST", url, h.User, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+meta+`}}`); got.StatusCode != http.StatusBadRequest {
+	if got := ask(t, "POST", url, h.User, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{`+meta("{}")+`}}`); got.StatusCode != http.StatusBadRequest {
 		t.Errorf("without headers: %s %s", got.Status, bodyOf(t, got))
 	}
 	if got := ask(t, "GET", url, h.User, "", "Mcp-Protocol-Version", "2026-07-28"); got.StatusCode != http.StatusMethodNotAllowed {
 		t.Errorf("%s", got.Status)
 	}
 	begin(t, url, h.User)
+}
+
+// meta is what each request of 2026-07-28 says of its client.
+func meta(capabilities string) string {
+	return `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":` + capabilities + `}`
+}
+
+// modern sends a request of 2026-07-28.
+func (h house) modern(t *testing.T, url, method, name, params, capabilities string, more ...string) *http.Response {
+	t.Helper()
+	headers := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method}
+	if name != "" {
+		headers = append(headers, "Mcp-Name", name)
+	}
+	return ask(t, "POST", url, h.User, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+params+meta(capabilities)+`}}`, append(headers, more...)...)
+}
+
+// TestTasks has a client that knows tasks begin programs, and asks another server
+// how they go.
+func TestTasks(t *testing.T) {
+	h := newHouse(t)
+	first := h.server(t, 0)
+	const knows = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
+	type task struct {
+		ResultType, TaskID, Status string
+		TTL                        *int `json:"ttlMs"`
+		StructuredContent          struct{ Stdout string }
+		Result                     struct {
+			StructuredContent struct{ Stdout string }
+		}
+	}
+	read := func(resp *http.Response) (answer struct {
+		Result task
+		Error  struct{ Code int }
+	}) {
+		t.Helper()
+		text := bodyOf(t, resp)
+		if err := json.Unmarshal([]byte(text[max(0, strings.Index(text, "{")):]), &answer); err != nil {
+			t.Fatalf("%s %s %v", resp.Status, text, err)
+		}
+		return answer
+	}
+	run := func(code, capabilities string) task {
+		t.Helper()
+		return read(h.modern(t, first, "tools/call", "execute_code", `"name":"execute_code","arguments":{"language":"bash","code":"`+code+`"},`, capabilities)).Result
+	}
+	about := func(url, method, id, capabilities string) *http.Response {
+		t.Helper()
+		return h.modern(t, url, method, id, `"taskId":"`+id+`",`, capabilities)
+	}
+	if got := run("echo quick", knows); got.ResultType != "complete" || got.StructuredContent.Stdout != "quick\n" {
+		t.Errorf("%+v", got)
+	}
+	if got := run("sleep 3s; echo slow", "{}"); got.ResultType != "complete" || got.StructuredContent.Stdout != "slow\n" {
+		t.Errorf("one that does not know tasks: %+v", got)
+	}
+	made := run("sleep 4s; echo slow", knows)
+	if made.ResultType != "task" || made.Status != "working" || made.TaskID == "" {
+		t.Fatalf("%+v", made)
+	}
+	second := h.server(t, 0)
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		got := read(about(second, "tasks/get", made.TaskID, knows)).Result
+		if got.Status == "completed" {
+			if got.ResultType != "complete" || got.Result.StructuredContent.Stdout != "slow\n" {
+				t.Errorf("%+v", got)
+			}
+			break
+		}
+		if got.Status != "working" || time.Now().After(deadline) {
+			t.Fatalf("%+v", got)
+		}
+	}
+	made = run("sleep 60s", knows)
+	for range 2 {
+		if got := read(about(second, "tasks/cancel", made.TaskID, knows)); got.Result.ResultType != "complete" || got.Error.Code != 0 {
+			t.Errorf("%+v", got)
+		}
+	}
+	for deadline := time.Now().Add(20 * time.Second); read(about(second, "tasks/get", made.TaskID, knows)).Result.Status != "cancelled"; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not cancelled")
+		}
+	}
+	// Others know of no tasks, and not of this one.
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		if got := about(second, method, made.TaskID, "{}"); got.StatusCode != http.StatusBadRequest || read(got).Error.Code != -32021 {
+			t.Errorf("%s: %s", method, got.Status)
+		}
+		if got := read(about(second, method, string(engi.NewExecutionID()), knows)); got.Error.Code != -32602 {
+			t.Errorf("%s of none: %+v", method, got)
+		}
+		if got := h.modern(t, second, method, "other", `"taskId":"`+made.TaskID+`",`, knows); got.StatusCode != http.StatusBadRequest || read(got).Error.Code != -32020 {
+			t.Errorf("%s with a wrong header: %s", method, got.Status)
+		}
+	}
+	h.User = h.Other
+	if got := read(about(second, "tasks/get", made.TaskID, knows)); got.Error.Code != -32602 {
+		t.Errorf("of another owner: %+v", got)
+	}
 }

@@ -177,6 +177,15 @@ func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) err
 				r.Header.Set(nameHeader, string(name))
 			}
 		}
+		if !m.namesTask(r) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			// A client that has gone needs no answer.
+			_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": m.calls[0].ID, "error": map[string]any{
+				"code": sdk.CodeHeaderMismatch, "message": "the header Mcp-Name is not the ID of the task",
+			}})
+			return nil
+		}
 		k.stateless.ServeHTTP(w, r)
 		return nil
 	case id == "" && r.Method == http.MethodPost:
@@ -441,7 +450,7 @@ func (k *keyServer) redo(ctx context.Context, run engi.RunID, c call) ([]byte, e
 			WithRemedy("check its effects before you repeat it")))
 		return json.Marshal(reply)
 	}
-	r, err := k.s.run(ctx, k.key, k.s.tools[at], run, p.Arguments, func(engi.Stream, []byte) {})
+	r, err := k.s.run(ctx, k.key, k.s.tools[at], run, 0, p.Arguments, func(engi.Stream, []byte) {})
 	if err != nil {
 		return nil, err
 	}

@@ -59,6 +59,7 @@ type rpc struct {
 		} `json:"_meta"`
 		Name      string          `json:"name"`
 		URI       string          `json:"uri"`
+		TaskID    string          `json:"taskId"`
 		RequestID json.RawMessage `json:"requestId"`
 	} `json:"params"`
 	raw []byte
@@ -317,7 +318,7 @@ func (b *bridge) send(ctx context.Context, method string, x *exchange) (*http.Re
 		if x.m.stateless() {
 			set("Mcp-Protocol-Version", x.m.Params.Meta.Version)
 			set("Mcp-Method", x.m.Method)
-			set("Mcp-Name", headerText(cmp.Or(x.m.Params.Name, x.m.Params.URI)))
+			set("Mcp-Name", headerText(cmp.Or(x.m.Params.Name, x.m.Params.URI, x.m.Params.TaskID)))
 		}
 	}
 	return b.http.Do(r)
