@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -69,7 +69,7 @@ func declaresTasks(s *sdk.ServerSession) bool {
 // namesTask reports whether the header of a request about a task agrees with it,
 // so that whoever passes it on by its headers does so rightly.
 func (m message) namesTask(r *http.Request) bool {
-	if len(m.calls) != 1 || !strings.HasPrefix(m.calls[0].Method, "tasks/") {
+	if len(m.calls) != 1 || !slices.Contains([]string{"tasks/get", "tasks/update", "tasks/cancel"}, m.calls[0].Method) {
 		return true
 	}
 	var p taskParams
