@@ -36,6 +36,7 @@ type bridge struct {
 	hello   *rpc                          // what opened the session
 	session string                        // its ID; empty for none
 	running map[string]context.CancelFunc // requests without a session, by ID
+	again   map[string]bool               // tools that may be called again, by name, as they were listed
 
 	opening sync.Mutex // held while a lost session is opened again
 }
@@ -115,7 +116,7 @@ func newBridge(url, secret string, out io.Writer) *bridge {
 	// Of a connection that the last server left behind, nobody can tell whether
 	// that server has still read a message.
 	transport.DisableKeepAlives = true
-	return &bridge{url: url, secret: secret, patience: bridgePatience, http: &http.Client{Transport: transport}, out: out, running: map[string]context.CancelFunc{}}
+	return &bridge{url: url, secret: secret, patience: bridgePatience, http: &http.Client{Transport: transport}, out: out, running: map[string]context.CancelFunc{}, again: map[string]bool{}}
 }
 
 // take carries one message. Requests are answered side by side, other messages
@@ -234,7 +235,7 @@ func (b *bridge) carry(ctx context.Context, m *rpc) {
 			if err = b.reopen(ctx, session); err == nil {
 				continue
 			}
-		case errors.Is(err, errCut) && m.isRequest() && m.Method == "tools/call":
+		case errors.Is(err, errCut) && m.isRequest() && m.Method == "tools/call" && !b.repeatable(m.Params.Name):
 			b.say(map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": map[string]any{"isError": true, "resultType": "complete", "content": []any{map[string]any{
 				"type": "text", "text": "the connection to the server broke during the call, and how much of it was done is unknown (check its effects before you repeat it)",
 			}}}})
@@ -249,6 +250,35 @@ func (b *bridge) carry(ctx context.Context, m *rpc) {
 		}
 		return
 	}
+}
+
+// learn remembers which tools of a list may be called again.
+func (b *bridge) learn(answer []byte) {
+	var list struct {
+		Result struct {
+			Tools []struct {
+				Name        string `json:"name"`
+				Annotations struct {
+					ReadOnly   bool `json:"readOnlyHint"`
+					Idempotent bool `json:"idempotentHint"`
+				} `json:"annotations"`
+			} `json:"tools"`
+		} `json:"result"`
+	}
+	if json.Unmarshal(answer, &list) != nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range list.Result.Tools {
+		b.again[t.Name] = t.Annotations.ReadOnly || t.Annotations.Idempotent
+	}
+}
+
+func (b *bridge) repeatable(tool string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.again[tool]
 }
 
 func (b *bridge) current() string {
@@ -367,6 +397,16 @@ func (x *exchange) post(ctx context.Context) error {
 	return x.read(resp)
 }
 
+// deliver passes a message on, unless the bridge itself has asked for it.
+func (x *exchange) deliver(raw []byte) {
+	if x.m.Method == "tools/list" {
+		x.learn(raw)
+	}
+	if !x.silent {
+		x.pass(raw)
+	}
+}
+
 // resume asks for what came after the last event.
 func (x *exchange) resume(ctx context.Context) error {
 	resp, err := x.send(ctx, http.MethodGet, x)
@@ -401,9 +441,7 @@ func (x *exchange) read(resp *http.Response) error {
 	}
 	var answer rpc
 	if kind == "application/json" && json.Unmarshal(body, &answer) == nil && answer.Method == "" && (x.m.raw[0] == '[' || bytes.Equal(answer.ID, x.m.ID)) {
-		if !x.silent {
-			x.pass(body)
-		}
+		x.deliver(body)
 		return nil
 	}
 	if resp.StatusCode == http.StatusNotFound && x.session != "" {
@@ -460,9 +498,7 @@ func (x *exchange) events(body io.Reader) error {
 		if len(raw) > 0 {
 			var m rpc
 			isAnswer := json.Unmarshal(raw, &m) != nil || m.Method == ""
-			if !x.silent {
-				x.pass(raw)
-			}
+			x.deliver(raw)
 			if isAnswer {
 				answers--
 			}

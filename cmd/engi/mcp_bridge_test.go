@@ -124,6 +124,7 @@ func answer(w http.ResponseWriter, m rpc, result string) {
 func TestBridgeOutlivesServers(t *testing.T) {
 	var f *farServer
 	var sessions atomic.Int32
+	var looked atomic.Bool
 	cut := make(chan bool, 1)
 	f = newFarServer(t, func(w http.ResponseWriter, r *http.Request, m rpc) {
 		session := r.Header.Get("Mcp-Session-Id")
@@ -143,7 +144,9 @@ func TestBridgeOutlivesServers(t *testing.T) {
 			fmt.Fprint(w, "id: e8\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"long\",\ndata: \"result\":{\"said\":\"at last\"}}\n\n")
 		case r.Method == "DELETE" || len(m.ID) == 0:
 			w.WriteHeader(http.StatusAccepted)
-		case m.Params.Name == "long" || m.Params.Name == "short":
+		case m.Method == "tools/list":
+			answer(w, m, `{"ok":true,"tools":[{"name":"look","annotations":{"readOnlyHint":true}},{"name":"short"}]}`)
+		case m.Params.Name == "long" || m.Params.Name == "short" || m.Params.Name == "look" && !looked.Swap(true):
 			w.Header().Set("Content-Type", "text/event-stream")
 			if m.Params.Name == "long" {
 				fmt.Fprint(w, ": \r\nid: e7\r\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{}}\r\n\r\n")
@@ -178,6 +181,9 @@ func TestBridgeOutlivesServers(t *testing.T) {
 	c.say(`{"jsonrpc":"2.0","id":"short","method":"tools/call","params":{"name":"short"}}`)
 	restart()
 	c.want(`"id":"short"`, `"isError":true`, "is unknown")
+	c.say(`{"jsonrpc":"2.0","id":"look","method":"tools/call","params":{"name":"look"}}`)
+	restart()
+	c.want(`"id":"look"`, `"ok":true`)
 	f.mu.Lock()
 	sessions.Add(1) // the server has lost it
 	f.seen = nil
