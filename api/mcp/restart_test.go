@@ -201,7 +201,7 @@ func TestInterruptedCalls(t *testing.T) {
 	id := 4
 	call := func(name, args string) string {
 		id++
-		return `{"jsonrpc":"2.0","id":"` + fmt.Sprint(id) + `","method":"tools/call","params":{"name":"` + name + `","arguments":` + args + `}}`
+		return `{"jsonrpc":"2.0","id":"\u0069` + fmt.Sprint(id) + `","method":"tools/call","params":{"name":"` + name + `","arguments":` + args + `}}`
 	}
 	for name, c := range map[string]struct{ body, want string }{
 		"found again": {call("execute_code", `{"language":"bash","code":"echo begun; sleep 2s; echo over"}`), "over"},
@@ -220,14 +220,18 @@ func TestInterruptedCalls(t *testing.T) {
 				if resp.StatusCode != http.StatusOK {
 					t.Fatalf("%s %s", resp.Status, bodyOf(t, resp))
 				}
-				got := next(t, bufio.NewReader(resp.Body))
+				in := bufio.NewReader(resp.Body)
+				got := next(t, in)
+				if _, err := in.ReadByte(); err != io.EOF { // until then, the stream is in use
+					t.Errorf("the stream goes on: %v", err)
+				}
 				var answer struct {
 					ID     string
 					Result struct {
 						Content []struct{ Text string }
 					}
 				}
-				if err := json.Unmarshal([]byte(got.data), &answer); err != nil || got.id == "" || !strings.Contains(c.body, `"id":"`+answer.ID+`"`) || len(answer.Result.Content) != 1 || !strings.Contains(answer.Result.Content[0].Text, c.want) {
+				if err := json.Unmarshal([]byte(got.data), &answer); err != nil || got.id == "" || !strings.Contains(c.body, strings.TrimPrefix(answer.ID, "i")+`"`) || len(answer.Result.Content) != 1 || !strings.Contains(answer.Result.Content[0].Text, c.want) {
 					t.Errorf("%+v %v", got, err)
 				}
 			}

@@ -395,10 +395,11 @@ func (e *eventStore) After(ctx context.Context, session, stream string, index in
 		open := calls(q.Body)
 		for _, data := range q.Answers {
 			var a call
+			before := len(open)
 			if json.Unmarshal(data, &a) == nil {
-				open = slices.DeleteFunc(open, func(c call) bool { return bytes.Equal(c.ID, a.ID) })
+				open = slices.DeleteFunc(open, func(c call) bool { return sameID(c.ID, a.ID) })
 			}
-			if !yield(data, nil) {
+			if len(open) < before && !yield(data, nil) { // one that was answered twice is told once
 				return
 			}
 		}
@@ -422,6 +423,19 @@ func (e *eventStore) After(ctx context.Context, session, stream string, index in
 			}
 		}
 	}
+}
+
+// sameID reports whether two IDs are the same, however they are written.
+func sameID(a, b json.RawMessage) bool {
+	var x, y any
+	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
+		return false
+	}
+	switch x.(type) {
+	case string, float64:
+		return x == y
+	}
+	return false
 }
 
 // redo returns the answer to a request that a restart interrupted: what a tool

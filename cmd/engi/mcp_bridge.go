@@ -440,7 +440,7 @@ func (x *exchange) read(resp *http.Response) error {
 		return errCut
 	}
 	var answer rpc
-	if kind == "application/json" && json.Unmarshal(body, &answer) == nil && answer.Method == "" && (x.m.raw[0] == '[' || bytes.Equal(answer.ID, x.m.ID)) {
+	if kind == "application/json" && json.Unmarshal(body, &answer) == nil && answer.Method == "" && (resp.StatusCode == http.StatusOK || bytes.Equal(answer.ID, x.m.ID)) {
 		x.deliver(body)
 		return nil
 	}
