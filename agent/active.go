@@ -25,8 +25,9 @@ type activeRun struct {
 	// lock of its own.
 	rec      Record
 	messages []engi.Message
-	saved    int // messages that are in the store
-	deps     any // of tools
+	saved    int      // messages that are in the store
+	deps     any      // of tools
+	missing  []string // servers whose tools cannot be had
 	resumed  bool
 
 	emitMu sync.Mutex

@@ -41,6 +41,7 @@ type fixture struct {
 type runnerSpec struct {
 	play  func(scripted.Conversation) scripted.Answer
 	tools []tool.Tool
+	from  []tool.Source
 	agent engi.AgentSpec
 	path  string // of the database
 	runs  int
@@ -78,7 +79,7 @@ func (b runnerSpec) open(t *testing.T) *fixture {
 	if b.agent.Tools == nil {
 		b.agent.Tools = []string{"*"}
 	}
-	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Deps: b.inject, Log: b.log})
+	r, err := agent.New(agent.Options{Agents: []engi.AgentSpec{b.agent}, Models: reg.Model, Tools: b.tools, Sources: b.from, Store: store.Agents(db), Results: store.AgentResults(db), Dir: b.path + ".runs", MaxRuns: b.runs, Deps: b.inject, Log: b.log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -680,5 +681,28 @@ func TestRestart(t *testing.T) {
 	}
 	if len(m[2].Results) != 3 || failed != 1 {
 		t.Errorf("%+v", m[2].Results)
+	}
+}
+
+// A downSource is a server of tools that does not answer.
+type downSource struct{}
+
+func (downSource) Name() string { return "tickets" }
+
+func (downSource) Open(context.Context, tool.Env) ([]tool.Tool, func(), error) {
+	return nil, nil, engi.Errorf(engi.Unavailable, "the MCP server tickets: connection refused")
+}
+
+// TestServerThatIsDown runs an agent one of whose servers of tools is down.
+func TestServerThatIsDown(t *testing.T) {
+	f := runnerSpec{from: []tool.Source{downSource{}}, play: func(c scripted.Conversation) scripted.Answer {
+		return scripted.Answer{Text: "done without"}
+	}}.open(t)
+	r, _ := f.finish(t, engi.RunSpec{Input: "go on"})
+	if r.State != engi.RunDone || r.Text != "done without" {
+		t.Errorf("%+v %v", r, r.Error)
+	}
+	if seen := f.model.Seen(); len(seen) != 1 || !strings.Contains(string(seen[0].Raw), "tools are missing: tickets") {
+		t.Errorf("the model was not told: %+v", seen)
 	}
 }

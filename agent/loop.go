@@ -217,6 +217,9 @@ func (a *activeRun) system(ctx context.Context, spec engi.AgentSpec, tools []too
 		}
 	}
 	parts = append(parts, a.rec.Spec.System)
+	if len(a.missing) > 0 {
+		parts = append(parts, "These servers do not answer, so their tools are missing: "+strings.Join(a.missing, ", ")+". Say so if the task needs them.")
+	}
 	parts = slices.DeleteFunc(parts, func(s string) bool { return strings.TrimSpace(s) == "" })
 	return strings.Join(parts, "\n\n")
 }
@@ -245,9 +248,15 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 			continue
 		}
 		more, releaseSource, err := s.Open(ctx, env)
+		if err != nil && ctx.Err() == nil {
+			// A server that is down costs its tools, not the run.
+			a.runner.opt.Log.WarnContext(ctx, "run without the tools of a server", "run", a.rec.ID, "server", s.Name(), "error", err)
+			a.missing = append(a.missing, s.Name())
+			continue
+		}
 		if err != nil {
 			release()
-			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err).WithRemedy("remove %s from the agent's tools to run without it", s.Name())
+			return nil, nil, engi.Errorf(engi.KindOf(err), "tools of %s: %w", s.Name(), err)
 		}
 		releases = append(releases, releaseSource)
 		for _, t := range more {

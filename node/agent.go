@@ -109,5 +109,5 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP returns the MCP server for other programs' agents.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
-	return mcp.New(mcp.Options{Services: n.services, Keys: keys, Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")})
+	return mcp.New(mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")})
 }

@@ -49,6 +49,9 @@ func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at ti
 		if _, err := t.exec(ctx, `UPDATE keys SET revoked = ? WHERE id = ?`, nanos(at), id); err != nil {
 			return err
 		}
+		if _, err := t.exec(ctx, `DELETE FROM tool_clients WHERE key = ?`, id); err != nil {
+			return err
+		}
 		return t.record(ctx, k.Owner, k.ID, engi.EventKeyRevoked, map[string]any{"name": k.Name})
 	})
 }

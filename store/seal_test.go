@@ -205,3 +205,25 @@ func TestSealedRowsAreBound(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
+
+// TestToolRequestsAreSealed looks in the files of the database for what was asked
+// by a program that uses tools, and what was answered.
+func TestToolRequestsAreSealed(t *testing.T) {
+	v := openVault(t, t.TempDir(), true)
+	s, ctx := ToolClients(v.DB), t.Context()
+	if err := s.Put(ctx, engi.ToolClient{ID: "c", Key: "key_1", About: []byte("{}"), Used: time.Now()}, 1, time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutRequest(ctx, engi.ToolRequest{Client: "c", Stream: "s", Body: []byte("canary-of-request")}, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddAnswer(ctx, "c", "s", []byte("canary-of-answer")); err != nil {
+		t.Fatal(err)
+	}
+	if found := v.find([]string{"canary-of-request", "canary-of-answer"}); len(found) > 0 {
+		t.Errorf("there is %v", found)
+	}
+	if r, err := s.Request(ctx, "c", "s"); err != nil || string(r.Body) != "canary-of-request" || len(r.Answers) != 1 || string(r.Answers[0]) != "canary-of-answer" {
+		t.Errorf("%+v %v", r, err)
+	}
+}

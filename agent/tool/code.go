@@ -14,7 +14,7 @@ import (
 )
 
 type executeCodeArgs struct {
-	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash"`
+	Language string `json:"language" jsonschema:"python, javascript, typescript, go or bash" enum:"python,javascript,typescript,go,bash"`
 	Code     string `json:"code" jsonschema:"a complete program; files it writes to the working directory are returned"`
 	Timeout  int    `json:"timeout_seconds,omitempty" jsonschema:"default: 30"`
 }
@@ -40,8 +40,8 @@ const (
 func codeTools(s Services) ([]Tool, error) {
 	var all []Tool
 	if s.Executions != nil {
-		t, err := New("execute_code", "Runs a program in a fresh sandbox and returns its output, its exit code and the files it wrote.",
-			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return s.executeCode(ctx, c, a) })
+		t, err := Returning[report](New("execute_code", "Runs a program in a fresh sandbox and returns its output, its exit code and the files it wrote.",
+			func(ctx context.Context, c *Call, a executeCodeArgs) (Result, error) { return s.executeCode(ctx, c, a) }))
 		if err != nil {
 			return nil, err
 		}
@@ -49,8 +49,8 @@ func codeTools(s Services) ([]Tool, error) {
 		all = append(all, t)
 	}
 	if s.Sessions != nil {
-		t, err := New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and the output. Files in /workspace are kept between calls.",
-			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return s.runCode(ctx, c, a) })
+		t, err := Returning[codeResult](New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and the output. Files in /workspace are kept between calls.",
+			func(ctx context.Context, c *Call, a runCodeArgs) (Result, error) { return s.runCode(ctx, c, a) }))
 		if err != nil {
 			return nil, err
 		}
@@ -58,8 +58,8 @@ func codeTools(s Services) ([]Tool, error) {
 		all = append(all, t)
 	}
 	if s.Sandboxes != nil || s.Sessions != nil {
-		t, err := New("run_command", "Runs a shell command in the sandbox and returns its output and exit code.",
-			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return s.runCommand(ctx, c, a) })
+		t, err := Returning[report](New("run_command", "Runs a shell command in the sandbox and returns its output and exit code.",
+			func(ctx context.Context, c *Call, a runCommandArgs) (Result, error) { return s.runCommand(ctx, c, a) }))
 		if err != nil {
 			return nil, err
 		}
@@ -99,8 +99,17 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	if err != nil {
 		return Result{}, err
 	}
-	for e, err := range s.Executions.Watch(ctx, c.Owner, x.ID, 0) {
+	patient := ctx
+	if c.Patience > 0 {
+		var cancel context.CancelFunc
+		patient, cancel = context.WithTimeout(ctx, c.Patience)
+		defer cancel()
+	}
+	for e, err := range s.Executions.Watch(patient, c.Owner, x.ID, 0) {
 		if err != nil {
+			if ctx.Err() == nil && patient.Err() != nil {
+				return Result{Text: "it goes on as " + string(x.ID), GoesOn: x.ID}, nil
+			}
 			if ctx.Err() != nil {
 				// The run has ended: its program must not go on.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -121,39 +130,77 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	if err != nil {
 		return Result{}, err
 	}
-	return s.executionResult(ctx, c, x)
+	return s.ExecutionResult(ctx, x)
 }
 
-func (s Services) executionResult(ctx context.Context, c *Call, x engi.Execution) (Result, error) {
+// ExecutionResult returns the result of execute_code for its program, which has
+// ended.
+func (s Services) ExecutionResult(ctx context.Context, x engi.Execution) (Result, error) {
+	if x.Result == nil {
+		return Failure(x.Refusal), nil
+	}
 	r := x.Result
-	out := Result{Text: programReport(string(r.Stdout), string(r.Stderr), r.Exit, r.StdoutTruncated || r.StderrTruncated), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
+	stdout, stderr, cut := string(r.Stdout), string(r.Stderr), r.StdoutTruncated || r.StderrTruncated
+	p := reportOf(stdout, stderr, r.Exit, cut)
+	out := Result{Text: programReport(stdout, stderr, r.Exit, cut), Failed: r.Exit.Cause != engi.CauseExited || r.Exit.Code != 0}
 	if r.Error != "" {
 		out.Text += "\nerror: " + r.Error
 	}
 	var files strings.Builder
 	for _, f := range r.Artifacts {
 		fmt.Fprintf(&files, "\nfile: %s (%d bytes)", f.Path, f.Size)
+		p.Files = append(p.Files, reportFile{f.Path, f.Size})
 		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
 		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
 		}
-		data, err := s.artifact(ctx, c, x.ID, f.Path)
+		data, err := s.artifact(ctx, x, f.Path)
 		if err != nil {
 			return Result{}, err
 		}
 		out.Images = append(out.Images, engi.Image{MediaType: kind, Data: data})
 	}
 	out.Text += files.String()
+	out.Data = p
 	return out, nil
 }
 
-func (s Services) artifact(ctx context.Context, c *Call, id engi.ExecutionID, name string) ([]byte, error) {
-	f, err := s.Executions.Artifact(ctx, c.Owner, id, name)
+func (s Services) artifact(ctx context.Context, x engi.Execution, name string) ([]byte, error) {
+	f, err := s.Executions.Artifact(ctx, x.Owner, x.ID, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	return readAll(f, maxImage)
+}
+
+// A report says how a program has ended, for programs.
+type report struct {
+	Code      int          `json:"exit_code"`
+	Signal    string       `json:"signal,omitempty" jsonschema:"that killed it"`
+	Cause     string       `json:"cause,omitempty" jsonschema:"what ended it, if not the program itself"`
+	Stdout    string       `json:"stdout"`
+	Stderr    string       `json:"stderr"`
+	Truncated bool         `json:"truncated" jsonschema:"some of the output is missing"`
+	Files     []reportFile `json:"files,omitempty" jsonschema:"that it wrote"`
+}
+
+type reportFile struct {
+	Path string `json:"path"`
+	Size int64  `json:"size" jsonschema:"in bytes"`
+}
+
+// maxReported bounds each output in a report.
+const maxReported = 48 << 10
+
+func reportOf(stdout, stderr string, e engi.Exit, cut bool) report {
+	p := report{Code: e.Code, Signal: e.Signal, Truncated: cut || len(stdout) > maxReported || len(stderr) > maxReported}
+	if e.Cause != engi.CauseExited {
+		p.Cause = string(e.Cause)
+	}
+	head := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxReported)], "\ufffd") }
+	p.Stdout, p.Stderr = head(stdout), head(stderr)
+	return p
 }
 
 // programReport returns what a model sees of a program that has ended.
@@ -188,18 +235,24 @@ func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, 
 	if r.Error != nil {
 		failure = r.Error.Error()
 	}
-	answer := struct {
-		Success bool            `json:"success"`
-		Result  json.RawMessage `json:"result,omitempty"`
-		Error   string          `json:"error,omitempty"`
-		Stdout  string          `json:"stdout,omitempty"`
-		Stderr  string          `json:"stderr,omitempty"`
-	}{r.OK, r.Value, failure, r.Stdout, r.Stderr}
+	answer := codeResult{Success: r.OK, Error: failure, Stdout: r.Stdout, Stderr: r.Stderr}
+	if len(r.Value) > 0 {
+		answer.Result = r.Value
+	}
 	raw, err := json.Marshal(answer)
 	if err != nil {
 		return Result{}, engi.Errorf(engi.Internal, "encode the result: %v", err)
 	}
-	return Result{Text: string(raw), Failed: !r.OK}, nil
+	return Result{Text: string(raw), Data: answer, Failed: !r.OK}, nil
+}
+
+// A codeResult is what code in a session has come to.
+type codeResult struct {
+	Success bool   `json:"success"`
+	Result  any    `json:"result,omitempty" jsonschema:"the value of the last expression"`
+	Error   string `json:"error,omitempty"`
+	Stdout  string `json:"stdout,omitempty"`
+	Stderr  string `json:"stderr,omitempty"`
 }
 
 func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Result, error) {
@@ -242,5 +295,6 @@ func (s Services) runCommand(ctx context.Context, c *Call, a runCommandArgs) (Re
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Text: programReport(out[0].String(), out[1].String(), exit, cut), Failed: exit.Code != 0}, nil
+	stdout, stderr := out[0].String(), out[1].String()
+	return Result{Text: programReport(stdout, stderr, exit, cut), Data: reportOf(stdout, stderr, exit, cut), Failed: exit.Code != 0}, nil
 }

@@ -19,7 +19,7 @@ type saveModuleArgs struct {
 	Description string   `json:"description" jsonschema:"what it is for, in a sentence or two"`
 	Exports     []string `json:"exports" jsonschema:"the names it exports"`
 	Usage       string   `json:"usage" jsonschema:"an import statement for it"`
-	Scope       string   `json:"scope,omitempty" jsonschema:"session, or user if all sessions of the user shall find a copy; default: session"`
+	Scope       string   `json:"scope,omitempty" jsonschema:"session, or user if all sessions of the user shall find a copy; default: session" enum:"session,user"`
 }
 
 const (

@@ -1,6 +1,7 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -40,12 +41,12 @@ type listFilesArgs struct {
 
 type globArgs struct {
 	Pattern string `json:"pattern" jsonschema:"like **/*.go"`
-	Dir     string `json:"dir,omitempty" jsonschema:"absolute; default: /"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute; default: the working directory"`
 }
 
 type grepArgs struct {
 	Pattern    string `json:"pattern" jsonschema:"a regular expression, matched line by line"`
-	Path       string `json:"path,omitempty" jsonschema:"absolute path of a directory or file; default: /"`
+	Path       string `json:"path,omitempty" jsonschema:"absolute path of a directory or file; default: the working directory"`
 	Glob       string `json:"glob,omitempty" jsonschema:"search only files with such names, like *.go"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
 	Context    int    `json:"context,omitempty" jsonschema:"lines before and after each match, at most 50"`
@@ -158,7 +159,7 @@ func fileTools(s Services) ([]Tool, error) {
 		return Result{Text: b.String()}, nil
 	}))
 	add(guestTool(s, true, "glob", "Finds files by name, last modified first.", func(ctx context.Context, g engi.Guest, a globArgs) (Result, error) {
-		l, err := fileops.Glob(ctx, g, fileops.GlobRequest{Pattern: a.Pattern, Dir: a.Dir, Limit: 200})
+		l, err := fileops.Glob(ctx, g, fileops.GlobRequest{Pattern: a.Pattern, Dir: cmp.Or(a.Dir, workDir(ctx, g)), Limit: 200})
 		if err != nil {
 			return Result{}, err
 		}
@@ -170,7 +171,7 @@ func fileTools(s Services) ([]Tool, error) {
 		return Result{Text: b.String()}, nil
 	}))
 	add(guestTool(s, true, "grep", "Finds matching lines in files.", func(ctx context.Context, g engi.Guest, a grepArgs) (Result, error) {
-		f, err := fileops.Grep(ctx, g, fileops.GrepRequest{Pattern: a.Pattern, Path: a.Path, Glob: a.Glob, IgnoreCase: a.IgnoreCase, Before: a.Context, After: a.Context})
+		f, err := fileops.Grep(ctx, g, fileops.GrepRequest{Pattern: a.Pattern, Path: cmp.Or(a.Path, workDir(ctx, g)), Glob: a.Glob, IgnoreCase: a.IgnoreCase, Before: a.Context, After: a.Context})
 		if err != nil {
 			return Result{}, err
 		}
@@ -198,6 +199,16 @@ func fileTools(s Services) ([]Tool, error) {
 		return Result{Text: "removed " + a.Path}, nil
 	}))
 	return all, first
+}
+
+// workDir returns the working directory of programs in a sandbox, where a search
+// begins: all of / has the system's files, too, which take long and hide others.
+func workDir(ctx context.Context, g engi.Guest) string {
+	const dir = "/workspace"
+	if fi, err := g.Stat(ctx, dir); err == nil && (fi.Mode.IsDir() || fi.Target != "") {
+		return dir
+	}
+	return "/" // of a template without one
 }
 
 // readAll reads up to limit bytes; more is Invalid.

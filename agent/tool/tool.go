@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/llm"
@@ -26,6 +27,9 @@ type Tool struct {
 	// Repeatable says that an interrupted call may be repeated: the tool is
 	// read-only or idempotent.
 	Repeatable bool
+	// Output is the schema of Data in results that have not failed; nil for
+	// none. It is for programs: models get the text.
+	Output json.RawMessage
 	// Needs says what a run must have to be offered the tool.
 	Needs Need
 	// Available reports whether a run that has what the tool needs is offered
@@ -96,6 +100,9 @@ type Call struct {
 	Env
 	ID  string
 	Out func(stream engi.Stream, data []byte) // receives output while the tool works; never nil
+	// Patience is how long execute_code waits for a program, which then goes on
+	// by itself; 0 means to its end.
+	Patience time.Duration
 }
 
 // A Result is what the model sees of a call. A failure that the model can react
@@ -103,7 +110,22 @@ type Call struct {
 type Result struct {
 	Text   string
 	Images []engi.Image
+	Data   any // the same for programs, as the tool's Output says; nil for none
 	Failed bool
+	GoesOn engi.ExecutionID // of a program that took longer than the call's patience; empty for none
+}
+
+// Returning returns t with results whose Data is a D.
+func Returning[D any](t Tool, err error) (Tool, error) {
+	if err != nil {
+		return t, err
+	}
+	schema, err := llm.SchemaOf(reflect.TypeFor[D]())
+	if err != nil {
+		return t, err
+	}
+	t.Output = schema.JSON()
+	return t, nil
 }
 
 // Failure returns a failed Result with the text and the remedy of err.
@@ -118,21 +140,60 @@ func Failure(err error) Result {
 var namePattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
 
 // New returns a tool made of a Go function. A is a struct: its JSON names are
-// the arguments, its jsonschema tags their descriptions; fields without
-// omitempty are required. It reports Invalid for a name or type that models
-// cannot use.
+// the arguments, its jsonschema tags their descriptions, its enum tags the values
+// to choose from, with commas between; fields without omitempty are required. It
+// reports Invalid for a name or type that models cannot use.
 func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
 	schema, err := llm.SchemaOf(reflect.TypeFor[A]())
 	if err != nil {
 		return Tool{}, err
 	}
-	return FromSchema(name, description, schema, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
+	t, err := FromSchema(name, description, schema, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
 		var args A
 		if err := json.Unmarshal(raw, &args); err != nil {
 			return Failure(engi.Errorf(engi.Invalid, "the arguments do not fit: %v", err)), nil
 		}
 		return run(ctx, c, args)
 	})
+	if err != nil {
+		return t, err
+	}
+	// The tool itself judges the values: it is not as strict.
+	t.Schema, err = addEnums(t.Schema, reflect.TypeFor[A]())
+	return t, err
+}
+
+// addEnums adds the values of enum tags to a schema.
+func addEnums(raw json.RawMessage, t reflect.Type) (json.RawMessage, error) {
+	var schema map[string]any
+	changed := false
+	for f := range t.Fields() {
+		values := f.Tag.Get("enum")
+		if values == "" {
+			continue
+		}
+		if !changed {
+			if err := json.Unmarshal(raw, &schema); err != nil {
+				return nil, engi.Errorf(engi.Internal, "describe %v: %v", t, err)
+			}
+		}
+		changed = true
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		properties, _ := schema["properties"].(map[string]any)
+		property, ok := properties[name].(map[string]any)
+		if !ok {
+			return nil, engi.Errorf(engi.Internal, "describe %v: there is no property %q", t, name)
+		}
+		property["enum"] = strings.Split(values, ",")
+	}
+	if !changed {
+		return raw, nil
+	}
+	changedRaw, err := json.Marshal(schema)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "describe %v: %v", t, err)
+	}
+	return changedRaw, nil
 }
 
 // FromSchema returns a tool made of a schema and a function, which is called

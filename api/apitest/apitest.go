@@ -36,6 +36,7 @@ type Fixture struct {
 	Operations *operation.Manager
 	Approvals  *approval.Manager
 	Keys       *key.Keyring
+	Clients    engi.ToolClients
 
 	Handler *rest.Server
 	Admin   string // secret of an admin key
@@ -127,7 +128,7 @@ func New(change func(*Options)) *Fixture {
 	if w.db, err = storetest.Create(w.dir); err != nil {
 		panic(err)
 	}
-	w.Keys = key.New(store.Keys(w.db))
+	w.Keys, w.Clients = key.New(store.Keys(w.db)), store.ToolClients(w.db)
 	if w.Approvals, err = approval.Open(context.Background(), approval.Options{Store: store.Approvals(w.db), Seed: make([]byte, 32)}); err != nil {
 		panic(err)
 	}

@@ -29,7 +29,7 @@ const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"pro
 func open(t *testing.T) (*mcp.Server, [2]string) {
 	t.Helper()
 	w, services, _ := serveAll(t)
-	s, err := mcp.New(mcp.Options{Services: services, Keys: w.Keys})
+	s, err := mcp.New(mcp.Options{Services: services, Keys: w.Keys, Clients: w.Clients})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,15 +8,17 @@
 // the node itself, not for everybody. For clients that use standard
 // input and output there is the command engi mcp, which forwards messages to
 // this server.
+//
+// Sessions are those of the protocol's library, begun again from the store when a
+// client comes back after a restart. Of calls that it interrupted, those are made
+// again that may be; see keyServer.
 package mcp
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -30,10 +32,11 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-// Options configure a [Server]. Keys is required.
+// Options configure a [Server]. Keys and Clients are required.
 type Options struct {
 	Services tool.Services
 	Keys     engi.Keys
+	Clients  engi.ToolClients                         // keeps sessions
 	Events   engi.EventLog                            // gets an event for each call; nil for none
 	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
 	Hosts    []string                                 // accepted host names beside localhost; * accepts any
@@ -51,43 +54,9 @@ type Server struct {
 	keys map[string]*keyServer // by ID of key
 }
 
-// A keyServer serves one key: MCP sessions of other keys do not exist for it.
-type keyServer struct {
-	handler http.Handler
-	server  *sdk.Server
-	used    time.Time // guarded by mu of the Server
-
-	mu       sync.Mutex
-	starting int // requests that may begin a session; guarded by mu
-}
-
-// begin counts r if it may begin a session, until release is called. It reports
-// Exhausted if the key has too many: the library keeps each until it is idle.
-func (k *keyServer) begin(r *http.Request) (release func(), err error) {
-	if r.Method != http.MethodPost || r.Header.Get("Mcp-Session-Id") != "" {
-		return func() {}, nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	open := k.starting
-	for range k.server.Sessions() {
-		open++
-	}
-	if open >= maxSessions {
-		return nil, engi.Errorf(engi.Exhausted, "clients of this key have %d sessions already", open).
-			WithRemedy("end sessions that are no longer used with DELETE, or give each client a key").WithRetry(engi.Retry{AfterMillis: 60_000})
-	}
-	k.starting++
-	return func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.starting--
-	}, nil
-}
-
 const (
 	maxKeys     = 1024 // that are served at a time
-	maxSessions = 128  // of one key
+	maxSessions = 128  // of one key, and its requests outside of sessions at a time
 	maxBatch    = 100  // messages of one request
 	maxBody     = 16 << 20
 )
@@ -124,16 +93,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r, stop := httpio.TimedBody(w, r)
 	defer stop()
 	k, err := s.admit(r)
+	var m message
 	if err == nil {
-		err = checkBatch(r)
+		m, err = peek(r)
 	}
 	if err == nil {
-		var end func()
-		if end, err = k.begin(r); err == nil {
-			defer end()
-			ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
-			defer release()
-			k.handler.ServeHTTP(w, r.WithContext(ctx))
+		ctx, release := s.opt.Keys.Valid(r.Context(), secretOf(r))
+		defer release()
+		if err = k.serve(w, r.WithContext(ctx), m); err == nil {
 			return
 		}
 	}
@@ -169,35 +136,6 @@ func secretOf(r *http.Request) string {
 	return cmp.Or(secret, r.Header.Get("X-API-Key"))
 }
 
-// checkBatch refuses a batch of too many messages. It reads no further than
-// that: the protocol's library reads all of them into memory before it answers
-// any, and allocates a thousand times their size. What is no batch, or no
-// JSON, is the library's to read.
-func checkBatch(r *http.Request) error {
-	if r.Method != http.MethodPost || r.Body == nil {
-		return nil
-	}
-	body, seen := httpio.LimitValues(r.Body), &bytes.Buffer{}
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(seen, body), r.Body}
-	in := json.NewDecoder(io.TeeReader(io.LimitReader(body, maxBody), seen))
-	if first, err := in.Token(); err != nil || first != json.Delim('[') {
-		return nil
-	}
-	for n := 0; in.More(); n++ {
-		var message json.RawMessage
-		if n == maxBatch {
-			return engi.Errorf(engi.Invalid, "a batch of more than %d messages", maxBatch).WithRemedy("send fewer at once")
-		}
-		if in.Decode(&message) != nil {
-			return nil
-		}
-	}
-	return nil
-}
-
 func (s *Server) keyServer(key engi.Key) (*keyServer, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,15 +154,8 @@ func (s *Server) keyServer(key engi.Key) (*keyServer, error) {
 			return nil, engi.Errorf(engi.Exhausted, "clients with %d keys are connected already", len(s.keys)).WithRetry(engi.Retry{AfterMillis: 60_000})
 		}
 	}
-	server := s.server(key)
-	h := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
-		SessionTimeout: s.opt.Idle,
-		// admit has checked the host name.
-		DisableLocalhostProtection:   true,
-		MaxRequestBodyBytes:          maxBody,
-		PropagateRequestCancellation: true,
-	})
-	k := &keyServer{handler: h, server: server, used: now}
+	k := s.newKeyServer(key)
+	k.used = now
 	s.keys[key.ID] = k
 	return k, nil
 }
@@ -233,10 +164,15 @@ const instructions = `engi runs code in sandboxes.
 execute_code runs a whole program in a sandbox of its own and throws it away; use it for anything that stands alone.
 For work that goes on, make a sandbox with create_sandbox and give its ID to the tools that work on files and commands; end it with stop_sandbox.`
 
-// server returns the MCP server for one key.
-func (s *Server) server(key engi.Key) *sdk.Server {
+// server returns the MCP server for one key. Sessions get their IDs from nextID.
+func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
+	capabilities := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Prompts: &sdk.PromptCapabilities{}}
+	capabilities.AddExtension(tasksExtension, nil)
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
-		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{},
+		Instructions: instructions, GetSessionID: nextID,
+		// What there is never changes while the server runs. The library answers
+		// requests for prompts, of which there are none.
+		Capabilities: capabilities,
 	})
 	for _, t := range s.tools {
 		server.AddTool(describe(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -244,6 +180,8 @@ func (s *Server) server(key engi.Key) *sdk.Server {
 		})
 	}
 	s.resources(server, key)
+	server.AddReceivingMiddleware(escapeURIs)
+	s.addTasks(server, key)
 	return server
 }
 
@@ -265,13 +203,40 @@ type location struct {
 	Session string `json:"session"`
 }
 
+// An effect is what a tool does to what is there already, as its annotations say.
+type effect struct {
+	writes      bool // it changes something
+	destructive bool // it changes or removes what was there, and does not only add
+	idempotent  bool // the same call again changes no more
+	open        bool // it may reach others than this node
+}
+
+// effects are those of all tools. Of what programs do, the worst is assumed.
+var effects = map[string]effect{
+	"create_sandbox": {writes: true}, "stop_sandbox": {writes: true, destructive: true, idempotent: true}, "list_sandboxes": {}, "get_port_url": {},
+	"create_session": {writes: true}, "end_session": {writes: true, destructive: true, idempotent: true}, "list_sessions": {},
+	"execute_code": {writes: true, open: true},
+	"run_code":     {writes: true, destructive: true, open: true}, "run_command": {writes: true, destructive: true, open: true},
+	"read_file": {}, "list_files": {}, "glob": {}, "grep": {}, "search_docs": {},
+	"write_file": {writes: true, destructive: true, idempotent: true}, "edit_file": {writes: true, destructive: true}, "remove_file": {writes: true, destructive: true, idempotent: true},
+	"save_module": {writes: true, destructive: true, idempotent: true},
+	"fetch_url":   {open: true},
+}
+
 // describe returns a tool as clients see it.
 func describe(t tool.Tool) *sdk.Tool {
-	_, writes := scope(t)
-	return &sdk.Tool{
-		Name: t.Name, Description: t.Description, InputSchema: inputSchema(t),
-		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: !writes, IdempotentHint: t.Repeatable, OpenWorldHint: new(t.Name == "fetch_url"), DestructiveHint: new(writes)},
+	e, known := effects[t.Name]
+	if !known {
+		e = effect{writes: true, destructive: true, open: true}
 	}
+	out := &sdk.Tool{
+		Name: t.Name, Description: t.Description, InputSchema: inputSchema(t),
+		Annotations: &sdk.ToolAnnotations{ReadOnlyHint: !e.writes, IdempotentHint: e.idempotent || !e.writes, OpenWorldHint: &e.open, DestructiveHint: &e.destructive},
+	}
+	if t.Output != nil {
+		out.OutputSchema = t.Output
+	}
+	return out
 }
 
 // inputSchema returns the schema of a tool's arguments and its location.
@@ -338,41 +303,64 @@ func split(t tool.Tool, raw json.RawMessage) (location, string, error) {
 
 const maxText = 128 << 10 // bytes of text in a result
 
+// call makes a call of a client that waits for it.
 func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	result := func(r tool.Result) *sdk.CallToolResult {
-		text := strings.ToValidUTF8(r.Text, "\ufffd")
-		if len(text) > maxText {
-			cut := len(text) - maxText
-			text = strings.ToValidUTF8(text[:maxText/2], "") + "\n[… cut …]\n" + strings.ToValidUTF8(text[maxText/2+cut:], "")
-		}
-		out := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}, IsError: r.Failed}
-		for _, img := range r.Images {
-			out.Content = append(out.Content, &sdk.ImageContent{Data: img.Data, MIMEType: img.MediaType})
-		}
-		return out
-	}
-	if err := key.May(scope(t)); err != nil {
-		return result(tool.Failure(err)), nil
-	}
-	where, own, err := split(t, req.Params.Arguments)
-	if err != nil {
-		return result(tool.Failure(err)), nil
-	}
 	p := &progress{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken()}
+	run := engi.NewRunID()
+	if req.Extra != nil && req.Extra.Header.Get(runHeader) != "" {
+		run = engi.RunID(req.Extra.Header.Get(runHeader))
+	}
+	patience := time.Duration(0)
+	if knowsTasks(req) {
+		patience = taskPatience
+	}
+	r, err := s.run(ctx, key, t, run, patience, req.Params.Arguments, p.out)
+	p.flush()
+	return r, err
+}
+
+// run makes a call. A run that is repeated after a restart finds what it began.
+func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.RunID, patience time.Duration, args json.RawMessage, out func(engi.Stream, []byte)) (*sdk.CallToolResult, error) {
+	if err := key.May(scope(t)); err != nil {
+		return resultOf(tool.Failure(err)), nil
+	}
+	where, own, err := split(t, args)
+	if err != nil {
+		return resultOf(tool.Failure(err)), nil
+	}
 	c := &tool.Call{
-		Env: tool.Env{Owner: key.Owner, Run: engi.NewRunID(), Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session},
-		ID:  "mcp", Out: p.out,
+		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session},
+		ID:  "mcp", Out: out, Patience: patience,
 	}
 	began := time.Now()
 	ctx = engi.WithActor(ctx, key.ID)
 	r, err := t.Run(ctx, c, own)
-	p.flush()
 	s.record(ctx, c.Env, t.Name, r.Failed || err != nil, time.Since(began))
 	s.opt.Log.InfoContext(ctx, "mcp call", "tool", t.Name, "key", key.ID, "owner", string(key.Owner), "failed", r.Failed || err != nil, "ms", time.Since(began).Milliseconds())
 	if err != nil {
 		return nil, err
 	}
-	return result(r), nil
+	return resultOf(r), nil
+}
+
+// resultOf returns a result as clients see it.
+func resultOf(r tool.Result) *sdk.CallToolResult {
+	text := strings.ToValidUTF8(r.Text, "\ufffd")
+	if len(text) > maxText {
+		cut := len(text) - maxText
+		text = strings.ToValidUTF8(text[:maxText/2], "") + "\n[… cut …]\n" + strings.ToValidUTF8(text[maxText/2+cut:], "")
+	}
+	out := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}, IsError: r.Failed}
+	if r.Data != nil {
+		out.StructuredContent = r.Data
+	}
+	if r.GoesOn != "" {
+		out.Meta = sdk.Meta{taskMeta: r.GoesOn}
+	}
+	for _, img := range r.Images {
+		out.Content = append(out.Content, &sdk.ImageContent{Data: img.Data, MIMEType: img.MediaType})
+	}
+	return out
 }
 
 // record appends that a tool was called. What it was told and said may be

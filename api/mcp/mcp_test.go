@@ -16,6 +16,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/llm"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/mcp"
@@ -43,7 +44,7 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	sessions := &apitest.Sessions{}
 	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
 	s, err := mcp.New(mcp.Options{
-		Services: services, Keys: w.Keys, Version: "1",
+		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
 	})
 	if err != nil {
@@ -100,6 +101,9 @@ func TestEveryTool(t *testing.T) {
 		if x.Description == "" || x.InputSchema == nil || x.Annotations == nil {
 			t.Errorf("%s is described as %+v", x.Name, x)
 		}
+		if !mcp.Known(x.Name) {
+			t.Errorf("nobody has said what %s does", x.Name)
+		}
 	}
 	var made struct{ Sandbox string }
 	if err := json.Unmarshal([]byte(use(t, c, "create_sandbox", args{"metadata": args{"a": "b"}})), &made); err != nil {
@@ -124,6 +128,8 @@ func TestEveryTool(t *testing.T) {
 		{"list_files", args{"sandbox": id, "path": "/workspace"}, "a.txt"},
 		{"glob", args{"sandbox": id, "pattern": "**/*.txt", "dir": "/workspace"}, "/workspace/a.txt"},
 		{"grep", args{"sandbox": id, "pattern": "zw.i", "path": "/workspace"}, ":2:zwei"},
+		{"glob", args{"sandbox": id, "pattern": "*.txt"}, "/workspace/a.txt"},
+		{"grep", args{"sandbox": id, "pattern": "zw.i", "glob": "*.txt"}, "1 matches in 1 files"},
 		{"run_command", args{"sandbox": id, "command": "echo $((6*7)); echo oops >&2; exit 0"}, "stdout:\n42"},
 		{"get_port_url", args{"sandbox": id, "port": 5173}, "http://5173-"},
 		{"remove_file", args{"sandbox": id, "path": "/workspace/a.txt"}, "removed"},
@@ -210,21 +216,9 @@ func TestRefusals(t *testing.T) {
 // A key cannot use the MCP session of another.
 func TestSessionsOfClients(t *testing.T) {
 	w, url := serve(t)
-	ann := connect(t, url, w.User, nil)
-	req, err := http.NewRequestWithContext(t.Context(), "POST", url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for k, v := range map[string]string{"Authorization": "Bearer " + w.Other, "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Session-Id": ann.ID()} {
-		req.Header.Set(k, v)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if ann.ID() == "" || resp.StatusCode < 400 {
-		t.Errorf("session %q is %s for another key", ann.ID(), resp.Status)
+	session := begin(t, url, w.User)
+	if resp := ask(t, "POST", url, w.Other, list, session...); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("session %q is %s for another key", session[1], resp.Status)
 	}
 }
 
@@ -294,7 +288,14 @@ func TestResources(t *testing.T) {
 	}
 	use(t, c, "write_file", args{"sandbox": made.Sandbox, "path": "/workspace/a.md", "content": "# hello"})
 	base := "engi://sandboxes/" + made.Sandbox + "/files"
-	for uri, want := range map[string]string{base + "/workspace/a.md": "# hello", base + "/workspace": "a.md"} {
+	for _, name := range []string{"zwei Wörter.md", "100%.md", "a+b?c#d.md"} {
+		use(t, c, "write_file", args{"sandbox": made.Sandbox, "path": "/workspace/" + name, "content": "in " + name})
+	}
+	for uri, want := range map[string]string{
+		base + "/workspace/a.md": "# hello", base + "/workspace": "a.md",
+		base + "/workspace/zwei%20W%C3%B6rter.md": "in zwei Wörter.md", base + "/workspace/zwei Wörter.md": "in zwei Wörter.md",
+		base + "/workspace/100%25.md": "in 100%.md", base + "/workspace/a%2Bb%3Fc%23d.md": "in a+b?c#d.md",
+	} {
 		r, err := c.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
 		if err != nil || !strings.Contains(r.Contents[0].Text, want) {
 			t.Errorf("%s: %+v %v", uri, r, err)
@@ -446,5 +447,79 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, stream.Body); ctx.Err() != nil {
 		t.Errorf("the stream of a revoked key stays open: %v", err)
+	}
+}
+
+// TestStructuredResults holds what tools return to programs against the schemas
+// that they announce, and arguments against the values to choose from.
+func TestStructuredResults(t *testing.T) {
+	w, url := serve(t)
+	c := connect(t, url, w.User, nil)
+	tools := map[string]*sdk.Tool{}
+	for x, err := range c.Tools(t.Context(), nil) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools[x.Name] = x
+	}
+	call := func(name string, a args) map[string]any {
+		t.Helper()
+		r, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: name, Arguments: a})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		raw, err := json.Marshal(tools[name].OutputSchema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		schema, err := llm.ParseSchema(raw)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		data, err := json.Marshal(r.StructuredContent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := schema.Check(string(data)); err != nil {
+			t.Errorf("%s: %s: %v", name, data, err)
+		}
+		out, _ := r.StructuredContent.(map[string]any)
+		return out
+	}
+	box := call("create_sandbox", nil)["sandbox"]
+	talk := call("create_session", args{"name": "s"})["session"]
+	if got, _ := call("list_sandboxes", nil)["sandboxes"].([]any); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+	if got, _ := call("list_sessions", nil)["sessions"].([]any); len(got) != 1 {
+		t.Errorf("%v", got)
+	}
+	if got, _ := call("get_port_url", args{"sandbox": box, "port": 80})["url"].(string); !strings.HasPrefix(got, "http://80-") {
+		t.Errorf("%v", got)
+	}
+	if got := call("run_command", args{"sandbox": box, "command": "echo out; echo err >&2; exit 3"}); got["exit_code"] != 3.0 || got["stdout"] != "out\n" || got["stderr"] != "err\n" || got["truncated"] != false {
+		t.Errorf("%v", got)
+	}
+	if got := call("execute_code", args{"language": "bash", "code": "echo hello\n"}); got["exit_code"] != 0.0 || got["stdout"] != "hello\n" {
+		t.Errorf("%v", got)
+	}
+	if got := call("run_code", args{"session": talk, "code": "1+1"}); got["success"] != true {
+		t.Errorf("%v", got)
+	}
+	var schema struct {
+		Properties struct{ Language struct{ Enum []string } }
+	}
+	raw, err := json.Marshal(tools["execute_code"].InputSchema)
+	if err != nil || json.Unmarshal(raw, &schema) != nil || !slices.Contains(schema.Properties.Language.Enum, "python") {
+		t.Errorf("%s %v", raw, err)
+	}
+	for name, want := range map[string][4]bool{ // read-only, destructive, idempotent, open world
+		"list_sandboxes": {true, false, true, false}, "create_sandbox": {false, false, false, false}, "run_command": {false, true, false, true},
+		"write_file": {false, true, true, false}, "stop_sandbox": {false, true, true, false}, "execute_code": {false, false, false, true},
+	} {
+		a := tools[name].Annotations
+		if got := [4]bool{a.ReadOnlyHint, *a.DestructiveHint, a.IdempotentHint, *a.OpenWorldHint}; got != want {
+			t.Errorf("%s: %v", name, got)
+		}
 	}
 }

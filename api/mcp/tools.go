@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net/url"
 	"path"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 		all = append(all, t)
 	}
 	if sandboxes := s.opt.Services.Sandboxes; sandboxes != nil {
-		add(tool.New("create_sandbox", "Creates a sandbox that lives until it is stopped or its time is up, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
+		add(tool.Returning[sandbox](tool.New("create_sandbox", "Creates a sandbox that lives until it is stopped or its time is up, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
 			if a.Timeout < 0 || a.Timeout > 24*3600 {
 				return tool.Result{}, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and a day", a.Timeout)
 			}
@@ -65,8 +66,8 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 				return tool.Result{}, err
 			}
 			return jsonResult(sandboxOf(b))
-		}))
-		add(tool.New("list_sandboxes", "Lists sandboxes.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+		})))
+		add(tool.Returning[sandboxList](tool.New("list_sandboxes", "Lists sandboxes.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
 			list, err := sandboxes.List(ctx, c.Owner, engi.SandboxFilter{Owned: true})
 			if err != nil {
 				return tool.Result{}, err
@@ -75,8 +76,8 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			for i, b := range list {
 				out[i] = sandboxOf(b)
 			}
-			return jsonResult(out)
-		}))
+			return listResult(out, sandboxList{out})
+		})))
 		add(tool.New("stop_sandbox", "Deletes a sandbox and everything in it.", func(ctx context.Context, c *tool.Call, a oneSandbox) (tool.Result, error) {
 			id, err := engi.ParseSandboxID(a.Sandbox)
 			if err != nil {
@@ -88,7 +89,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return tool.Result{Text: "stopped " + a.Sandbox}, nil
 		}))
 		if s.opt.URL != nil {
-			add(tool.New("get_port_url", "Returns the URL of a server that runs in a sandbox.", func(ctx context.Context, c *tool.Call, a portOf) (tool.Result, error) {
+			add(tool.Returning[portURL](tool.New("get_port_url", "Returns the URL of a server that runs in a sandbox.", func(ctx context.Context, c *tool.Call, a portOf) (tool.Result, error) {
 				id, err := engi.ParseSandboxID(a.Sandbox)
 				if err != nil {
 					return tool.Result{}, err
@@ -99,19 +100,20 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 				if _, err := sandboxes.Get(ctx, c.Owner, id); err != nil {
 					return tool.Result{}, err
 				}
-				return tool.Result{Text: s.opt.URL(id, a.Port)}, nil
-			}))
+				at := s.opt.URL(id, a.Port)
+				return tool.Result{Text: at, Data: portURL{at}}, nil
+			})))
 		}
 	}
 	if sessions := s.opt.Services.Sessions; sessions != nil {
-		add(tool.New("create_session", "Creates a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID.", func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
+		add(tool.Returning[session](tool.New("create_session", "Creates a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID.", func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
 			x, err := sessions.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name})
 			if err != nil {
 				return tool.Result{}, err
 			}
 			return jsonResult(sessionOf(x))
-		}))
-		add(tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+		})))
+		add(tool.Returning[sessionList](tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
 			list, err := sessions.List(ctx, c.Owner)
 			if err != nil {
 				return tool.Result{}, err
@@ -120,8 +122,8 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			for i, x := range list {
 				out[i] = sessionOf(x)
 			}
-			return jsonResult(out)
-		}))
+			return listResult(out, sessionList{out})
+		})))
 		add(tool.New("end_session", "Deletes a session and its files.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
 			if err := sessions.Terminate(ctx, c.Owner, a.Session); err != nil {
 				return tool.Result{}, err
@@ -155,12 +157,28 @@ func sessionOf(x engi.Session) session {
 	return session{string(x.ID), x.Name, string(x.State), x.Expires}
 }
 
-func jsonResult(v any) (tool.Result, error) {
-	raw, err := json.MarshalIndent(v, "", " ")
+// Structured results are objects: older revisions of the protocol have no other.
+type (
+	sandboxList struct {
+		Sandboxes []sandbox `json:"sandboxes"`
+	}
+	sessionList struct {
+		Sessions []session `json:"sessions"`
+	}
+	portURL struct {
+		URL string `json:"url"`
+	}
+)
+
+func jsonResult(v any) (tool.Result, error) { return listResult(v, v) }
+
+// listResult returns a result whose text is text in JSON.
+func listResult(text, data any) (tool.Result, error) {
+	raw, err := json.MarshalIndent(text, "", " ")
 	if err != nil {
 		return tool.Result{}, engi.Errorf(engi.Internal, "marshal the result: %v", err)
 	}
-	return tool.Result{Text: string(raw)}, nil
+	return tool.Result{Text: string(raw), Data: data}, nil
 }
 
 const (
@@ -193,10 +211,32 @@ func (s *Server) resources(server *sdk.Server, key engi.Key) {
 	}
 }
 
+// escapeURIs escapes what must not stand in the address of a resource as it is,
+// like spaces and umlauts, since some clients do not.
+func escapeURIs(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
+		if r, ok := req.(*sdk.ReadResourceRequest); ok && r.Params != nil {
+			var b strings.Builder
+			for i := range len(r.Params.URI) {
+				if c := r.Params.URI[i]; c <= ' ' || c > '~' || strings.IndexByte("\"<>\\^`{|}", c) >= 0 {
+					fmt.Fprintf(&b, "%%%02X", c)
+				} else {
+					b.WriteByte(c)
+				}
+			}
+			r.Params.URI = b.String()
+		}
+		return next(ctx, method, req)
+	}
+}
+
 func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	rest, _ := strings.CutPrefix(uri, fileScheme)
 	name, file, ok := strings.Cut(rest, "/files")
 	id, err := engi.ParseSandboxID(name)
+	if err == nil {
+		file, err = url.PathUnescape(file)
+	}
 	if !ok || err != nil || !strings.HasPrefix(file, "/") {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}
@@ -262,6 +302,9 @@ func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadRe
 	sandboxName, process, ok := strings.Cut(rest, "/processes/")
 	process, isLog := strings.CutSuffix(process, "/log")
 	id, err := engi.ParseSandboxID(sandboxName)
+	if err == nil {
+		process, err = url.PathUnescape(process)
+	}
 	if !ok || !isLog || err != nil || process == "" || strings.Contains(process, "/") {
 		return nil, sdk.ResourceNotFoundError(uri)
 	}

@@ -100,7 +100,7 @@ var rules = []rule{
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
 	{"cmd/engi-js", ". script/engine script/wire", "golang.org/x/sys/unix"},
 	{"cmd/engi-guest", "guest/guestd", "golang.org/x/sys/unix"},
-	{"cmd/...", ". node node/... client attack api/v1 agent/llm/scripted cmd/engi/...", "github.com/alecthomas/kong github.com/modelcontextprotocol/go-sdk/mcp github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
+	{"cmd/...", ". node node/... client attack api/v1 agent/llm/scripted cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
 	{"test/...", "...", "..."},
 }
 

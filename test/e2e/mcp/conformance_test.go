@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -76,13 +77,98 @@ func bearing(t *testing.T, target, key string) string {
 func TestConformance(t *testing.T) {
 	n := env.Run(t, settings(t))
 	at := bearing(t, n.Endpoint().URL+"/mcp", n.AdminKey())
-	for _, scenario := range []string{"server-initialize", "ping", "tools-list", "dns-rebinding-protection"} {
-		t.Run(scenario, func(t *testing.T) {
-			if _, all, err := program(t, suite, "server", "--url", at, "--scenario", scenario); err != nil {
-				t.Errorf("%v\n%s", err, all)
-			}
-		})
+	both := []string{"tools-list", "resources-list", "prompts-list", "dns-rebinding-protection", "server-sse-multiple-streams"}
+	for revision, scenarios := range map[string][]string{
+		"2025-06-18": {"server-initialize", "ping", "tools-list", "resources-list"},
+		"2025-11-25": append([]string{"server-initialize", "server-session-lifecycle", "ping"}, both...),
+		"2026-07-28": append([]string{"caching", "http-header-validation", "sep-2164-resource-not-found"}, both...),
+	} {
+		for _, scenario := range scenarios {
+			t.Run(revision+" "+scenario, func(t *testing.T) {
+				if _, all, err := program(t, suite, "server", "--url", at, "--scenario", scenario, "--spec-version", revision); err != nil {
+					t.Errorf("%v\n%s", err, all)
+				}
+			})
+		}
 	}
+	t.Run("2026-07-28 server-stateless", func(t *testing.T) {
+		checks(t, at, "server-stateless", 20, // but those of tools that only the suite's own server has
+			"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
+			"sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel")
+	})
+	tasks := posing(t, at)
+	for scenario, c := range map[string]struct {
+		least int
+		but   []string
+	}{
+		"tasks-capability-negotiation": {5, nil},
+		"tasks-lifecycle":              {6, []string{"sep-2663-tasks-get-status-failed"}}, // programs have no errors of the protocol
+		"tasks-wire-fields":            {3, nil},
+		"tasks-request-headers":        {4, []string{"tasks-headers-tolerate-mcp-method-on-tools-call"}},  // execute_code says more than the suite's tool
+		"tasks-dispatch-and-envelope":  {8, []string{"tasks-result-type-complete-on-non-task-responses"}}, // it asks for a tool that asks for input
+	} {
+		t.Run(scenario, func(t *testing.T) { checks(t, tasks, scenario, c.least, c.but...) })
+	}
+}
+
+// checks runs a scenario of the suite. At least so many of its checks must pass,
+// and none may fail but those that are named.
+func checks(t *testing.T, at, scenario string, least int, but ...string) {
+	t.Helper()
+	_, all, _ := program(t, suite, "server", "--url", at, "--scenario", scenario)
+	passed := 0
+	for line := range strings.Lines(all) {
+		_, check, ok := strings.Cut(line, " [")
+		check, _, _ = strings.Cut(check, "]")
+		switch {
+		case ok && strings.Contains(line, "SUCCESS"):
+			passed++
+		case ok && strings.Contains(line, "FAILURE") && !slices.Contains(but, strings.TrimSpace(check)):
+			t.Error(line)
+		}
+	}
+	if passed < least || t.Failed() {
+		t.Errorf("%d checks passed\n%s", passed, all)
+	}
+}
+
+// posing is a way to a server whose execute_code has the names of the tools that
+// the suite wants to become tasks.
+func posing(t *testing.T, target string) string {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(&url.URL{Scheme: u.Scheme, Host: u.Host})
+		r.Out.Host = r.In.Host
+		body, err := io.ReadAll(r.In.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		var m map[string]any
+		if json.Unmarshal(body, &m) == nil && m["method"] == "tools/call" {
+			params, _ := m["params"].(map[string]any)
+			args, _ := params["arguments"].(map[string]any)
+			code, ok := map[string]string{
+				"greet": fmt.Sprintf("echo 'Hello, %v!'", args["name"]), "slow_compute": fmt.Sprintf("sleep %v; sleep 3; echo computed", args["seconds"]), "failing_job": "sleep 3; exit 3",
+			}[fmt.Sprint(params["name"])]
+			if ok {
+				params["name"], params["arguments"] = "execute_code", map[string]any{"language": "bash", "code": code}
+				if r.In.Header.Get("Mcp-Name") != "" && r.In.Header.Get("Mcp-Method") == "tools/call" {
+					r.Out.Header.Set("Mcp-Name", "execute_code")
+				}
+				if body, err = json.Marshal(m); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		r.Out.Body, r.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	}}
+	web := httptest.NewServer(proxy)
+	t.Cleanup(web.Close)
+	return web.URL + u.Path
 }
 
 // TestConformanceOfTheLibrary runs the whole suite against what our server

@@ -1,0 +1,4 @@
+package mcp
+
+// Known reports whether it is written down what a tool does.
+func Known(tool string) bool { _, ok := effects[tool]; return ok }
