@@ -204,7 +204,7 @@ type Script struct {
 	MaxTimeout   Duration    `toml:"max_timeout" env:"MAX_TIMEOUT" help:"longer timeouts of scripts are lowered to this"`
 	Memory       Bytes       `toml:"memory" env:"MEMORY" help:"memory of one script"`
 	Helpers      int         `toml:"helpers" env:"HELPERS" help:"processes that run scripts, at most"`
-	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may connect to, like api.example.com or *.example.com; none switches it off"`
+	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may connect to, like api.example.com, *.example.com or, on a port of its own, api.example.com:8443; none switches it off"`
 	FetchPrivate []string    `toml:"fetch_private" env:"FETCH_PRIVATE" help:"addresses and networks those hosts may have although they are not public"`
 	Weather      string      `toml:"weather" env:"WEATHER" help:"service that api.getWeather uses; open-meteo is the public one, empty switches it off"`
 	APIs         []ScriptAPI `toml:"apis" env:"-" help:"functions that request a URL"`
