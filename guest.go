@@ -40,7 +40,7 @@ type Command struct {
 	ID       string            // of the process; empty means that the guest chooses; if it has one with this ID, that is attached to instead
 	Args     []string          // the program, looked up in PATH, and its arguments
 	Env      map[string]string // added to the sandbox's environment
-	Dir      string            // absolute; empty means the user's home
+	Dir      string            // absolute; empty means the working directory, or the home of another user
 	User     string            // a user of the sandbox; empty means the template's user
 	Tag      string            // a name for Guest.Attach; may be empty
 	Stdin    Stdin             // the program's standard input

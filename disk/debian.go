@@ -84,7 +84,7 @@ func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (s
 		inputs: []string{"suite " + distro + ":" + suite, apt},
 		step:   fmt.Sprintf("install %s %s", distro, suite),
 		debian: true,
-		unpack: func(ctx context.Context, j *job) error { return j.bootstrap(ctx, program, suite, apt) },
+		unpack: func(ctx context.Context, j *job) error { return j.bootstrap(ctx, program, suite, apt, d.keyring) },
 	}, nil
 }
 
@@ -187,9 +187,11 @@ func stanzaFields(stanza string) map[string][]string {
 
 // bootstrap runs mmdebstrap: as root directly in the root directory, as another user
 // in a user namespace with an archive as output.
-func (j *job) bootstrap(ctx context.Context, program, suite, apt string) error {
+func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string) error {
 	args := []string{
 		"--variant=minbase", "--verbose", "--architectures=" + debianArch(),
+		// Else it looks for the keys of the machine's own distribution only.
+		"--keyring=" + keyring,
 		`--aptopt=APT::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
 		// If the machine crashes, the build is discarded anyway.
 		"--dpkgopt=force-unsafe-io",
@@ -265,6 +267,9 @@ func (j *job) bootstrapError(ctx context.Context, err, unpackErr error) error {
 		return invalid("mmdebstrap: %s", missingPackage.FindString(text)).WithRemedy("correct 'packages', or choose another suite")
 	case networkTrouble.MatchString(text) || strings.Contains(text, "Failed to fetch"):
 		return engi.Errorf(engi.Unavailable, "mmdebstrap could not fetch packages").WithRemedy("check this machine's network, proxy and apt mirrors, or set 'mirror', then build again")
+	case strings.Contains(text, "NO_PUBKEY") || strings.Contains(text, "is not signed") || strings.Contains(text, "EXPKEYSIG"):
+		return engi.Errorf(engi.Unsupported, "mmdebstrap: the archive is signed with a key that this machine does not have").
+			WithRemedy("upgrade the package with the archive's keyring, or choose another 'mirror'")
 	case strings.Contains(text, "does not have a Release file"):
 		return invalid("mmdebstrap: the mirror does not have this suite").WithRemedy("correct 'base' or 'mirror'")
 	case unpackErr != nil:

@@ -78,6 +78,23 @@ func (i *instance) setClient(g *guest.Client) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.guest = g
+	if g != nil && i.sandbox != nil {
+		g.OnLoss(i.lossCause)
+	}
+}
+
+// lossTime is how long a machine that dies may seem to live after its guest.
+const lossTime = 500 * time.Millisecond
+
+// lossCause returns why the guest is gone: of what the machine has died, empty if
+// it has not.
+func (i *instance) lossCause() engi.Cause {
+	select {
+	case <-i.machine.Done():
+		return i.machine.End()
+	case <-time.After(lossTime):
+		return ""
+	}
 }
 
 // closeClient closes the connection to the guest, if there is one.

@@ -79,6 +79,9 @@ func (sb *sandbox) instance() *instance {
 func (sb *sandbox) setInstance(inst *instance) {
 	inst.mu.Lock()
 	inst.sandbox = sb
+	if inst.guest != nil {
+		inst.guest.OnLoss(inst.lossCause)
+	}
 	inst.mu.Unlock()
 	sb.mu.Lock()
 	sb.inst = inst

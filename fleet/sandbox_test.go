@@ -387,6 +387,37 @@ func TestSandboxEndsWithItsMachine(t *testing.T) {
 	n.eventually("nothing is left", func() bool { return len(fx.machines()) == 0 })
 }
 
+// TestMemoryEndsAProcess checks that a process which takes its sandbox along is
+// an answer, and not a connection that broke.
+func TestMemoryEndsAProcess(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(nil)
+	for try := range 10 {
+		s := n.create(engi.SandboxSpec{})
+		g, release, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := g.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "echo begun; sleep 60"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		for c, err := range p.Output(t.Context(), 0) {
+			if err != nil {
+				t.Fatalf("try %d: output: %v", try, err)
+			}
+			out.Write(c.Data)
+			fx.host.FillMemory(s.ID)
+		}
+		exit, err := p.Wait(t.Context())
+		if err != nil || exit.Cause != engi.CauseMemory || exit.Signal != "KILL" || out.String() != "begun\n" {
+			t.Errorf("try %d: %+v, %v, output %q", try, exit, err, out.String())
+		}
+		release()
+	}
+}
+
 func TestQuotas(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(func(o *fleet.Options) {

@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -35,6 +36,7 @@ type Client struct {
 	token string
 	http  *http.Client
 	hello wire.Hello
+	end   atomic.Pointer[func() engi.Cause] // see OnLoss
 
 	mu     sync.Mutex
 	conns  map[*trackedConn]bool
@@ -156,6 +158,11 @@ func (c *Client) refuse() []*trackedConn {
 	c.closed = true
 	return slices.Collect(maps.Keys(c.conns))
 }
+
+// OnLoss makes cause tell why the guest does not answer any more: of what its
+// machine has died, empty if it lives. A process that dies with its machine for
+// want of memory is then an answer, as if it had died alone.
+func (c *Client) OnLoss(cause func() engi.Cause) { c.end.Store(&cause) }
 
 // Hello returns how the guest has introduced itself.
 func (c *Client) Hello() wire.Hello { return c.hello }

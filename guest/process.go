@@ -185,6 +185,18 @@ func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, 
 // read follows the process from an offset until it has ended or yield returns
 // false. s may be nil; read closes it.
 func (p *process) read(ctx context.Context, s *stream, from int64, yield func(engi.Chunk) bool) error {
+	err := p.follow(ctx, s, from, yield)
+	cause := p.c.end.Load()
+	if err == nil || engi.KindOf(err) != engi.Unavailable || cause == nil || (*cause)() != engi.CauseMemory {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fin = &wire.Finish{Exit: engi.Exit{Code: -1, Signal: "KILL", Cause: engi.CauseMemory}}
+	return nil
+}
+
+func (p *process) follow(ctx context.Context, s *stream, from int64, yield func(engi.Chunk) bool) error {
 	for try := 0; ; try++ {
 		if s == nil {
 			var err error

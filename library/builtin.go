@@ -3,6 +3,7 @@ package library
 import (
 	"context"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -100,4 +101,34 @@ func stem(w string) string {
 		}
 	}
 	return w
+}
+
+// resembles reports whether a text has a word that is much like one of terms: they
+// have a stem in common, or most groups of four letters.
+func resembles(terms []string, text string) bool {
+	seen := map[string]bool{}
+	for _, token := range tokens(text) {
+		for _, word := range splitIdentifier(token) {
+			if seen[word] {
+				continue
+			}
+			seen[word] = true
+			if slices.ContainsFunc(terms, func(t string) bool { return stem(t) == stem(word) || alike(t, word) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// alike reports whether two words have most of their groups of four letters in
+// common.
+func alike(a, b string) bool {
+	n := 0
+	for i := 0; i+4 <= len(a); i++ {
+		if strings.Contains(b, a[i:i+4]) {
+			n++
+		}
+	}
+	return n > 0 && 4*n > len(a)+len(b)-6
 }

@@ -72,6 +72,8 @@ func checkSize(src string) error {
 type section struct {
 	headings []string
 	anchor   string
+	level    int
+	link     bool // the last of headings is a link, and nothing else
 	blocks   []block
 }
 
@@ -82,15 +84,16 @@ type block struct {
 
 // split splits Markdown into chunks: at headings, and in long sections between
 // paragraphs and around blocks of code. It also returns the title: of the front
-// matter, or else the first heading.
-func split(src string) (title string, chunks []Chunk) {
+// matter, or else the heading above all, or else, and then it is not sure, the first
+// heading that is more than a link.
+func split(src string) (title string, sure bool, chunks []Chunk) {
 	src = strings.ReplaceAll(strings.TrimPrefix(src, "\ufeff"), "\r\n", "\n")
 	title, src = frontMatter(src)
 	sections := parseSections([]byte(src))
+	if sure = title != ""; !sure {
+		title, sure = titleIn(sections)
+	}
 	for _, s := range sections {
-		if title == "" && len(s.headings) > 0 {
-			title = s.headings[0]
-		}
 		for _, part := range packBlocks(s.blocks) {
 			if n := len(chunks); n > 0 && mergeable(chunks[n-1], s, part) {
 				last := s.headings[len(s.headings)-1]
@@ -100,7 +103,25 @@ func split(src string) (title string, chunks []Chunk) {
 			chunks = append(chunks, Chunk{Headings: s.headings, Anchor: s.anchor, Text: part})
 		}
 	}
-	return title, chunks
+	return title, sure, chunks
+}
+
+// titleIn returns the title among the headings of a document. READMEs often begin
+// with HTML, and with links to elsewhere as headings.
+func titleIn(sections []section) (title string, sure bool) {
+	for _, b := range sections[0].blocks {
+		if m := htmlTitle.FindStringSubmatch(b.text); m != nil && !b.code {
+			if title = headingText(m[1]); title != "" {
+				return title, true
+			}
+		}
+	}
+	for i, s := range sections[1:] {
+		if !s.link {
+			return s.headings[len(s.headings)-1], i == 0 && s.level == 1
+		}
+	}
+	return "", false
 }
 
 // mergeable reports whether a part of s is small and can be appended to the chunk
@@ -154,7 +175,7 @@ func parseSections(src []byte) []section {
 				levels, path = levels[:len(levels)-1], path[:len(path)-1]
 			}
 			levels, path = append(levels, h.Level), append(path[:len(path):len(path)], name)
-			sections = append(sections, section{headings: path, anchor: slug(name, slugs)})
+			sections = append(sections, section{headings: path, anchor: slug(name, slugs), level: h.Level, link: linkOnly.Match(bytes.TrimSpace(h.Lines().Value(src)))})
 			continue
 		}
 		if start >= end {
@@ -239,6 +260,8 @@ func splitText(t string, limit int) (parts []string) {
 }
 
 var (
+	linkOnly  = regexp.MustCompile(`^\[[^\]]*\]\([^)]*\)$`)
+	htmlTitle = regexp.MustCompile(`(?is)<h1[^>]*>(.{1,400}?)</h1>`)
 	linkForm  = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
 	tagForm   = regexp.MustCompile(`</?[a-zA-Z][^>]*>`)
 	inlineCut = strings.NewReplacer("`", "", "**", "", "\\", "")

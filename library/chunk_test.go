@@ -14,7 +14,7 @@ func TestChunk(t *testing.T) {
 	long := strings.Repeat("A sentence of some words. ", 200)
 	code := "```go\n" + strings.Repeat("x := f(y)\n", 250) + "```"
 	src := "---\ntitle: \"The guide\"\n---\nIntro.\n\n# Top `x`\n\nText.\n\n```sh\n# no heading\n```\n\n## Same\n\n" + long + "\n\n" + code + "\n\n## Same\n\nSetext\n------\n\n- a [link](http://x)\n"
-	title, ps := split(src)
+	title, _, ps := split(src)
 	if title != "The guide" {
 		t.Errorf("title %q", title)
 	}
@@ -42,12 +42,30 @@ func TestChunk(t *testing.T) {
 	}
 }
 
+func TestTitles(t *testing.T) {
+	for src, want := range map[string]struct {
+		title string
+		sure  bool
+	}{
+		"# zod\n\ntext":           {"zod", true},
+		"text\n\n## Install\n\nx": {"Install", false},
+		"<p align=\"center\">\n<h1 align=\"center\">Zod <b>4</b></h1>\n</p>\n\n### [Read the docs →](https://zod.dev)\n\n## Install\n": {"Zod 4", true},
+		"<img src=\"logo.svg\">\n\n### [Read the docs →](https://zod.dev)\n\n## Install\n\nx":                                          {"Install", false},
+		"# [qs](https://qs.example) parser\n\nx": {"qs parser", true},
+		"### [Docs](https://x.example)\n\nx":     {"", false},
+	} {
+		if title, sure, _ := split(src); title != want.title || sure != want.sure {
+			t.Errorf("%q: %q, %v, want %q, %v", src, title, sure, want.title, want.sure)
+		}
+	}
+}
+
 // TestHostileNesting splits text that takes minutes to parse as Markdown.
 func TestHostileNesting(t *testing.T) {
 	for _, s := range []string{">", "> ", "- ", "1. ", "> - ", "# a\n", "***\n", "a\n=\n", "[a]: b\n", "<div>\n", "```\n"} {
 		split(strings.Repeat(s, (1<<18)/len(s)))
 	}
-	if _, ps := split("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
+	if _, _, ps := split("# A\n\n- one\n- # two\n---\n\n> # three\n\n1. x\n===\n"); len(ps) != 1 || ps[0].Anchor != "a" {
 		t.Errorf("%+v", ps)
 	}
 }
@@ -108,7 +126,7 @@ func FuzzChunk(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, src string) {
 		src = strings.ToValidUTF8(src, "")
-		title, ps := split(src)
+		title, _, ps := split(src)
 		if !utf8.ValidString(title) || len(title) > maxHeading {
 			t.Errorf("title %q", title)
 		}

@@ -87,7 +87,10 @@ func (l *Library) ingest(ctx context.Context, r Record, text string) (Record, er
 			return l.store(ctx, r, nil)
 		}
 	}
-	heading, chunks := split(text)
+	heading, sure, chunks := split(text)
+	if !sure && (heading != "" || !strings.HasPrefix(r.Key, filePrefix)) {
+		heading = cmp.Or(r.Package, heading) // files without headings have names
+	}
 	if len(chunks) > maxChunks {
 		return r, engi.Errorf(engi.Invalid, "it has more than %d sections", maxChunks).WithRemedy("split it into several documents")
 	}

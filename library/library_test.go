@@ -163,6 +163,29 @@ func newDocServer(t *testing.T, text string) *docServer {
 	return s
 }
 
+// TestNonsenseFindsNothing searches for words that no document has, and for some that
+// are misspelled or have other endings.
+func TestNonsenseFindsNothing(t *testing.T) {
+	l := open(t, library.Options{})
+	if _, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Text: guide}); err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
+		for _, text := range []string{"xyzzy plugh frobnicate", "qwertz", "asdf jkl", "zq"} {
+			f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Text: text, Mode: mode})
+			if err != nil || len(f.Hits) > 0 {
+				t.Errorf("%s %q: %d hits, %v", mode, text, len(f.Hits), err)
+			}
+		}
+	}
+	for text, heading := range map[string]string{"paginatoin": "Pagination", "creating issues": "Create an issue", "instalation": "Install"} {
+		f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Text: text})
+		if err != nil || len(f.Hits) == 0 || f.Hits[0].Headings[len(f.Hits[0].Headings)-1] != heading {
+			t.Errorf("%q does not find %s: %+v, %v", text, heading, f.Hits, err)
+		}
+	}
+}
+
 func TestUnchangedChunksAreNotEmbeddedAgain(t *testing.T) {
 	s := newDocServer(t, guide)
 	e := &countingEmbedder{Embedder: library.BuiltIn(), name: "e"}

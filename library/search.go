@@ -118,6 +118,9 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 	weight := 1.0
 	if l.embedder.Name() == builtInName {
 		weight = builtInWeight
+		if similar, err = l.resembling(ctx, spec.Text, similar, words); err != nil {
+			return nil, 0, err
+		}
 	}
 	ids := fuse(words, similar, weight)
 	n = spec.Limit
@@ -130,6 +133,31 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 		return nil, 0, err
 	}
 	return l.withRecords(ctx, ids, found, missing)
+}
+
+// resembling returns those chunks of similar that have a word of a text, or one much
+// like it: vectors of the built-in embedder are a little similar by chance. Chunks
+// that were found by words have one.
+func (l *Library) resembling(ctx context.Context, text string, similar, byWords []int64) ([]int64, error) {
+	have := make(map[int64]bool, len(similar))
+	var unknown []int64
+	for _, id := range similar {
+		if have[id] = slices.Contains(byWords, id); !have[id] {
+			unknown = append(unknown, id)
+		}
+	}
+	if len(unknown) == 0 {
+		return similar, nil
+	}
+	chunks, err := l.opt.Store.Chunks(ctx, unknown)
+	if err != nil {
+		return nil, err
+	}
+	terms := queryTerms(text)
+	for _, c := range chunks {
+		have[c.ID] = resembles(terms, strings.Join(c.Headings, " ")+" "+c.Text)
+	}
+	return slices.DeleteFunc(similar, func(id int64) bool { return !have[id] }), nil
 }
 
 // withRecords returns chunks in the order of ids, with their records.

@@ -91,7 +91,7 @@ type Networked interface {
 //  6. Done is closed when nothing of the machine runs any more, whatever ended
 //     it.
 //  7. End returns why the machine has ended, once Done is closed: memory if its
-//     memory limit was the reason, cancelled after Close, or sandbox_lost.
+//     memory limit was the reason and ending the program that used most did not help, cancelled after Close, or sandbox_lost.
 //  8. Close destroys the machine, waits for Done, and leaves nothing behind: no
 //     processes, mounts, cgroups or files. It may be repeated.
 type Machine interface {

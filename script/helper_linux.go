@@ -2,6 +2,7 @@ package script
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -63,7 +64,7 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		Setsid:     true,
 		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 	}
-	if os.Geteuid() != 0 {
+	if !canDropGroups() {
 		cmd.Env = append(cmd.Env, "ENGI_JS_ALONE=1")
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
@@ -100,6 +101,13 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		h.kill()
 		return nil, engi.Errorf(engi.Unavailable, "it did not become ready: %s", said).WithRemedy("run 'engi doctor'")
 	}
+}
+
+// canDropGroups reports whether a process may become another user without groups:
+// root may, but not in the namespace that engi makes for other users.
+func canDropGroups() bool {
+	text, err := os.ReadFile("/proc/self/setgroups")
+	return os.Geteuid() == 0 && (err != nil || !bytes.HasPrefix(text, []byte("deny")))
 }
 
 // receive returns the next frame. After an error the helper cannot be used any more:

@@ -395,6 +395,18 @@ func TestErrorsHaveKindAndPlace(t *testing.T) {
 	}
 }
 
+// TestStackOverflowIsShort checks that the many frames of an endless recursion are
+// neither in the answer nor in a warning.
+func TestStackOverflowIsShort(t *testing.T) {
+	x, err := runner(t, nil).Scripts().Run(t.Context(), engi.ScriptSpec{Language: engi.JavaScript, Code: "const f = (n) => f(n + 1) + 1;\nf(0)"})
+	if err != nil || x.Error == nil {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	if frames := strings.Count(x.Error.Stack, "\n") + 1; frames < 5 || frames > 20 || len(x.Warnings) > 0 || x.Error.Line != 1 {
+		t.Errorf("%d frames from line %d, warnings %.100q", frames, x.Error.Line, x.Warnings)
+	}
+}
+
 // TestRunsAndCallsAreLogged: each run and each call of a host function has one line in
 // the log, without any data of the program.
 func TestRunsAndCallsAreLogged(t *testing.T) {

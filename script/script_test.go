@@ -3,12 +3,14 @@ package script
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -216,6 +218,34 @@ func TestHelperIsConfined(t *testing.T) {
 		if err != nil || strings.Contains(string(env), "PATH=") {
 			t.Errorf("environment %q, %v", env, err)
 		}
+	}
+}
+
+// TestHelpersOfOrdinaryUsers starts a helper as engi does that an ordinary user has
+// started: as root of a namespace with one user, where nobody may drop groups.
+func TestHelpersOfOrdinaryUsers(t *testing.T) {
+	if os.Getenv("ENGI_TEST_NAMESPACE") != "" {
+		h, err := start(t.Context(), os.Getenv("ENGI_TEST_NAMESPACE"), t.TempDir(), jswire.MaxFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.kill()
+		return
+	}
+	helper := runner(t, nil).o.Helper
+	cmd := exec.Command(os.Args[0], "-test.run=^TestHelpersOfOrdinaryUsers$", "-test.v")
+	cmd.Env = append(os.Environ(), "ENGI_TEST_NAMESPACE="+helper)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
+	}
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.EPERM) {
+		t.Skip("this machine allows no namespaces")
+	}
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -129,10 +129,20 @@ func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec eng
 	return r.Run(ctx, q, out)
 }
 
+// lossTime is how long a sandbox that dies may seem to live after its guest.
+const lossTime = time.Second
+
 // explainLoss makes the loss of a sandbox the result of the code in it, which
 // most likely caused it. It reports false if the sandbox is not lost.
 func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.CodeResult) bool {
-	sandbox, err := m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", id)
+	get := func() (engi.Sandbox, error) { return m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", id) }
+	deadline := time.Now().Add(lossTime)
+	sandbox, err := get()
+	for err == nil && sandbox.State != engi.Stopped && time.Now().Before(deadline) {
+		// Its guest is gone a moment before it is known to have stopped, and why.
+		time.Sleep(lossTime / 20)
+		sandbox, err = get()
+	}
 	if err == nil && sandbox.State != engi.Stopped && sandbox.State != engi.Stopping {
 		return false
 	}

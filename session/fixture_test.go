@@ -27,9 +27,11 @@ type fixture struct {
 	sandboxes map[engi.SandboxID]*liveSandbox
 	volumes   map[engi.VolumeID]*volume
 	stopped   map[engi.SandboxID]bool
+	ended     engi.Cause // of the sandboxes that have stopped
 	template  string
 	why       error // there is no template
 	boots     int
+	dying     int // how often Get still shows sandboxes that died as running
 	running   int // pieces of code now
 }
 
@@ -48,7 +50,7 @@ type volume struct {
 func newWorld() *fixture {
 	return &fixture{
 		left: -1, records: map[engi.SessionID]Record{}, sandboxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
-		stopped: map[engi.SandboxID]bool{}, template: "base",
+		stopped: map[engi.SandboxID]bool{}, ended: engi.CauseTimeout, template: "base",
 	}
 }
 
@@ -203,8 +205,16 @@ func (s liveSandboxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (
 			x = b.Sandbox
 			return nil
 		}
+		if s.stopped[id] && s.dying > 0 {
+			s.dying--
+			x = engi.Sandbox{ID: id, State: engi.Running}
+			if s.dying == 0 {
+				s.ended = engi.CauseMemory
+			}
+			return nil
+		}
 		if s.stopped[id] {
-			x = engi.Sandbox{ID: id, State: engi.Stopped, End: engi.CauseTimeout}
+			x = engi.Sandbox{ID: id, State: engi.Stopped, End: s.ended}
 			return nil
 		}
 		return engi.Errorf(engi.NotFound, "there is no such sandbox")
@@ -485,6 +495,9 @@ func (p *process) run(ctx context.Context) {
 				p.exit = engi.Exit{Code: 3, Cause: engi.CauseExited}
 			case "die":
 				p.guest.w.drop(p.guest.id)
+			case "burst":
+				p.guest.w.drop(p.guest.id)
+				p.guest.w.dying = 3
 			}
 			return nil
 		})
@@ -501,7 +514,7 @@ func (p *process) run(ctx context.Context) {
 			}
 		}
 		switch {
-		case err != nil || words[0] == "die":
+		case err != nil || words[0] == "die" || words[0] == "burst":
 			p.lost = true
 			return
 		case p.exit.Code != 0:

@@ -203,6 +203,13 @@ func TestCodeThatFails(t *testing.T) {
 		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.booted() != 2 {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
+		// The same if the sandbox still seems to live when its guest is gone.
+		if res := runCode(t, m, s.ID, "burst"); res.OK || res.Error.Cause != engi.CauseMemory {
+			t.Errorf("%+v", res)
+		}
+		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.booted() != 3 {
+			t.Errorf("%+v, %d boots", res, w.booted())
+		}
 		res, err = m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "env A", Env: map[string]string{"A": "b"}}, nil)
 		if err != nil || string(res.Value) != `"b"` {
 			t.Errorf("%+v, %v", res, err)

@@ -99,10 +99,16 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 
 var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
 
+// Find prefers the session that has the name now to the last one that had it.
 func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
-	return named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
+	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
 		`SELECT `+sessionColumns+` FROM sessions WHERE (id = ? OR name = ? AND ended = 0 AND name <> '') AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
 		idOrName, idOrName, owner, owner)
+	if err == nil || engi.KindOf(err) != engi.NotFound {
+		return r, err
+	}
+	return first(ctx, f.db.read, errNoSession, f.db.scanSession,
+		`SELECT `+sessionColumns+` FROM sessions WHERE name = ? AND name <> '' AND ended > 0 AND (? = '' OR owner = ?) ORDER BY ended DESC LIMIT 1`, idOrName, owner, owner)
 }
 
 func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {

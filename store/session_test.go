@@ -71,6 +71,9 @@ func TestSessionStore(t *testing.T) {
 	if err := f.Save(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
+	if got, err := f.Find(t.Context(), "ann", "s"); err != nil || got.ID != r.ID || got.EndReason != "over" {
+		t.Errorf("the last of its name: %v, %v", got.ID, err)
+	}
 	next := r
 	next.ID, next.Idempotency, next.Ended, next.State, next.EndReason, next.Cleared = engi.NewSessionID(), "", time.Time{}, engi.SessionIdle, "", false
 	if err := f.Put(t.Context(), next); err != nil {
@@ -81,6 +84,12 @@ func TestSessionStore(t *testing.T) {
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
+	if err := f.Forget(t.Context(), r.ID); err == nil {
+		t.Error("a closed database forgets")
 	}
 	if db, err = store.Open(t.Context(), path); err != nil {
 		t.Fatal(err)

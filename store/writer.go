@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"sync"
 
 	"github.com/engi-dev/engi"
 )
@@ -25,6 +26,7 @@ type writer struct {
 	conn     *sql.Conn
 	prepared map[string]*sql.Stmt // by text; immutable
 	free     chan struct{}        // holds a value while nobody writes
+	close    func() error         // closes it, once
 }
 
 func newWriter(ctx context.Context, pool *sql.DB) (_ *writer, err error) {
@@ -38,6 +40,12 @@ func newWriter(ctx context.Context, pool *sql.DB) (_ *writer, err error) {
 		}
 	}
 	w.free <- struct{}{}
+	w.close = sync.OnceValue(func() error {
+		<-w.free
+		defer w.unlock() // whoever comes later learns that it is closed
+		err := w.conn.Close()
+		return errors.Join(err, w.pool.Close())
+	})
 	return w, nil
 }
 
@@ -58,12 +66,8 @@ func (w *writer) lock(ctx context.Context) error {
 
 func (w *writer) unlock() { w.free <- struct{}{} }
 
-// Close waits for who writes.
-func (w *writer) Close() error {
-	<-w.free
-	err := w.conn.Close()
-	return errors.Join(err, w.pool.Close())
-}
+// Close waits for who writes. It may be called again.
+func (w *writer) Close() error { return w.close() }
 
 // exec runs a statement in a transaction of its own and returns how many rows
 // it changed.

@@ -148,8 +148,23 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	}
 	if ctx.Err() == nil {
 		r.opt.Log.WarnContext(ctx, "start a run in the engine; it is retried", "function", q.function, "run", q.id, "error", err)
+		// Whoever waits for the run must learn why it does not begin.
+		if _, e := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error { return notBegun(rec, err) }); e != nil && !errors.Is(e, errEnded) && ctx.Err() == nil {
+			r.opt.Log.WarnContext(ctx, "record that a run does not begin", "run", q.id, "error", e)
+		}
 	}
 	return false
+}
+
+// notBegun records that the engine could not be told to make the first attempt.
+func notBegun(rec *Record, why error) error {
+	switch {
+	case rec.HasEnded():
+		return errEnded
+	case rec.State == engi.FunctionRunning && rec.Attempt == 1 && len(rec.Steps) == 0, rec.State == engi.FunctionWaiting && rec.Attempt == 0:
+		rec.State, rec.Attempt, rec.Error = engi.FunctionWaiting, 0, toError(why)
+	}
+	return nil
 }
 
 func (r *Runner) forget(ctx context.Context) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -426,6 +427,42 @@ func TestChainsOfEventsEnd(t *testing.T) {
 	defer mu.Unlock()
 	if n != 32 {
 		t.Errorf("it ran %d times, want 32", n)
+	}
+}
+
+// A gate is an engine that cannot be reached at first.
+type gate struct {
+	workflow.Engine
+	open atomic.Bool
+}
+
+func (g *gate) Start(ctx context.Context, id engi.FunctionRunID, function string) error {
+	if !g.open.Load() {
+		return engi.Errorf(engi.Unavailable, "the engine's server does not answer")
+	}
+	return g.Engine.Start(ctx, id, function)
+}
+
+// TestRunsSayWhyTheyDoNotBegin starts a run while the engine's server is down.
+func TestRunsSayWhyTheyDoNotBegin(t *testing.T) {
+	g := &gate{Engine: &memory.Engine{}}
+	fix := workflowtest.Open(t, func() workflow.Engine { return g }, workflowtest.On("f", 0, func(_ context.Context, r *workflow.Run) (any, error) { return r.Attempt, nil }))
+	id := fix.Send("anna", "f", `{}`)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		r, err := fix.Run(t.Context(), "anna", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.State == engi.FunctionWaiting && r.Attempt == 0 && r.Error != nil && r.Error.Text == "the engine's server does not answer" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v, error %v", r, r.Error)
+		}
+	}
+	g.open.Store(true)
+	if r, err := fix.Wait(t.Context(), "anna", id); err != nil || r.State != engi.FunctionDone || string(r.Output) != "1" || r.Error != nil {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

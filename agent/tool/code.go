@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ type runCodeArgs struct {
 
 type runCommandArgs struct {
 	Command string `json:"command" jsonschema:"a command line for bash"`
-	Dir     string `json:"dir,omitempty" jsonschema:"absolute path; default: the home directory"`
+	Dir     string `json:"dir,omitempty" jsonschema:"absolute path; default: the working directory"`
 	Timeout int    `json:"timeout_seconds,omitempty" jsonschema:"default: 60, at most 600"`
 }
 
@@ -148,8 +149,9 @@ func (s Services) ExecutionResult(ctx context.Context, x engi.Execution) (Result
 	}
 	var files strings.Builder
 	for _, f := range r.Artifacts {
-		fmt.Fprintf(&files, "\nfile: %s (%d bytes)", f.Path, f.Size)
-		p.Files = append(p.Files, reportFile{f.Path, f.Size})
+		at := url.URL{Path: "/v1/executions/" + string(x.ID) + "/artifacts/" + f.Path}
+		fmt.Fprintf(&files, "\nfile: %s (%d bytes, %s)", f.Path, f.Size, at.EscapedPath())
+		p.Files = append(p.Files, reportFile{f.Path, f.Size, at.EscapedPath()})
 		kind, _, _ := strings.Cut(mime.TypeByExtension(path.Ext(f.Path)), ";")
 		if len(out.Images) == maxImages || f.Size > maxImage || !slices.Contains(engi.ImageTypes(), kind) {
 			continue
@@ -188,6 +190,7 @@ type report struct {
 type reportFile struct {
 	Path string `json:"path"`
 	Size int64  `json:"size" jsonschema:"in bytes"`
+	URL  string `json:"url" jsonschema:"where it is, below the server's address"`
 }
 
 // maxReported bounds each output in a report.

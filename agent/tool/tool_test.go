@@ -2,6 +2,7 @@ package tool_test
 
 import (
 	"context"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -102,5 +103,34 @@ func TestToolsNeedTheirServices(t *testing.T) {
 	}
 	if len(all) != 1 || all[0].Name != "read_result" {
 		t.Errorf("%+v", all)
+	}
+}
+
+// oneExecution is a service of executions that has run one, which left files.
+type oneExecution struct{ engi.Executions }
+
+func (oneExecution) Start(context.Context, engi.ExecutionSpec) (engi.Execution, error) {
+	return engi.Execution{ID: "exe_1"}, nil
+}
+
+func (oneExecution) Get(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+	return engi.Execution{ID: "exe_1"}, nil
+}
+
+func (oneExecution) Watch(context.Context, engi.Owner, engi.ExecutionID, int64) iter.Seq2[engi.ExecutionUpdate, error] {
+	return func(func(engi.ExecutionUpdate, error) bool) {}
+}
+
+func (oneExecution) Wait(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+	return engi.Execution{ID: "exe_1", Result: &engi.Result{Exit: engi.Exit{Cause: engi.CauseExited}, Artifacts: []engi.Artifact{{Path: "sub/a b.csv", Size: 3}}}}, nil
+}
+
+// TestFilesHaveAnAddress checks that a model can tell people where the files are that
+// its program left.
+func TestFilesHaveAnAddress(t *testing.T) {
+	x := find(t, tool.Services{Executions: oneExecution{}}, "execute_code")
+	r, err := x.Run(t.Context(), &tool.Call{Out: func(engi.Stream, []byte) {}}, `{"language":"python","code":"x"}`)
+	if want := "file: sub/a b.csv (3 bytes, /v1/executions/exe_1/artifacts/sub/a%20b.csv)"; err != nil || !strings.Contains(r.Text, want) {
+		t.Errorf("%q, %v: no %q", r.Text, err, want)
 	}
 }

@@ -43,6 +43,7 @@ func newDescription(version string) *description {
 				"header": {Type: "apiKey", In: "header", Name: "X-API-Key", Description: "the same for callers that cannot send Authorization"},
 			},
 		},
+		Servers:  []*huma.Server{{URL: "/", Description: "this node"}},
 		Security: []map[string][]string{{"bearer": {}}, {"header": {}}},
 	}}
 }

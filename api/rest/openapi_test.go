@@ -62,6 +62,9 @@ func newContract(t *testing.T, w *apitest.Fixture) *contract {
 	if err := json.Unmarshal(ask(t, w, "GET", "/openapi.json", "").Body.Bytes(), &c.spec); err != nil {
 		t.Fatal(err)
 	}
+	if servers, ok := c.spec["servers"].([]any); !ok || len(servers) != 1 || servers[0].(map[string]any)["url"] != "/" {
+		t.Errorf("servers %v: clients that are made of the description need one", c.spec["servers"])
+	}
 	if c.spec["openapi"] != "3.1.0" {
 		t.Errorf("openapi %v", c.spec["openapi"])
 	}

@@ -324,6 +324,18 @@ func TestWhoMayCall(t *testing.T) {
 	}
 }
 
+// TestDocsOnAPhone checks that the list of operations leaves room for them where it
+// stands above them.
+func TestDocsOnAPhone(t *testing.T) {
+	css := ask(t, world(t, nil), "GET", "/docs/docs.css", "").Body.String()
+	_, narrow, ok := strings.Cut(css, "@media (max-width: 48rem)")
+	_, nav, found := strings.Cut(narrow, "nav {")
+	nav, _, _ = strings.Cut(nav, "}")
+	if !ok || !found || !strings.Contains(nav, "max-height: 11rem") || !strings.Contains(css, "overflow: auto") {
+		t.Errorf("on narrow screens: nav {%s}", nav)
+	}
+}
+
 func TestEndedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := world(t, nil)

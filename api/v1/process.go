@@ -8,7 +8,7 @@ type ProcessRequest struct {
 	Args     []string          `json:"args,omitempty" doc:"program and arguments; the program is looked up in PATH" example:"[\"python3\",\"-c\",\"print(6*7)\"]"`
 	Command  string            `json:"command,omitempty" doc:"instead of args: a line for /bin/sh -c" example:"ls | wc -l"`
 	Env      map[string]string `json:"env,omitempty" doc:"added to the sandbox's"`
-	Dir      string            `json:"dir,omitempty" doc:"absolute; absent means the user's home" example:"/workspace"`
+	Dir      string            `json:"dir,omitempty" doc:"absolute; absent means the working directory, or the home of another user" example:"/workspace"`
 	User     string            `json:"user,omitempty" doc:"absent means the template's"`
 	Tag      string            `json:"tag,omitempty" maxLength:"128" doc:"a name to find the process by" example:"server"`
 	Stdin    bool              `json:"stdin,omitempty" doc:"it reads what is sent to …/input; else it reads nothing"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -119,5 +120,45 @@ func TestSecurityPageNamesTestsThatExist(t *testing.T) {
 		if !strings.Contains(string(page), attack) || !strings.Contains(tests.String(), `name: "`+attack+`"`) {
 			t.Errorf("attack %q is not both on the page and among the tests", attack)
 		}
+	}
+}
+
+// TestCommandsOfPagesParse reads the commands of engi in the blocks of all pages, also
+// those that need a service of somebody else and cannot be run here: there are such
+// commands, flags and arguments.
+func TestCommandsOfPagesParse(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := regexp.MustCompile(`(?m)(?:^(?:\$ )?|[(|;&] ?|[A-Z]=\S+ )(?:bin/)?engi ((?:\$\([^)]*\)|[^\n"'|;&<>()#]|"[^"]*"|'[^']*')*)`)
+	words := regexp.MustCompile(`(?:\$\([^)]*\)|[^\s"']|"[^"]*"|'[^']*')+`)
+	redirects := regexp.MustCompile(` [0-9]>\S+`)
+	n := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile("(?s)```(?:sh|console)\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			block := redirects.ReplaceAllString(strings.ReplaceAll(block[1], "\\\n", " "), "")
+			for _, call := range calls.FindAllStringSubmatch(block, -1) {
+				args := words.FindAllString(call[1], -1)
+				for i, a := range args {
+					args[i] = strings.NewReplacer(`"`, "", "'", "").Replace(a)
+				}
+				parser, err := newParser(new(commands), io.Discard, io.Discard, func(int) {})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := parser.Parse(args); err != nil {
+					t.Errorf("%s: engi %s: %v", filepath.Base(page), call[1], err)
+				}
+				n++
+			}
+		}
+	}
+	if n < 100 {
+		t.Errorf("only %d commands were found", n)
 	}
 }

@@ -135,7 +135,7 @@ func (g *globals) sent(ctx context.Context, d *connection, x v1.Event, wait bool
 // follow waits for a run that an event has started, and prints its steps as they
 // end.
 func (g *globals) follow(ctx context.Context, d *connection, sent v1.Event, id string) (x v1.FunctionRun, err error) {
-	told, attempt := map[string]bool{}, 0
+	told, failure := map[string]bool{}, ""
 	look := func() (over bool, err error) {
 		if x, err = d.FunctionRun(ctx, id); err != nil {
 			return true, err
@@ -147,9 +147,13 @@ func (g *globals) follow(ctx context.Context, d *connection, sent v1.Event, id s
 					g.note("%s: %s", x.Function, stepLine(st))
 				}
 			}
-			if x.State == v1.FunctionWaiting && x.Attempt != attempt && x.Error != nil {
-				attempt = x.Attempt
-				g.note("%s: attempt %d failed, and is made again: %s", x.Function, x.Attempt, printable(x.Error.Detail))
+			if x.State == v1.FunctionWaiting && x.Error != nil && failure != fmt.Sprint(x.Attempt, x.Error.Detail) {
+				failure = fmt.Sprint(x.Attempt, x.Error.Detail)
+				if x.Attempt == 0 {
+					g.note("%s cannot begin, and is started again: %s", x.Function, printable(x.Error.Detail))
+				} else {
+					g.note("%s: attempt %d failed, and is made again: %s", x.Function, x.Attempt, printable(x.Error.Detail))
+				}
 			}
 		}
 		return x.Over(), nil

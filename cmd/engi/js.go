@@ -130,7 +130,7 @@ func (j *jsCommand) program() (string, error) {
 	if j.File != "-" {
 		f, err := os.Open(j.File)
 		if err != nil {
-			return "", engi.Errorf(engi.NotFound, "%v", err)
+			return "", engi.Errorf(engi.Invalid, "%v", err).WithRemedy("give code with -c, or - to read it from standard input")
 		}
 		defer f.Close()
 		in = f

@@ -94,7 +94,10 @@ func (r *runCommand) request(g *globals) (v1.ExecutionRequest, error) {
 	if err := r.tier(); err != nil {
 		return v1.ExecutionRequest{}, err
 	}
-	src := program.Source{Path: r.Program, Code: r.Code, Language: r.Lang, Entry: r.Entry, Extra: r.File}
+	src := program.Source{Path: r.Program, Code: r.Code, Language: r.Lang, Entry: r.Entry, Extra: r.File,
+		Left: func(dir string) {
+			g.note("%s is not sent: install packages in a template, or send it with -f %[1]s", dir)
+		}}
 	switch {
 	case r.Code == "" && r.Program == "":
 		return v1.ExecutionRequest{}, engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a file, give code with -c, or - to read it from standard input")

@@ -28,7 +28,7 @@ type sandboxExec struct {
 	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
 	Detach   bool              `short:"d" help:"Start it, print its ID and exit."`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Dir      string            `short:"w" help:"Directory to start in; else the user's home." placeholder:"DIR"`
+	Dir      string            `short:"w" help:"Directory to start in; else the template's working directory, or the home of another user." placeholder:"DIR"`
 	User     string            `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
 	Tag      string            `help:"Name to find the process by." placeholder:"TAG"`
 	Timeout  string            `help:"Longest time it may run." placeholder:"D"`

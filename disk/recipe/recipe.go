@@ -225,7 +225,8 @@ func Parse(name string, text []byte) (Definition, error) {
 		}
 		var ok bool
 		if raw, ok = all[name]; !ok {
-			return Definition{}, invalid("the definition has no template %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return Definition{}, invalid("the definition has no template %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", ")).
+				WithRemedy("say which of them: build it with '--as NAME', or with that 'name' in the request")
 		}
 		if raw.Templates != nil {
 			return Definition{}, invalid("template %q has 'templates' in it", name)

@@ -92,6 +92,8 @@ templates:
 	}
 	if _, err := Parse("other", text); err == nil || !strings.Contains(err.Error(), "python-dev, web") {
 		t.Errorf("unknown template: %v", err)
+	} else if !strings.Contains(engi.RemedyOf(err), "--as NAME") {
+		t.Errorf("remedy %q does not say how to choose one", engi.RemedyOf(err))
 	}
 }
 

@@ -26,6 +26,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -97,6 +98,7 @@ type Service struct {
 	path     string // of the key file, for messages
 	env      []envSecret
 	packages []Package
+	creating sync.Mutex // held while secrets are counted and one is added
 	key      sealer
 	old      *sealer // decrypts what an unfinished rotation has not sealed anew; nil if there is none
 }
@@ -335,6 +337,8 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if _, ok := s.findEnv(sec.Owner, sec.Name); ok {
 		return engi.Secret{}, errFromEnv
 	}
+	s.creating.Lock()
+	defer s.creating.Unlock()
 	have, err := s.store.List(ctx, sec.Owner)
 	if err != nil {
 		return engi.Secret{}, err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/engi-dev/engi"
@@ -79,6 +80,36 @@ func TestLifeOfASecret(t *testing.T) {
 	}
 	if a, b := s.Derive("x"), s.Derive("y"); len(a) != 32 || bytes.Equal(a, b) || !bytes.Equal(a, open(t, store, path).Derive("x")) {
 		t.Error("derived keys are not what they should be")
+	}
+}
+
+// TestLimitHoldsAtOnce creates more secrets at once than an owner may have.
+func TestLimitHoldsAtOnce(t *testing.T) {
+	s := open(t, empty(t), filepath.Join(t.TempDir(), "secret.key"))
+	const most, more = 1000, 8
+	create := func(i int) error {
+		_, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: fmt.Sprint("x", i)}, "0")
+		return err
+	}
+	for i := range most - 1 {
+		if err := create(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	var created atomic.Int32
+	for i := range more {
+		wg.Go(func() {
+			if err := create(most + i); err == nil {
+				created.Add(1)
+			} else if engi.KindOf(err) != engi.Exhausted {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if created.Load() != 1 {
+		t.Errorf("%d of %d were created where one fits", created.Load(), more)
 	}
 }
 

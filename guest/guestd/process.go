@@ -414,7 +414,9 @@ func (s *Server) watch(p *proc, timeout time.Duration) {
 	}
 	p.waitDrained(outputGrace)
 	exit := p.child.Exit()
-	exit.Cause = cause
+	if exit.Cause = cause; cause == engi.CauseExited && killedForMemory(p.child.PID, exit) {
+		exit.Cause = engi.CauseMemory
+	}
 	p.finish(exit)
 }
 

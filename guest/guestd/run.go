@@ -359,6 +359,8 @@ func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	switch {
 	case cause == engi.CauseTimeout && m.processesNow:
 		cause = engi.CauseProcesses // it hung because it could not start another
+	case cause == engi.CauseExited && killedForMemory(r.proc.child.PID, fin.Exit):
+		cause = engi.CauseMemory
 	case cause == engi.CauseExited && failed && m.processes:
 		cause = engi.CauseProcesses
 	case cause == engi.CauseExited && failed && m.disk:

@@ -131,9 +131,12 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	return s.followProc(r.Context(), w, p, 0)
 }
 
-// spawnOnce is spawn, unless there is a process with the ID that the host has
+// spawnOnce is spawn in the working directory by default, unless there is a process with the ID that the host has
 // chosen: then the host asks again, and gets that one.
 func (s *Server) spawnOnce(c wire.Command) (*proc, error) {
+	if cfg := s.settings(); c.Dir == "" && (c.User == "" || c.User == cfg.User) && cfg.configured {
+		c.Dir = s.inside(cfg.WorkDir)
+	}
 	if c.ID == "" {
 		return s.spawn(c)
 	}

@@ -3,11 +3,13 @@ package guestd
 import (
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest/wire"
 )
 
@@ -35,6 +37,28 @@ func (s *Server) cpu() time.Duration {
 		}
 	}
 	return total
+}
+
+// killedForMemory reports whether a process that has ended was killed because
+// memory was short, or passes on that one was that it had started. Only engi's
+// sandboxes say so.
+func killedForMemory(pid int, exit engi.Exit) bool {
+	direct := exit.Signal == "KILL"
+	if !direct && exit.Code != 128+int(unix.SIGKILL) {
+		return false
+	}
+	b, err := os.ReadFile("/proc/sentry-meminfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if list, ok := strings.CutPrefix(line, "Killed:"); ok {
+			return slices.ContainsFunc(strings.Fields(strings.Trim(strings.TrimSpace(list), "[]")), func(victim string) bool {
+				return direct && int(atoi(victim)) == pid || !direct && int(atoi(victim)) > pid
+			})
+		}
+	}
+	return false
 }
 
 // memory is what the kernel has, in bytes.

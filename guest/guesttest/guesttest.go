@@ -47,6 +47,7 @@ func Run(t *testing.T, c *guest.Client, o Options) {
 		{"Process/attach by tag from any offset", s.attach},
 		{"Process/one ID is one process", s.chosen},
 		{"Process/old output is Conflict", s.forgotten},
+		{"Process/starts in the working directory", s.directory},
 		{"Process/timeout", s.timeout},
 		{"Process/missing things", s.missing},
 		{"Process/background child does not hang it", s.background},
@@ -235,6 +236,14 @@ func (s suite) chosen(t *testing.T) {
 	cmd.ID = "../x"
 	_, err = s.c.Start(t.Context(), cmd)
 	wantKind(t, err, engi.Invalid)
+}
+
+func (s suite) directory(t *testing.T) {
+	p, err := s.c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "pwd"}})
+	ok(t, err)
+	if out, _ := text(t, t.Context(), p, 0); !strings.HasSuffix(out, "/workspace\n") {
+		t.Errorf("started in %q", out)
+	}
 }
 
 func (s suite) forgotten(t *testing.T) {

@@ -204,7 +204,7 @@ type Script struct {
 	MaxTimeout   Duration    `toml:"max_timeout" env:"MAX_TIMEOUT" help:"longer timeouts of scripts are lowered to this"`
 	Memory       Bytes       `toml:"memory" env:"MEMORY" help:"memory of one script"`
 	Helpers      int         `toml:"helpers" env:"HELPERS" help:"processes that run scripts, at most"`
-	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may connect to, like api.example.com or *.example.com; none switches it off"`
+	FetchHosts   []string    `toml:"fetch_hosts" env:"FETCH_HOSTS" help:"hosts that api.fetch may connect to, like api.example.com, *.example.com or, on a port of its own, api.example.com:8443; none switches it off"`
 	FetchPrivate []string    `toml:"fetch_private" env:"FETCH_PRIVATE" help:"addresses and networks those hosts may have although they are not public"`
 	Weather      string      `toml:"weather" env:"WEATHER" help:"service that api.getWeather uses; open-meteo is the public one, empty switches it off"`
 	APIs         []ScriptAPI `toml:"apis" env:"-" help:"functions that request a URL"`
@@ -358,6 +358,7 @@ func Load(o From) (c Config, from Sources, err error) {
 			dir = f.Value
 		}
 	}
+	var faults []error
 	places := []string{filepath.Join(dir, "config.toml"), "/etc/engi/config.toml"}
 	if o.File != "" {
 		places = []string{o.File}
@@ -370,17 +371,15 @@ func Load(o From) (c Config, from Sources, err error) {
 		if err != nil {
 			return c, nil, engi.Errorf(engi.Invalid, "read configuration: %v", err)
 		}
-		if err := readFile(&c, data, path, from); err != nil {
-			return c, nil, err
+		if faults, err = readFile(&c, data, path, from); err != nil {
+			return c, nil, mistakes(append(faults, err))
 		}
 		break
 	}
-	if err := readEnv(&c, vars, from); err != nil {
-		return c, nil, err
-	}
+	faults = append(faults, readEnv(&c, vars, from))
 	for _, f := range o.Flags {
 		if err := set(&c, f.Key, f.Value); err != nil {
-			return c, nil, fmt.Errorf("flag %s: %w", f.Name, err)
+			faults = append(faults, fmt.Errorf("flag %s: %w", f.Name, err))
 		}
 		from[f.Key] = f.Name
 	}
@@ -389,13 +388,18 @@ func Load(o From) (c Config, from Sources, err error) {
 			return c, nil, engi.Errorf(engi.Invalid, "%v", err)
 		}
 	}
-	return c, from, c.Validate()
+	if err := mistakes(append(faults, c.faults()...)); err != nil {
+		return c, nil, err
+	}
+	return c, from, nil
 }
 
-func readFile(c *Config, data []byte, path string, from Sources) error {
+// readFile reads a file as far as its keys are known, and returns what is wrong with
+// the others.
+func readFile(c *Config, data []byte, path string, from Sources) (faults []error, err error) {
 	keys := map[string]any{}
 	if err := toml.Unmarshal(data, &keys); err != nil {
-		return engi.Errorf(engi.Invalid, "%s: %s", path, explain(err))
+		return nil, engi.Errorf(engi.Invalid, "%s: %s", path, explain(err))
 	}
 	if _, ok := keys["pools"]; ok {
 		c.Pools = nil // the file's pools replace the defaults
@@ -403,16 +407,16 @@ func readFile(c *Config, data []byte, path string, from Sources) error {
 	if _, ok := keys["sandbox"]; ok {
 		c.Sessions.Enabled = true // unless it says otherwise
 	}
-	if err := check(keys, reflect.TypeFor[Config](), ""); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	for _, fault := range check(keys, reflect.TypeFor[Config](), "") {
+		faults = append(faults, fmt.Errorf("%s: %w", path, fault))
 	}
 	if err := toml.Unmarshal(data, c); err != nil {
-		return engi.Errorf(engi.Invalid, "%s: %s%s", path, culprit(keys), explain(err))
+		return faults, engi.Errorf(engi.Invalid, "%s: %s%s", path, culprit(keys), explain(err))
 	}
 	for _, k := range flatten(keys) {
 		from[k] = path
 	}
-	return nil
+	return faults, nil
 }
 
 // culprit returns the key with the invalid value as a prefix for a message; "" if
@@ -477,91 +481,79 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 	return nil
 }
 
-// Validate reports Invalid for a configuration that no node can run with.
-func (c Config) Validate() error {
+// Validate reports Invalid for a configuration that no node can run with, and names
+// each of its mistakes.
+func (c Config) Validate() error { return mistakes(c.faults()) }
+
+// faults returns what is wrong, some of it nil: of each section the first mistake, and
+// those of all pools and functions.
+func (c Config) faults() (all []error) {
+	add := func(err error) { all = append(all, err) }
+	invalid := func(remedy, format string, args ...any) {
+		add(engi.Errorf(engi.Invalid, format, args...).WithRemedy("%s", remedy))
+	}
 	host, port, err := net.SplitHostPort(c.Listen)
 	if err != nil || port == "" {
-		return engi.Errorf(engi.Invalid, "listen %q is not an address and a port", c.Listen).WithRemedy("write it like 127.0.0.1:7777")
+		invalid("write it like 127.0.0.1:7777", "listen %q is not an address and a port", c.Listen)
+	} else if !loopback(host) && !(c.TLS.On() && c.TLS.Listen == "") && !c.AllowPublicHTTP {
+		invalid("set tls.cert and tls.key, put a TLS proxy in front of 127.0.0.1, or use --allow-public-http if you trust the network",
+			"listen %s: others can reach this address and could read keys and programs in transit", c.Listen)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		return engi.Errorf(engi.Invalid, "tls.cert and tls.key come together or not at all")
+		invalid("", "tls.cert and tls.key come together or not at all")
 	}
 	if c.TLS.Listen != "" {
 		if _, port, err := net.SplitHostPort(c.TLS.Listen); err != nil || port == "" {
-			return engi.Errorf(engi.Invalid, "tls.listen %q is not an address and a port", c.TLS.Listen).WithRemedy("write it like 0.0.0.0:443")
+			invalid("write it like 0.0.0.0:443", "tls.listen %q is not an address and a port", c.TLS.Listen)
 		}
 		if !c.TLS.On() {
-			return engi.Errorf(engi.Invalid, "tls.listen is set, but there is no certificate").
-				WithRemedy("set tls.cert and tls.key; 'engi tls init' makes them")
+			invalid("set tls.cert and tls.key; 'engi tls init' makes them", "tls.listen is set, but there is no certificate")
 		}
-	}
-	if err := c.Models.validate(); err != nil {
-		return err
-	}
-	if err := cert.CheckNames(c.TLS.ACMENames); err != nil {
-		return err
-	}
-	if err := c.CORS.validate(); err != nil {
-		return err
-	}
-	if err := c.Preview.validate(); err != nil {
-		return err
-	}
-	if !loopback(host) && !(c.TLS.On() && c.TLS.Listen == "") && !c.AllowPublicHTTP {
-		return engi.Errorf(engi.Invalid, "listen %s: others can reach this address and could read keys and programs in transit", c.Listen).
-			WithRemedy("set tls.cert and tls.key, put a TLS proxy in front of 127.0.0.1, or use --allow-public-http if you trust the network")
 	}
 	if !slices.Contains([]string{"text", "json", "auto"}, c.Log) {
-		return engi.Errorf(engi.Invalid, "log is %q", c.Log).WithRemedy("use text, json or auto")
+		invalid("use text, json or auto", "log is %q", c.Log)
 	}
-	if _, err := c.Level(); err != nil {
-		return err
-	}
-	for name, l := range map[string]Limits{"limits": c.Limits, "max": c.Max} {
+	_, err = c.Level()
+	add(err)
+	add(cert.CheckNames(c.TLS.ACMENames))
+	for _, name := range []string{"limits", "max"} {
+		l := map[string]Limits{"limits": c.Limits, "max": c.Max}[name]
 		if err := l.Limits().Size.Validate(); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if l.Timeout < 0 || l.Output < 0 || l.ArtifactBytes < 0 || l.ArtifactCount < 0 {
-			return engi.Errorf(engi.Invalid, "%s has a negative value", name)
+			add(fmt.Errorf("%s: %w", name, err))
+		} else if l.Timeout < 0 || l.Output < 0 || l.ArtifactBytes < 0 || l.ArtifactCount < 0 {
+			invalid("", "%s has a negative value", name)
 		}
 	}
 	if d := c.Limits.Limits(); !d.Size.Fits(c.Max.Limits().Size) {
-		return engi.Errorf(engi.Invalid, "[limits] are larger than [max] allows")
+		invalid("", "[limits] are larger than [max] allows")
 	}
-	if err := emptyPool("admission.on_empty", c.Admission.OnEmpty); err != nil {
-		return err
-	}
+	add(emptyPool("admission.on_empty", c.Admission.OnEmpty))
 	a := c.Admission
 	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
-		return engi.Errorf(engi.Invalid, "[admission] has values with which nothing can run").
-			WithRemedy("max_sandboxes, boots and max_code are at least 1, max_input at least max_code")
+		invalid("max_sandboxes, boots and max_code are at least 1, max_input at least max_code", "[admission] has values with which nothing can run")
 	}
 	for _, a := range c.Templates.Images {
 		if image, name, ok := strings.Cut(a, "="); !ok || strings.TrimSpace(image) == "" || !recipe.ValidName(strings.TrimSpace(name)) {
-			return engi.Errorf(engi.Invalid, "templates.images: %q is not an image and a template", a).WithRemedy("write it like ubuntu:22.04=blank-ubuntu")
+			invalid("write it like ubuntu:22.04=blank-ubuntu", "templates.images: %q is not an image and a template", a)
 		}
 	}
 	if c.Volumes.Capacity < 0 {
-		return engi.Errorf(engi.Invalid, "volumes.capacity is negative")
+		invalid("", "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.validateEvents, c.Webhooks.validate, c.Approvals.validate} {
-		if err := check(); err != nil {
-			return err
-		}
+	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate} {
+		add(check())
 	}
 	for i, p := range c.Pools {
 		what := fmt.Sprintf("pools[%d]", i)
 		if p.Language != "" && !slices.Contains(engi.Languages(), engi.Language(p.Language)) {
-			return engi.Errorf(engi.Invalid, "%s: unknown language %q", what, p.Language).WithRemedy("use one of %v, or leave it out for bare sandboxes", engi.Languages())
+			invalid(fmt.Sprintf("use one of %v, or leave it out for bare sandboxes", engi.Languages()), "%s: unknown language %q", what, p.Language)
 		}
 		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Max < p.Target || p.ClaimTimeout < 0 {
-			return engi.Errorf(engi.Invalid, "%s: target %d and max %d contradict each other", what, p.Target, p.Max)
+			invalid("", "%s: target %d and max %d contradict each other", what, p.Target, p.Max)
 		}
-		if err := emptyPool(what+".on_empty", p.OnEmpty); err != nil {
-			return err
-		}
+		add(emptyPool(what+".on_empty", p.OnEmpty))
 	}
-	return nil
+	return append(all, c.functionFaults()...)
 }
 
 func emptyPool(key, v string) error {

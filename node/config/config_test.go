@@ -231,6 +231,42 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
+// TestMistakesAreNamedTogether checks that nobody has to correct a file mistake by
+// mistake, and that names of other servers' keys lead to ours.
+func TestMistakesAreNamedTogether(t *testing.T) {
+	file := write(t, `
+listen = "nowhere"
+log = "xml"
+pol = 1
+[limits]
+memroy = "1GiB"
+[pool]
+max_vms = 50
+[[pools]]
+language = "cobol"
+[[functions]]
+name = "f"
+event = "e"
+agent = "codr"
+`)
+	_, _, err := Load(From{File: file, Env: []string{"ENGI_LIMITS_MEMROY=1"}})
+	if engi.KindOf(err) != engi.Invalid {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`listen "nowhere" is not an address`, `log is "xml"`, "unknown key pol", "unknown key limits.memroy (did you mean limits.memory?)",
+		"unknown key pool (here it is called [[pools]]", `unknown language "cobol"`, `there is no agent "codr" (did you mean coder?)`, "ENGI_LIMITS_MEMROY", "8 mistakes:",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in:\n%v", want, err)
+		}
+	}
+	_, _, err = Load(From{File: write(t, "[admission]\nmax_vms = 50\n")})
+	if want := "here it is called admission.max_sandboxes, and max of [[pools]]"; err == nil || engi.RemedyOf(err) != want {
+		t.Errorf("%v, remedy %q, want %q", err, engi.RemedyOf(err), want)
+	}
+}
+
 func TestBytesRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := Bytes(rapid.Int64Range(0, 1<<62).Draw(t, "n"))

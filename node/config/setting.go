@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -145,9 +146,9 @@ func set(ptr any, key, value string) error {
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// check reports Invalid for keys in a decoded file that the struct does not have,
-// and suggests the nearest one.
-func check(file map[string]any, t reflect.Type, prefix string) error {
+// check returns an Invalid error for each key in a decoded file that the struct does
+// not have, and suggests the nearest one.
+func check(file map[string]any, t reflect.Type, prefix string) (faults []error) {
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
 		fields[t.Field(i).Tag.Get("toml")] = t.Field(i).Type
@@ -155,40 +156,64 @@ func check(file map[string]any, t reflect.Type, prefix string) error {
 	for _, name := range slices.Sorted(maps.Keys(file)) {
 		ft, ok := fields[name]
 		if !ok {
-			near := spelling.Nearest(name, slices.Sorted(maps.Keys(fields)))
 			err := engi.Errorf(engi.Invalid, "unknown key %s%s", prefix, name)
-			if near != "" {
-				return err.WithRemedy("did you mean %s%s?", prefix, near)
+			if near := spelling.Nearest(name, slices.Sorted(maps.Keys(fields))); otherNames[name] != "" {
+				err = err.WithRemedy("here it is called %s", otherNames[name])
+			} else if near != "" {
+				err = err.WithRemedy("did you mean %s%s?", prefix, near)
+			} else {
+				err = err.WithRemedy("'engi config show' lists every key")
 			}
-			return err.WithRemedy("'engi config show' lists every key")
+			faults = append(faults, err)
+			continue
 		}
 		switch sub := file[name].(type) {
 		case map[string]any:
 			if ft.Kind() == reflect.Struct {
-				if err := check(sub, ft, prefix+name+"."); err != nil {
-					return err
-				}
+				faults = append(faults, check(sub, ft, prefix+name+".")...)
 			}
 			if ft.Kind() == reflect.Map && ft.Elem().Kind() == reflect.Struct {
 				for _, key := range slices.Sorted(maps.Keys(sub)) {
 					if m, ok := sub[key].(map[string]any); ok {
-						if err := check(m, ft.Elem(), prefix+name+"."+key+"."); err != nil {
-							return err
-						}
+						faults = append(faults, check(m, ft.Elem(), prefix+name+"."+key+".")...)
 					}
 				}
 			}
 		case []any:
 			for i, item := range sub {
 				if m, ok := item.(map[string]any); ok && ft.Kind() == reflect.Slice && ft.Elem().Kind() == reflect.Struct {
-					if err := check(m, ft.Elem(), fmt.Sprintf("%s%s[%d].", prefix, name, i)); err != nil {
-						return err
-					}
+					faults = append(faults, check(m, ft.Elem(), fmt.Sprintf("%s%s[%d].", prefix, name, i))...)
 				}
 			}
 		}
 	}
-	return nil
+	return faults
+}
+
+// otherNames are what other servers of sandboxes call keys of this one.
+var otherNames = map[string]string{
+	"pool": "[[pools]], and [admission] for all pools together", "language_pools": "[[pools]], one for each language",
+	"target_pool_size": "target of [[pools]]", "pool_size": "target of [[pools]]",
+	"max_vms": "admission.max_sandboxes, and max of [[pools]]", "empty_pool_policy": "admission.on_empty, and on_empty of [[pools]]",
+	"claim_timeout_seconds": "admission.claim_timeout, and claim_timeout of [[pools]]",
+	"default_limits":        "[limits]", "memory_mb": "memory, a size like \"512MiB\"", "disk_mb": "disk, a size like \"1GiB\"",
+	"timeout_seconds": "timeout, a duration like \"30s\"", "network_mode": "mode of [network]",
+}
+
+// mistakes returns several errors of a configuration as one; nil if there are none.
+func mistakes(all []error) error {
+	all = slices.DeleteFunc(all, func(err error) bool { return err == nil })
+	if len(all) < 2 {
+		return cmp.Or(all...)
+	}
+	text := fmt.Sprintf("%d mistakes:", len(all))
+	for _, err := range all {
+		text += "\n- " + err.Error()
+		if remedy := remedyIn(err); remedy != "" {
+			text += " (" + remedy + ")"
+		}
+	}
+	return engi.Errorf(engi.Invalid, "%s", text).WithRemedy("correct each of them")
 }
 
 func unknown(key string, ptr any) error {

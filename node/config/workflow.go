@@ -4,9 +4,11 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/spelling"
 	"github.com/engi-dev/engi/workflow/builtin"
 )
 
@@ -99,8 +101,7 @@ func (c Config) DeclaredFunctions(read func(path string) ([]byte, error)) ([]bui
 	return all, nil
 }
 
-func (c Config) validateEvents() error {
-	e := c.Events
+func (e Events) validate() error {
 	if !slices.Contains([]string{EngineDBOS, EngineInngest}, e.Engine) {
 		return engi.Errorf(engi.Invalid, "events.engine is %.40q", e.Engine).WithRemedy("use dbos or inngest")
 	}
@@ -112,17 +113,31 @@ func (c Config) validateEvents() error {
 			return engi.Errorf(engi.Invalid, "events.runtimes: %q = %q is incomplete", name, template)
 		}
 	}
+	return nil
+}
+
+// functionFaults returns what is wrong with each of [[functions]].
+func (c Config) functionFaults() (all []error) {
+	var agents []string
+	for _, a := range c.AgentSpecs() {
+		agents = append(agents, a.Name)
+	}
 	seen := map[string]bool{}
 	for _, f := range c.Functions {
-		if err := f.validate(); err != nil {
-			return err
+		err := f.validate()
+		if err == nil && f.Agent != "" && !slices.Contains(agents, f.Agent) {
+			missing := engi.Errorf(engi.Invalid, "functions: %.80q: there is no agent %.80q", f.Name, f.Agent)
+			if err = missing.WithRemedy("name one of %s", strings.Join(agents, ", ")); spelling.Nearest(f.Agent, agents) != "" {
+				err = missing.WithRemedy("did you mean %s?", spelling.Nearest(f.Agent, agents))
+			}
 		}
-		if seen[f.Name] {
-			return engi.Errorf(engi.Invalid, "functions: there are two called %s", f.Name)
+		if err == nil && seen[f.Name] {
+			err = engi.Errorf(engi.Invalid, "functions: there are two called %s", f.Name)
 		}
 		seen[f.Name] = true
+		all = append(all, err)
 	}
-	return nil
+	return all
 }
 
 func (f Function) validate() error {

@@ -18,6 +18,7 @@ func TestFunctions(t *testing.T) {
 		"no code":       {Name: "f", Event: "e", Run: Program{Language: "python"}},
 		"code twice":    {Name: "f", Event: "e", Run: Program{Language: "python", Code: "x", File: "/x"}},
 		"relative file": {Name: "f", Event: "e", Run: Program{Language: "python", File: "x"}},
+		"no such agent": {Name: "f", Event: "e", Agent: "codr"},
 		"negative":      {Name: "f", Event: "e", Run: program, Retries: -1},
 	} {
 		c := Defaults()
@@ -37,6 +38,10 @@ func TestFunctions(t *testing.T) {
 	}
 	if _, err := c.DeclaredFunctions(func(string) ([]byte, error) { return nil, errors.New("gone") }); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("a file that is gone: %v", err)
+	}
+	c.Functions = append(c.Functions, Function{Name: "g", Event: "e", Agent: "coder"})
+	if err := c.Validate(); err != nil {
+		t.Errorf("a built-in agent: %v", err)
 	}
 	c.Functions = append(c.Functions, c.Functions[0])
 	if err := c.Validate(); err == nil {

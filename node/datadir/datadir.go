@@ -56,8 +56,8 @@ func Discover(dataDir string) (Endpoint, string, error) {
 		return Endpoint{}, "", none
 	}
 	e, err := readEndpoint(dataDir)
-	if err != nil || e.URL == "" {
-		// The server is starting or stopping.
+	if pid, heldErr := holder(dataDir); err != nil || heldErr != nil || e.URL == "" || e.PID != pid {
+		// The server is starting or stopping; what is there is of one that was killed.
 		return Endpoint{}, "", none
 	}
 	secret, err := os.ReadFile(e.KeyFile)
@@ -135,6 +135,18 @@ func writeAt(f *os.File, text string) error {
 	return err
 }
 
+// holder returns the process that holds a directory which is held.
+func holder(dataDir string) (pid int, err error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, LockName))
+	if err != nil {
+		return 0, engi.Errorf(engi.Denied, "%v", err)
+	}
+	if _, err := fmt.Sscanf(string(text), "process %d,", &pid); err != nil || pid < 2 {
+		return 0, engi.Errorf(engi.Internal, "the lock of %s does not say who holds it", dataDir)
+	}
+	return pid, nil
+}
+
 // IsHeld reports whether a process holds a data directory.
 func IsHeld(dataDir string) (bool, error) {
 	f, err := os.Open(filepath.Join(dataDir, LockName))
@@ -162,12 +174,8 @@ func Stop(ctx context.Context, dataDir string) (pid int, err error) {
 	if !held {
 		return 0, engi.Errorf(engi.NotFound, "no engi server runs on %s", dataDir)
 	}
-	text, err := os.ReadFile(filepath.Join(dataDir, LockName))
-	if err != nil {
-		return 0, engi.Errorf(engi.Denied, "%v", err)
-	}
-	if _, err := fmt.Sscanf(string(text), "process %d,", &pid); err != nil || pid < 2 {
-		return 0, engi.Errorf(engi.Internal, "the lock of %s does not say who holds it", dataDir)
+	if pid, err = holder(dataDir); err != nil {
+		return 0, err
 	}
 	if err := unix.Kill(pid, unix.SIGTERM); err != nil {
 		return pid, engi.Errorf(engi.Denied, "stop process %d: %v", pid, err).WithRemedy("run as the user that started it")

@@ -77,6 +77,10 @@ func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The next server holds the directory, but has not said yet where it is.
+	if at, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("Discover while the next one starts: process %d, %v, want kind not_found", at.PID, err)
+	}
 	release()
 	release, err = Hold(dir)
 	if err != nil {

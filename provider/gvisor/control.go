@@ -22,6 +22,7 @@ const (
 	methodResume     = "containerManager.Resume"
 	methodCheckpoint = "containerManager.Checkpoint"
 	methodSaveDisk   = "containerManager.FSSave"
+	methodMemory     = "containerManager.SetTotalMemory"
 )
 
 // maxReply bounds an answer, in bytes.
@@ -72,6 +73,8 @@ func (m *machine) call(ctx context.Context, method string, arg any, files ...*os
 		return m.callError(err)
 	case !reply.Success && strings.Contains(reply.Err, unix.ENOSPC.Error()):
 		return engi.Errorf(engi.Exhausted, "the host's disk is full").WithRemedy("free space where engi keeps its data")
+	case !reply.Success && reply.Err == "unknown method":
+		return engi.Errorf(engi.Unsupported, "the sandbox's kernel is of an earlier version")
 	case !reply.Success:
 		return engi.Errorf(engi.Internal, "the sandbox's kernel: %.500s", reply.Err)
 	}

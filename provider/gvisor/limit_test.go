@@ -3,6 +3,7 @@ package gvisor_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,6 +100,44 @@ func TestDiskLimit(t *testing.T) {
 func TestDiskIsNotMemory(t *testing.T) {
 	b := boot(t, func(s *provider.Spec) { s.Size.Disk = 500 << 20 })
 	b.want("for i in 1 2 3; do dd if=/dev/zero of=/workspace/$i bs=1M count=150 2>/dev/null || echo failed; done; ls /workspace | wc -l", "3")
+}
+
+// TestMemoryEndsOneProgram lets programs use more memory than there is, in small
+// pieces, at once, together and for a shell. Nothing else may end.
+func TestMemoryEndsOneProgram(t *testing.T) {
+	b := boot(t, func(s *provider.Spec) { s.Size.Memory = 128 << 20 })
+	b.want("sleep 1000 > /dev/null 2>&1 & echo $! > /workspace/pid", "")
+	const bit = "exec tail /dev/zero" // keeps the last lines, and there is no end of the first
+	for range 3 {
+		for _, script := range []string{bit, "exec dd if=/dev/zero of=/dev/null bs=300M count=1", "sh -c '" + bit + "'; exit $?"} {
+			if out, exit := b.sh(script); exit.Cause != engi.CauseMemory {
+				t.Errorf("%s: %+v %s", script, exit, out)
+			}
+		}
+	}
+	if out, exit := b.sh("for i in 1 2 3; do (" + bit + ") & done; wait; echo over"); !strings.HasSuffix(out, "over") || exit.Cause != engi.CauseExited {
+		t.Errorf("three at once: %+v %s", exit, out)
+	}
+	b.want("kill -0 $(cat /workspace/pid) && echo lives", "lives")
+	if _, exit := b.sh("kill -9 $$"); exit.Cause != engi.CauseExited || exit.Signal != "KILL" {
+		t.Errorf("a program that was killed by a program: %+v", exit)
+	}
+}
+
+// TestResizeIsSeen changes the memory of a machine that runs, as it is done for a warm
+// one.
+func TestResizeIsSeen(t *testing.T) {
+	b := boot(t, nil)
+	for _, mib := range []int64{256, 128} {
+		if err := provider.Resize(t.Context(), b.m, engi.Size{Memory: mib << 20}); err != nil {
+			t.Fatal(err)
+		}
+		b.want("grep -o 'MemTotal:.*[0-9]' /proc/meminfo | tr -d ' '", fmt.Sprintf("MemTotal:%d", mib<<10))
+		b.want("cat /sys/fs/cgroup/memory/memory.limit_in_bytes", fmt.Sprint(mib<<20))
+	}
+	if out, exit := b.sh("dd if=/dev/zero of=/dev/null bs=200M count=1; exit $?"); exit.Cause != engi.CauseMemory {
+		t.Errorf("more than it has now: %+v %s", exit, out)
+	}
 }
 
 func TestInodeLimit(t *testing.T) {

@@ -481,6 +481,12 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 			return err
 		}
 	}
+	if next.Memory != old.Memory && strings.Contains(m.p.features(), "resize") {
+		// A machine that runs since an earlier version keeps what programs see.
+		if err := m.call(ctx, methodMemory, next.Memory); err != nil && engi.KindOf(err) != engi.Unsupported {
+			return err
+		}
+	}
 	var rec record
 	if err := m.d.load("machine.json", &rec); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)

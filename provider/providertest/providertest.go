@@ -538,12 +538,26 @@ func (s *suite) endMemory(t *testing.T) {
 	m, spec := s.start(t)
 	c := open(t, m, spec)
 	mustSh(t, c, hog(8<<20))
-	sh(t, c, hog(2*size.Memory))
+	overuse(t, m, c)
+	// Files in memory and many small programs: none could end in the machine's place.
+	sh(t, c, fmt.Sprintf("dd if=/dev/zero of=/dev/shm/fill bs=1048576 count=%d; mkfifo /workspace/p; sleep 1000 < /workspace/p & "+
+		"for i in $(seq 40); do dd if=/dev/zero of=/workspace/p bs=2097152 & done; wait", size.Memory>>20))
 	wantDone(t, m, engi.CauseMemory)
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	wantDone(t, m, engi.CauseMemory)
+}
+
+// overuse runs a program that uses more memory than the machine has, and alone is
+// ended for that.
+func overuse(t *testing.T, m provider.Machine, c *guest.Client) {
+	t.Helper()
+	_, exit, err := sh(t, c, "exec "+hog(2*size.Memory))
+	if err != nil || exit.Cause != engi.CauseMemory {
+		t.Errorf("a program that used too much: %+v, %v\n%s", exit, err, diagnosis(m))
+	}
+	mustSh(t, c, hog(8<<20))
 }
 
 func (s *suite) endCancelled(t *testing.T) {
@@ -673,8 +687,7 @@ func (s *suite) resize(t *testing.T) {
 	if err := provider.Resize(t.Context(), m, size); err != nil {
 		t.Fatal(err)
 	}
-	sh(t, c, hog(2*size.Memory))
-	wantDone(t, m, engi.CauseMemory)
+	overuse(t, m, c)
 }
 
 func (s *suite) usage(t *testing.T) {

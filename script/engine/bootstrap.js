@@ -197,7 +197,7 @@
     if (e !== null && (typeof e === "object" || typeof e === "function")) {
       failure.name = cut(textOf(e, "name", ""), "a name");
       failure.message = cut(textOf(e, "message", ""), "a message");
-      failure.stack = cut(textOf(e, "stack", ""), "a stack");
+      failure.stack = call(proto.slice, textOf(e, "stack", ""), 0, 8192); // more frames than are shown
       if (!failure.name && !failure.message) failure.message = show(e);
     } else if (e === null) failure.message = "uncaught null: the program threw it, or had no memory left for another error";
     else failure.message = "uncaught " + show(e);

@@ -26,7 +26,7 @@ import (
 
 // features is what engi asks for with "runsc engi-features", to know whether
 // a runsc from elsewhere can enforce the same limits.
-const features = "total-memory cpus inodes mounts pause ids"
+const features = "total-memory cpus inodes mounts pause ids resize"
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == "engi-features" {

@@ -123,6 +123,25 @@ func TestRequest(t *testing.T) {
 	}
 }
 
+// TestPackagesThatAreNotSent checks that somebody is told, and that they are sent if
+// they are named.
+func TestPackagesThatAreNotSent(t *testing.T) {
+	dir := tree(t, map[string]string{"main.js": "x", ".git/config": "x", "node_modules/a/index.js": "x", "sub/.venv/lib/b.py": "x"})
+	var left []string
+	s := Source{Path: dir, Left: func(dir string) { left = append(left, dir) }}
+	req, err := s.Request()
+	if err != nil || len(req.Files) != 1 {
+		t.Fatalf("%d files, %v", len(req.Files), err)
+	}
+	if d := cmp.Diff([]string{filepath.Join(dir, "node_modules"), filepath.Join(dir, "sub/.venv")}, left); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
+	}
+	s.Extra = []string{left[0]}
+	if req, err = s.Request(); err != nil || len(req.Files) != 2 || req.Files[1].Path != "node_modules/a/index.js" {
+		t.Errorf("%+v, %v", req.Files, err)
+	}
+}
+
 func TestOutputDirKeepsHostileFilesIn(t *testing.T) {
 	outside := t.TempDir()
 	secret := filepath.Join(outside, "secret")

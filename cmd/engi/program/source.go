@@ -99,6 +99,9 @@ type Source struct {
 	Language string   // empty means guess
 	Entry    string   // in a directory
 	Extra    []string // more files: PATH or PATH=NAME
+
+	// Left is told of directories that are not sent; may be nil.
+	Left func(dir string)
 }
 
 // Request reads the program into a request. It reports Invalid if there is no
@@ -110,7 +113,7 @@ func (s Source) Request() (req v1.ExecutionRequest, err error) {
 			return req, err
 		}
 	}
-	c := collector{seen: map[string]bool{}}
+	c := collector{seen: map[string]bool{}, left: s.Left}
 	base := ""
 	if s.Path != "" {
 		if base, lang, err = s.read(&c, lang); err != nil {
@@ -190,6 +193,7 @@ type collector struct {
 	files []v1.File
 	seen  map[string]bool // by path
 	bytes int64
+	left  func(dir string)
 }
 
 // guess returns the language of a directory by its entry, or the only language
@@ -252,8 +256,13 @@ func placeOf(file, base string) string {
 	return filepath.Base(file)
 }
 
-// skipped directories are never part of a program.
-var skipped = []string{".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv"}
+// Directories that are part of a program only if they are named: those that no
+// program needs, and packages, which programs look for and are made for the machine
+// they are on.
+var (
+	skipped  = []string{".git", ".hg", ".svn", "__pycache__"}
+	packages = []string{"node_modules", ".venv"}
+)
 
 func (c *collector) tree(dir, prefix string) error {
 	return filepath.WalkDir(dir, func(file string, e fs.DirEntry, err error) error {
@@ -261,7 +270,14 @@ func (c *collector) tree(dir, prefix string) error {
 			return engi.Errorf(engi.Invalid, "%v", err)
 		}
 		if e.IsDir() {
-			if file != dir && slices.Contains(skipped, e.Name()) {
+			switch {
+			case file == dir:
+			case slices.Contains(packages, e.Name()):
+				if c.left != nil {
+					c.left(file)
+				}
+				return fs.SkipDir
+			case slices.Contains(skipped, e.Name()):
 				return fs.SkipDir
 			}
 			return nil

@@ -209,7 +209,18 @@ func Classify(err error, act, path string) error {
 	case unix.ELOOP:
 		return engi.Errorf(engi.Invalid, "%s %s: the path contains a symbolic link", act, path)
 	}
-	return engi.Errorf(kind, "%s %s: %v", act, path, errno)
+	return engi.Errorf(kind, "%s %s: %v", act, path, errno).WithRemedy("%s", remedies[kind])
+}
+
+// remedies are what to do about a file. Those of package engi are about requests
+// and keys.
+var remedies = map[engi.Kind]string{
+	engi.NotFound:    "check the path",
+	engi.Conflict:    "look what is at the path",
+	engi.Denied:      "choose a path that the user may use, or change the owner or mode of the file as root",
+	engi.Exhausted:   "free what is full: remove files in the sandbox, or use one with larger limits",
+	engi.Unsupported: "choose another path: its file system cannot do this",
+	engi.Invalid:     "correct the path",
 }
 
 // MakeDirAll creates a directory and its parents, which belong to o.

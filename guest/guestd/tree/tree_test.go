@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,6 +37,18 @@ func TestCreateRefusesLinks(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(outside); len(left) != 0 {
 		t.Errorf("something was written outside: %v", left)
+	}
+}
+
+// TestErrorsOfFilesSayWhatToDoAboutFiles checks that no remedy is about keys and IDs.
+func TestErrorsOfFilesSayWhatToDoAboutFiles(t *testing.T) {
+	for errno, want := range map[syscall.Errno]string{
+		unix.EPERM: "owner or mode", unix.EACCES: "owner or mode", unix.EROFS: "choose a path", unix.ENOENT: "check the path",
+		unix.EEXIST: "what is at the path", unix.ENOSPC: "remove files", unix.ENAMETOOLONG: "correct the path",
+	} {
+		if got := engi.RemedyOf(Classify(&os.PathError{Op: "open", Path: "/x", Err: errno}, "open", "/x")); !strings.Contains(got, want) {
+			t.Errorf("%v: remedy %q, want one with %q", errno, got, want)
+		}
 	}
 }
 

@@ -22,7 +22,8 @@ import (
 
 const module = "gvisor.dev/gvisor"
 
-// A change replaces old, which is in the file once, by new.
+// A change replaces old, which is in the file once, by new. Without old, the file
+// is new.
 type change struct{ file, old, new string }
 
 func main() {
@@ -71,8 +72,19 @@ func run(dir string) error {
 	if err := os.CopyFS(root, os.DirFS(dirOf)); err != nil {
 		return err
 	}
-	for _, c := range slices.Concat(archive, pausing, changes) {
+	for _, c := range slices.Concat(archive, pausing, changes, memory) {
 		file := filepath.Join(root, c.file)
+		if c.old == "" {
+			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteString(c.new)
+			if err := errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+			continue
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err
