@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// raceDetector reports whether this is a build with the race detector.
+var raceDetector bool
+
 // A schemaWalker makes requests of a JSON schema in which one value is large.
 type schemaWalker struct {
 	schemas map[string]map[string]any // that references name
@@ -170,6 +173,9 @@ func (s schemaWalker) grow(schema map[string]any, depth int) (all []growth) {
 // body, on every surface. What the node allocates for one grows with its size and no
 // faster, and so do answers.
 func TestEveryInputCostsByItsSize(t *testing.T) {
+	if raceDetector {
+		t.Skip("the race detector allocates, too")
+	}
 	c, o := fakeNode(t)
 	c.Sessions.Enabled, c.Sessions.Template = true, "host"
 	c.Quota.Sandboxes = 1 // requests that are right end when they have been read

@@ -424,8 +424,11 @@ func TestClientsTools(t *testing.T) {
 // TestCompletionFields sends every field that clients have: it is honoured, or
 // refused by its name.
 func TestCompletionFields(t *testing.T) {
+	var mu sync.Mutex // there may be several answers
 	var heard scripted.Conversation
 	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+		mu.Lock()
+		defer mu.Unlock()
 		heard = c
 		return scripted.Answer{Text: "yes", Object: "{}"}
 	})
