@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -467,6 +469,27 @@ func TestInterpreterCrash(t *testing.T) {
 		t.Errorf("fork: %+v", o)
 	}
 	l.want("python", "'still ' + 'here'", "still here")
+}
+
+// TestInterpreterLeavesOrphans ends although a program that a kernel has started, and
+// that outlives it, has its standard output: the server is closed at the end.
+func TestInterpreterLeavesOrphans(t *testing.T) {
+	pid := 0
+	t.Cleanup(func() { // when the server is closed
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); len(line) == 0 { // empty for a zombie
+			t.Errorf("the program has ended before: %v", err)
+			return
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
+	l := newKernelFixture(t, "python3")
+	o := l.run("python", "import os, subprocess\np = subprocess.Popen(['sleep', '60'], start_new_session=True)\nprint(p.pid, flush=True)\nos._exit(3)")
+	if _, err := fmt.Sscan(o.out, &pid); err != nil {
+		t.Fatalf("%+v", o)
+	}
+	l.want("python", "1 + 1", "2")
 }
 
 func TestInterpreterQueue(t *testing.T) {

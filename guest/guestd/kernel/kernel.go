@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -81,14 +82,15 @@ type Kernels struct {
 	contexts []*codeContext          // in order of creation
 	defaults map[string]*codeContext // by language
 	live     map[*process]bool
-	begun    bool // the initial contexts have been added
+	printing map[*output]bool // that is still read; guarded by mu
+	begun    bool             // the initial contexts have been added
 	closed   bool
 	work     sync.WaitGroup
 }
 
 // New returns the contexts of a sandbox. It starts no kernel.
 func New(sandbox Sandbox) *Kernels {
-	return &Kernels{sandbox: sandbox, defaults: map[string]*codeContext{}, live: map[*process]bool{}}
+	return &Kernels{sandbox: sandbox, defaults: map[string]*codeContext{}, live: map[*process]bool{}, printing: map[*output]bool{}}
 }
 
 // codeContext is a context: a language, a directory, and at most one kernel.
@@ -354,7 +356,13 @@ func (k *Kernels) Close() {
 	}
 	for _, p := range all {
 		<-p.child.Done()
-		p.out.close()
+	}
+	// What a kernel has started may print after its end.
+	k.mu.Lock()
+	outputs := slices.Collect(maps.Keys(k.printing))
+	k.mu.Unlock()
+	for _, o := range outputs {
+		o.close()
 	}
 	k.work.Wait()
 }

@@ -116,11 +116,18 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 	}
 	p.out = newOutput(printed)
 	k.mu.Lock()
-	k.live[p] = true
+	k.live[p], k.printing[p.out] = true, true
 	closed := k.closed
 	k.mu.Unlock()
-	k.work.Go(func() { p.out.pump(0) })
-	k.work.Go(func() { p.out.pump(1) })
+	k.work.Go(func() {
+		var second sync.WaitGroup
+		second.Go(func() { p.out.pump(1) })
+		p.out.pump(0)
+		second.Wait()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.printing, p.out)
+	})
 	k.work.Go(func() { p.read(out) })
 	k.work.Go(func() {
 		<-p.child.Done()
