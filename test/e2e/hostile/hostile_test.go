@@ -409,7 +409,7 @@ func (c *attackers) one() {
 			return
 		}
 		own := p.Kind == v1.Exhausted && p.Remedy != ""
-		e2b := p.Code == http.StatusTooManyRequests && strings.Contains(p.Message, "close some")
+		e2b := p.Code == http.StatusTooManyRequests && p.Message != "" && p.Remedy != ""
 		if !own && !e2b {
 			c.note(string(b))
 			return

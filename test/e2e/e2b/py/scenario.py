@@ -94,7 +94,8 @@ async def fails_async(error, awaitable):
 
 def _say(section, name, error, begun):
     line = {"section": section, "name": name, "ok": not error, "error": error, "ms": int((time.monotonic() - begun) * 1000)}
-    print(json.dumps(line), flush=True)
+    sys.stdout.write(json.dumps(line) + "\n")  # at once: there are several threads
+    sys.stdout.flush()
 
 
 def _text(err):
