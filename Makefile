@@ -28,7 +28,7 @@ KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
 TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
 	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
-	ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
+	ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_S3=$(KEPT)/versitygw ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help
@@ -44,12 +44,20 @@ packages: ## install the packages of others that tests run against engi
 	@.ci/setup test
 	@.ci/packages
 	@.ci/inngest $(KEPT)
+	@.ci/s3 $(KEPT)
 
 .PHONY: build
 build: $(BIN)/runsc programs ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
 
+# The dashboard is part of bin/engi. It changes with its sources.
+WEB := api/web/dist/app/index.html
+.PHONY: web
+web: $(WEB) ## build the dashboard, api/web/dist/app
+$(WEB): $(addprefix api/web/ui/,package.json package-lock.json index.html vite.config.ts) $(shell find api/web/ui/src api/web/ui/runtime/src api/web/ui/runtime/*.* -type f ! -name openapi.d.ts)
+	@.ci/web
+
 .PHONY: programs
-programs:
+programs: web
 	@mkdir -p $(BIN)
 	@$(BUILD) -ldflags '$(LDFLAGS)' -o $(BIN)/engi ./cmd/engi
 	@$(BUILD) -ldflags '-s -w' -o $(BIN)/ ./cmd/engi-guest ./cmd/engi-js
@@ -105,8 +113,9 @@ $(BIN)/staticcheck: tools/check/go.mod
 	@cd tools/check && go build -o $@ honnef.co/go/tools/cmd/staticcheck
 
 .PHONY: release
-release: build ## one file that carries everything, dist/engi-linux-ARCH, and packages of it for Debian, npm and Python
+release: build ## one file that carries everything, dist/engi-linux-ARCH, and packages of it for Debian, npm and Python, and of the runtime for pages
 	@.ci/setup release
+	@test -e $(WEB) || { echo 'a release has a dashboard: see above' >&2; exit 1; }
 	@mkdir -p dist
 	@rm -rf node/bundle/payload
 	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
@@ -133,4 +142,4 @@ bench-script: template ## scripts side by side with goja, Node's vm and Deno
 
 .PHONY: clean
 clean: ## remove what was built here; templates and data stay
-	@rm -rf bin dist bench node/bundle/payload
+	@rm -rf bin dist bench node/bundle/payload api/web/dist/app

@@ -20,7 +20,8 @@ type AgentSpec struct {
 	Output      json.RawMessage
 	MaxTokens   int
 	Temperature *float64
-	Effort      Effort // of reasoning; empty means the provider's
+	Effort      Effort   // of reasoning; empty means the provider's
+	Confirm     []string // names of tools whose calls wait for a decision, see [CallDecider]; * means all
 }
 
 // An Effort is how much a model reasons before it answers.
@@ -55,6 +56,7 @@ type RunSpec struct {
 	Choice       string          `json:",omitempty"` // of the tools of the first answer: auto, none, required or a name; none is for all answers; empty means auto
 	Results      []ToolResult    `json:",omitempty"` // of all Calls of the last run of Conversation; instead of Input, as is a last message with results
 	Sampling     Sampling        `json:",omitzero"`  // overrides the agent's
+	Confirm      []string        `json:",omitempty"` // beside the agent's
 	Scopes       []Scope         `json:",omitempty"` // of the caller's key, which limit the tools; empty means no limit
 	Note         json.RawMessage `json:",omitempty"` // kept with the run, for whoever began it
 	Idempotency  string          // a repeated key of the same owner returns the first run
@@ -104,6 +106,7 @@ type Run struct {
 	Text         string // the model's last message
 	Output       json.RawMessage
 	Calls        []ToolCall      // of the caller's tools; the conversation goes on with their results
+	Waiting      []ToolCall      // that somebody must decide on
 	Error        *Error          // of a failed run; for the reason filter, what the provider said
 	Note         json.RawMessage // of whoever began it
 	Steps        int
@@ -136,7 +139,7 @@ type RunUpdate struct {
 	Step   int
 	Text   string          // of text, thought and output
 	Stream Stream          // of output
-	Call   *ToolCall       // of call; of output and result, with ID and Name only
+	Call   *ToolCall       // of call and waiting; of output and result, with ID and Name only
 	Result *ToolResult     // of result
 	Object json.RawMessage // of partial
 	Run    *Run            // of done
@@ -149,6 +152,7 @@ const (
 	RunText    RunUpdateKind = "text"    // a piece of the answer
 	RunThought RunUpdateKind = "thought" // a piece of reasoning
 	RunReset   RunUpdateKind = "again"   // discard the text, thoughts and partial objects of this step: it starts over
+	RunWaiting RunUpdateKind = "waiting" // a tool call waits for somebody's decision
 	RunCall    RunUpdateKind = "call"    // a tool call begins
 	RunOutput  RunUpdateKind = "output"  // what a tool prints while it works
 	RunResult  RunUpdateKind = "result"  // a tool call has ended
@@ -184,6 +188,25 @@ type Agents interface {
 	// Cancel ends a run and waits for its end. It does nothing to a run that
 	// has ended.
 	Cancel(ctx context.Context, owner Owner, id RunID) error
+}
+
+// A CallDecision is somebody's answer to a tool call that waits for it.
+type CallDecision struct {
+	Call    string // ID
+	Allowed bool
+	Reason  string // told to the model; may be empty
+	Decider string // as [ActorOf]
+	Time    time.Time
+}
+
+// A CallDecider is [Agents] some of whose tool calls wait for a decision, as long as
+// their runs may take. Those that wait survive a restart. It is safe for concurrent
+// use.
+type CallDecider interface {
+	// Decide lets a call begin, or refuses it, in the name of [ActorOf] ctx; the model
+	// is told reason, up to 500 bytes. Once it returns, the decision outlives the
+	// process. It reports Conflict for a call that does not wait.
+	Decide(ctx context.Context, owner Owner, id RunID, call string, allow bool, reason string) error
 }
 
 // A RunDeleter is [Agents] that can delete runs. It is safe for concurrent use.

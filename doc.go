@@ -64,8 +64,10 @@
 // and gate/mask overwrites secrets in what others answer. gate/approval holds
 // requests that somebody must decide on ([Approver], [Approvals]).
 // gate/packages serves the public registries of packages to sandboxes, from a cache.
-// gate/preview proxies requests to services in sandboxes, gate/cert has the
-// server's certificates. See docs/decisions/0008-the-wall.md.
+// gate/preview proxies requests to services in sandboxes, gate/term keeps their
+// terminals, gate/ssh lets owners into sessions and sandboxes over SSH, gate/cert has
+// the server's certificates, gate/signin signs browsers in with keys. See
+// docs/decisions/0008-the-wall.md.
 //
 // Records. package store has the SQL database of a node. Each package declares
 // the storage that it needs as an interface and store implements it, one file for
@@ -75,19 +77,26 @@
 // sandbox when they need one; session/deps installs their packages, session/deno
 // runs TypeScript in them. package agent runs agents step by step and resumes them
 // after a restart: agent/llm talks to models, agent/tool has the tools,
-// agent/remote adds those of MCP servers, agent/budget limits what owners spend.
+// agent/remote adds those of MCP servers, agent/budget limits what owners spend,
+// agent/genui makes pages of what models write.
 // See docs/decisions/0009-a-loop-of-our-own.md. package library stores and
 // searches documentation and code modules. package workflow runs durable functions
 // on events and on schedules, executed by workflow/dbos or workflow/inngest.
 // package webhook sends events to other servers, as runs of such functions. package
-// operation does work that takes longer than a request.
+// operation does work that takes longer than a request. package studio keeps
+// applications that models write, with their history, and has them served from
+// sandboxes: studio/output reads what models write, studio/edit changes texts by it,
+// studio/project knows what the files import, studio/problems reads what tools complain
+// about.
 //
 // APIs. api/v1 has the wire types and api/rest the HTTP API with its OpenAPI
 // description. A route is one value, a [rest.Route]: method and path, access,
 // types, documentation, idempotency and handler. A resource is a list of routes,
 // made from the services that it needs. api/mcp serves tools to other programs'
 // agents, api/compat/e2b speaks E2B's protocol, so that its unmodified clients
-// work. What these three share is in api/httpio. package client is the Go SDK,
+// work. api/web serves the dashboard, whose pages use the HTTP API and nothing
+// else. api/uistream has the protocols that pages of sessions are streamed in. What
+// these share is in api/httpio. package client is the Go SDK,
 // which uses the wire types alone; package attack attacks a node with it.
 //
 // Assembly. package node makes a server of all this from a configuration

@@ -64,10 +64,28 @@ const (
 	EventVolumeDetached = "volume.detached"
 	EventVolumeRemoved  = "volume.removed"
 
-	EventSessionCreated    = "session.created"
-	EventSessionStarted    = "session.started"  // it has a sandbox now
-	EventSessionReleased   = "session.released" // it has none any more
-	EventSessionTerminated = "session.terminated"
+	EventSessionCreated     = "session.created"
+	EventSessionStarted     = "session.started"  // it has a sandbox now
+	EventSessionReleased    = "session.released" // it has none any more
+	EventSessionTerminated  = "session.terminated"
+	EventSessionBooting     = "session.booting"
+	EventSessionSuspended   = "session.suspended"
+	EventSessionHibernated  = "session.hibernated"
+	EventSessionResumed     = "session.resumed"
+	EventSessionAttached    = "session.attached"
+	EventSessionDetached    = "session.detached"
+	EventSessionSaved       = "session.saved"
+	EventSessionRestored    = "session.restored"
+	EventSessionSaveFailed  = "session.save_failed"
+	EventSessionGitCloned   = "session.git_cloned"
+	EventSessionGitPushed   = "session.git_pushed"
+	EventSessionGitConflict = "session.git_conflict" // it was pushed to a new branch
+	EventSessionGitFailed   = "session.git_failed"   // what should have been pushed on release was not
+
+	EventTerminalCreated  = "terminal.created"
+	EventTerminalEnded    = "terminal.ended"
+	EventTerminalShared   = "terminal.shared"
+	EventTerminalUnshared = "terminal.unshared" // the link does not open it any more
 
 	EventTemplateBuilt   = "template.built"
 	EventTemplateRemoved = "template.removed"
@@ -80,6 +98,9 @@ const (
 	EventKeyCreated = "key.created"
 	EventKeyRevoked = "key.revoked"
 
+	EventSSHKeyCreated = "ssh_key.created"
+	EventSSHKeyDeleted = "ssh_key.deleted"
+
 	EventSecretCreated = "secret.created"
 	EventSecretUpdated = "secret.updated"
 	EventSecretRemoved = "secret.removed"
@@ -90,9 +111,29 @@ const (
 	EventRunStarted  = "run.started"
 	EventRunStep     = "run.step"
 	EventRunEnded    = "run.ended"
+	EventToolWaiting = "tool.waiting" // for somebody's decision
+	EventToolDecided = "tool.decided"
 	EventToolCalled  = "tool.called"
 	EventToolResult  = "tool.result"
 	EventModelCharge = "model.charged"
+
+	EventUIActed    = "ui.acted"    // somebody did something on the page of a session
+	EventUIPatched  = "ui.patched"  // a model changed the page
+	EventUIReplaced = "ui.replaced" // a model wrote the page, or took it back to what it was
+	EventUIRestored = "ui.restored" // somebody took the page back to what it was
+	EventUIStats    = "ui.stats"
+	EventUITool     = "ui.tool"   // a tool call began or ended
+	EventUIFailed   = "ui.failed" // a line of the model did nothing, or its run failed
+	EventUIDone     = "ui.done"   // a run has answered
+
+	EventAppCreated     = "app.created"
+	EventAppState       = "app.state"    // it entered another state
+	EventAppApplying    = "app.applying" // an apply began
+	EventAppProgress    = "app.progress" // a step of an apply began, or something of it was done
+	EventAppApplied     = "app.applied"  // there is a new revision
+	EventAppApplyFailed = "app.apply_failed"
+	EventAppRolledBack  = "app.rolled_back" // the new revision has the files of an earlier one
+	EventAppRemoved     = "app.removed"
 
 	EventFunctionPrefix     = "function." // followed by the state that the run entered
 	EventFunctionStepDone   = "function.step.done"
@@ -125,11 +166,16 @@ func EventTypes() []string {
 	types = append(types, EventSandboxUpdated, EventSandboxSnapshotted, EventSnapshotCreated, EventSnapshotRemoved,
 		EventVolumeCreated, EventVolumeAttached, EventVolumeDetached, EventVolumeRemoved,
 		EventSessionCreated, EventSessionStarted, EventSessionReleased, EventSessionTerminated,
+		EventSessionBooting, EventSessionSuspended, EventSessionHibernated, EventSessionResumed, EventSessionAttached, EventSessionDetached,
+		EventTerminalCreated, EventTerminalEnded, EventTerminalShared, EventTerminalUnshared,
+		EventSessionSaved, EventSessionRestored, EventSessionSaveFailed, EventSessionGitCloned, EventSessionGitPushed, EventSessionGitConflict, EventSessionGitFailed,
 		EventTemplateBuilt, EventTemplateRemoved,
 		EventOperationStarted, EventOperationDone, EventOperationFailed, EventOperationCancelled,
-		EventKeyCreated, EventKeyRevoked, EventSecretCreated, EventSecretUpdated, EventSecretRemoved,
+		EventKeyCreated, EventKeyRevoked, EventSSHKeyCreated, EventSSHKeyDeleted, EventSecretCreated, EventSecretUpdated, EventSecretRemoved,
 		EventQuotaRefused, EventNetworkRefused,
-		EventRunStarted, EventRunStep, EventRunEnded, EventToolCalled, EventToolResult, EventModelCharge)
+		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
+		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
+		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppRemoved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

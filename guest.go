@@ -46,8 +46,26 @@ type Command struct {
 	Stdin    Stdin             // the program's standard input
 	Terminal *TerminalSize     // if not nil, run in a terminal of this size
 	Timeout  time.Duration     // kill it after this time; 0 means never
+	Builtin  Builtin           // run this instead of a program; Args are its arguments
 	Output   int64             // bytes of output to keep for later readers; 0 means the guest's default
 }
+
+// A Builtin is a program that every guest has, whatever its template. It runs as
+// the command's user. Guests without programs of their own report Unsupported.
+type Builtin string
+
+const (
+	// BuiltinSFTP serves files by SFTP over the standard streams.
+	BuiltinSFTP Builtin = "sftp"
+	// BuiltinListen takes connections to a port of the loopback, its argument, for
+	// the host; see package listen of the guest.
+	BuiltinListen Builtin = "listen"
+)
+
+// SFTPLinkFirst is a variable for [BuiltinSFTP]. If it is not empty, the client names a
+// symbolic link before its target, as the draft of SFTP has it, and not after it, as
+// OpenSSH does.
+const SFTPLinkFirst = "ENGI_SFTP_LINK_FIRST"
 
 // Stdin is a kind of standard input.
 type Stdin uint8
@@ -122,6 +140,38 @@ type Process interface {
 	// Wait waits for the end of the process. It reports Unavailable if the
 	// guest is gone.
 	Wait(ctx context.Context) (Exit, error)
+}
+
+// A TerminalProcess is a [Process] with a terminal that clients can come back to.
+// Processes of guests are; older guests report Unsupported.
+type TerminalProcess interface {
+	Process
+	// InputAt is Input that can be repeated. The first byte of data is number at
+	// of what writer, a name of at most 64 letters, digits, '-' and '_', writes
+	// to the process. What the terminal has taken before is not written again.
+	// It returns the number of the next byte, also with an error and without
+	// data, and reports Conflict if bytes are left out.
+	InputAt(ctx context.Context, writer string, at int64, data []byte) (next int64, err error)
+	// History describes the output that is kept. It reports Conflict without a
+	// terminal.
+	History(ctx context.Context) (TerminalHistory, error)
+}
+
+// A TerminalHistory describes what is kept of a terminal's output.
+type TerminalHistory struct {
+	Start, End int64          // offsets
+	Modes      []int          // private modes (CSI ? … h) that were set at Start
+	Marks      []TerminalMark // when output came, in order; may be empty
+	Sizes      []TerminalMark // sizes, in order; the first one was that at Start, the last one is the current one
+	Exit       *Exit          // nil while the process runs
+}
+
+// A TerminalMark says when the output from an offset on came, or from where on
+// the terminal had a size.
+type TerminalMark struct {
+	Offset int64
+	Time   time.Time
+	Size   TerminalSize
 }
 
 // ProcessInfo describes a process that Guest.Start started.

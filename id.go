@@ -40,6 +40,14 @@ type (
 	WebhookID string
 	// An ApprovalID names one approval for ever.
 	ApprovalID string
+	// A TerminalID names one terminal for ever.
+	TerminalID string
+	// A TerminalLinkID names one link to a terminal for ever.
+	TerminalLinkID string
+	// An SSHKeyID names one SSH key for ever.
+	SSHKeyID string
+	// An AppID names one app for ever.
+	AppID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -62,6 +70,10 @@ const (
 	operationPrefix = "opn_"
 	webhookPrefix   = "whk_"
 	approvalPrefix  = "apv_"
+	terminalPrefix  = "trm_"
+	termLinkPrefix  = "tlk_"
+	sshKeyPrefix    = "ssh_"
+	appPrefix       = "app_"
 	requestPrefix   = "req_"
 )
 
@@ -116,6 +128,29 @@ func ParseExecutionID(s string) (ExecutionID, error) { return parse[ExecutionID]
 
 // Check reports Invalid unless the ID is well-formed.
 func (id ExecutionID) Check() error { return checkID(executionPrefix, "an execution", string(id)) }
+
+// NewAppID returns a fresh, unguessable ID.
+func NewAppID() AppID { return AppID(newID(appPrefix)) }
+
+// ParseAppID is the only way in from outside. It reports Invalid.
+func ParseAppID(s string) (AppID, error) { return parse[AppID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id AppID) Check() error { return checkID(appPrefix, "an app", string(id)) }
+
+// NewTerminalID returns a fresh, unguessable ID.
+func NewTerminalID() TerminalID { return TerminalID(newID(terminalPrefix)) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id TerminalID) Check() error { return checkID(terminalPrefix, "a terminal", string(id)) }
+
+// NewTerminalLinkID returns a fresh, unguessable ID.
+func NewTerminalLinkID() TerminalLinkID { return TerminalLinkID(newID(termLinkPrefix)) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id TerminalLinkID) Check() error {
+	return checkID(termLinkPrefix, "a link to a terminal", string(id))
+}
 
 // NewRequestID returns a fresh ID.
 func NewRequestID() RequestID { return RequestID(newID(requestPrefix)) }
@@ -233,3 +268,12 @@ func ParseApprovalID(s string) (ApprovalID, error) { return parse[ApprovalID](s)
 
 // Check reports Invalid unless the ID is well-formed.
 func (id ApprovalID) Check() error { return checkID(approvalPrefix, "an approval", string(id)) }
+
+// NewSSHKeyID returns a fresh, unguessable ID.
+func NewSSHKeyID() SSHKeyID { return SSHKeyID(newID(sshKeyPrefix)) }
+
+// ParseSSHKeyID is the only way in from outside. It reports Invalid.
+func ParseSSHKeyID(s string) (SSHKeyID, error) { return parse[SSHKeyID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id SSHKeyID) Check() error { return checkID(sshKeyPrefix, "an SSH key", string(id)) }

@@ -123,8 +123,9 @@ type Library interface {
 	// fetched, Unavailable for one that does not answer, Exhausted when the
 	// owner's quota is used up.
 	Add(ctx context.Context, spec DocumentSpec) (Document, error)
-	// Documents returns the documents by package and title.
-	Documents(ctx context.Context, owner Owner) ([]Document, error)
+	// Documents returns the documents by package and title, or only those of ids. It
+	// reports Invalid for a page after one that owner does not see.
+	Documents(ctx context.Context, owner Owner, p Page, ids ...DocumentID) ([]Document, error)
 	// Refresh fetches a document again, or all of owner's if id is empty. Only
 	// the empty owner refreshes the node's.
 	Refresh(ctx context.Context, owner Owner, id DocumentID) ([]Document, error)

@@ -11,6 +11,7 @@ type SandboxSpec struct {
 	Owner       Owner
 	Template    string     // name or digest; empty means the node's default, or Snapshot's
 	Snapshot    SnapshotID // to begin as a copy of; excludes Template
+	Onto        string     // template that takes the changes of Snapshot, which is of a disk, instead of its own; empty for none
 	Size        Size       // zero fields mean the template's, then the node's
 	MinTier     Tier       // empty accepts any
 	Lifetime    Lifetime
@@ -19,6 +20,7 @@ type SandboxSpec struct {
 	Volumes     []VolumeMount
 	Network     NetworkPolicy
 	Ports       PortPolicy
+	CPUQuota    CPUQuota
 	Notes       map[string]string // see [Sandbox.Notes]
 	Idempotency string            // a repeated key of the same owner returns the first sandbox
 }
@@ -189,7 +191,7 @@ type Snapshots interface {
 	Get(ctx context.Context, owner Owner, idOrName string) (Snapshot, error)
 	// List returns the newest first; only copies of sandbox if that is not
 	// empty.
-	List(ctx context.Context, owner Owner, sandbox SandboxID) ([]Snapshot, error)
+	List(ctx context.Context, owner Owner, sandbox SandboxID, p Page) ([]Snapshot, error)
 	// Remove removes a snapshot. Its files go when nothing starts from them
 	// any more.
 	Remove(ctx context.Context, owner Owner, idOrName string) error
@@ -204,4 +206,7 @@ type Quota struct {
 	Disk      int64 // bytes of sandboxes, snapshots and volumes
 	Volumes   int
 	Snapshots int
+
+	Sessions       int // that have not ended
+	SessionsPerDay int // created in the last 24 hours
 }

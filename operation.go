@@ -74,6 +74,8 @@ type Progress struct {
 	Log   string // a line of its output; empty for a step's start
 	Done  int64  // bytes or items of the step done
 	Total int64  // 0 if unknown
+
+	Warning bool // Log is about something that has no effect
 }
 
 // Operations carries out long work. All methods see only what owner owns; the

@@ -53,6 +53,14 @@ func (s Size) Validate() error {
 	return nil
 }
 
+// A CPUQuota bounds processor time in the long run, below what a [Size] allows for a
+// while. The zero quota is no bound.
+type CPUQuota struct {
+	VCPUs  float64       // processors' worth of time
+	Window time.Duration // over which it is counted; unused time of so long may be used at once
+	Credit time.Duration // of processor time, which the sandbox begins with
+}
+
 type number interface{ ~int | ~int64 | ~float64 }
 
 // or sets *p to def if it is zero.
@@ -140,18 +148,20 @@ type Sandbox struct {
 	Created   time.Time   // UTC, as are all times in this package
 	Stopped   time.Time   // zero before
 
-	Lifetime Lifetime          // what was asked for, defaults filled in
-	Deadline time.Time         // when Lifetime.OnTimeout happens; zero unless it is running
-	Started  time.Time         // when it was last created or resumed
-	Active   time.Time         // when it was last used from outside
-	Snapshot SnapshotID        // that it began as a copy of; empty if it began from a template
-	Metadata map[string]string // the owner's own words, to find it by
-	Env      map[string]string // that every program in it gets; values may be secret, so never list them
-	Volumes  []VolumeMount
-	Network  NetworkPolicy
-	Ports    PortPolicy
-	Disk     bool              // it hibernates without its memory: resuming boots it again on its disk
-	Notes    map[string]string // what an API keeps with it; never shown to users
+	Lifetime  Lifetime          // what was asked for, defaults filled in
+	Deadline  time.Time         // when Lifetime.OnTimeout happens; zero unless it is running
+	Started   time.Time         // when it was last created or resumed
+	Active    time.Time         // when it was last used from outside
+	Snapshot  SnapshotID        // that it began as a copy of; empty if it began from a template
+	Metadata  map[string]string // the owner's own words, to find it by
+	Env       map[string]string // that every program in it gets; values may be secret, so never list them
+	Volumes   []VolumeMount
+	Network   NetworkPolicy
+	Ports     PortPolicy
+	CPUQuota  CPUQuota
+	Throttled bool              // it has used up its CPUQuota, and may use no more than that
+	Disk      bool              // it hibernates without its memory: resuming boots it again on its disk
+	Notes     map[string]string // what an API keeps with it; never shown to users
 }
 
 // An Owner is who may see and use an object. To everybody else the object does

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -18,10 +19,13 @@ type SessionSpec struct {
 	Capacity    int64             // bytes of its volume; 0 means the node's default
 	TTL         time.Duration     // unused for so long, the session ends and its volume is deleted; 0 means the node's default
 	Dormancy    time.Duration     // unused for so long, its sandbox is released; 0 means the node's default
+	MaxDuration time.Duration     // it ends then, in use or not; 0 means the node's default
+	CPUQuota    float64           // processors' worth of time in the long run; 0 means the node's default
 	Network     NetworkPolicy     // zero means the node's default for sessions
 	Metadata    map[string]string // at most 64 pairs of 256 bytes
 	Env         map[string]string
-	Idempotency string // a repeated key of the same owner returns the first session
+	Git         *GitSpec // cloned into its sandboxes; nil for none
+	Idempotency string   // a repeated key of the same owner returns the first session
 }
 
 // A SessionMode says when a session gets a sandbox.
@@ -39,7 +43,19 @@ const (
 	PersistNone     Persistence = "none"     // nothing: there is no volume
 	PersistSession  Persistence = "session"  // the files below /workspace, in the session's volume
 	PersistSnapshot Persistence = "snapshot" // everything: the sandbox is hibernated instead of stopped
+	// PersistWorkspace is like PersistSession, and the files are also copied to
+	// the node's store of workspaces whenever the sandbox is released. A session
+	// of the same owner and name begins with them, on whatever disk.
+	PersistWorkspace Persistence = "workspace"
+	// PersistOverlay is like PersistSession, and what was changed elsewhere on
+	// the disk is kept too, and put on the newest template.
+	PersistOverlay Persistence = "overlay"
 )
+
+// Persistences returns all kinds, the least first.
+func Persistences() []Persistence {
+	return []Persistence{PersistNone, PersistSession, PersistWorkspace, PersistOverlay, PersistSnapshot}
+}
 
 // A SessionState is a point in the life of a session.
 type SessionState string
@@ -58,6 +74,55 @@ func SessionStates() []SessionState {
 	return []SessionState{SessionIdle, SessionBooting, SessionRunning, SessionSuspended, SessionHibernated, SessionTerminated}
 }
 
+// nextSessionStates lists the states that may follow each state.
+var nextSessionStates = map[SessionState][]SessionState{
+	SessionIdle:       {SessionBooting, SessionTerminated},
+	SessionBooting:    {SessionRunning, SessionIdle, SessionTerminated},
+	SessionRunning:    {SessionSuspended, SessionHibernated, SessionIdle, SessionTerminated},
+	SessionSuspended:  {SessionRunning, SessionHibernated, SessionIdle, SessionTerminated},
+	SessionHibernated: {SessionRunning, SessionIdle, SessionTerminated},
+}
+
+// To returns to if that state may follow s, else Conflict.
+func (s SessionState) To(to SessionState) (SessionState, error) {
+	if !slices.Contains(nextSessionStates[s], to) {
+		return s, Errorf(Conflict, "a session that is %s cannot become %s", s, to)
+	}
+	return to, nil
+}
+
+// Event returns the type of the event that a session has become to, after s.
+func (s SessionState) Event(to SessionState) string {
+	if to == SessionRunning && s != SessionBooting {
+		return EventSessionResumed
+	}
+	return map[SessionState]string{
+		SessionIdle: EventSessionReleased, SessionBooting: EventSessionBooting, SessionRunning: EventSessionStarted, SessionSuspended: EventSessionSuspended,
+		SessionHibernated: EventSessionHibernated, SessionTerminated: EventSessionTerminated,
+	}[to]
+}
+
+// A SessionClient is attached to a session.
+type SessionClient struct {
+	Name  string    `json:"name"`
+	Via   string    `json:"via,omitempty"` // what it is connected by, like ssh; empty for one that came by [SessionLifecycle]
+	Since time.Time `json:"since"`
+}
+
+type clientKey struct{}
+
+// WithClient returns a context in which [Sessions.Enter] lists a client that is
+// connected among those attached, until its release is called.
+func WithClient(ctx context.Context, via, name string) context.Context {
+	return context.WithValue(ctx, clientKey{}, SessionClient{Name: name, Via: via})
+}
+
+// ClientOf returns who is connected in ctx; zero for nobody.
+func ClientOf(ctx context.Context) SessionClient {
+	c, _ := ctx.Value(clientKey{}).(SessionClient)
+	return c
+}
+
 // A Session is a caller's long-lived context, which outlives its sandboxes. It
 // is a value.
 type Session struct {
@@ -74,9 +139,14 @@ type Session struct {
 	Capacity    int64
 	TTL         time.Duration
 	Dormancy    time.Duration
+	MaxDuration time.Duration // after Created, when it ends in any case; 0 means never
+	CPUQuota    float64       // processors' worth of time in the long run; 0 is no bound but Size
 	Network     NetworkPolicy
 	Metadata    map[string]string
 	Env         map[string]string
+	Git         *GitSpec
+	Attached    []SessionClient // only while it is running
+	Saved       time.Time       // when its workspace was last saved; zero if it was not
 	Created     time.Time
 	Used        time.Time
 	Expires     time.Time // when it ends unless it is used before
@@ -171,9 +241,10 @@ type Sessions interface {
 	// as long as its record is kept.
 	Get(ctx context.Context, owner Owner, idOrName string) (Session, error)
 	// List returns the sessions that have not ended, newest first.
-	List(ctx context.Context, owner Owner) ([]Session, error)
+	List(ctx context.Context, owner Owner, p Page) ([]Session, error)
 	// Enter returns the guest of the session's sandbox, which it starts if
-	// there is none. The session counts as used until release is called.
+	// there is none. The session counts as used until release is called. Who
+	// [ClientOf] ctx names is attached meanwhile.
 	Enter(ctx context.Context, owner Owner, idOrName string) (g Guest, release func(), err error)
 	// RunCode runs code in the session's sandbox, one piece at a time and in
 	// the order of the calls. out, if not nil, receives output while it runs.
@@ -184,4 +255,26 @@ type Sessions interface {
 	Terminate(ctx context.Context, owner Owner, idOrName string) error
 	// Dependencies returns the state of the installation of packages.
 	Dependencies(ctx context.Context) (Dependencies, error)
+}
+
+// SessionLifecycle changes the states of sessions. Its methods see what those of
+// [Sessions] see, and return the session as it is then. Each change is an event.
+type SessionLifecycle interface {
+	// Attach resumes a session, or boots its sandbox, and notes who uses it.
+	// That keeps nothing awake. Clients that are attached already stay so.
+	Attach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
+	// Detach notes that a client has left. When it was the last one, nothing
+	// is left of a sandbox of persistence none, that of persistence overlay is
+	// released, that of persistence snapshot is hibernated and the files of persistence workspace are saved, unless it
+	// is in use; else the session stays as it is until dormancy. Clients that are
+	// connected detach by themselves, and then only files are saved.
+	Detach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
+	// Suspend pauses a session's sandbox in memory. It reports Conflict for one
+	// that is in use.
+	Suspend(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	// Hibernate writes a session's sandbox to disk, whatever its persistence.
+	// It reports Conflict for one that is in use.
+	Hibernate(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	// Resume lets a session run: it resumes its sandbox or boots one.
+	Resume(ctx context.Context, owner Owner, idOrName string) (Session, error)
 }

@@ -19,6 +19,7 @@ type Template struct {
 	WorkDir   string // absolute; programs start there
 	Shell     string // absolute
 	Ports     []int  // that its services listen on
+	Private   bool   // previews of its sandboxes need the owner's key or link, whatever a sandbox was created with
 	Size      Size   // defaults for sandboxes of this template
 	Languages map[Language]Interpreter
 	Built     time.Time

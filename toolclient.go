@@ -37,11 +37,12 @@ type ToolClients interface {
 	Touch(ctx context.Context, id string, at time.Time) error
 	// Delete forgets a session of a key; none is no error.
 	Delete(ctx context.Context, key, id string) error
-	// PutRequest records a request and forgets all of its session but the last
-	// limit.
+	// PutRequest records a request and forgets all of its session's key but the
+	// last limit.
 	PutRequest(ctx context.Context, r ToolRequest, limit int) error
-	// AddAnswer records an answer to a request; none is no error.
-	AddAnswer(ctx context.Context, client, stream string, answer []byte) error
+	// AddAnswer records an answer to a request, unless all of its answers together
+	// would have more than about limit bytes. No such request is no error.
+	AddAnswer(ctx context.Context, client, stream string, answer []byte, limit int) error
 	// Request returns a request.
 	Request(ctx context.Context, client, stream string) (ToolRequest, error)
 }

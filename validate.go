@@ -107,6 +107,10 @@ func (s SandboxSpec) Faults(b Bounds) (f Faults) {
 	if s.Template != "" && s.Snapshot != "" {
 		f.Addf("snapshot", "there is a template already; send one of them")
 	}
+	f.template(s.Onto)
+	if s.Onto != "" && s.Snapshot == "" {
+		f.Addf("onto", "there is no snapshot")
+	}
 	f.size(s.Size, b.Limits.Size)
 	f.tier(s.MinTier)
 	f.lifetime(s.Lifetime, b.Lifetime)
@@ -115,6 +119,9 @@ func (s SandboxSpec) Faults(b Bounds) (f Faults) {
 	f.volumes("volumes", s.Volumes)
 	f.Network("network", s.Network)
 	f.Host("ports.host", s.Ports.Host)
+	if q := s.CPUQuota; q.VCPUs < 0 || q.Window < 0 || (q.VCPUs > 0) != (q.Window > 0) {
+		f.Addf("cpu_quota", "%v processors in %v", q.VCPUs, q.Window)
+	}
 	f.notes(s.Notes)
 	f.Key("header.Idempotency-Key", s.Idempotency)
 	return f

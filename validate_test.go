@@ -114,6 +114,8 @@ func TestSandboxSpecFaults(t *testing.T) {
 		field, text string
 	}{
 		"two origins":     {engi.SandboxSpec{Template: "a", Snapshot: "b"}, "snapshot", "template"},
+		"onto nothing":    {engi.SandboxSpec{Onto: "a"}, "onto", "snapshot"},
+		"quota":           {engi.SandboxSpec{CPUQuota: engi.CPUQuota{VCPUs: 1}}, "cpu_quota", "processors"},
 		"pairs":           {engi.SandboxSpec{Metadata: many}, "metadata", "65"},
 		"pair's key":      {engi.SandboxSpec{Metadata: map[string]string{strings.Repeat("x", 300): ""}}, "metadata", "256"},
 		"pair's text":     {engi.SandboxSpec{Metadata: map[string]string{"a": "\xff"}}, "metadata", "UTF-8"},

@@ -39,7 +39,7 @@ type Volumes interface {
 	// Get returns a volume by ID or name.
 	Get(ctx context.Context, owner Owner, idOrName string) (Volume, error)
 	// List returns volumes by name.
-	List(ctx context.Context, owner Owner) ([]Volume, error)
+	List(ctx context.Context, owner Owner, p Page) ([]Volume, error)
 	// Remove deletes a volume and its content; Conflict while a sandbox has
 	// it mounted.
 	Remove(ctx context.Context, owner Owner, idOrName string) error
@@ -66,4 +66,12 @@ type VolumeFiles interface {
 type FileAttr struct {
 	Mode     *fs.FileMode // permission bits
 	UID, GID *int
+}
+
+// VolumeUnpacker is implemented by [VolumeFiles] that can be filled at once.
+type VolumeUnpacker interface {
+	// Unpack extracts a tar stream of directories, regular files and symbolic
+	// links, with their owners, permissions and times, in place of what is
+	// there. When it returns, all of it is on disk.
+	Unpack(ctx context.Context, r io.Reader) error
 }

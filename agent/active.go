@@ -20,6 +20,7 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	recorded chan struct{} // closed once the record is in the store
 	done     chan struct{} // closed when the goroutine has finished
+	released bool          // see release; guarded by runner.mu
 
 	// Owned by the goroutine; callTools shares them with the calls, under a
 	// lock of its own.
@@ -29,6 +30,10 @@ type activeRun struct {
 	deps     any      // of tools
 	missing  []string // servers whose tools cannot be had
 	resumed  bool
+	confirm  func(tool string) bool // its calls wait for a decision
+
+	mu    sync.Mutex
+	asked map[string]*question // of this step, by call; guarded by mu
 
 	emitMu sync.Mutex
 	events *outputlog.Log // one line of JSON per event
@@ -109,6 +114,7 @@ func (a *activeRun) run() {
 		}
 	}
 	a.rec.Ended = time.Now().UTC()
+	a.rec.Waiting, a.rec.Decided = nil, nil
 	ended := a.rec.Run
 	a.rec.Seq = a.events.Len() + 1 // the end event comes after it
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
@@ -121,7 +127,21 @@ func (a *activeRun) run() {
 	if a.runner.opt.OnEnd != nil {
 		a.runner.opt.OnEnd(ctx, ended)
 	}
+	a.release() // whoever sees the end may go on
 	a.emit(engi.RunUpdate{Kind: engi.RunEnd})
+}
+
+// release lets other runs have the conversation and the slot of this one. It may be
+// repeated.
+func (a *activeRun) release() {
+	a.runner.mu.Lock()
+	defer a.runner.mu.Unlock()
+	if a.released {
+		return
+	}
+	a.released = true
+	delete(a.runner.conversations, a.rec.Conversation)
+	a.runner.slots.Give(a.rec.Owner, 1)
 }
 
 // finish closes the event stream: with an error if the run is to be resumed.
@@ -131,10 +151,9 @@ func (a *activeRun) finish() {
 	} else {
 		a.events.End()
 	}
+	a.release()
 	a.runner.mu.Lock()
-	delete(a.runner.conversations, a.rec.Conversation)
 	delete(a.runner.active, a.rec.ID)
-	a.runner.slots.Give(a.rec.Owner, 1)
 	a.runner.mu.Unlock()
 	close(a.done)
 	a.events.Close()

@@ -32,6 +32,8 @@ type Record struct {
 	Spec        engi.RunSpec // without Messages, Images and Context, which are in the stored messages
 	Fingerprint string       // of the request, to tell a retry from a reused idempotency key
 	Seq         int64        // of the last event emitted before the record was stored
+
+	Decided []engi.CallDecision // on calls of the current step
 }
 
 // A Store stores runs durably. It is safe for concurrent use.
@@ -180,6 +182,9 @@ func (r *Runner) addAgent(a engi.AgentSpec) (err error) {
 			}
 			return engi.Errorf(engi.Invalid, "agent %s: there is no tool %.80s", a.Name, name).WithRemedy("use some of %v, or *", known)
 		}
+	}
+	if err := checkConfirm(a.Confirm); err != nil {
+		return engi.Errorf(engi.Invalid, "agent %s: %w", a.Name, err)
 	}
 	if a.Output != nil {
 		if r.schemas[a.Name], err = llm.ParseSchema(a.Output); err != nil {
@@ -331,6 +336,9 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 		}
 	}
 	if err := checkTools(spec); err != nil {
+		return rec, nil, err
+	}
+	if err := checkConfirm(spec.Confirm); err != nil {
 		return rec, nil, err
 	}
 	if err := checkMessages(spec.Messages); err != nil {

@@ -47,6 +47,9 @@ func (a *activeRun) loop(ctx context.Context) error {
 		// Asking for it apart would cost a call more.
 		system += "\n\nWhen the work is done, give the final answer as JSON that conforms to this schema, and nothing else:\n" + string(schema.JSON())
 	}
+	if a.confirm, err = a.confirms(spec, tools); err != nil {
+		return err
+	}
 	theirs := a.rec.Spec.Tools
 	tools = slices.DeleteFunc(tools, func(t tool.Tool) bool { return isNamed(theirs, t.Name) })
 	s := a.rec.Spec.Sampling
@@ -265,6 +268,9 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 			}
 		}
 	}
+	if len(all) == 1 && all[0].Name == "read_result" && !wants("read_result") {
+		all = nil // there are no results to read
+	}
 	// Providers cache the beginning of a request: the order must not change.
 	slices.SortFunc(all, func(spec, b tool.Tool) int { return strings.Compare(spec.Name, b.Name) })
 	return all, release, nil
@@ -335,15 +341,19 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 			return err
 		}
 	}
+	made := slices.DeleteFunc(slices.Clone(calls[:min(len(calls), maxPerStep)]), func(c engi.ToolCall) bool {
+		return !slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == c.Name })
+	})
+	if err := a.ask(ctx, made); err != nil {
+		return err
+	}
 	var mu sync.Mutex // guards a.messages, a.rec, a.saved and first
 	var first error
 	slots := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			r, err := a.callTool(ctx, tools, c, i, resumed)
+			r, err := a.decideAndCall(ctx, tools, c, i, resumed, &mu, slots)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -361,7 +371,24 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 		})
 	}
 	wg.Wait()
+	a.rec.Decided = nil
 	return first
+}
+
+// decideAndCall makes a call once somebody has allowed it, if that is needed, and
+// there is a slot. lock guards the record.
+func (a *activeRun) decideAndCall(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool, lock *sync.Mutex, slots chan struct{}) (engi.ToolResult, error) {
+	d, now, err := a.decide(ctx, lock, c)
+	switch {
+	case err != nil:
+		return engi.ToolResult{}, err
+	case !d.Allowed:
+		r := refusal(d)
+		return engi.ToolResult{Call: c.ID, Name: c.Name, Text: r.Text, Failed: true}, nil
+	}
+	slots <- struct{}{}
+	defer func() { <-slots }()
+	return a.callTool(ctx, tools, c, i, resumed && !now)
 }
 
 // callTool makes the i-th call of an answer. What goes wrong with it is a

@@ -53,6 +53,12 @@ func (c *Client) CancelRun(ctx context.Context, id string) error {
 	return c.remove(ctx, runs+segment(id))
 }
 
+// DecideCall lets a tool call of a run begin, or refuses it. The key needs the scope
+// approvals.
+func (c *Client) DecideCall(ctx context.Context, run, id string, d v1.CallDecision) error {
+	return c.act(ctx, &call{method: http.MethodPost, path: runs + segment(run) + "/calls" + segment(id) + "/decision", body: encode(d), once: true})
+}
+
 // WatchRun yields what happens in a run after an offset; the last event has
 // the run as it ended. It comes back to a broken stream where it left off.
 func (c *Client) WatchRun(ctx context.Context, id string, after int64) iter.Seq2[v1.AgentUpdate, error] {

@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"math"
 	"net/http"
 	"net/url"
@@ -285,6 +287,50 @@ func (c *Client) act(ctx context.Context, q *call) error {
 // get reads what is at a path as a T.
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
 	return ask[T](ctx, c, &call{method: http.MethodGet, path: path, query: query})
+}
+
+// pages yields the objects at a path, page by page.
+func pages[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		query := maps.Clone(query)
+		if query == nil {
+			query = url.Values{}
+		}
+		for {
+			page, err := get[v1.List[T]](ctx, c, path, query)
+			if err != nil {
+				yield(*new(T), err)
+				return
+			}
+			for _, x := range page.Items {
+				if !yield(x, nil) {
+					return
+				}
+			}
+			if page.NextCursor == "" {
+				return
+			}
+			query.Set("cursor", page.NextCursor)
+		}
+	}
+}
+
+// all reads the objects at a path whose list has pages only if they are asked for, so
+// that no answer is too large.
+func all[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
+	query = maps.Clone(query)
+	if query == nil {
+		query = url.Values{}
+	}
+	query.Set("limit", page)
+	list := []T{}
+	for x, err := range pages[T](ctx, c, path, query) {
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, x)
+	}
+	return list, nil
 }
 
 // list reads the objects at a path.

@@ -109,6 +109,23 @@ func ExampleClient_RunMessages() {
 	// assistant
 }
 
+func ExampleClient_DecideCall() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	x := must(c.StartRun(ctx, "echo", v1.RunRequest{Input: "wait", Confirm: []string{"*"}}))
+	for e := range c.WatchRun(ctx, x.ID, 0) {
+		if e.Type == "waiting" {
+			fmt.Println(e.Call.Name, e.Call.Arguments)
+			if err := c.DecideCall(ctx, x.ID, e.Call.ID, v1.CallDecision{Allow: new(true)}); err != nil {
+				log.Fatal(err)
+			}
+			break
+		}
+	}
+	// Output: execute_code {"language":"bash","code":"echo hi"}
+}
+
 func ExampleClient_CancelRun() {
 	c, stop := connect()
 	defer stop()

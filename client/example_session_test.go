@@ -101,6 +101,100 @@ func ExampleClient_ReleaseSession() {
 	// Output: idle true
 }
 
+func ExampleClient_AttachSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
+	s, err := c.AttachSession(ctx, "one", "laptop") // boots its sandbox, or resumes it
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(s.State, s.Attached[0].Client)
+	// Output: running laptop
+}
+
+func ExampleClient_DetachSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
+	must(c.AttachSession(ctx, "one", "laptop"))
+	s, err := c.DetachSession(ctx, "one", "laptop") // what runs goes on
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(s.State, len(s.Attached))
+	// Output: running 0
+}
+
+func ExampleClient_SuspendSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
+	must(c.ResumeSession(ctx, "one"))
+	s, err := c.SuspendSession(ctx, "one") // in memory
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(s.State)
+	// Output: suspended
+}
+
+func ExampleClient_HibernateSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
+	must(c.ResumeSession(ctx, "one"))
+	s, err := c.HibernateSession(ctx, "one") // on disk
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(s.State)
+	// Output: hibernated
+}
+
+func ExampleClient_ResumeSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "one"}))
+	s, err := c.ResumeSession(ctx, "one")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(s.State)
+	// Output: running
+}
+
+func ExampleClient_SaveSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "notebook", Persistence: "workspace"}))
+	x, err := c.SaveSession(ctx, "notebook")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(x.Files, x.Bytes)
+	// Output: 3 2KiB
+}
+
+func ExampleClient_PushSession() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateSession(ctx, v1.SessionRequest{Name: "fix", Git: &v1.Git{URL: "https://github.com/owner/repository.git", Secret: "github", Push: &v1.GitPush{}}}))
+	x, err := c.PushSession(ctx, "fix", v1.GitPush{Author: "Ann <ann@example.com>", Message: "Fix the login"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(x.Branch, x.Conflict)
+	// Output: engi/fix false
+}
+
 func ExampleClient_TerminateSession() {
 	c, stop := connect()
 	defer stop()

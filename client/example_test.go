@@ -8,6 +8,7 @@ import (
 	"log"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/api/apitest"
@@ -342,6 +343,21 @@ func ExampleClient_Node() {
 	// Output: v1 memory [python javascript typescript go bash]
 }
 
+func ExampleClient_Examine() {
+	c, stop := connect()
+	defer stop()
+	checks, err := c.Examine(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, x := range checks {
+		if !x.OK {
+			fmt.Printf("%s: %s (%s)\n", x.Name, x.Detail, x.Fix)
+		}
+	}
+	// Output: memory limits: this fake has none (use a real machine)
+}
+
 func ExampleClient_Ready() {
 	c, stop := connect()
 	defer stop()
@@ -378,6 +394,18 @@ func ExampleClient_Keys() {
 	// "bob" admin=false
 	// "ann" admin=false
 	// "" admin=true
+}
+
+func ExampleClient_DashboardLink() {
+	c, stop := connect()
+	defer stop()
+	l, err := c.DashboardLink(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	path, code, _ := strings.Cut(l.Path, "?code=")
+	fmt.Println(path, len(code), l.ExpiresAt.After(time.Now()))
+	// Output: /dashboard/sign-in 52 true
 }
 
 func ExampleClient_RevokeKey() {

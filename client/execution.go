@@ -85,25 +85,7 @@ func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
 // Executions yields the runs in a state (v1.Running …), of all states if it
 // is empty, newest first.
 func (c *Client) Executions(ctx context.Context, state string) iter.Seq2[v1.ExecutionSummary, error] {
-	return func(yield func(v1.ExecutionSummary, error) bool) {
-		query := set("state", state)
-		for {
-			page, err := get[v1.List[v1.ExecutionSummary]](ctx, c, executions, query)
-			if err != nil {
-				yield(v1.ExecutionSummary{}, err)
-				return
-			}
-			for _, x := range page.Items {
-				if !yield(x, nil) {
-					return
-				}
-			}
-			if page.NextCursor == "" {
-				return
-			}
-			query.Set("cursor", page.NextCursor)
-		}
-	}
+	return pages[v1.ExecutionSummary](ctx, c, executions, set("state", state))
 }
 
 // Cancel ends a run with cause cancelled. Ending it twice is no error.

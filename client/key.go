@@ -10,7 +10,7 @@ const keys = "/v1/keys"
 
 // Keys returns the caller's keys, or everybody's to an admin, newest first.
 func (c *Client) Keys(ctx context.Context) ([]v1.Key, error) {
-	return list[v1.Key](ctx, c, keys, nil)
+	return all[v1.Key](ctx, c, keys, nil)
 }
 
 // CreateKey makes a key. Its secret is in the answer and will never be seen

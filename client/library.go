@@ -18,7 +18,7 @@ func (c *Client) AddDocument(ctx context.Context, q v1.DocumentRequest) (v1.Docu
 // Documents returns the caller's documents and the node's, by package and
 // title.
 func (c *Client) Documents(ctx context.Context) ([]v1.Document, error) {
-	return list[v1.Document](ctx, c, documents, nil)
+	return all[v1.Document](ctx, c, documents, nil)
 }
 
 // Document returns what is known of a document.

@@ -13,6 +13,12 @@ func (c *Client) Node(ctx context.Context) (v1.Node, error) {
 	return get[v1.Node](ctx, c, "/v1/node", nil)
 }
 
+// Examine has the server check its machine, without booting anything. It needs an
+// admin key.
+func (c *Client) Examine(ctx context.Context) ([]v1.Check, error) {
+	return list[v1.Check](ctx, c, "/v1/doctor", nil)
+}
+
 // Pools returns the warm pools.
 func (c *Client) Pools(ctx context.Context) ([]v1.Pool, error) {
 	return list[v1.Pool](ctx, c, "/v1/pools", nil)

@@ -39,24 +39,7 @@ func (c *Client) FindSandboxes(ctx context.Context, f SandboxFilter) iter.Seq2[v
 	for k, v := range f.Metadata {
 		query.Add("metadata", k+"="+v)
 	}
-	return func(yield func(v1.Sandbox, error) bool) {
-		for {
-			list, err := get[v1.List[v1.Sandbox]](ctx, c, sandboxes, query)
-			if err != nil {
-				yield(v1.Sandbox{}, err)
-				return
-			}
-			for _, x := range list.Items {
-				if !yield(x, nil) {
-					return
-				}
-			}
-			if list.NextCursor == "" {
-				return
-			}
-			query.Set("cursor", list.NextCursor)
-		}
-	}
+	return pages[v1.Sandbox](ctx, c, sandboxes, query)
 }
 
 // moment is t as a parameter; the zero time is left out.

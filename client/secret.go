@@ -16,7 +16,7 @@ func (c *Client) CreateSecret(ctx context.Context, q v1.SecretRequest) (v1.Secre
 
 // Secrets returns all by name, without their values.
 func (c *Client) Secrets(ctx context.Context) ([]v1.Secret, error) {
-	return list[v1.Secret](ctx, c, secrets, nil)
+	return all[v1.Secret](ctx, c, secrets, nil)
 }
 
 // Secret returns one by ID or name, without its value.

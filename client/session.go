@@ -17,7 +17,7 @@ func (c *Client) CreateSession(ctx context.Context, q v1.SessionRequest) (v1.Ses
 
 // Sessions returns the sessions that are not over, newest first.
 func (c *Client) Sessions(ctx context.Context) ([]v1.Session, error) {
-	return list[v1.Session](ctx, c, sessions, nil)
+	return all[v1.Session](ctx, c, sessions, nil)
 }
 
 // Session returns one session by ID or name.
@@ -33,6 +33,42 @@ func (c *Client) TerminateSession(ctx context.Context, idOrName string) error {
 // ReleaseSession lets a session's sandbox go; its volume stays.
 func (c *Client) ReleaseSession(ctx context.Context, idOrName string) (v1.Session, error) {
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/release", nil)
+}
+
+// AttachSession resumes a session and notes that a client is there; an empty name
+// is the default one.
+func (c *Client) AttachSession(ctx context.Context, idOrName, client string) (v1.Session, error) {
+	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/attach", v1.AttachRequest{Client: client})
+}
+
+// DetachSession notes that a client has left a session.
+func (c *Client) DetachSession(ctx context.Context, idOrName, client string) (v1.Session, error) {
+	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/detach", v1.AttachRequest{Client: client})
+}
+
+// SuspendSession pauses a session's sandbox in memory.
+func (c *Client) SuspendSession(ctx context.Context, idOrName string) (v1.Session, error) {
+	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/suspend", nil)
+}
+
+// HibernateSession writes a session's sandbox to disk.
+func (c *Client) HibernateSession(ctx context.Context, idOrName string) (v1.Session, error) {
+	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/hibernate", nil)
+}
+
+// ResumeSession lets a session run.
+func (c *Client) ResumeSession(ctx context.Context, idOrName string) (v1.Session, error) {
+	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/resume", nil)
+}
+
+// SaveSession copies a session's files to the node's store of workspaces.
+func (c *Client) SaveSession(ctx context.Context, idOrName string) (v1.WorkspaceCopy, error) {
+	return send[v1.WorkspaceCopy](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/save", nil)
+}
+
+// PushSession commits what changed in a session's repository and pushes it.
+func (c *Client) PushSession(ctx context.Context, idOrName string, q v1.GitPush) (v1.GitPushed, error) {
+	return send[v1.GitPushed](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/git/push", q)
 }
 
 // RunCode runs code in a session and returns its answer. Code that fails is an

@@ -16,7 +16,7 @@ func (c *Client) SnapshotSandbox(ctx context.Context, id string, q v1.SnapshotRe
 
 // Snapshots returns the newest first; of one sandbox if that is not empty.
 func (c *Client) Snapshots(ctx context.Context, sandbox string) ([]v1.Snapshot, error) {
-	return list[v1.Snapshot](ctx, c, snapshots, set("sandbox", sandbox))
+	return all[v1.Snapshot](ctx, c, snapshots, set("sandbox", sandbox))
 }
 
 // Snapshot returns one by ID or name.

@@ -15,7 +15,7 @@ func (c *Client) CreateVolume(ctx context.Context, q v1.VolumeRequest) (v1.Volum
 
 // Volumes returns all by name.
 func (c *Client) Volumes(ctx context.Context) ([]v1.Volume, error) {
-	return list[v1.Volume](ctx, c, volumes, nil)
+	return all[v1.Volume](ctx, c, volumes, nil)
 }
 
 // Volume returns one by ID or name.

@@ -16,7 +16,7 @@ func (c *Client) CreateWebhook(ctx context.Context, q v1.WebhookRequest) (v1.Web
 
 // Webhooks returns webhooks, the oldest first.
 func (c *Client) Webhooks(ctx context.Context) ([]v1.Webhook, error) {
-	return list[v1.Webhook](ctx, c, webhookPath, nil)
+	return all[v1.Webhook](ctx, c, webhookPath, nil)
 }
 
 // Webhook returns one webhook.

@@ -208,6 +208,9 @@ func (j *job) account(tmpl *engi.Template) error {
 	for k, v := range j.def.Env {
 		tmpl.Env[k] = v
 	}
+	if err := j.def.ExpandRemote(tmpl.Env); err != nil {
+		return err
+	}
 	if tmpl.Ports = j.def.Ports; tmpl.Ports == nil {
 		tmpl.Ports = j.image.ports
 	}

@@ -44,6 +44,7 @@ type image struct {
 	user    string // name or number, as in OCI images
 	workDir string
 	ports   []int
+	private bool
 
 	start, ready string
 	kernels      []string
@@ -99,6 +100,11 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	def, err := recipe.Parse(name, text)
 	if err != nil {
 		return tmpl, err
+	}
+	for _, w := range def.Warnings {
+		if progress != nil {
+			progress(engi.Progress{Step: 1, Name: "read the definition", Log: w, Warning: true})
+		}
 	}
 	if len(def.Steps) > 0 {
 		if tmpl, err = t.buildDefined(ctx, name, def, progress, above); err != nil {
@@ -287,6 +293,7 @@ func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src so
 	if tmpl.Kernels = def.Kernels; tmpl.Kernels == nil {
 		tmpl.Kernels = src.image.kernels
 	}
+	tmpl.Private = def.Private || src.image.private
 	if err := w.flatten(ctx); err != nil {
 		return engi.Template{}, err
 	}
@@ -358,6 +365,9 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 				if c, err = j.installCommand(); err != nil {
 					return err
 				}
+			}
+			if c.Own {
+				c.User, c.Dir = tmpl.User, tmpl.WorkDir
 			}
 			return sb.run(ctx, i+1, c)
 		}})

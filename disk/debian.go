@@ -23,6 +23,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
+	"github.com/engi-dev/engi/priority"
 )
 
 // A distribution can be built by mmdebstrap.
@@ -228,7 +229,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 		// remain, however it dies.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 		cmd.Stdout = cmd.Stderr
-		if err := cmd.Start(); err != nil {
+		if err := priority.Start(cmd); err != nil {
 			return engi.Errorf(engi.Internal, "start mmdebstrap: %v", err)
 		}
 	} else {
@@ -238,7 +239,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 		if err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
-		if err := cmd.Start(); err != nil {
+		if err := priority.Start(cmd); err != nil {
 			return engi.Errorf(engi.Internal, "start mmdebstrap: %v", err)
 		}
 		_, unpackErr = j.tree.Extract(ctx, bufio.NewReaderSize(out, 1<<20), tree.ExtractOptions{Budget: j.room.budget()})

@@ -64,6 +64,7 @@ type buildEntry struct {
 	WorkDir   string                             `json:"work_dir"`
 	Shell     string                             `json:"shell"`
 	Ports     []int                              `json:"ports,omitempty"`
+	Private   bool                               `json:"private,omitempty"`
 	Size      sizeEntry                          `json:"size"`
 	Languages map[engi.Language]interpreterEntry `json:"languages"`
 	Mounts    []mountEntry                       `json:"mounts,omitempty"`
@@ -102,7 +103,7 @@ func entryOf(t engi.Template, inputs []string) buildEntry {
 		Digest: t.Digest, Env: t.Env, User: t.User, UID: t.UID, GID: t.GID, Home: t.Home,
 		WorkDir: t.WorkDir, Shell: t.Shell, Ports: t.Ports, Size: sizeEntry(t.Size),
 		Languages: map[engi.Language]interpreterEntry{}, Built: t.Built, Bytes: t.Bytes, Inputs: inputs,
-		Start: t.Start, Ready: t.Ready, Kernels: t.Kernels,
+		Start: t.Start, Ready: t.Ready, Kernels: t.Kernels, Private: t.Private,
 	}
 	for lang, i := range t.Languages {
 		e.Languages[lang] = interpreterEntry(i)
@@ -118,7 +119,7 @@ func (e buildEntry) template(root string) engi.Template {
 		Digest: e.Digest, Root: root, Env: e.Env, User: e.User, UID: e.UID, GID: e.GID, Home: e.Home,
 		WorkDir: e.WorkDir, Shell: e.Shell, Ports: e.Ports, Size: engi.Size(e.Size),
 		Languages: map[engi.Language]engi.Interpreter{}, Built: e.Built, Bytes: e.Bytes,
-		Start: e.Start, Ready: e.Ready, Kernels: e.Kernels,
+		Start: e.Start, Ready: e.Ready, Kernels: e.Kernels, Private: e.Private,
 	}
 	for lang, i := range e.Languages {
 		t.Languages[lang] = engi.Interpreter(i)

@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/disk/tree"
+	"github.com/engi-dev/engi/priority"
 )
 
 const (
@@ -92,7 +93,10 @@ func (j *job) downloadWithGo(ctx context.Context, program, version string) (stri
 	var out bytes.Buffer
 	lines := &lineWriter{to: j.report.log}
 	cmd.Stdout, cmd.Stderr = &out, writerFunc(lines.write)
-	err := cmd.Run()
+	err := priority.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	lines.flush()
 	if ctx.Err() != nil {
 		return "", engi.Errorf(engi.Expired, "%v", context.Cause(ctx))

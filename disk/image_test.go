@@ -145,6 +145,66 @@ func (r *testRegistry) push(t *testing.T, ref string, img v1.Image) {
 	}
 }
 
+// TestDevcontainer builds one on an image of a registry, and one on what this node has
+// instead of an image.
+func TestDevcontainer(t *testing.T) {
+	r := newRegistry(t)
+	r.push(t, "team/app:1", imageOf(t, v1.Config{Env: []string{"PATH=/opt/bin:/bin", "GONE=1"}, User: "daemon"}, tinyRoot(t), tarOf(t, file("usr/bin/apt-get", ""))))
+	var ran []engi.Command
+	w := &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+		ran = append(ran, c)
+		return engi.Exit{Cause: engi.CauseExited}
+	}}
+	d := openTemplates(t, Options{Runner: w, Aliases: map[string]string{"example.com/base": "low"}}, map[string][]byte{"root.tar": tinyRoot(t)})
+	var warnings []string
+	tmpl, err := d.Build(t.Context(), "mine", []byte(`{
+		"image": "`+r.host+`/team/app:1", // pulled
+		"features": {"ghcr.io/devcontainers/features/git:1": {}},
+		"forwardPorts": [3000],
+		"remoteUser": "dev",
+		"containerEnv": {"A": "b"},
+		"remoteEnv": {"PATH": "${containerEnv:PATH}:/home/dev/bin", "GONE": null},
+		"postCreateCommand": "echo created",
+		"onCreateCommand": ["echo", "first"],
+		"postStartCommand": "serve",
+		"mystery": 1,
+	}`), func(e engi.Progress) {
+		if e.Warning {
+			warnings = append(warnings, e.Log)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(warnings, []string{`line 11: unknown property "mystery"`}) {
+		t.Errorf("warnings %q", warnings)
+	}
+	if tmpl.User != "dev" || tmpl.WorkDir != "/workspaces/mine" || tmpl.Start != "serve" || !slices.Equal(tmpl.Ports, []int{3000}) ||
+		tmpl.Env["PATH"] != "/opt/bin:/bin:/home/dev/bin" || tmpl.Env["A"] != "b" || tmpl.Env["GONE"] != "" {
+		t.Errorf("got %+v", tmpl)
+	}
+	var got []string
+	for _, c := range ran {
+		got = append(got, c.User+" "+c.Dir+" "+c.Args[2])
+		if c.Env["PATH"] != tmpl.Env["PATH"] || c.Env["A"] != "b" {
+			t.Errorf("%s has %q", c.Args[2], c.Env)
+		}
+	}
+	want := []string{"dev /workspaces/mine 'echo' 'first'", "dev /workspaces/mine echo created"}
+	if len(got) != 3 || !strings.HasPrefix(got[0], "root / apt-get update") || !slices.Equal(got[1:], want) {
+		t.Errorf("it ran %q, want the packages and %q", got, want)
+	}
+
+	// Without a user of its own, it is that of the image.
+	if tmpl := build(t, d, "own", `{"image": "`+r.host+`/team/app:1", "postCreateCommand": "true"}`); tmpl.User != "daemon" || ran[len(ran)-1].User != "daemon" {
+		t.Errorf("user %s, of the command %s", tmpl.User, ran[len(ran)-1].User)
+	}
+	build(t, d, "low", "base: tar:root.tar\nenv: {LOW: yes}\n")
+	if tmpl := build(t, d, "other", `{"image": "example.com/base:2"}`); tmpl.Env["LOW"] != "yes" {
+		t.Errorf("got %+v", tmpl)
+	}
+}
+
 func TestImagesAreFlattened(t *testing.T) {
 	r := newRegistry(t)
 	r.push(t, "team/app:1", imageOf(t, v1.Config{

@@ -52,6 +52,8 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 		return t.templateSource(ctx, rest, progress, above)
 	case "tar":
 		return t.tarSource(rest)
+	case "image":
+		return t.usualImage(ctx, def, rest, progress, above)
 	case "oci":
 		return t.imageSource(ctx, rest, "", engi.RegistryLogin{})
 	case "oci-archive", "docker-archive":
@@ -61,6 +63,21 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 		return t.debianSource(def, kind, rest)
 	}
 	return t.imageSource(ctx, base, "", engi.RegistryLogin{})
+}
+
+// usualImage returns an image, or what this node has instead: a template, or a suite
+// that it can build.
+func (t *Templates) usualImage(ctx context.Context, def recipe.Definition, ref string, progress func(engi.Progress), above []string) (source, error) {
+	if name, ok := t.alias(ref); ok {
+		return t.templateSource(ctx, name, progress, above)
+	}
+	if suite, ok := officialSuite(ref); ok {
+		distro, release, _ := strings.Cut(suite, ":")
+		if src, err := t.debianSource(def, distro, release); err == nil || engi.KindOf(err) != engi.Unsupported {
+			return src, err
+		}
+	}
+	return t.imageSource(ctx, ref, "", engi.RegistryLogin{})
 }
 
 // templateSource returns another template, which it builds if needed.
@@ -78,7 +95,7 @@ func (t *Templates) templateSource(ctx context.Context, name string, progress fu
 		step:   "start from template " + name,
 		base:   base.Digest,
 		image: image{
-			env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports,
+			env: base.Env, user: base.User, workDir: base.WorkDir, ports: base.Ports, private: base.Private,
 			start: base.Start, ready: base.Ready, kernels: base.Kernels,
 		},
 		unpack: func(context.Context, *job) error { return nil },

@@ -589,6 +589,7 @@ func (t *Templates) complete(ctx context.Context, s *stepBuild, state stepState,
 	if def.Ports == nil {
 		def.Ports = s.base.Ports
 	}
+	def.Private = def.Private || s.base.Private
 	if def.Shell == "" && len(s.def.Steps) == 0 {
 		def.Shell = s.base.Shell
 	}
@@ -607,7 +608,7 @@ func (t *Templates) complete(ctx context.Context, s *stepBuild, state stepState,
 		defer t.discard(copied)
 	}
 	j := &job{t: t, def: def, src: src, inputs: inputs, dir: copied.dir, tree: copied.tree, report: rep, image: &image{}}
-	tmpl := engi.Template{Digest: digest, Size: def.Size, Start: def.Start, Ready: def.Ready, Kernels: def.Kernels}
+	tmpl := engi.Template{Digest: digest, Size: def.Size, Start: def.Start, Ready: def.Ready, Kernels: def.Kernels, Private: def.Private}
 	if err := j.finish(ctx, &tmpl); err != nil {
 		return tmpl, err
 	}

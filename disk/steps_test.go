@@ -87,6 +87,28 @@ func noMounts(t *testing.T, d *Templates) {
 	}
 }
 
+// TestPrivatePorts wants what is built on a template with private ports to have them.
+func TestPrivatePorts(t *testing.T) {
+	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, _ bool) {
+		var ran []engi.Command
+		d := open(shellRunner(t, &ran))
+		for _, step := range []struct {
+			name, text string
+			want       bool
+		}{
+			{"open", "base: template:low\nports: [80]", false},
+			{"lab", "base: template:low\nprivate_ports: true", true},
+			{"more", "base: template:lab\nfiles: [{path: /etc/more, content: x}]", true},
+			{"steps", "base: template:lab\nsteps: [{run: one}]", true},
+		} {
+			build(t, d, step.name, step.text)
+			if got, err := d.Get(t.Context(), step.name); err != nil || got.Private != step.want {
+				t.Errorf("%s: private %v, %v", step.name, got.Private, err)
+			}
+		}
+	})
+}
+
 func TestSteps(t *testing.T) {
 	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, cached bool) {
 		var ran []engi.Command

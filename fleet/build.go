@@ -99,6 +99,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 		Size:     b.size,
 		Hostname: hostname,
 		Token:    token,
+		Weight:   ordinaryWeight,
 		Network:  network,
 		Netns:    netns,
 	})

@@ -221,6 +221,40 @@ func TestSnapshotsKeepTheirTemplates(t *testing.T) {
 	}
 }
 
+// TestSnapshotOntoAnotherTemplate checks that the changes of a disk begin on the
+// template that is asked for, which must be the owner's, and memory on none.
+func TestSnapshotOntoAnotherTemplate(t *testing.T) {
+	fx := newFixture(t)
+	newer := base(t, "d2")
+	newer.Name = "newer"
+	fx.fakes.Set(newer)
+	hers := base(t, "d3")
+	hers.Name, hers.Owner = "hers", "ann"
+	fx.fakes.Set(hers)
+	n := fx.start(func(o *fleet.Options) { o.Snapshots = openSnapshots(t) })
+	s := n.create(engi.SandboxSpec{})
+	n.mustRun(s.ID, "echo mine > mine")
+	for _, disk := range []bool{true, false} {
+		snap, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{DiskOnly: disk})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Snapshot: snap.ID, Onto: "newer"})
+		if !disk {
+			wantKind(t, "memory on another template", err, engi.Unsupported)
+			continue
+		}
+		if err != nil || x.Template != "newer" || x.Digest != newer.Digest {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		if out := n.mustRun(x.ID, "cat mine"); out != "mine\n" {
+			t.Errorf("output %q", out)
+		}
+		_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Snapshot: snap.ID, Onto: "hers"})
+		wantKind(t, "on somebody else's template", err, engi.NotFound)
+	}
+}
+
 func TestVolumes(t *testing.T) {
 	fx := newFixture(t)
 	v := &volumes{dir: t.TempDir(), holder: map[string]engi.SandboxID{}}
@@ -352,7 +386,7 @@ func TestDiskQuotaIsOne(t *testing.T) {
 		if made.Load() != room {
 			t.Fatalf("%d were made, want %d", made.Load(), room)
 		}
-		vols, err := v.List(t.Context(), "alice")
+		vols, err := v.List(t.Context(), "alice", engi.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}

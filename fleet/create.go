@@ -60,6 +60,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 			Volumes:  spec.Volumes,
 			Network:  spec.Network,
 			Ports:    spec.Ports,
+			CPUQuota: spec.CPUQuota,
 			Notes:    spec.Notes,
 		},
 		Made:        true,
@@ -88,6 +89,12 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 			return nil, engi.Errorf(engi.Unsupported, "a sandbox that begins with the memory of another cannot have volumes").
 				WithRemedy("make a snapshot of the disk only")
 		}
+		if spec.Onto != "" {
+			if !snap.Disk {
+				return nil, engi.Errorf(engi.Unsupported, "the memory of a sandbox belongs to its own template").WithRemedy("make a snapshot of the disk only")
+			}
+			name, c.rec.Template = spec.Onto, spec.Onto
+		}
 		spec.Size = spec.Size.Or(snap.Size)
 		if c.image != "" && fixed(spec.Size) != fixed(snap.Size) {
 			return nil, engi.Errorf(engi.Invalid, "a sandbox that begins with the memory of another has its disk, inodes, processes and open files too").
@@ -100,7 +107,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		}
 	}
 	c.template, err = s.catalog.get(ctx, name)
-	if err == nil && spec.Snapshot == "" && !c.template.VisibleTo(spec.Owner) {
+	if err == nil && (spec.Snapshot == "" || spec.Onto != "") && !c.template.VisibleTo(spec.Owner) {
 		err = engi.ErrNoTemplate
 	}
 	if err == nil && c.template.Partial {
@@ -111,6 +118,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		return nil, err
 	}
 	c.rec.Digest = c.template.Digest
+	c.rec.Ports.Private = c.rec.Ports.Private || c.template.Private
 	c.rec.Size = spec.Size.Or(s.size(c.template))
 	if err := c.rec.Size.Faults(s.bounds.Limits.Size).Err(); err != nil { // the template's may be too much
 		return nil, err
@@ -279,6 +287,7 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	sb.booking = c.booking
 	u.add(sb.abandon)
 	sb.setInstance(inst)
+	s.pools.weigh(inst, ordinaryWeight)
 	s.insert(sb)
 	u.add(func() { s.remove(sb) })
 	if err := s.store(ctx, c.booking, func() error { return s.opt.Store.PutSandbox(ctx, rec) }); err != nil {
@@ -438,6 +447,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 		Token:    rec.Token,
 		Mounts:   mounts,
 		Disk:     disk,
+		Weight:   freshWeight, // somebody waits
 	}
 	var machine provider.Machine
 	if image != "" {
@@ -473,6 +483,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 	u.keep()
 	inst := newInstance(rec, machine, g)
 	inst.bootTime = time.Since(began)
+	s.pools.weigh(inst, ordinaryWeight)
 	sb.setInstance(inst)
 	s.pools.sched.AddUsed(inst.key, s.pools.configFor(inst.key), rec.Digest, time.Now())
 	s.pools.add(inst)

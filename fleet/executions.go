@@ -202,6 +202,7 @@ type queuedProgram struct {
 func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execution, error) {
 	onEmpty, patience, cfg := e.pools.policy(j.key)
 	onEmpty = cmp.Or(j.onEmpty, onEmpty)
+	patient := j.patience > 0
 	patience = cmp.Or(j.patience, patience)
 	if onEmpty == engi.PoolReject {
 		return engi.Execution{}, engi.Errorf(engi.Exhausted, "no warm sandbox of %s is ready", j.key).
@@ -217,7 +218,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	}
 	u.add(func() { e.queuedBytes.Give(j.owner, size) })
 	joined := time.Now()
-	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, joined)
+	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, patient, joined)
 	if err != nil {
 		return engi.Execution{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,7 +149,8 @@ func (n *node) stop() {
 			n.t.Error("Run: ", err)
 		}
 	case <-time.After(20 * time.Second):
-		n.t.Fatal("Run does not end")
+		all := make([]byte, 1<<20)
+		n.t.Fatalf("Run does not end\n%s", all[:runtime.Stack(all, true)])
 	}
 }
 

@@ -29,6 +29,7 @@ type instance struct {
 	machine  provider.Machine
 	unpin    func() // releases the template; belongs to pools
 	bootTime time.Duration
+	bootCPU  time.Duration // processor time of the boot; 0 if unknown
 	gone     chan struct{} // closed when nothing is left of it
 	discard  sync.Once
 
@@ -195,9 +196,11 @@ func (u *undo) run() {
 	}
 }
 
-// boot makes a ready instance for a pool, or leaves nothing behind.
-func (p *pools) boot(ctx context.Context, key pool.Key) (_ *instance, err error) {
-	began := time.Now()
+// boot makes a ready instance for a pool, or leaves nothing behind. It leaves the
+// processors to others until background ends, when somebody waits for it.
+func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Context) (_ *instance, err error) {
+	began, key := time.Now(), order.Key
+	weight := p.weights.ofBoot(order)
 	patient := ctx
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
@@ -242,6 +245,8 @@ func (p *pools) boot(ctx context.Context, key pool.Key) (_ *instance, err error)
 		Hostname: hostname,
 		Token:    rec.Token,
 		Mounts:   mountsOf(t),
+		Weight:   ordinaryWeight,
+		Wanted:   background.Done(), WantedWeight: weight,
 	})
 	if err != nil {
 		return nil, err
@@ -251,6 +256,7 @@ func (p *pools) boot(ctx context.Context, key pool.Key) (_ *instance, err error)
 			p.log.Error("destroy half-booted sandbox", "sandbox", id, "error", err)
 		}
 	})
+	defer context.AfterFunc(background, func() { p.weighMachine(machine, id, weight) })()
 	g, err := guest.Open(ctx, machine.Guest, rec.Token)
 	if err != nil {
 		return nil, err
@@ -271,7 +277,8 @@ func (p *pools) boot(ctx context.Context, key pool.Key) (_ *instance, err error)
 	if err := p.opt.Store.PutSandbox(patient, ready); err != nil {
 		return nil, err
 	}
-	inst.bootTime = time.Since(began)
+	inst.bootTime, inst.bootCPU = time.Since(began), inst.processorTime()
+	p.weigh(inst, freshWeight)
 	p.add(inst)
 	u.keep()
 	return inst, nil

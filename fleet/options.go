@@ -33,6 +33,7 @@ type Options struct {
 	Max          engi.Limits    // most that a spec may ask for; zero fields mean MaxLimits
 	OnEmpty      engi.EmptyPool // of pools that do not say; empty means boot_sync
 	ClaimTimeout time.Duration  // of pools that do not say; 0 means 30 s
+	MaxWait      time.Duration  // refuse those who would wait longer and named no claim timeout, when more arrive than can be run; 0 means none
 	MaxTimeout   time.Duration  // longest claim timeout that a spec may ask for; 0 means 10 min
 	MaxSandboxes int            // with a machine at the same time, warm and used; 0 means 256
 	MaxQueue     int            // executions waiting for a sandbox; 0 means 1024
@@ -187,7 +188,7 @@ func complete(o Options) (Options, error) {
 			wire.MaxOutput, wire.MaxArtifactCount, wire.MaxStdin)
 	}
 	if min(o.MaxSandboxes, o.MaxQueue, o.Boots, o.Demand+1, o.Spare+1, o.KeepCount) < 1 ||
-		min(o.ClaimTimeout, o.MaxTimeout, o.DemandIdle, o.KeepAge) < 0 || min(o.MaxCode, o.MaxInput) < 1 {
+		min(o.ClaimTimeout, o.MaxWait, o.MaxTimeout, o.DemandIdle, o.KeepAge) < 0 || min(o.MaxCode, o.MaxInput) < 1 {
 		return o, engi.Errorf(engi.Invalid, "a negative count, time or size in the fleet's options")
 	}
 	targets := 0

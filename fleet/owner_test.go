@@ -6,6 +6,21 @@ import (
 	"github.com/engi-dev/engi"
 )
 
+// TestPrivatePortsOfATemplate wants sandboxes of it to be private, whatever they
+// were created with.
+func TestPrivatePortsOfATemplate(t *testing.T) {
+	fx := newFixture(t)
+	lab := base(t, "d1")
+	lab.Name, lab.Private = "lab", true
+	fx.fakes.Set(lab)
+	n := fx.start(nil)
+	for template, want := range map[string]bool{"lab": true, "base": false} {
+		if got := n.create(engi.SandboxSpec{Template: template}).Ports.Private; got != want {
+			t.Errorf("previews of a sandbox of %s: private %v", template, got)
+		}
+	}
+}
+
 // TestTemplatesHaveOwners starts programs and sandboxes from a template of
 // somebody else, by its name and by its digest.
 func TestTemplatesHaveOwners(t *testing.T) {

@@ -20,6 +20,8 @@ const (
 	// refreshTemplatesEvery is how often pools look for new builds of their
 	// templates, besides being told.
 	refreshTemplatesEvery = 10 * time.Second
+	// growEach is how many ready instances a pool may grow to for each concurrent boot.
+	growEach = 8
 	// maxDemandPools bounds the pools that keep instances on demand.
 	maxDemandPools = 16
 )
@@ -31,6 +33,7 @@ type pools struct {
 	*shared
 	sched      *pool.Scheduler[*instance]
 	configured map[pool.Key]PoolConfig // immutable
+	weights    *weights
 
 	// sandboxDied is called when an instance ends under its sandbox. Set
 	// before Run.
@@ -38,6 +41,7 @@ type pools struct {
 
 	mu        sync.Mutex
 	instances map[engi.SandboxID]*instance // alive; guarded by mu
+	wanted    map[uint64]func()            // called when somebody waits for the boot with this ID; guarded by mu
 	expected  map[engi.SandboxID]bool      // instances, and those being booted; guarded by mu
 }
 
@@ -46,14 +50,19 @@ func newPools(all *shared) (*pools, error) {
 	p := &pools{
 		shared:     all,
 		configured: map[pool.Key]PoolConfig{},
+		weights:    newWeights(),
 		instances:  map[engi.SandboxID]*instance{},
 		expected:   map[engi.SandboxID]bool{},
+		wanted:     map[uint64]func(){},
 	}
 	p.sched = pool.New[*instance](pool.Options{
 		Max:        o.MaxSandboxes,
 		MaxQueue:   o.MaxQueue,
 		Boots:      o.Boots,
 		Teardowns:  o.Boots,
+		Grow:       min(growEach*o.Boots, o.MaxSandboxes/2),
+		Yields:     p.weights.work.Load,
+		MaxWait:    o.MaxWait,
 		Quiet:      quiet,
 		Patience:   patience,
 		DemandIdle: o.DemandIdle,
@@ -186,8 +195,12 @@ func (p *pools) runSchedule(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		plan := p.sched.Plan(time.Now())
+		for _, id := range plan.Wanted {
+			p.hurryBoot(id)
+		}
 		for _, order := range plan.Boots {
-			p.work.Go(func() { p.bootOrdered(order) })
+			background := p.startInBackground(order)
+			p.work.Go(func() { p.bootOrdered(order, background) })
 		}
 		for _, inst := range plan.Teardowns {
 			p.work.Go(func() {
@@ -209,9 +222,33 @@ func (p *pools) runSchedule(ctx context.Context) {
 	}
 }
 
+// startInBackground returns a context that ends when somebody waits for a boot.
+func (p *pools) startInBackground(order pool.Boot) context.Context {
+	background, end := context.WithCancel(context.Background())
+	if order.Wanted {
+		end()
+		return background
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.wanted[order.ID] = end
+	return background
+}
+
+// hurryBoot ends the context of a boot, which may have ended itself.
+func (p *pools) hurryBoot(id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if end := p.wanted[id]; end != nil {
+		end()
+	}
+	delete(p.wanted, id)
+}
+
 // bootOrdered boots one instance and reports to the scheduler.
-func (p *pools) bootOrdered(order pool.Boot) {
-	inst, err := p.boot(p.life, order.Key)
+func (p *pools) bootOrdered(order pool.Boot, background context.Context) {
+	defer p.hurryBoot(order.ID)
+	inst, err := p.boot(p.life, order, background)
 	if err != nil {
 		if p.life.Err() == nil {
 			p.metrics.failures.Inc()

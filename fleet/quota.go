@@ -239,26 +239,24 @@ func (m *Manager) DiskLeft(ctx context.Context, owner engi.Owner) (int64, error)
 	return q.Disk - s.usageLocked(owner).disk - stored, nil
 }
 
+// A counted store knows how many an owner has, and the bytes of disk that they may take.
+type counted interface {
+	Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
+}
+
 // storedBytes is what an owner's snapshots and volumes may take, if the quota
 // needs to know.
 func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Quota) (n int64, err error) {
 	if q.Disk == 0 {
 		return 0, nil
 	}
-	if snapshots, ok := s.opt.Snapshots.(interface {
-		Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
-	}); ok {
-		if _, n, err = snapshots.Usage(ctx, owner); err != nil {
-			return 0, err
-		}
-	}
-	if volumes, ok := s.opt.Volumes.(engi.Volumes); ok {
-		all, err := volumes.List(ctx, owner)
-		if err != nil {
-			return 0, err
-		}
-		for _, v := range all {
-			n += v.Capacity
+	for _, kept := range []any{s.opt.Snapshots, s.opt.Volumes} {
+		if kept, ok := kept.(counted); ok {
+			_, bytes, err := kept.Usage(ctx, owner)
+			if err != nil {
+				return 0, err
+			}
+			n += bytes
 		}
 	}
 	return n, nil
@@ -269,7 +267,7 @@ func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Qu
 // that the next one is counted with this one.
 func (s *sandboxes) reserveSnapshot(ctx context.Context, owner engi.Owner) (release func(), err error) {
 	q := s.quota(owner)
-	snapshots, ok := s.opt.Snapshots.(engi.Snapshots)
+	snapshots, ok := s.opt.Snapshots.(counted)
 	if !ok || q.Snapshots == 0 && q.Disk == 0 {
 		return func() {}, nil
 	}
@@ -282,13 +280,13 @@ func (s *sandboxes) reserveSnapshot(ctx context.Context, owner engi.Owner) (rele
 			unlock()
 		}
 	}()
-	all, err := snapshots.List(ctx, owner, "")
+	count, _, err := snapshots.Usage(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
-	if q.Snapshots > 0 && len(all) >= q.Snapshots {
+	if q.Snapshots > 0 && count >= q.Snapshots {
 		s.refused(owner, "snapshots")
-		return nil, engi.Errorf(engi.Exhausted, "the quota of snapshots is %d, and there are %d", q.Snapshots, len(all)).
+		return nil, engi.Errorf(engi.Exhausted, "the quota of snapshots is %d, and there are %d", q.Snapshots, count).
 			WithRemedy("remove a snapshot, or ask the node's administrator for a larger quota")
 	}
 	stored, err := s.storedBytes(ctx, owner, q)

@@ -42,6 +42,7 @@ func (e *executions) recover(ctx context.Context, s SandboxRecord, rec Record) {
 			e.log.Error("open the network of an execution again", "execution", rec.ID, "error", err)
 		}
 	}
+	e.pools.weigh(inst, ordinaryWeight)
 	inst.run = r
 	e.pools.add(inst)
 	e.pools.sched.Adopt(inst.key, pool.Config{Demand: true}, inst, s.Digest, true, time.Now())
@@ -126,7 +127,7 @@ func (e *executions) rejoin(ctx context.Context, r *run, q queuedProgram) error 
 	}
 	_, _, cfg := e.pools.policy(q.Key)
 	now := time.Now()
-	ticket, err := e.pools.sched.Join(q.Key, cfg, t.Digest, r.owner, now)
+	ticket, err := e.pools.sched.Join(q.Key, cfg, t.Digest, r.owner, true, now)
 	if err != nil {
 		return err
 	}

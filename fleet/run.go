@@ -154,6 +154,7 @@ type claim struct {
 // execute runs a program in an instance that was assigned to it and recorded
 // as its own. It returns when the run has ended or the node stops.
 func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, want engi.Size) {
+	defer e.pools.begin(inst, r.owner)()
 	result := engi.Result{Queued: c.queued, Claim: c.took, Tier: inst.key.Tier, NotEnforced: e.notEnforced(inst.key.Tier)}
 	switch err := e.resize(inst, want); {
 	case err == nil:

@@ -136,7 +136,7 @@ func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool)
 	defer cancel()
 	one := engi.Sample{
 		Time:         time.Now().UTC(),
-		VCPUs:        rec.Size.VCPUs,
+		VCPUs:        rec.Size.VCPUs, // for a while, with a CPUQuota
 		MemoryLimit:  rec.Size.Memory,
 		DiskCapacity: rec.Size.Disk,
 	}
@@ -146,6 +146,9 @@ func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool)
 		if u, err := meter.Usage(ctx); err == nil {
 			cpu, one.Memory, known = u.CPU, u.Memory, true
 		}
+	}
+	if known {
+		s.throttle(ctx, sb, inst, cpu)
 	}
 	if last, ok := sb.samples.still(cpu); known && ok {
 		one.Processes, one.DiskUsed, one.MemoryCache = last.Processes, last.DiskUsed, min(last.MemoryCache, one.Memory)

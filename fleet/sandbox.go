@@ -27,6 +27,7 @@ type sandbox struct {
 	unpin   func()        // releases its template
 	booking *booking      // counts it while it is being created; immutable
 	samples samples
+	budget  cpuBudget
 
 	editing sync.Mutex // held over I/O while the record is written; before mu
 

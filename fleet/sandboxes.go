@@ -161,15 +161,6 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 	for _, sb := range s.all() {
 		recs[sb.id] = sb.record()
 	}
-	if slices.Contains(f.States, engi.Stopped) {
-		ended, err := s.opt.Store.EndedSandboxes(ctx, owner, maxEnded)
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range ended {
-			recs[rec.ID] = rec
-		}
-	}
 	order := func(a, b engi.Sandbox) int {
 		c := cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
 		if f.Oldest {
@@ -185,6 +176,12 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 				WithRemedy("begin again with the first page")
 		}
 	}
+	limit := cmp.Or(f.Limit, listLimit)
+	if slices.Contains(f.States, engi.Stopped) {
+		if err := s.addEnded(ctx, owner, f, after, limit, recs); err != nil {
+			return nil, err
+		}
+	}
 	list := []engi.Sandbox{}
 	for _, rec := range recs {
 		if (owner == "" || rec.Owner == owner) && matches(rec, f) && (f.After == "" || order(after, rec.Sandbox) < 0) {
@@ -192,10 +189,40 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 		}
 	}
 	slices.SortFunc(list, order)
-	if limit := cmp.Or(f.Limit, listLimit); limit > 0 && len(list) > limit {
+	if limit > 0 && len(list) > limit {
 		list = list[:limit]
 	}
 	return list, nil
+}
+
+// addEnded adds stopped sandboxes to recs until limit of those after the given one
+// are selected by f, so that a page costs the same however many there are.
+func (s *sandboxes) addEnded(ctx context.Context, owner engi.Owner, f engi.SandboxFilter, after engi.Sandbox, limit int, recs map[engi.SandboxID]SandboxRecord) error {
+	from := SandboxRecord{Sandbox: after}
+	if f.Oldest { // of the last ones
+		from, limit = SandboxRecord{}, -1
+	}
+	for looked, selected := 0, 0; looked < maxEnded && (limit <= 0 || selected < limit); {
+		n := min(maxEnded-looked, 1000)
+		if limit > 0 {
+			n = min(n, max(limit, listLimit))
+		}
+		ended, err := s.opt.Store.EndedSandboxes(ctx, owner, from, n)
+		if err != nil {
+			return err
+		}
+		for _, rec := range ended {
+			recs[rec.ID] = rec
+			if matches(rec, f) {
+				selected++
+			}
+		}
+		if looked += len(ended); len(ended) < n {
+			return nil
+		}
+		from = ended[n-1]
+	}
+	return nil
 }
 
 // matches reports whether f selects a record.

@@ -72,7 +72,8 @@ type ExecutionStore interface {
 //  9. ForgetSandbox deletes a record; an unknown one is no error.
 //  10. RepeatedSandbox returns the record with the owner's Idempotency, or
 //     NotFound.
-//  11. EndedSandboxes returns the stopped ones created last, newest first.
+//  11. EndedSandboxes returns the stopped ones created last, newest first and by
+//     ID of those created together: those that follow after, unless it is zero.
 //  12. CountSandboxes counts the owner's Made ones created at since or later,
 //     stopped ones included.
 type SandboxStore interface {
@@ -81,6 +82,6 @@ type SandboxStore interface {
 	ListSandboxes(ctx context.Context, owner engi.Owner) ([]SandboxRecord, error)
 	ForgetSandbox(ctx context.Context, id engi.SandboxID) error
 	RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (SandboxRecord, error)
-	EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) ([]SandboxRecord, error)
+	EndedSandboxes(ctx context.Context, owner engi.Owner, after SandboxRecord, limit int) ([]SandboxRecord, error)
 	CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (int, error)
 }

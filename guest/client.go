@@ -45,11 +45,15 @@ type Client struct {
 }
 
 var (
-	_ engi.Guest     = (*Client)(nil)
-	_ engi.GuestHTTP = (*Client)(nil)
-	_ engi.Process   = (*Run)(nil)
-	_ engi.Process   = (*process)(nil)
+	_ engi.Guest           = (*Client)(nil)
+	_ engi.GuestHTTP       = (*Client)(nil)
+	_ engi.Process         = (*Run)(nil)
+	_ engi.TerminalProcess = (*process)(nil)
 )
+
+// stalled is how long a guest may take nothing of what is written to it before its
+// connection is given up.
+var stalled = 30 * time.Second
 
 // Open connects to a guest over streams that dial opens, checks token and
 // version, and returns once the guest has said hello. The client owns its
@@ -83,6 +87,9 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 				MaxReadFrameSize:              256 << 10,
 				MaxReceiveBufferPerConnection: 32 << 20,
 				MaxReceiveBufferPerStream:     4 << 20,
+				// Else a guest that does not read keeps a call for ever whose
+				// context has ended: telling it so is a write, too.
+				WriteByteTimeout: stalled,
 			},
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -5,8 +5,13 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest"
@@ -51,6 +56,106 @@ func interpreters(paths map[engi.Language][]string) map[engi.Language]string {
 		}
 	}
 	return found
+}
+
+// deaf is the end of a stream of a guest that may stop reading.
+type deaf struct {
+	net.Conn
+	hears chan struct{} // closed while it reads
+	now   *atomic.Bool
+}
+
+func (d deaf) Read(b []byte) (int, error) {
+	n, err := d.Conn.Read(b)
+	if d.now.Load() {
+		<-d.hears
+	}
+	return n, err
+}
+
+// TestGuestThatDoesNotRead begins an answer and reads nothing more: a call ends with its
+// context nevertheless.
+func TestGuestThatDoesNotRead(t *testing.T) {
+	defer guest.SetStalled(300 * time.Millisecond)()
+	s := guestd.New(guestd.Options{Root: t.TempDir(), Token: "secret", InProcess: true})
+	ctx, cancel := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	hears, now := make(chan struct{}), new(atomic.Bool)
+	c, err := guest.Open(t.Context(), func(context.Context) (net.Conn, error) {
+		a, b := net.Pipe()
+		serving.Go(func() { s.Serve(ctx, deaf{b, hears, now}) })
+		return a, nil
+	}, "secret")
+	must(t, err)
+	t.Cleanup(func() {
+		close(hears)
+		c.Close()
+		cancel()
+		serving.Wait()
+		s.Close()
+	})
+	must(t, c.Setup(t.Context(), wire.Setup{}))
+	p, err := c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "echo ready; exec sleep 600"}, Output: 1 << 16})
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, err := range p.Output(ctx, 0) {
+			if err != nil {
+				ended <- err
+				return
+			}
+			now.Store(true) // what comes next is the last that it reads
+			go c.Usage(ctx)
+			time.AfterFunc(100*time.Millisecond, cancel)
+		}
+		ended <- nil
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the output of a program that runs has ended")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the call does not end with its context")
+	}
+}
+
+// wakeups returns how often threads of this process waited for something in a time.
+func wakeups(t *testing.T, during time.Duration) int64 {
+	t.Helper()
+	count := func() int64 {
+		var u unix.Rusage
+		must(t, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return u.Nvcsw
+	}
+	before := count()
+	time.Sleep(during)
+	return count() - before
+}
+
+// TestTerminalsSleep keeps terminals in which nothing happens: nothing wakes for them.
+func TestTerminalsSleep(t *testing.T) {
+	const terminals, during = 100, 3 * time.Second
+	c := inProcess(t)
+	alone := wakeups(t, during)
+	for range terminals {
+		p, err := c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "echo ready; exec sleep 600"}, Output: 1 << 16, Terminal: &engi.TerminalSize{Cols: 80, Rows: 24}})
+		must(t, err)
+		t.Cleanup(func() { p.Signal(context.Background(), "KILL") }) // it may have ended
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, err := range p.Output(ctx, 0) { // somebody looks, and leaves
+			must(t, err)
+			break
+		}
+		cancel()
+		p.(interface{ Release() }).Release()
+	}
+	time.Sleep(time.Second)
+	if n := wakeups(t, during); n > alone+terminals/2 {
+		t.Errorf("%d wakeups in %s with %d terminals, %d without", n, during, terminals, alone)
+	}
 }
 
 func TestPromisesInProcess(t *testing.T) {
@@ -114,5 +219,29 @@ func TestRootInsideCannotEndTheGuest(t *testing.T) {
 	must(t, err)
 	if exit, err := p.Wait(t.Context()); err != nil || exit.Code == 0 {
 		t.Errorf("a program reached the host's socket: %+v, %v", exit, err)
+	}
+}
+
+// TestSFTP holds that a guest serves files as the user of the command.
+func TestSFTP(t *testing.T) {
+	if _, err := inProcess(t).Start(t.Context(), engi.Command{Builtin: engi.BuiltinSFTP}); engi.KindOf(err) != engi.Unsupported {
+		t.Errorf("a guest in this process: %v", err)
+	}
+	c := boot(t).open()
+	must(t, c.Setup(t.Context(), inside))
+	p, err := c.Start(t.Context(), engi.Command{Builtin: engi.BuiltinSFTP, Stdin: engi.StdinPipe})
+	must(t, err)
+	// Version 3, then a directory that only root may make.
+	must(t, p.Input(t.Context(), []byte("\x00\x00\x00\x05\x01\x00\x00\x00\x03"+"\x00\x00\x00\x11\x0e\x00\x00\x00\x07\x00\x00\x00\x04/new\x00\x00\x00\x00")))
+	must(t, p.CloseInput(t.Context()))
+	var got []byte
+	for chunk, err := range p.Output(t.Context(), 0) {
+		must(t, err)
+		got = append(got, chunk.Data...)
+	}
+	exit, err := p.Wait(t.Context())
+	must(t, err)
+	if !strings.HasPrefix(string(got[4:]), "\x02\x00\x00\x00\x03") || !strings.Contains(string(got), "\x65\x00\x00\x00\x07\x00\x00\x00\x03\x00\x00\x00\x11Permission denied") || exit.Code != 0 {
+		t.Errorf("%q, exit %+v", got, exit)
 	}
 }

@@ -2,11 +2,14 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
 	"iter"
+	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -85,7 +88,7 @@ func callerExpired(ctx context.Context, path string, err error) error {
 // Start starts a command, which continues after ctx ends.
 func (c *Client) Start(ctx context.Context, cmd engi.Command) (engi.Process, error) {
 	in := wire.Command{ID: cmd.ID, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, User: cmd.User, Tag: cmd.Tag,
-		Input: cmd.Stdin == engi.StdinPipe, Timeout: cmd.Timeout, Output: cmd.Output}
+		Input: cmd.Stdin == engi.StdinPipe, Timeout: cmd.Timeout, Output: cmd.Output, Builtin: cmd.Builtin}
 	if t := cmd.Terminal; t != nil {
 		in.Cols, in.Rows = max(1, t.Cols), max(1, t.Rows)
 	}
@@ -329,4 +332,62 @@ func (p *process) Signal(ctx context.Context, name string) error {
 // Resize implements engi.Process.
 func (p *process) Resize(ctx context.Context, size engi.TerminalSize) error {
 	return p.post(ctx, "resize", wire.Size{Cols: size.Cols, Rows: size.Rows})
+}
+
+// InputAt implements engi.TerminalProcess.
+func (p *process) InputAt(ctx context.Context, writer string, at int64, data []byte) (int64, error) {
+	const piece = 256 << 10
+	for {
+		n := min(len(data), piece)
+		path := "process/" + p.id + "/input" + query("writer", writer, "at", strconv.FormatInt(at, 10))
+		resp, err := p.c.do(ctx, "POST", path, bytes.NewReader(data[:n]))
+		if err != nil {
+			return at, engi.Errorf(engi.KindOf(err), "input of %s: %w", p.id, err)
+		}
+		var taken wire.Taken
+		err = json.NewDecoder(io.LimitReader(resp.Body, 1<<10)).Decode(&taken)
+		resp.Body.Close()
+		switch {
+		case resp.StatusCode == http.StatusNoContent:
+			return at, engi.Errorf(engi.Unsupported, "input of %s: the sandbox was started by an older version of engi", p.id).WithRemedy("start a new one")
+		case err != nil || taken.Next < 0 || n > 0 && taken.Next < at+int64(n):
+			return at, engi.Errorf(engi.Unavailable, "input of %s: the guest's answer cannot be used", p.id)
+		}
+		at, data = at+int64(n), data[n:]
+		if len(data) == 0 {
+			return taken.Next, nil
+		}
+	}
+}
+
+// History implements engi.TerminalProcess.
+func (p *process) History(ctx context.Context) (h engi.TerminalHistory, err error) {
+	defer engi.Annotate(&err, "history of %s", p.id)
+	var in wire.History
+	if err := p.c.call(ctx, "GET", "process/"+p.id+"/history", nil, &in); err != nil {
+		return h, err
+	}
+	bad := in.Start < 0 || in.End < in.Start || in.End-in.Start > wire.MaxOutput+1<<20 || len(in.At) != len(in.Millis) ||
+		len(in.At) > wire.MaxMarks || len(in.Sizes) == 0 || len(in.Sizes) > wire.MaxSizes || len(in.Modes) > wire.MaxModes
+	if bad {
+		return h, engi.Errorf(engi.Unavailable, "the guest's answer is out of range")
+	}
+	h = engi.TerminalHistory{Start: in.Start, End: in.End, Modes: in.Modes, Exit: in.Exit}
+	for i, at := range in.At {
+		h.Marks = append(h.Marks, engi.TerminalMark{Offset: at, Time: time.UnixMilli(in.Millis[i]).UTC()})
+	}
+	for _, s := range in.Sizes {
+		h.Sizes = append(h.Sizes, engi.TerminalMark{Offset: s.At, Time: time.UnixMilli(s.Millis).UTC(), Size: engi.TerminalSize{Cols: max(1, s.Cols), Rows: max(1, s.Rows)}})
+	}
+	byOffset := func(a, b engi.TerminalMark) int { return cmp.Compare(a.Offset, b.Offset) }
+	if !slices.IsSortedFunc(h.Marks, byOffset) || !slices.IsSortedFunc(h.Sizes, byOffset) {
+		return engi.TerminalHistory{}, engi.Errorf(engi.Unavailable, "the guest's answer is out of order")
+	}
+	if h.Exit != nil {
+		fin := wire.Finish{Exit: *h.Exit}
+		if err := p.check(&fin); err != nil {
+			return engi.TerminalHistory{}, engi.Errorf(engi.Unavailable, "the guest's answer is invalid: %w", err)
+		}
+	}
+	return h, nil
 }

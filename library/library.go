@@ -173,8 +173,8 @@ func (l *Library) wakeEmbedder() {
 }
 
 // Documents implements [engi.Library].
-func (l *Library) Documents(ctx context.Context, owner engi.Owner) ([]engi.Document, error) {
-	records, err := l.documents(ctx, owner)
+func (l *Library) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+	records, err := l.documents(ctx, owner, p, ids...)
 	if err != nil {
 		return nil, err
 	}
@@ -185,9 +185,10 @@ func (l *Library) Documents(ctx context.Context, owner engi.Owner) ([]engi.Docum
 	return list, nil
 }
 
-// documents returns the documents that owner sees, by package and title.
-func (l *Library) documents(ctx context.Context, owner engi.Owner) ([]Record, error) {
-	f := Filter{Documents: true}
+// documents returns the documents that owner sees, or those of ids, by package and
+// title.
+func (l *Library) documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]Record, error) {
+	f := Filter{Documents: true, IDs: ids, Page: p}
 	if owner != "" {
 		f.Collections = []string{documentCollection(owner), documentCollection("")}
 	}
@@ -196,7 +197,7 @@ func (l *Library) documents(ctx context.Context, owner engi.Owner) ([]Record, er
 
 // Packages implements [engi.Library].
 func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
-	records, err := l.documents(ctx, owner)
+	records, err := l.documents(ctx, owner, engi.Page{})
 	if err != nil {
 		return nil, err
 	}
@@ -228,11 +229,7 @@ func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.Document
 // editable returns a document that owner may change: its own, or any for the
 // empty owner.
 func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
-	f := Filter{IDs: []engi.DocumentID{id}, Documents: true}
-	if owner != "" {
-		f.Collections = []string{documentCollection(owner), documentCollection("")}
-	}
-	found, err := l.opt.Store.Records(ctx, f)
+	found, err := l.documents(ctx, owner, engi.Page{}, id)
 	switch {
 	case err != nil:
 		return Record{}, err

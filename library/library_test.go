@@ -267,7 +267,7 @@ func TestAddRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if list, err := l.Documents(t.Context(), ""); err != nil || len(list) != 0 {
+	if list, err := l.Documents(t.Context(), "", engi.Page{}); err != nil || len(list) != 0 {
 		t.Errorf("left behind: %+v, %v", list, err)
 	}
 	for range 2 { // the second replaces the first
@@ -437,7 +437,7 @@ func TestConfiguredDocuments(t *testing.T) {
 		Files: []library.File{{Package: "local", Path: dir}},
 	}
 	titles := func(l *library.Library) string {
-		ds, err := l.Documents(t.Context(), "ann")
+		ds, err := l.Documents(t.Context(), "ann", engi.Page{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,6 +66,7 @@ type Filter struct {
 	Documents   bool              // without modules
 	Key         string            // only with this key and Package; empty means all
 	Package     string            // used with Key
+	Page        engi.Page
 }
 
 // A Query searches chunks by words.
@@ -78,7 +79,8 @@ type Query struct {
 
 // A Store stores records and chunks durably. It is safe for concurrent use.
 type Store interface {
-	// Records returns records by package and title.
+	// Records returns records by package and title. It reports Invalid for a page
+	// after one that is not selected.
 	Records(ctx context.Context, f Filter) ([]Record, error)
 	// Put stores r, or replaces the record with the same collection, package
 	// and key, whose ID it takes over, and returns it. Chunks, unless nil,

@@ -10,11 +10,13 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/agent/budget"
+	"github.com/engi-dev/engi/agent/genui"
 	"github.com/engi-dev/engi/agent/llm"
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/mcp"
+	"github.com/engi-dev/engi/api/web"
 	"github.com/engi-dev/engi/gate/fetch"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/store"
@@ -27,7 +29,10 @@ const mcpPath = "/mcp"
 // and, unless they are off, the agents.
 func (n *Node) openAgents(ctx context.Context) (err error) {
 	c, log := n.config, n.log.With("component", "agent")
-	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes(), Sessions: n.Sessions()}
+	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes()}
+	if c.Sessions.Enabled {
+		n.services.Sessions = n.Sessions() // else models are told nothing of them
+	}
 	if n.wall != nil && len(c.Models.Fetch) > 0 {
 		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
 		if err != nil {
@@ -47,6 +52,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	n.services.Library = n.Library()
+	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
 	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
@@ -63,15 +69,33 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	opt := agent.Options{
-		Agents: c.AgentSpecs(), Models: models.Model, Tools: tools, Sources: n.remote.Sources(),
+		Agents: genui.WithTools(c.AgentSpecs(), tools), Models: models.Model, Tools: tools, Sources: n.remote.Sources(),
 		Store: store.Agents(n.db), Results: store.AgentResults(n.db), Dir: filepath.Join(c.DataDir, "runs"), Log: log,
 		MaxRuns: c.Models.MaxRuns, CheckTarget: n.services.CheckTarget, CheckBudget: n.budget.Check,
 	}
 	if n.library != nil {
-		opt.OnEnd = n.library.RunEnded
+		opt.OnEnd = func(ctx context.Context, r engi.Run) {
+			if !genui.Answers(r) {
+				n.library.RunEnded(ctx, r)
+			}
+		}
 	}
-	n.agents, err = agent.New(opt)
-	return err
+	if n.agents, err = agent.New(opt); err != nil {
+		return err
+	}
+	n.uis = genui.New(genui.Options{
+		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.UIs(n.db), Library: n.Library(), Embedder: n.embedder,
+		Sandbox: n.services.Sessions != nil, Log: n.log.With("component", "genui"),
+	})
+	return nil
+}
+
+// UIs are the pages of sessions; nil if there are no agents to write them.
+func (n *Node) UIs() engi.UIs {
+	if n.uis == nil {
+		return nil
+	}
+	return n.uis
 }
 
 // openModels returns the configured models, and the demo model if there are
@@ -109,5 +133,9 @@ func (n *Node) Agents() engi.Agents {
 
 // openMCP returns the MCP server for other programs' agents.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
-	return mcp.New(mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")})
+	opt := mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")}
+	if n.uis != nil {
+		opt.UIs, opt.Sessions, opt.View = n.uis, tool.Services{Sessions: n.Sessions()}.OfOneOwner().Sessions, web.App()
+	}
+	return mcp.New(opt)
 }

@@ -40,7 +40,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 		return err
 	}
 	n.volumes, err = volume.Open(ctx, volume.Options{
-		Dir: filepath.Join(c.DataDir, "volumes"), Store: store.Volumes(n.db), Log: log,
+		Dir: volumesDir(c.DataDir), Store: store.Volumes(n.db), Log: log,
 		Capacity: int64(c.Volumes.Capacity), Plain: c.Volumes.Plain, Quota: c.Quota.Of, Refused: n.refusals.Add,
 		Book: func(ctx context.Context, owner engi.Owner, capacity int64) (func(func() error) error, func(), error) {
 			return n.fleet.BookVolume(ctx, owner, capacity)

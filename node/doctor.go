@@ -26,7 +26,7 @@ import (
 
 // What providers report about a host, for cmd, which does not import provider.
 type (
-	Check  = provider.Check
+	Check  = engi.Check
 	Report = provider.Report
 	Leak   = provider.Leak
 )
@@ -42,48 +42,60 @@ func (d Diagnosis) Works() bool {
 	return slices.ContainsFunc(d.Tiers, func(t Report) bool { return t.Works })
 }
 
-// Doctor examines the machine and boots one sandbox per tier. It needs no
-// server and disturbs none.
-func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err error) {
-	add := func(name string, err error, detail string) bool {
-		check := provider.Check{Name: name, OK: err == nil, Detail: detail}
+// Examine makes those checks of Doctor that take milliseconds and boot nothing. It
+// may run beside a server, and in one.
+func Examine(ctx context.Context, c config.Config) (checks []Check, err error) {
+	add := func(name string, err error, detail string) {
+		check := Check{Name: name, OK: err == nil, Detail: detail}
 		if err != nil {
 			check.Detail, check.Fix = err.Error(), engi.RemedyOf(err)
 		}
-		d.Checks = append(d.Checks, check)
-		return err == nil
+		checks = append(checks, check)
 	}
 	add("configuration", c.Validate(), "valid")
-	for what, dir := range map[string]string{"data directory": c.DataDir, "cache directory": c.CacheDir} {
-		free, err := freeSpace(dir)
-		add(what, err, fmt.Sprintf("%s, %d GiB free", dir, free>>30))
+	for _, dir := range []struct{ what, path string }{{"data directory", c.DataDir}, {"cache directory", c.CacheDir}} {
+		free, err := freeSpace(dir.path)
+		add(dir.what, err, fmt.Sprintf("%s, %d GiB free", dir.path, free>>30))
 	}
 	if !c.Volumes.Plain {
 		add("volumes", volume.Images(), "images, whose capacity the kernel enforces")
 	}
 	took, err := probeLinks(ctx)
 	add("network", err, fmt.Sprintf("a link for a sandbox can be made, in %v", took.Round(100*time.Microsecond)))
-	programs, err := FindPrograms(ctx, c)
-	if !add("programs", err, "runsc and engi-guest are there") {
-		return d, nil
-	}
-	root, err := d.examineTemplates(ctx, c)
+	_, err = FindPrograms(ctx, c)
+	add("programs", err, "runsc and engi-guest are there")
+	base, _, err := examineBase(ctx, c)
 	if err != nil {
-		return d, err
+		return nil, err
 	}
-	if root == "" {
-		return d, nil
-	}
-
+	checks = append(checks, base)
 	if c.Sessions.Enabled {
 		detail, err := diagnoseSessions(ctx, c)
 		add("packages of sessions", err, detail)
+	}
+	return checks, nil
+}
+
+// Doctor examines the machine and boots one sandbox per tier. It needs no
+// server and disturbs none.
+func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err error) {
+	if d.Checks, err = Examine(ctx, c); err != nil {
+		return d, err
+	}
+	programs, err := FindPrograms(ctx, c)
+	if err != nil {
+		return d, nil // which Examine has said
+	}
+	root, err := d.findRoot(ctx, c)
+	if err != nil || root == "" {
+		return d, err
 	}
 	// The directory is held like that of a private node, so that the next start
 	// removes what a killed doctor leaves.
 	dir := filepath.Join(c.DataDir, datadir.PrivateName, strings.ToLower(rand.Text()[:8]))
 	release, err := datadir.Hold(dir)
-	if !add("sandboxes' directory", err, dir) {
+	if err != nil {
+		d.Checks = append(d.Checks, Check{Name: "sandboxes' directory", Detail: err.Error(), Fix: engi.RemedyOf(err)})
 		return d, nil
 	}
 	defer os.RemoveAll(dir)
@@ -108,33 +120,42 @@ func probe(ctx context.Context, p provider.Provider, root string) (provider.Repo
 	return prober.Probe(ctx, root)
 }
 
-// examineTemplates checks which templates are built and returns the root of one
-// to boot from; empty if there is none.
-func (d *Diagnosis) examineTemplates(ctx context.Context, c config.Config) (root string, err error) {
+// examineBase checks whether the template base is built, and returns its root; empty
+// if it is not.
+func examineBase(ctx context.Context, c config.Config) (check Check, root string, err error) {
+	ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)})
+	if err != nil {
+		return Check{}, "", err
+	}
+	base, release, err := ts.Use(ctx, "base")
+	if err != nil {
+		check = Check{Name: "template base", Detail: "not built: only the template host can be used", Fix: "engi template build base"}
+		if _, missing := exec.LookPath("mmdebstrap"); missing != nil {
+			check.Fix = "apt-get install mmdebstrap && engi template build base"
+		}
+		return check, "", nil
+	}
+	release()
+	check = Check{Name: "template base", OK: true, Detail: "built"}
+	if base.Partial {
+		check.Detail, check.Fix = "only the first part is built, which runs Python and bash", "engi template build base"
+	}
+	return check, base.Root, nil
+}
+
+// findRoot returns the root of a template to boot from; empty if there is none,
+// which it adds to the checks.
+func (d *Diagnosis) findRoot(ctx context.Context, c config.Config) (root string, err error) {
+	if _, root, err = examineBase(ctx, c); err != nil || root != "" {
+		return root, err
+	}
 	ts, err := disk.Open(ctx, disk.Options{Dir: templatesDir(c)})
 	if err != nil {
 		return "", err
 	}
-	base, release, err := ts.Use(ctx, "base")
-	check := provider.Check{Name: "template base", OK: err == nil, Detail: "built"}
-	if err == nil {
-		release()
-		if base.Partial {
-			check.Detail, check.Fix = "only the first part is built, which runs Python and bash", "engi template build base"
-		}
-	} else {
-		check.Detail, check.Fix = "not built: only the template host can be used", "engi template build base"
-		if _, missing := exec.LookPath("mmdebstrap"); missing != nil {
-			check.Fix = "apt-get install mmdebstrap && engi template build base"
-		}
-	}
-	d.Checks = append(d.Checks, check)
-	if err == nil {
-		return base.Root, nil
-	}
 	host, err := ts.Build(ctx, "host", nil, nil)
 	if err != nil {
-		d.Checks = append(d.Checks, provider.Check{Name: "template host", Detail: err.Error(), Fix: engi.RemedyOf(err)})
+		d.Checks = append(d.Checks, Check{Name: "template host", Detail: err.Error(), Fix: engi.RemedyOf(err)})
 		return "", nil
 	}
 	return host.Root, nil
@@ -292,5 +313,5 @@ func Destroy(ctx context.Context, c config.Config) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return len(found), removeOthers(ctx, p, nil)
+	return len(found), destroy(ctx, p, c.DataDir)
 }

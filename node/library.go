@@ -29,15 +29,12 @@ func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error
 	log := n.log.With("component", "library")
 	opt := library.Options{
 		Store: store.Library(n.db), Quota: library.Quota{Documents: c.Documents, Bytes: int64(c.Bytes)},
-		MaxAge: time.Duration(c.Refresh), Log: log, Embedder: n.embedder,
+		MaxAge: time.Duration(c.Refresh), Log: log, Embedder: n.embedder, Sessions: n.Sessions(),
 	}
 	opt.Sources, opt.Files = n.config.Documents()
 	opt.NodeTransport = fetch.New(fetch.Options{
 		Trusted: hostsOf(opt.Sources), Remedy: "send the text of the document; private addresses are for hosts of [[docs.sources]] in the configuration",
 	}).Transport
-	if s := n.Sessions(); s != nil {
-		opt.Sessions = s
-	}
 	switch {
 	case len(c.Hosts) == 0:
 	case n.wall == nil:

@@ -20,6 +20,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/agent/budget"
+	"github.com/engi-dev/engi/agent/genui"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
@@ -33,6 +34,9 @@ import (
 	"github.com/engi-dev/engi/gate/packages"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/gate/secret"
+	"github.com/engi-dev/engi/gate/signin"
+	"github.com/engi-dev/engi/gate/ssh"
+	"github.com/engi-dev/engi/gate/term"
 	"github.com/engi-dev/engi/library"
 	"github.com/engi-dev/engi/node/bundle"
 	"github.com/engi-dev/engi/node/config"
@@ -43,6 +47,7 @@ import (
 	"github.com/engi-dev/engi/provider/gvisor"
 	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/studio"
 	"github.com/engi-dev/engi/webhook"
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workflow/inngest"
@@ -71,11 +76,13 @@ type Node struct {
 	runner     *fleet.BuildRunner
 	db         *store.DB
 	fleet      *fleet.Manager
-	script     *script.Runner   // nil if scripts are not served
-	sessions   *sessions        // nil if they are not enabled
+	script     *script.Runner // nil if scripts are not served
+	sessions   *sessions
+	apps       *studio.Service
 	library    *library.Library // nil if it is off
 	embedder   library.Embedder
-	agents     *agent.Runner // nil if they are off
+	agents     *agent.Runner  // nil if they are off
+	uis        *genui.Service // nil if agents are
 	budget     *budget.Tracker
 	workflows  *workflow.Runner // nil if they are off
 	inngest    *inngest.Engine  // nil if it does not execute them
@@ -90,7 +97,9 @@ type Node struct {
 	wall       *wall // nil if sandboxes have no network
 	packages   *packages.Broker
 	previews   *preview.Proxy
+	signIns    *signin.Manager
 	e2b        *e2b.Server
+	ssh        *ssh.Server
 	handler    http.Handler
 	leave      context.CancelFunc // ends streams, so that the server can stop
 	secret     string             // of the admin key
@@ -144,7 +153,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		}
 		n.provider, err = gvisor.New(gvisor.Options{
 			Runsc: n.programs[0].Path, Guest: n.programs[1].Path, Dir: machinesDir(c.DataDir),
-			Log: n.log.With("component", "provider"), Boots: c.Admission.Boots,
+			Log: n.log.With("component", "provider"), Boots: 2 * c.Admission.Boots, // half of them for pools
 		})
 		if err != nil {
 			return nil, err
@@ -190,12 +199,13 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	// Sessions come before scripts, which may use them.
-	if err := n.openSessions(ctx, metrics); err != nil {
+	if err := n.openSessions(ctx, metrics, name); err != nil {
 		return nil, err
 	}
 	if err := n.openScripts(ctx); err != nil {
 		return nil, err
 	}
+	n.openStudio(metrics)
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
@@ -215,20 +225,29 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	}
 	notEnforced = append(notEnforced, n.volumes.NotEnforced()...)
 	n.openPreviews(keys, leave)
+	n.signIns = signin.New(store.SignIns(n.db), keys)
 	if err := n.openE2B(keys, leave.Done()); err != nil {
 		return nil, err
 	}
+	n.ssh, err = ssh.Open(ssh.Options{
+		Settings: c.SSH, Store: store.SSHKeys(n.db), Callers: keys, Sessions: n.Sessions(), Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(),
+		Events: n.Events(), HostKey: filepath.Join(c.DataDir, "ssh_host_ed25519_key"), Log: n.log.With("component", "ssh"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.closers.add(n.ssh.Close)
 	tools, err := n.openMCP(keys)
 	if err != nil {
 		return nil, err
 	}
-	n.handler = n.dispatch(leave, n.api(rest.Options{
+	n.handler = n.dispatch(leave, n.dashboard(keys, n.api(rest.Options{
 		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("component", "api"), Leave: leave, Hosts: n.hosts(), Origins: c.CORS.Origins,
 		// Base64 in JSON makes the input a third longer.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
 	}, rest.NodeInfo{
-		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced,
-	}), tools)
+		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced, Examine: func(ctx context.Context) ([]Check, error) { return Examine(ctx, c) },
+	})), tools)
 	return n, nil
 }
 
@@ -248,6 +267,9 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Mirror(n.packages),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
+		rest.UIs(n.UIs()),
+		rest.Apps(n.Apps(), n.previews, n.Events()),
+		rest.Terminals(term.New(term.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents(), n.embedder),
 		rest.ToolServers(n.remote),
 		rest.Library(n.Library()),
@@ -261,12 +283,15 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Pools(n.fleet),
 		rest.Usage(rest.Counted{Sandboxes: sandboxes, Snapshots: n.snapshots, Volumes: n.volumes, Spending: n.budget, Quota: n.config.Quota.Of}),
 		rest.Keys(o.Keys),
+		rest.SSH(n.ssh),
+		rest.Dashboard(n.signIns),
 	)
 }
 
 // machinesDir is where the provider keeps machines. The name is short, since
 // the path of a Unix socket below it may have 107 bytes.
 func machinesDir(dataDir string) string { return filepath.Join(resolve(dataDir), "m") }
+func volumesDir(dataDir string) string  { return filepath.Join(dataDir, "volumes") }
 
 // FindPrograms returns runsc and the guest program, in this order.
 func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error) {
@@ -307,7 +332,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		Providers: []provider.Provider{n.provider}, Templates: mirroredTemplates{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("component", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
-		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
+		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxWait: time.Duration(c.Admission.MaxWait), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
 		Refused:   n.refusals.Add,
@@ -348,9 +373,8 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	parts = append(parts, part{"quotas", n.refusals.Run, 10 * time.Second})
 	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
-	if n.sessions != nil {
-		parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
-	}
+	parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
+	parts = append(parts, part{"studio", n.apps.Run, 60 * time.Second})
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
@@ -358,12 +382,12 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 		parts = append(parts, part{"library", n.library.Run, 30 * time.Second})
 	}
 	if n.agents != nil {
-		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second})
+		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second}, part{"pages", n.uis.Run, 30 * time.Second})
 	}
 	if n.workflows != nil {
 		parts = append(parts, part{"workflows", n.workflows.Serve, 30 * time.Second})
 	}
-	parts = append(parts, part{"tls", n.listener.Certificates, 10 * time.Second})
+	parts = append(parts, part{"ssh", n.ssh.Run, 10 * time.Second}, part{"tls", n.listener.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/compat/e2b"
+	"github.com/engi-dev/engi/api/web"
 	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/gate/preview"
 	"github.com/engi-dev/engi/node/config"
@@ -66,8 +67,18 @@ func (n *Node) hosts() []string {
 	return append(all, n.config.TLS.ACMENames...)
 }
 
+// dashboard returns the dashboard in front of the API.
+func (n *Node) dashboard(keys engi.Keys, api http.Handler) http.Handler {
+	_, port := n.listener.Public()
+	scheme, _, _ := n.publicAddress()
+	return web.New(web.Options{
+		API: api, SignIns: n.signIns, Keys: keys, Hosts: n.hosts(), Port: port,
+		Frames: []string{scheme + "://*." + n.domain()}, Log: n.log.With("component", "dashboard"),
+	})
+}
+
 // dispatch routes requests to previews, the E2B and MCP servers, the functions
-// that an Inngest server calls, and the API.
+// that an Inngest server calls, and the dashboard with the API.
 func (n *Node) dispatch(leave context.Context, rest, tools http.Handler) http.Handler {
 	control, calls := n.e2b.Control(), n.inngestHandler(leave)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

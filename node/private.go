@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/volume"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
 	"github.com/engi-dev/engi/provider"
@@ -61,7 +62,7 @@ func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, e
 // Close destroys the node's sandboxes and its data. Call it once.
 func (p *Private) Close() error {
 	p.cancel()
-	err := <-p.done
+	err := errors.Join(<-p.done, volume.Unmount(volumesDir(p.dir)))
 	if rm := os.RemoveAll(p.dir); rm != nil {
 		err = errors.Join(err, engi.Errorf(engi.Internal, "remove the private data directory: %v", rm))
 	}
@@ -110,7 +111,7 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 		}
 		p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(dir), Log: log})
 		if err == nil {
-			err = removeOthers(ctx, p, nil)
+			err = destroy(ctx, p, dir)
 		}
 		if err == nil {
 			err = os.RemoveAll(dir)
@@ -119,6 +120,15 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 		release()
 	}
 	return errors.Join(all...)
+}
+
+// destroy destroys every machine of p, whose data directory is dir, and leaves
+// nothing mounted there.
+func destroy(ctx context.Context, p provider.Provider, dir string) error {
+	if err := removeOthers(ctx, p, nil); err != nil {
+		return err
+	}
+	return volume.Unmount(volumesDir(dir))
 }
 
 // removeOthers destroys every machine of p that is not in live.

@@ -53,16 +53,13 @@ func (n *Node) scriptAPIs() ([]script.API, error) {
 		return fetch.New(fetch.Options{Hosts: hosts, Private: private, Remedy: "the operator lists hosts in script.fetch_hosts and private addresses in script.fetch_private of config.toml"})
 	}
 	clientFor := func(host string) *http.Client { return client(host) }
-	apis := script.KV()
-	if n.sessions != nil {
-		apis = append(apis, script.Sandbox()...)
-	}
+	apis := append(script.KV(), script.Sandbox()...)
 	var listed *http.Client
 	if len(c.FetchHosts) > 0 {
 		listed = client(c.FetchHosts...)
 	}
 	var ofSession func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)
-	if n.sessions != nil && n.wall != nil {
+	if n.wall != nil {
 		ofSession = func(owner engi.Owner, p engi.NetworkPolicy) (*http.Client, error) {
 			return fetch.Through(n.wall, owner, p, fetch.Options{})
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/disk/blob"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/session"
+	"github.com/engi-dev/engi/session/backup"
 	"github.com/engi-dev/engi/session/deps"
 	"github.com/engi-dev/engi/store"
 )
@@ -23,43 +26,50 @@ import (
 // sessions are the session manager and what installs its packages.
 type sessions struct {
 	*session.Manager
-	packages *deps.Manager
+	packages interface {
+		session.Packages
+		Run(ctx context.Context, ready func()) error
+	}
 }
 
-// openSessions opens sessions if they are enabled.
-func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer) error {
+// openSessions opens sessions, with packages if they are enabled, else with a
+// template that there is.
+func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer, template string) error {
 	c, log := n.config, n.log.With("component", "session")
 	s := c.Sessions
-	if !s.Enabled {
-		return nil
-	}
 	if err := s.CheckEnvironment(os.LookupEnv); err != nil {
 		return err
 	}
 	for _, note := range s.Notes() {
 		log.Info(note)
 	}
-	packages, err := deps.New(ctx, deps.Options{
-		Templates: n.templates, Base: s.Template, Packages: s.Packages(), Registry: c.Mirrors.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: log,
-	})
+	all := &sessions{packages: deps.None(template)}
+	if s.Enabled {
+		packages, err := deps.New(ctx, deps.Options{
+			Templates: n.templates, Base: s.Template, Packages: s.Packages(), Registry: c.Mirrors.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: log,
+		})
+		if err != nil {
+			return err
+		}
+		all.packages = packages
+	}
+	blobs, err := blob.Open(cmp.Or(s.Workspaces, filepath.Join(c.DataDir, "workspaces")))
 	if err != nil {
 		return err
 	}
 	ttl, timeout, capacity, memory := s.Values()
 	policy, grants := sessionNetwork(c)
-	m, err := session.Open(ctx, session.Options{
-		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Volumes: n.volumes, Store: store.Sessions(n.db), Packages: packages,
-		Meter: newSessionMeter(metrics), Log: log,
+	all.Manager, err = session.Open(ctx, session.Options{
+		CheckNetwork: n.checkNetwork,
+		Sandboxes:    n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Store: store.Sessions(n.db), Packages: all.packages,
+		Workspaces: backup.New(backup.Options{Blobs: blobs, Quota: int64(s.WorkspacesQuota), Log: log}), Quota: c.Quota.Of, Refused: n.refusals.Add, Meter: newSessionMeter(metrics), Log: log,
 		Defaults: session.Defaults{
 			Mode: engi.SessionMode(s.Mode), Size: engi.Size{Memory: memory}, Capacity: capacity, TTL: ttl, Dormancy: time.Duration(s.Dormancy),
-			Timeout: timeout, MaxAwake: time.Duration(c.Sandboxes.Max), Network: policy, Grants: grants,
+			Timeout: timeout, Longest: time.Duration(s.MaxDuration), MaxAwake: time.Duration(c.Sandboxes.Max), CPUQuota: engi.CPUQuota{VCPUs: s.CPUQuota, Window: time.Duration(s.CPUWindow)}, Network: policy, Grants: grants,
 		},
 	})
-	if err != nil {
-		return err
-	}
-	n.sessions = &sessions{m, packages}
-	return nil
+	n.sessions = all
+	return err
 }
 
 // Run installs packages and manages sessions until ctx ends.
@@ -72,13 +82,8 @@ func (s *sessions) Run(ctx context.Context, ready func()) error {
 	return errors.Join(err, <-installed)
 }
 
-// Sessions manages sessions; nil if they are not enabled.
-func (n *Node) Sessions() engi.Sessions {
-	if n.sessions == nil {
-		return nil
-	}
-	return n.sessions
-}
+// Sessions manages sessions.
+func (n *Node) Sessions() engi.Sessions { return n.sessions }
 
 // sessionNetwork returns the network policy of sessions, which allows the hosts
 // of packages and those of the configuration, and the grants of packages'
@@ -86,7 +91,7 @@ func (n *Node) Sessions() engi.Sessions {
 func sessionNetwork(c config.Config) (p engi.NetworkPolicy, grants []engi.Grant) {
 	p = engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(c.Sessions.Allow)}
 	for _, d := range c.Sessions.Packages() {
-		if d.Secret == "" {
+		if d.Secret == "" && c.Sessions.Enabled {
 			p.Allow = append(p.Allow, d.Hosts...)
 		}
 	}

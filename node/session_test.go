@@ -1,9 +1,11 @@
 package node
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/node/config"
 )
 
@@ -43,5 +45,38 @@ func TestSecretsOfPackages(t *testing.T) {
 	c.Sessions.Enabled = false
 	if all := packageSecrets(c); len(all) != 0 {
 		t.Errorf("without the section: %+v", all)
+	}
+}
+
+// TestSessionsWithoutASection checks that people may use sessions of any node, and
+// that models are told of them only where the section is enabled.
+func TestSessionsWithoutASection(t *testing.T) {
+	for _, enabled := range []bool{false, true} {
+		c, o := fakeNode(t)
+		c.Sessions.Enabled, c.Sessions.Template = enabled, "host"
+		n, err := Open(t.Context(), c, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := start(t, n)
+		admin := apiClient{t, n.Endpoint().URL, n.AdminKey()}
+		id := admin.make("/v1/sessions", `{"persistence":"none"}`, "id")
+		_, release, err := n.Sessions().Enter(t.Context(), "", id)
+		if err != nil {
+			t.Fatalf("enabled %t: %v", enabled, err)
+		}
+		release()
+		if d, err := n.Sessions().Dependencies(t.Context()); err != nil || d.State != engi.DependenciesReady {
+			t.Errorf("enabled %t: %+v, %v", enabled, d, err)
+		}
+		tools, err := tool.Builtin(n.services)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told := slices.ContainsFunc(tools, func(x tool.Tool) bool { return x.Name == "run_code" || x.Name == "save_module" }); told != enabled {
+			t.Errorf("enabled %t: models are told of sessions: %t", enabled, told)
+		}
+		admin.ask("DELETE", "/v1/sessions/"+id, "")
+		stop()
 	}
 }

@@ -87,12 +87,14 @@ var toolOperations = map[string]string{
 	"read_file": "GET /v1/sandboxes/{id}/files", "list_files": "GET /v1/sandboxes/{id}/files/list", "glob": "GET /v1/sandboxes/{id}/files/list", "grep": "GET /v1/sandboxes/{id}/files",
 	"write_file": "PUT /v1/sandboxes/{id}/files", "edit_file": "PUT /v1/sandboxes/{id}/files", "remove_file": "DELETE /v1/sandboxes/{id}/files",
 	"search_docs": "GET /v1/docs/search", "read_result": "GET /v1/runs/{id}", "fetch_url": "POST /v1/agents/{name}/runs", "save_module": "POST /v1/sessions/{id}/modules",
+	"create_app": "POST /v1/apps", "apply_to_app": "POST /v1/apps/{id}/apply", "read_app": "GET /v1/apps/{id}/files/list",
 }
 
 // mcpOperations says the same of MCP's tools, where they are others.
 var mcpOperations = map[string]string{
 	"create_sandbox": "POST /v1/sandboxes", "stop_sandbox": "DELETE /v1/sandboxes/{id}", "list_sandboxes": "GET /v1/sandboxes", "list_sessions": "GET /v1/sessions",
 	"get_port_url": "POST /v1/sandboxes/{id}/ports/{port}/link", "create_session": "POST /v1/sessions", "end_session": "DELETE /v1/sessions/{id}",
+	"show_page": "GET /v1/sessions/{id}/ui", "act_on_page": "POST /v1/sessions/{id}/ui/actions", "watch_page": "GET /v1/sessions/{id}/ui/stream",
 }
 
 // functionOperations says for each function which route of REST does the same.
@@ -138,6 +140,7 @@ func TestWhatRESTDeniesAllDeny(t *testing.T) {
 	if err := json.Unmarshal([]byte(mcp(n.AdminKey(), "tools/list", "{}")), &offered); err != nil || len(offered.Result.Tools) < 8 {
 		t.Fatal(offered, err)
 	}
+	offered.Result.Tools = append(offered.Result.Tools, struct{ Name string }{"watch_page"}) // who declares apps is offered it, too
 	tried := map[string]bool{}
 	for _, scope := range engi.Scopes() {
 		k, secret, err := keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{scope}})

@@ -124,6 +124,14 @@ func (w *wall) Check(p engi.NetworkPolicy) error {
 	return w.Gateway.Check(p)
 }
 
+// checkNetwork reports why no sandbox may have a policy.
+func (n *Node) checkNetwork(p engi.NetworkPolicy) error {
+	if n.wall == nil {
+		return nil // the fleet says so
+	}
+	return n.wall.Check(p)
+}
+
 // Permit implements [fleet.Wall].
 func (w *wall) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	return cmp.Or(w.Check(p), w.secrets.Permit(ctx, owner, p))

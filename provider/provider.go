@@ -26,6 +26,11 @@ type Spec struct {
 	Netns    string      // path of a network namespace with the machine's link; empty means none
 	Mounts   []Mount
 	Disk     string // directory from SaveDisk with initial changes to Root; empty means none
+	Weight   int    // as for Weigher; 0 means 100
+	// Wanted is closed when somebody waits for the machine: its boot goes on with
+	// WantedWeight. nil means never.
+	Wanted       <-chan struct{}
+	WantedWeight int
 }
 
 // HostNetwork says how much of the host's network a machine can use.
@@ -158,6 +163,15 @@ type Resizer interface {
 	Resize(ctx context.Context, size engi.Size) error
 }
 
+// A Weigher is a Machine whose part of the processors can change.
+//
+//  17. When machines want more processor time than there is, each gets a part in
+//     proportion to its weight, 1 to 100. It reports Unsupported on a host where
+//     weights cannot be set.
+type Weigher interface {
+	SetWeight(weight int) error
+}
+
 // A Meter is a Machine that can report what it uses.
 type Meter interface {
 	Usage(ctx context.Context) (engi.Usage, error)
@@ -180,16 +194,8 @@ type Prober interface {
 type Report struct {
 	Tier        engi.Tier
 	Works       bool
-	Checks      []Check
+	Checks      []engi.Check
 	NotEnforced []string // lower-case names of engi.Size fields that cannot be enforced on this host
-}
-
-// A Check is the result of checking one property of the host.
-type Check struct {
-	Name   string
-	OK     bool
-	Detail string // what was found
-	Fix    string // what would make it OK, in one line; empty if OK or impossible
 }
 
 // An Enforcer is a Provider that knows which limits it cannot enforce on this

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/priority"
 	"github.com/engi-dev/engi/script/wire"
 )
 
@@ -70,7 +71,7 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
-	err = cmd.Start()
+	err = priority.Start(cmd)
 	stdinR.Close()
 	stdoutW.Close()
 	if err != nil {

@@ -241,7 +241,7 @@ func TestHelpersOfOrdinaryUsers(t *testing.T) {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 	out, err := cmd.CombinedOutput()
-	if errors.Is(err, syscall.EPERM) {
+	if errors.Is(err, syscall.EPERM) && os.Getenv("ENGI_TEST_REQUIRE") == "" {
 		t.Skip("this machine allows no namespaces")
 	}
 	if err != nil {

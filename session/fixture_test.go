@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/session/backup"
 )
 
 // A fixture is everything around sessions, as it is after a power cut: what was
@@ -33,6 +34,13 @@ type fixture struct {
 	boots     int
 	dying     int // how often Get still shows sandboxes that died as running
 	running   int // pieces of code now
+	copies    map[backup.Key]map[string]string
+	noStore   bool // for workspaces
+	refused   int  // copies meanwhile
+	snapshots map[engi.SnapshotID]map[string]bool
+	steps     []Step
+	notes     []Note
+	faults    []string // of events
 }
 
 type liveSandbox struct {
@@ -51,6 +59,7 @@ func newWorld() *fixture {
 	return &fixture{
 		left: -1, records: map[engi.SessionID]Record{}, sandboxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
 		stopped: map[engi.SandboxID]bool{}, ended: engi.CauseTimeout, template: "base",
+		copies: map[backup.Key]map[string]string{}, snapshots: map[engi.SnapshotID]map[string]bool{},
 	}
 }
 
@@ -102,9 +111,26 @@ func (f *fixture) Put(_ context.Context, r Record) error {
 
 func (f *fixture) Save(_ context.Context, r Record) error {
 	return f.act(func() error {
-		if _, ok := f.records[r.ID]; !ok {
+		before, ok := f.records[r.ID]
+		if !ok {
 			return engi.Errorf(engi.NotFound, "there is no such session")
 		}
+		// The log of events is a walk through the table.
+		at := before.State
+		for _, x := range r.Steps {
+			if _, err := x.From.To(x.To); err != nil || x.From != at || x.Cause == "" {
+				f.faults = append(f.faults, fmt.Sprintf("%s: %+v after %s: %v", r.ID, x, at, err))
+			}
+			at = x.To
+		}
+		if at != r.State {
+			f.faults = append(f.faults, fmt.Sprintf("%s: the last event says %s, the record %s", r.ID, at, r.State))
+		}
+		f.steps = append(f.steps, r.Steps...)
+		if r.Note != nil {
+			f.notes = append(f.notes, *r.Note)
+		}
+		r.Steps, r.Note = nil, nil
 		f.records[r.ID] = r
 		return nil
 	})
@@ -178,8 +204,14 @@ func (s liveSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (x eng
 		s.settle()
 		b := &liveSandbox{files: map[string]bool{}, data: map[string]string{}, Sandbox: engi.Sandbox{
 			ID: engi.NewSandboxID(), Owner: spec.Owner, Template: spec.Template, State: engi.Running, Size: spec.Size, Lifetime: spec.Lifetime,
-			Notes: spec.Notes, Network: spec.Network, Env: spec.Env, Created: time.Now(), Active: time.Now(), Volumes: spec.Volumes,
+			CPUQuota: spec.CPUQuota, Notes: spec.Notes, Network: spec.Network, Env: spec.Env, Created: time.Now(), Active: time.Now(), Volumes: spec.Volumes,
 		}}
+		if spec.Snapshot != "" {
+			if s.snapshots[spec.Snapshot] == nil || spec.Template != "" || spec.Onto == "" {
+				return engi.Errorf(engi.NotFound, "there is no such snapshot, or no template to put it on")
+			}
+			b.files, b.Template, b.Snapshot = maps.Clone(s.snapshots[spec.Snapshot]), spec.Onto, spec.Snapshot
+		}
 		for _, m := range spec.Volumes {
 			v := s.volumes[engi.VolumeID(m.Volume)]
 			if v == nil {
@@ -258,7 +290,7 @@ func (s liveSandboxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID)
 		switch {
 		case b == nil:
 			return engi.Errorf(engi.NotFound, "sandbox %s is stopped", id)
-		case b.State == engi.Hibernated && !b.Lifetime.AutoResume:
+		case b.State != engi.Running && !b.Lifetime.AutoResume:
 			return engi.Errorf(engi.Conflict, "it sleeps")
 		}
 		b.State, b.Active = engi.Running, time.Now()
@@ -292,6 +324,72 @@ func (n sleeper) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, _
 			return engi.Errorf(engi.Conflict, "it sleeps already")
 		}
 		b.State = engi.Hibernated
+		return nil
+	})
+}
+
+func (n sleeper) Pause(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+	return n.act(func() error {
+		b := n.sandboxes[id]
+		switch {
+		case b == nil:
+			return engi.Errorf(engi.NotFound, "there is no such sandbox")
+		case b.State == engi.Hibernated:
+			return engi.Errorf(engi.Conflict, "it sleeps")
+		}
+		b.State = engi.Paused
+		return nil
+	})
+}
+
+func (n sleeper) Resume(_ context.Context, _ engi.Owner, id engi.SandboxID, _ time.Duration, _ bool) (x engi.Sandbox, err error) {
+	err = n.act(func() error {
+		b := n.sandboxes[id]
+		if b == nil {
+			return engi.Errorf(engi.NotFound, "there is no such sandbox")
+		}
+		b.State, x = engi.Running, b.Sandbox
+		return nil
+	})
+	return x, err
+}
+
+func (n sleeper) Snapshot(_ context.Context, _ engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
+	return engi.Snapshot{ID: spec.ID, Bytes: 1}, n.act(func() error {
+		b := n.sandboxes[id]
+		switch {
+		case b == nil:
+			return engi.Errorf(engi.NotFound, "there is no such sandbox")
+		case b.State == engi.Hibernated || !spec.DiskOnly:
+			return engi.Errorf(engi.Conflict, "its disk alone cannot be copied")
+		}
+		n.snapshots[spec.ID] = maps.Clone(b.files)
+		return nil
+	})
+}
+
+type snapshots struct {
+	engi.Snapshots
+	*fixture
+}
+
+func (s snapshots) Get(_ context.Context, _ engi.Owner, id string) (x engi.Snapshot, err error) {
+	err = s.act(func() error {
+		if s.snapshots[engi.SnapshotID(id)] == nil {
+			return engi.Errorf(engi.NotFound, "there is no such snapshot")
+		}
+		x.ID = engi.SnapshotID(id)
+		return nil
+	})
+	return x, err
+}
+
+func (s snapshots) Remove(_ context.Context, _ engi.Owner, id string) error {
+	return s.act(func() error {
+		if s.snapshots[engi.SnapshotID(id)] == nil {
+			return engi.Errorf(engi.NotFound, "there is no such snapshot")
+		}
+		delete(s.snapshots, engi.SnapshotID(id))
 		return nil
 	})
 }
@@ -344,6 +442,55 @@ func (v volumes) Remove(_ context.Context, _ engi.Owner, id string) error {
 	})
 }
 
+func (v volumes) Files(_ context.Context, _ engi.Owner, id string) (f engi.VolumeFiles, err error) {
+	err = v.act(func() error {
+		o := v.volumes[engi.VolumeID(id)]
+		if o == nil {
+			return engi.Errorf(engi.NotFound, "there is no such volume")
+		}
+		f = volumeFiles{volume: o}
+		return nil
+	})
+	return f, err
+}
+
+type volumeFiles struct {
+	engi.VolumeFiles
+	volume *volume
+}
+
+func (volumeFiles) Close() error { return nil }
+
+// ---- workspaces
+
+type workspaces struct{ *fixture }
+
+func (w workspaces) Save(_ context.Context, k backup.Key, files engi.VolumeFiles, _ int64) (engi.WorkspaceCopy, error) {
+	return engi.WorkspaceCopy{}, w.act(func() error {
+		if w.noStore {
+			w.refused++
+			return engi.Errorf(engi.Unavailable, "the store is down")
+		}
+		w.copies[k] = maps.Clone(files.(volumeFiles).volume.data)
+		return nil
+	})
+}
+
+func (w workspaces) Restore(_ context.Context, k backup.Key, files engi.VolumeFiles) (engi.WorkspaceCopy, error) {
+	return engi.WorkspaceCopy{}, w.act(func() error {
+		data, ok := w.copies[k]
+		if !ok {
+			return engi.Errorf(engi.NotFound, "there is no copy")
+		}
+		maps.Copy(files.(volumeFiles).volume.data, data)
+		return nil
+	})
+}
+
+func (w workspaces) Remove(_ context.Context, k backup.Key) error {
+	return w.act(func() error { delete(w.copies, k); return nil })
+}
+
 // ---- packages
 
 type packages struct{ *fixture }
@@ -378,7 +525,7 @@ func (g guest) with(f func(*liveSandbox) error) error {
 
 func (g guest) Stat(_ context.Context, path string) (engi.FileInfo, error) {
 	return engi.FileInfo{Path: path}, g.with(func(b *liveSandbox) error {
-		if !b.files[path] {
+		if path != WorkDir && !b.files[path] {
 			return engi.Errorf(engi.NotFound, "no %s", path)
 		}
 		return nil
@@ -392,6 +539,9 @@ func (g guest) Write(_ context.Context, path string, r io.Reader, _ engi.WriteOp
 
 func (g guest) Start(_ context.Context, cmd engi.Command) (engi.Process, error) {
 	time.Sleep(20 * time.Millisecond)
+	if cmd.Args[0] == "git" {
+		return nil, engi.Errorf(engi.NotFound, "no git")
+	}
 	p := &process{guest: g, env: cmd.Env, killed: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
 	return p, g.with(func(b *liveSandbox) error {
 		for _, a := range cmd.Args {
@@ -411,7 +561,7 @@ func (g guest) Open(context.Context, string) (io.ReadCloser, error)        { pan
 func (g guest) List(context.Context, string, int) ([]engi.FileInfo, error) { panic("unused") }
 func (g guest) MakeDir(context.Context, string) error                      { panic("unused") }
 func (g guest) Move(context.Context, string, string) error                 { panic("unused") }
-func (g guest) Remove(context.Context, string) error                       { panic("unused") }
+func (g guest) Remove(context.Context, string) error                       { return nil }
 func (g guest) Watch(context.Context, string, bool) iter.Seq2[engi.FileChange, error] {
 	panic("unused")
 }

@@ -48,7 +48,11 @@ func (m *Manager) Enter(ctx context.Context, owner engi.Owner, idOrName string) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return l.guest, sync.OnceFunc(l.release), nil
+	leave := m.connect(ctx, live)
+	return l.guest, sync.OnceFunc(func() {
+		l.release()
+		leave()
+	}), nil
 }
 
 // enter leases a session's sandbox, a new one if there is none. The caller
@@ -64,14 +68,24 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	if err := live.checkAlive(); err != nil {
 		return nil, err
 	}
+	if r := live.record(); r.over() {
+		return nil, engi.Errorf(engi.NotFound, "the session has reached its maximum duration of %v, and ends", r.MaxDuration).
+			WithRemedy("create a new one, with a larger max_duration if the node allows it")
+	}
 	began := time.Now()
+	if r := live.record(); r.Sandbox != "" {
+		// What has happened meanwhile is recorded before it changes again.
+		if err := m.observe(ctx, live, r); err != nil {
+			return nil, err
+		}
+	}
 	if id := live.record().Sandbox; id != "" {
 		l, err := m.acquire(ctx, live, id, false)
 		if err == nil || engi.KindOf(err) != engi.NotFound {
 			return l, err
 		}
 		m.opt.Log.DebugContext(ctx, "a session's sandbox is gone", "session", live.id, "sandbox", id)
-		if err := m.clearSandbox(ctx, live, id); err != nil {
+		if err := m.clearSandbox(ctx, live, id, causeLost); err != nil {
 			return nil, err
 		}
 	}
@@ -97,10 +111,13 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 	prepared := live.prepared == id
 	live.mu.Unlock()
 	if err == nil && !prepared {
-		err = deno.Prepare(ctx, g, fresh)
+		err = deno.Prepare(ctx, g, fresh && sandbox.Snapshot == "")
 	}
 	if err == nil {
-		err = m.touch(ctx, live)
+		err = m.ensureRepository(ctx, live, g, id)
+	}
+	if err == nil {
+		err = m.touch(ctx, live, fresh)
 	}
 	if err != nil {
 		leave()
@@ -130,19 +147,25 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 }
 
 // touch records that a session is being used, so that it does not expire if
-// the node crashes and restarts meanwhile.
-func (m *Manager) touch(ctx context.Context, live *liveSession) error {
-	now := timestamp()
-	if now.Sub(live.record().Used) < time.Second {
+// the node crashes and restarts meanwhile, and that it runs, unless its sandbox is
+// still being booted.
+func (m *Manager) touch(ctx context.Context, live *liveSession, booting bool) error {
+	now, r := timestamp(), live.record()
+	if now.Sub(r.Used) < time.Second && (booting || r.State == engi.SessionRunning) {
 		return nil
 	}
-	return m.update(ctx, live, func(r *Record) { r.Used = now })
+	return m.update(ctx, live, func(r *Record) {
+		if r.Used = now; !booting {
+			r.become(engi.SessionRunning, causeUse)
+		}
+	})
 }
 
-// clearSandbox records that a session has lost its sandbox.
-func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.SandboxID) error {
+// clearSandbox records that a session has lost its sandbox, and why.
+func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
 	return m.update(ctx, live, func(r *Record) {
 		if r.Sandbox == id {
+			r.become(engi.SessionIdle, cause)
 			r.Sandbox = ""
 		}
 		live.standby = nil // update holds mu
@@ -167,24 +190,59 @@ func (m *Manager) boot(ctx context.Context, live *liveSession) (_ *lease, err er
 	spec := engi.SandboxSpec{
 		Owner: r.Owner, Template: template, Size: r.Size, Env: r.Env, Network: r.Network, Ports: engi.PortPolicy{Private: true},
 		Metadata: maps.Clone(r.Metadata), Notes: map[string]string{noteKey: string(live.id), "config": config},
-		Lifetime: engi.Lifetime{Timeout: m.opt.Defaults.MaxAwake, Idle: r.Dormancy, Max: m.opt.Defaults.MaxAwake, OnTimeout: engi.EndKill},
+		Lifetime: engi.Lifetime{Timeout: m.opt.Defaults.MaxAwake, Idle: r.Dormancy, Max: m.opt.Defaults.MaxAwake, OnTimeout: engi.EndKill, AutoResume: true},
+	}
+	if r.CPUQuota > 0 {
+		// A new sandbox is not a new budget: it begins with what was saved without one.
+		window := m.opt.Defaults.CPUQuota.Window
+		saved := window
+		if !r.Freed.IsZero() {
+			saved = min(window, time.Since(r.Freed))
+		}
+		spec.CPUQuota = engi.CPUQuota{VCPUs: r.CPUQuota, Window: window, Credit: time.Duration(r.CPUQuota * float64(saved))}
+	}
+	if r.releasedByCheck() {
+		spec.Lifetime.Idle = m.opt.Defaults.MaxAwake
 	}
 	if r.Volume != "" {
 		spec.Volumes = []engi.VolumeMount{{Volume: string(r.Volume), Path: WorkDir}}
 	}
 	if r.Persistence == engi.PersistSnapshot {
-		spec.Lifetime.OnTimeout, spec.Lifetime.AutoResume = engi.EndHibernate, true
+		spec.Lifetime.OnTimeout = engi.EndHibernate
 	}
-	if err := m.update(ctx, live, func(r *Record) { r.Boots++ }); err != nil {
+	if r.Persistence == engi.PersistOverlay {
+		spec.Lifetime.OnTimeout, spec.Lifetime.DiskOnly = engi.EndHibernate, true
+		if err := m.findOverlay(ctx, live, &spec); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.update(ctx, live, func(r *Record) {
+		r.Boots++
+		r.Changed = r.Persistence == engi.PersistWorkspace
+		r.become(engi.SessionBooting, causeUse)
+	}); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := m.update(late, live, func(r *Record) { r.become(engi.SessionIdle, causeFailed) }); e != nil {
+			m.opt.Log.WarnContext(ctx, "record a failed boot", "session", live.id, "error", e)
+		}
+	}()
 	sandbox, err := m.opt.Sandboxes.Create(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
 	l, err := m.acquire(ctx, live, sandbox.ID, true)
 	if err == nil {
-		if err = m.update(ctx, live, func(r *Record) { r.Sandbox = sandbox.ID }); err != nil {
+		if err = m.update(ctx, live, func(r *Record) {
+			r.Sandbox = sandbox.ID
+			r.become(engi.SessionRunning, causeUse)
+		}); err != nil {
 			l.release()
 		}
 	}
@@ -207,7 +265,10 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 	}
 	if r.Volume != "" {
 		_, err := m.opt.Volumes.Get(ctx, "", string(r.Volume))
-		if err == nil || engi.KindOf(err) != engi.NotFound {
+		if err == nil {
+			return m.fillVolume(ctx, live)
+		}
+		if engi.KindOf(err) != engi.NotFound {
 			return err
 		}
 		m.opt.Log.WarnContext(ctx, "a session's volume is gone, creating an empty one", "session", live.id, "volume", r.Volume)
@@ -221,7 +282,10 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 	if err != nil {
 		return err
 	}
-	return m.update(ctx, live, func(r *Record) { r.Volume = v.ID })
+	if err := m.update(ctx, live, func(r *Record) { r.Volume, r.Filled = v.ID, false }); err != nil {
+		return err
+	}
+	return m.fillVolume(ctx, live)
 }
 
 // volumeName is the name of a session's volume.

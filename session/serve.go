@@ -14,6 +14,19 @@ func (m *Manager) Release(ctx context.Context, owner engi.Owner, idOrName string
 	if err != nil {
 		return err
 	}
+	return m.releaseAndSave(ctx, live, causeRequest)
+}
+
+func (m *Manager) releaseAndSave(ctx context.Context, live *liveSession, cause string) error {
+	if err := m.release(ctx, live, cause); err != nil || !live.record().Changed {
+		return err
+	}
+	_, err := m.saveWorkspace(ctx, live)
+	return err
+}
+
+// release gives up a session's sandbox.
+func (m *Manager) release(ctx context.Context, live *liveSession, cause string) (err error) {
 	if err := lock(ctx, live.sandboxLock); err != nil {
 		return err
 	}
@@ -23,33 +36,30 @@ func (m *Manager) Release(ctx context.Context, owner engi.Owner, idOrName string
 	live.mu.Unlock()
 	switch {
 	case uses > 0:
-		return engi.Errorf(engi.Conflict, "its sandbox is in use").WithRemedy("wait for what runs in it, or terminate the session")
+		return errInUse
 	case r.Sandbox == "":
 		return nil
-	case r.Persistence != engi.PersistSnapshot:
-		return m.stop(ctx, live, r.Sandbox)
 	}
-	err = m.opt.Lifecycle.Hibernate(ctx, "", r.Sandbox, false)
-	if err == nil {
-		return nil
+	if r.pushesOnRelease() {
+		m.pushBefore(ctx, live, r.Sandbox)
 	}
-	switch engi.KindOf(err) {
-	case engi.NotFound:
-		return m.clearSandbox(ctx, live, r.Sandbox)
-	case engi.Conflict: // it may be hibernated already
-		if sandbox, e := m.opt.Sandboxes.Get(ctx, "", r.Sandbox); e == nil && sandbox.State == engi.Hibernated {
-			return nil
+	switch r.Persistence {
+	case engi.PersistSnapshot:
+		return m.hibernate(ctx, live, cause)
+	case engi.PersistOverlay:
+		if _, err := m.saveOverlay(ctx, live); err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
 		}
 	}
-	return err
+	return m.stop(ctx, live, r.Sandbox, cause)
 }
 
 // stop ends a session's sandbox. The caller holds sandboxLock.
-func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID) error {
+func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
 	if err := m.opt.Sandboxes.Stop(ctx, "", id); err != nil && engi.KindOf(err) != engi.NotFound {
 		return err
 	}
-	return m.clearSandbox(ctx, live, id)
+	return m.clearSandbox(ctx, live, id, cause)
 }
 
 // Terminate implements [engi.Sessions].
@@ -63,16 +73,27 @@ func (m *Manager) Terminate(ctx context.Context, owner engi.Owner, idOrName stri
 	if live == nil {
 		return nil
 	}
-	return m.end(ctx, live, "it was terminated")
+	if r := live.record(); r.Ended.IsZero() && r.Sandbox != "" && r.pushesOnRelease() {
+		if err := lock(ctx, live.sandboxLock); err != nil {
+			return err
+		}
+		m.pushBefore(ctx, live, r.Sandbox)
+		<-live.sandboxLock
+	}
+	if err := m.update(ctx, live, func(r *Record) { r.GivenUp = true }); err != nil {
+		return err
+	}
+	return m.end(ctx, live, causeRequest, "it was terminated")
 }
 
 // end ends a session: first its record, then its sandbox, then its volume. Run
 // repeats what fails.
-func (m *Manager) end(ctx context.Context, live *liveSession, reason string) error {
+func (m *Manager) end(ctx context.Context, live *liveSession, cause, reason string) error {
 	if live.record().Ended.IsZero() {
 		err := m.update(ctx, live, func(r *Record) {
 			if r.Ended.IsZero() {
-				r.Ended, r.EndReason, r.State = timestamp(), reason, engi.SessionTerminated
+				r.Ended, r.EndReason = timestamp(), reason
+				r.become(engi.SessionTerminated, cause)
 			}
 		})
 		if err != nil {
@@ -91,14 +112,20 @@ func (m *Manager) cleanUp(ctx context.Context, live *liveSession) error {
 	defer func() { <-live.sandboxLock }()
 	r := live.record()
 	if r.Sandbox != "" {
-		if err := m.stop(ctx, live, r.Sandbox); err != nil {
+		if err := m.stop(ctx, live, r.Sandbox, causeRequest); err != nil {
 			return err
 		}
 	}
 	if err := m.removeVolume(ctx, r); err != nil {
 		return err
 	}
-	return m.update(ctx, live, func(r *Record) { r.Volume, r.Cleared = "", true })
+	if err := m.removeCopy(ctx, r); err != nil {
+		return err
+	}
+	if err := m.removeOverlay(ctx, r); err != nil {
+		return err
+	}
+	return m.update(ctx, live, func(r *Record) { r.Volume, r.Overlay, r.Stale, r.Cleared = "", "", nil, true })
 }
 
 // removeVolume deletes a session's volume, even one that is not in the record
@@ -170,7 +197,10 @@ func (m *Manager) adopt(ctx context.Context) error {
 				continue
 			}
 			if r.Sandbox == "" && r.Ended.IsZero() {
-				if err := m.update(ctx, live, func(r *Record) { r.Sandbox = sandbox.ID }); err != nil {
+				if err := m.update(ctx, live, func(r *Record) {
+					r.Sandbox = sandbox.ID
+					r.become(engi.SessionRunning, causeUse)
+				}); err != nil {
 					return err
 				}
 				m.opt.Log.InfoContext(ctx, "adopted the sandbox of a session", "session", id, "sandbox", sandbox.ID)
@@ -182,13 +212,20 @@ func (m *Manager) adopt(ctx context.Context) error {
 			m.opt.Log.ErrorContext(ctx, "stop a sandbox that no session needs", "sandbox", sandbox.ID, "error", err)
 		}
 	}
+	for _, live := range m.all("") {
+		if r := live.record(); r.State == engi.SessionBooting && r.Sandbox == "" {
+			if err := m.update(ctx, live, func(r *Record) { r.become(engi.SessionIdle, causeCrash) }); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
 }
 
 // checkAll checks all sessions and meters them.
 func (m *Manager) checkAll(ctx context.Context) {
 	var alive, sandboxes, waiting int
-	for _, live := range m.all() {
+	for _, live := range m.all("") {
 		if ctx.Err() != nil {
 			return
 		}
@@ -210,30 +247,45 @@ func (m *Manager) checkAll(ctx context.Context) {
 
 func (m *Manager) check(ctx context.Context, live *liveSession) error {
 	live.mu.Lock()
-	r, busy := live.rec, live.uses > 0 || live.booting || live.waiting > 0
+	r, busy := live.rec, live.uses > 0 || live.booting || live.waiting > 0 || live.leaving
 	live.mu.Unlock()
 	if !r.Ended.IsZero() {
 		return m.checkEnded(ctx, live, r)
 	}
+	m.seeOff(ctx, live)
+	if r.over() {
+		m.endLater(live)
+		return nil
+	}
 	if busy {
 		return nil
 	}
-	used, stopped := r.Used, true
+	used, awake := r.Used, false
 	if r.Sandbox != "" {
 		sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
 		if err != nil && engi.KindOf(err) != engi.NotFound {
 			return err
 		}
-		stopped = err != nil || sandbox.State == engi.Stopped
+		awake = err == nil && sandbox.State == engi.Running
 		if sandbox.Active.After(used) {
 			used = sandbox.Active // it was used directly, not through the session
 		}
 	}
-	if time.Since(used) > r.TTL {
+	idle := time.Since(used)
+	switch {
+	case r.Sandbox == "" && r.Changed:
+		m.saveLater(live) // it does not end before its files are elsewhere
+		return nil
+	case r.Sandbox == "" && len(r.Stale) > 0:
+		return m.removeStale(ctx, live)
+	case awake && r.releasedByCheck() && idle > min(r.Dormancy, r.TTL) && (idle <= r.TTL || r.Persistence != engi.PersistOverlay), r.Changed && idle > r.TTL:
+		m.releaseLater(live)
+		return nil
+	case idle > r.TTL:
 		m.opt.Log.InfoContext(ctx, "a session expired", "session", live.id, "used", used, "ttl", r.TTL)
-		return m.end(ctx, live, "nobody used it for "+r.TTL.String())
+		return m.end(ctx, live, causeTTL, "nobody used it for "+r.TTL.String())
 	}
-	if r.Sandbox == "" || !stopped {
+	if r.Sandbox == "" {
 		return nil
 	}
 	select {
@@ -242,7 +294,82 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 		return nil // whoever has the lock is about to notice
 	}
 	defer func() { <-live.sandboxLock }()
-	return m.clearSandbox(ctx, live, r.Sandbox)
+	return m.observe(ctx, live, r)
+}
+
+// releasedByCheck reports whether there is more to do on release than the fleet does
+// by itself.
+func (r Record) releasedByCheck() bool {
+	return r.pushesOnRelease() || r.Persistence == engi.PersistOverlay
+}
+
+// releaseLater releases a session's sandbox in the background, unless that failed a
+// moment ago.
+func (m *Manager) releaseLater(live *liveSession) {
+	if live.tooEarly() {
+		return
+	}
+	m.later(live, func(ctx context.Context) {
+		if err := m.releaseAndSave(ctx, live, causeDormancy); err != nil && ctx.Err() == nil {
+			m.opt.Log.WarnContext(ctx, "release a session's sandbox", "session", live.id, "error", err)
+		}
+	})
+}
+
+// later runs f in the background; check leaves the session alone until it is done.
+func (m *Manager) later(live *liveSession, f func(ctx context.Context)) {
+	leaving := func(is bool) {
+		live.mu.Lock()
+		defer live.mu.Unlock()
+		live.leaving = is
+	}
+	leaving(true)
+	if !m.spawn(func(ctx context.Context) {
+		defer leaving(false)
+		f(ctx)
+	}) {
+		leaving(false)
+	}
+}
+
+// over reports whether a session has lasted as long as it may.
+func (r Record) over() bool { return r.MaxDuration > 0 && time.Since(r.Created) > r.MaxDuration }
+
+// endLater ends a session that is over in the background, in use or not, when its
+// work is pushed and its files are saved.
+func (m *Manager) endLater(live *liveSession) {
+	live.mu.Lock()
+	wait := live.leaving || live.booting || live.unsaved > 0 && time.Now().Before(live.retry)
+	live.mu.Unlock()
+	if wait {
+		return
+	}
+	m.later(live, func(ctx context.Context) {
+		if err := m.endOver(ctx, live); err != nil && ctx.Err() == nil {
+			m.opt.Log.WarnContext(ctx, "end a session that is over; it is tried again", "session", live.id, "error", err)
+		}
+	})
+}
+
+func (m *Manager) endOver(ctx context.Context, live *liveSession) error {
+	if err := lock(ctx, live.sandboxLock); err != nil {
+		return err
+	}
+	err := error(nil)
+	if r := live.record(); r.Sandbox != "" {
+		if r.pushesOnRelease() {
+			m.pushBefore(ctx, live, r.Sandbox)
+		}
+		err = m.stop(ctx, live, r.Sandbox, causeMaxDuration)
+	}
+	<-live.sandboxLock
+	if err == nil && live.record().Changed {
+		_, err = m.saveWorkspace(ctx, live)
+	}
+	if err != nil {
+		return err
+	}
+	return m.end(ctx, live, causeMaxDuration, "it reached its maximum duration of "+live.record().MaxDuration.String())
 }
 
 // checkEnded cleans up after a session that has ended, and forgets it in time.
@@ -256,8 +383,6 @@ func (m *Manager) checkEnded(ctx context.Context, live *liveSession, r Record) e
 	if err := m.opt.Store.Forget(ctx, live.id); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.sessions, live.id)
+	m.forget(r.Owner, live.id)
 	return nil
 }

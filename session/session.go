@@ -18,13 +18,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"log/slog"
-	"maps"
 	"regexp"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/session/backup"
 )
 
 // WorkDir is where a session's volume is mounted in its sandbox. Code runs
@@ -33,13 +33,27 @@ const WorkDir = "/workspace"
 
 // A Record is what the store keeps of a session.
 type Record struct {
-	engi.Session // State is idle or terminated; the others follow from the sandbox
+	engi.Session // State is as of the last event about it; view shows what the sandbox is now
 	Idempotency  string
-	Fingerprint  string    // of the request; set with Idempotency
-	Boots        int       // sandboxes requested so far
-	Ended        time.Time // zero until it ends
-	EndReason    string    // why it ended, for humans
-	Cleared      bool      // it ended and its sandbox and volume are gone
+	Fingerprint  string            // of the request; set with Idempotency
+	Boots        int               // sandboxes requested so far
+	Ended        time.Time         // zero until it ends
+	EndReason    string            // why it ended, for humans
+	Cleared      bool              // it ended and its sandbox and volume are gone
+	Filled       bool              // its volume has the copy of its workspace that there was; for persistence workspace
+	Changed      bool              // its volume may have what no copy has; for persistence workspace
+	GivenUp      bool              // it was terminated: the copy of its workspace goes with it
+	Overlay      engi.SnapshotID   // what was changed on its disk, when it was last saved; for persistence overlay
+	Stale        []engi.SnapshotID // not needed any more, or not yet; see saveOverlay
+	Freed        time.Time         // when it last lost its sandbox; zero if it never had one
+	Steps        []Step            // to State, appended to the log of events when the record is saved, and not kept
+	Note         *Note             // appended to the log of events when the record is saved, and not kept
+}
+
+// A Note is an event about a session, beside those about its states.
+type Note struct {
+	Type string
+	Data map[string]any
 }
 
 // A Store keeps sessions durably. Lookups see what owner owns, or everything
@@ -73,6 +87,16 @@ type Packages interface {
 	Status() engi.Dependencies
 }
 
+// Workspaces keeps copies of the files of sessions; see package session/backup.
+type Workspaces interface {
+	// Save copies the files of a volume, with at most limit bytes of content.
+	Save(ctx context.Context, k backup.Key, files engi.VolumeFiles, limit int64) (engi.WorkspaceCopy, error)
+	// Restore fills a volume, or reports NotFound if there is no copy.
+	Restore(ctx context.Context, k backup.Key, files engi.VolumeFiles) (engi.WorkspaceCopy, error)
+	// Remove deletes a copy. It is no error if there is none.
+	Remove(ctx context.Context, k backup.Key) error
+}
+
 // A Meter receives measurements. It is safe for concurrent use.
 type Meter interface {
 	Booted(took time.Duration)              // a session got a new sandbox
@@ -81,31 +105,38 @@ type Meter interface {
 }
 
 // Defaults apply where a session's request leaves a field open. All but
-// Network and Grants are required.
+// Longest, Network and Grants are required.
 type Defaults struct {
 	Mode     engi.SessionMode
 	Size     engi.Size
 	Capacity int64         // of a volume, in bytes
 	TTL      time.Duration // after which an unused session ends
 	Dormancy time.Duration // after which an unused sandbox is released
+	Longest  time.Duration // that a session may last; 0 is no limit
 	Timeout  time.Duration // of a piece of code; also the maximum
 	MaxAwake time.Duration // maximum age of a sandbox
+	CPUQuota engi.CPUQuota // sessions may ask for fewer processors; zero is no quota
 	Network  engi.NetworkPolicy
 	Grants   []engi.Grant // secrets of packages, added to policies that allow egress
 }
 
-// Options configure a Manager. Lifecycle, Meter and Log may be nil.
+// Options configure a Manager. Lifecycle, Workspaces, Meter and Log may be nil.
 type Options struct {
 	Sandboxes     engi.Sandboxes
 	Lifecycle     engi.Lifecycle // nil makes persistence snapshot Unsupported
+	Snapshots     engi.Snapshots // nil makes persistence overlay Unsupported
 	Volumes       engi.Volumes
+	Workspaces    Workspaces // nil makes persistence workspace Unsupported
 	Store         Store
 	Packages      Packages
 	Defaults      Defaults
 	Meter         Meter
 	Log           *slog.Logger
-	CheckInterval time.Duration // between checks of all sessions; 0 means 5 s
-	Retention     time.Duration // how long ended sessions are kept; 0 means a day
+	CheckNetwork  func(engi.NetworkPolicy) error // why no sandbox may have it; nil means that all may
+	Quota         func(engi.Owner) engi.Quota    // of which those of sessions are enforced; nil means no limits
+	Refused       func(engi.Owner, string)       // is told of each refusal of Quota, by name; may be nil; must be quick
+	CheckInterval time.Duration                  // between checks of all sessions; 0 means 5 s
+	Retention     time.Duration                  // how long ended sessions are kept; 0 means a day
 }
 
 const (
@@ -116,7 +147,8 @@ const (
 	undoTimeout = 30 * time.Second
 )
 
-// A Manager manages sessions. It implements [engi.Sessions] and is safe for
+// A Manager manages sessions. It implements [engi.Sessions] and
+// [engi.SessionFiles] and is safe for
 // concurrent use.
 type Manager struct {
 	opt Options
@@ -125,32 +157,120 @@ type Manager struct {
 	cancel     context.CancelFunc
 	background sync.WaitGroup // what spawn started
 
+	creating *engi.KeyedSemaphore[creation]
+
 	mu       sync.Mutex
 	sessions map[engi.SessionID]*liveSession // guarded by mu
-	creating map[string]chan struct{}        // guarded by mu; locked idempotency keys
+	order    []*liveSession                  // all, as older has it; guarded by mu
+	owners   map[engi.Owner]*holding         // of those that have sessions, or had some on the last day; guarded by mu
 	serving  bool                            // guarded by mu
 }
 
-var _ engi.Sessions = (*Manager)(nil)
+var (
+	_ engi.Sessions     = (*Manager)(nil)
+	_ engi.SessionFiles = (*Manager)(nil)
+
+	_ engi.SessionLifecycle = (*Manager)(nil)
+)
+
+// A creation is what others wait for: that of one idempotency key, or, with none, the
+// owner's.
+type creation struct {
+	owner       engi.Owner
+	idempotency string
+}
 
 // A liveSession is the state of a session in this process. Of its locks,
 // codeLock is taken first and mu last.
 type liveSession struct {
 	id          engi.SessionID
+	created     time.Time
 	codeLock    chan struct{} // full while a piece of code runs
 	sandboxLock chan struct{} // full while the sandbox is being replaced
+	gitLock     chan struct{} // full while its repository is pushed
+	saveLock    chan struct{} // full while its workspace is saved
 
 	mu       sync.Mutex
 	rec      Record          // guarded by mu
 	uses     int             // guarded by mu; leases in use
 	waiting  int             // guarded by mu; queued runs
 	booting  bool            // guarded by mu
+	leaving  bool            // guarded by mu; its sandbox is being released in the background
+	clients  []*connected    // guarded by mu; oldest first
 	standby  *standbyProcess // guarded by mu; nil for none
 	prepared engi.SandboxID  // guarded by mu; that this process has prepared for code
+	cloned   engi.SandboxID  // guarded by mu; that this process has seen the repository in
+	unsaved  int             // guarded by mu; how often saving its workspace has failed in a row
+	retry    time.Time       // guarded by mu; when it is tried again
+}
+
+// A holding is what one owner has: what a new session must know, and a list, without
+// a look at those of others.
+type holding struct {
+	order   []*liveSession // as older has it
+	alive   int            // that have not ended
+	created []time.Time    // of those of the last 24 hours, forgotten ones too, oldest first
+}
+
+// addLocked adds a session. The caller holds m.mu.
+func (m *Manager) addLocked(r Record) *liveSession {
+	live := newLiveSession(r)
+	m.sessions[r.ID] = live
+	h := m.owners[r.Owner]
+	if h == nil {
+		h = &holding{}
+		m.owners[r.Owner] = h
+	}
+	for _, order := range []*[]*liveSession{&m.order, &h.order} {
+		at, _ := slices.BinarySearchFunc(*order, live, older)
+		*order = slices.Insert(*order, at, live)
+	}
+	if r.Ended.IsZero() {
+		h.alive++
+	}
+	at, _ := slices.BinarySearchFunc(h.created, r.Created, time.Time.Compare)
+	h.created = slices.Insert(h.created, at, r.Created)
+	return live
+}
+
+// older sorts sessions from the last to the first of lists.
+func older(a, b *liveSession) int {
+	return cmp.Or(a.created.Compare(b.created), -cmp.Compare(a.id, b.id))
+}
+
+// held returns how many sessions of an owner have not ended, and how many were
+// created on the last day.
+func (m *Manager) held(owner engi.Owner) (alive, day int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.owners[owner]
+	if h == nil {
+		return 0, 0
+	}
+	old, _ := slices.BinarySearchFunc(h.created, time.Now().Add(-24*time.Hour), time.Time.Compare)
+	h.created = h.created[old:]
+	return h.alive, len(h.created)
+}
+
+// forget drops a session that has ended.
+func (m *Manager) forget(owner engi.Owner, id engi.SessionID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	live, h := m.sessions[id], m.owners[owner]
+	delete(m.sessions, id)
+	for _, order := range []*[]*liveSession{&m.order, &h.order} {
+		if at, ok := slices.BinarySearchFunc(*order, live, older); ok {
+			*order = slices.Delete(*order, at, at+1)
+		}
+	}
+	if len(h.order) == 0 && (len(h.created) == 0 || time.Since(h.created[len(h.created)-1]) >= 24*time.Hour) {
+		delete(m.owners, owner)
+	}
 }
 
 func newLiveSession(r Record) *liveSession {
-	return &liveSession{id: r.ID, rec: r, codeLock: make(chan struct{}, 1), sandboxLock: make(chan struct{}, 1)}
+	return &liveSession{id: r.ID, created: r.Created, rec: r, codeLock: make(chan struct{}, 1), sandboxLock: make(chan struct{}, 1),
+		gitLock: make(chan struct{}, 1), saveLock: make(chan struct{}, 1)}
 }
 
 func (live *liveSession) record() Record {
@@ -177,14 +297,14 @@ func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	}
 	opt.CheckInterval = cmp.Or(opt.CheckInterval, 5*time.Second)
 	opt.Retention = cmp.Or(opt.Retention, 24*time.Hour)
-	m := &Manager{opt: opt, sessions: map[engi.SessionID]*liveSession{}, creating: map[string]chan struct{}{}}
+	m := &Manager{opt: opt, sessions: map[engi.SessionID]*liveSession{}, owners: map[engi.Owner]*holding{}, creating: engi.NewKeyedSemaphore[creation](1)}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	all, err := opt.Store.All(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range all {
-		m.sessions[r.ID] = newLiveSession(r)
+	for _, r := range slices.Backward(all) { // the oldest first
+		m.addLocked(r)
 	}
 	return m, nil
 }
@@ -214,7 +334,7 @@ func (m *Manager) spawn(f func(ctx context.Context)) (ok bool) {
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
 // validate returns a session as spec wants it, with the defaults filled in.
-func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
+func (m *Manager) validate(spec engi.SessionSpec) (s engi.Session, err error) {
 	d := m.opt.Defaults
 	bad := func(format string, args ...any) (engi.Session, error) {
 		return engi.Session{}, engi.Errorf(engi.Invalid, format, args...)
@@ -225,11 +345,11 @@ func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
 				WithRemedy("use letters, digits, '.', '_' and '-', at most 128")
 		}
 	}
-	s := engi.Session{
+	s = engi.Session{
 		Owner: spec.Owner, Name: spec.Name, State: engi.SessionIdle, Template: spec.Template, Size: spec.Size.Or(d.Size),
 		Mode: cmp.Or(spec.Mode, d.Mode), Persistence: cmp.Or(spec.Persistence, engi.PersistSession),
-		Capacity: cmp.Or(spec.Capacity, d.Capacity), TTL: cmp.Or(spec.TTL, d.TTL), Dormancy: cmp.Or(spec.Dormancy, d.Dormancy),
-		Metadata: spec.Metadata, Env: spec.Env,
+		Capacity: cmp.Or(spec.Capacity, d.Capacity), TTL: cmp.Or(spec.TTL, d.TTL), Dormancy: cmp.Or(spec.Dormancy, d.Dormancy), MaxDuration: cmp.Or(spec.MaxDuration, d.Longest),
+		CPUQuota: cmp.Or(spec.CPUQuota, d.CPUQuota.VCPUs), Metadata: spec.Metadata, Env: spec.Env,
 	}
 	switch s.Mode {
 	case engi.SessionLazy, engi.SessionWarm:
@@ -242,14 +362,30 @@ func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
 		if m.opt.Lifecycle == nil {
 			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node cannot hibernate sandboxes").WithRemedy("use persistence session")
 		}
+	case engi.PersistOverlay:
+		if m.opt.Lifecycle == nil || m.opt.Snapshots == nil {
+			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node has no snapshots").WithRemedy("use persistence session")
+		}
+	case engi.PersistWorkspace:
+		if m.opt.Workspaces == nil {
+			return engi.Session{}, engi.Errorf(engi.Unsupported, "this node has no store of workspaces").WithRemedy("use persistence session")
+		}
 	default:
-		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown session persistence %.40q", s.Persistence).WithRemedy("use none, session or snapshot")
+		return engi.Session{}, engi.Errorf(engi.Invalid, "unknown session persistence %.40q", s.Persistence).WithRemedy("use none, session, workspace, overlay or snapshot")
 	}
 	if s.TTL < time.Second || s.TTL > maxTTL {
 		return bad("a time to live of %v is not between 1s and %v", s.TTL, maxTTL)
 	}
 	if s.Dormancy < time.Second || s.Dormancy > d.MaxAwake {
 		return bad("a dormancy of %v is not between 1s and %v", s.Dormancy, d.MaxAwake)
+	}
+	if s.MaxDuration < 0 || s.MaxDuration > 0 && s.MaxDuration < time.Second || d.Longest > 0 && s.MaxDuration > d.Longest {
+		return engi.Session{}, engi.Errorf(engi.Invalid, "a maximum duration of %v is not between 1s and the node's %v", s.MaxDuration, cmp.Or(d.Longest, maxTTL)).
+			WithRemedy("ask for less, or for none to have the node's; the operator may raise sandbox.max_duration")
+	}
+	if q := d.CPUQuota.VCPUs; s.CPUQuota < 0 || q > 0 && s.CPUQuota > q {
+		return engi.Session{}, engi.Errorf(engi.Invalid, "a quota of %v processors is not between 0 and the node's %v", s.CPUQuota, q).
+			WithRemedy("ask for less, or for none to have the node's; the operator may raise sandbox.cpu_quota")
 	}
 	if s.Capacity < 0 {
 		return bad("a capacity of %d bytes", s.Capacity)
@@ -266,6 +402,23 @@ func (m *Manager) validate(spec engi.SessionSpec) (engi.Session, error) {
 		}
 	}
 	s.Network = m.policy(spec.Network)
+	if spec.Git != nil {
+		if s.Git, err = checkGit(*spec.Git); err != nil {
+			return engi.Session{}, err
+		}
+		if s.Persistence == engi.PersistNone && s.Git.Push != nil && s.Git.Push.OnRelease {
+			return engi.Session{}, engi.Errorf(engi.Invalid, "with persistence none, work that cannot be pushed on release would be lost").WithRemedy("use persistence session")
+		}
+		if isZero(spec.Network) && s.Network.Mode == engi.NetworkNone {
+			s.Network.Mode = engi.NetworkRestricted
+		}
+		if s.Network, err = openGit(s.Network, *s.Git); err != nil {
+			return engi.Session{}, err
+		}
+	}
+	if m.opt.CheckNetwork != nil && !isZero(spec.Network) {
+		return s, m.opt.CheckNetwork(s.Network)
+	}
 	return s, nil
 }
 
@@ -309,7 +462,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	}
 	r := Record{Session: s, Idempotency: spec.Idempotency}
 	if spec.Idempotency != "" {
-		unlock, err := m.lockKey(ctx, string(spec.Owner)+"\x00"+spec.Idempotency)
+		unlock, err := m.creating.Acquire(ctx, creation{spec.Owner, spec.Idempotency})
 		if err != nil {
 			return engi.Session{}, err
 		}
@@ -329,17 +482,21 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	if !m.isServing() {
 		return engi.Session{}, errNotServing
 	}
-	if n := m.count(spec.Owner); n >= maxPerOwner {
-		return engi.Session{}, engi.Errorf(engi.Exhausted, "there are already %d sessions", n).WithRemedy("terminate some that are not needed")
+	unlock, err := m.creating.Acquire(ctx, creation{owner: spec.Owner}) // so that two do not take the last place
+	if err != nil {
+		return engi.Session{}, err
+	}
+	defer unlock()
+	if err := m.checkQuota(spec.Owner); err != nil {
+		return engi.Session{}, err
 	}
 	now := timestamp()
 	r.ID, r.Created, r.Used = engi.NewSessionID(), now, now
 	if err := m.opt.Store.Put(ctx, r); err != nil {
 		return engi.Session{}, err
 	}
-	live := newLiveSession(r)
 	m.mu.Lock()
-	m.sessions[r.ID] = live
+	live := m.addLocked(r)
 	m.mu.Unlock()
 	if r.Mode == engi.SessionWarm {
 		live.setBooting(true)
@@ -356,44 +513,42 @@ func (m *Manager) isServing() bool {
 	return m.serving
 }
 
-func (m *Manager) count(owner engi.Owner) (n int) {
-	for _, live := range m.all() {
-		if r := live.record(); r.Owner == owner && r.Ended.IsZero() {
-			n++
-		}
+// checkQuota reports Exhausted if an owner may not have another session.
+func (m *Manager) checkQuota(owner engi.Owner) error {
+	alive, day := m.held(owner)
+	q := engi.Quota{}
+	if m.opt.Quota != nil && owner != "" {
+		q = m.opt.Quota(owner)
 	}
-	return n
+	refuse := func(name string, retry time.Duration, err *engi.Error) error {
+		if m.opt.Refused != nil {
+			m.opt.Refused(owner, name)
+		}
+		return err.WithRetry(engi.Retry{AfterMillis: retry.Milliseconds()})
+	}
+	switch {
+	case alive >= maxPerOwner || q.Sessions > 0 && alive >= q.Sessions:
+		return refuse("sessions", 30*time.Second, engi.Errorf(engi.Exhausted, "there are already %d sessions, which is the quota", alive).
+			WithRemedy("terminate one that is not needed, or ask the node's administrator for a larger quota"))
+	case q.SessionsPerDay > 0 && day >= q.SessionsPerDay:
+		return refuse("sessions per day", time.Hour, engi.Errorf(engi.Exhausted, "%d sessions were created in the last 24 hours, %d are allowed", day, q.SessionsPerDay).
+			WithRemedy("use the sessions you have for longer, wait, or ask the node's administrator for a larger quota"))
+	}
+	return nil
 }
 
-// lockKey waits until no other call creates a session with the same key.
-func (m *Manager) lockKey(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		m.mu.Lock()
-		busy := m.creating[key]
-		if busy == nil {
-			mine := make(chan struct{})
-			m.creating[key] = mine
-			m.mu.Unlock()
-			return func() {
-				m.mu.Lock()
-				delete(m.creating, key)
-				m.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		m.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
-		}
-	}
-}
-
-func (m *Manager) all() []*liveSession {
+// all returns the sessions of an owner, those of all for the empty one, as older has
+// them.
+func (m *Manager) all(owner engi.Owner) []*liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.Collect(maps.Values(m.sessions))
+	if owner == "" {
+		return slices.Clone(m.order)
+	}
+	if h := m.owners[owner]; h != nil {
+		return slices.Clone(h.order)
+	}
+	return nil
 }
 
 // lookUp returns a session by ID; nil if there is none.
@@ -439,16 +594,24 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Sessions].
-func (m *Manager) List(ctx context.Context, owner engi.Owner) ([]engi.Session, error) {
-	list := []engi.Session{}
-	for _, live := range m.all() {
-		if r := live.record(); r.Ended.IsZero() && (owner == "" || r.Owner == owner) {
+func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Session, error) {
+	list, all := []engi.Session{}, m.all(owner)
+	if p.After != "" {
+		last := m.lookUp(engi.SessionID(p.After))
+		if last == nil || owner != "" && last.record().Owner != owner {
+			return nil, p.Lost()
+		}
+		at, _ := slices.BinarySearchFunc(all, last, older)
+		all = all[:at]
+	}
+	for _, live := range slices.Backward(all) {
+		if p.Limit > 0 && len(list) == p.Limit {
+			break
+		}
+		if live.record().Ended.IsZero() {
 			list = append(list, m.view(ctx, live))
 		}
 	}
-	slices.SortFunc(list, func(a, b engi.Session) int {
-		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(a.ID, b.ID))
-	})
 	return list, nil
 }
 
@@ -463,11 +626,15 @@ var sessionStates = map[engi.State]engi.SessionState{
 func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 	live.mu.Lock()
 	s, ended, booting := live.rec.Session, live.rec.Ended, live.booting
+	s.Attached = live.attached()
 	if live.uses > 0 {
 		s.Used = time.Now().UTC()
 	}
 	live.mu.Unlock()
 	s.Expires = s.Used.Add(s.TTL)
+	if last := s.Created.Add(s.MaxDuration); s.MaxDuration > 0 && last.Before(s.Expires) {
+		s.Expires = last
+	}
 	switch {
 	case !ended.IsZero():
 		s.State, s.Expires = engi.SessionTerminated, ended
@@ -484,6 +651,9 @@ func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 			s.Sandbox = "" // it has just stopped
 		}
 	}
+	if s.State != engi.SessionRunning {
+		s.Attached = nil
+	}
 	return s
 }
 
@@ -496,6 +666,12 @@ func (m *Manager) update(ctx context.Context, live *liveSession, f func(*Record)
 	f(&r)
 	if err := m.opt.Store.Save(ctx, r); err != nil {
 		return err
+	}
+	r.Note, r.Steps = nil, nil
+	if live.rec.Ended.IsZero() && !r.Ended.IsZero() {
+		m.mu.Lock()
+		m.owners[r.Owner].alive--
+		m.mu.Unlock()
 	}
 	live.rec = r
 	return nil

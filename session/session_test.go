@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +20,7 @@ import (
 // options are of a node whose fixture is w.
 func options(w *fixture) Options {
 	return Options{
-		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Volumes: volumes{fixture: w}, Store: w, Packages: packages{w},
+		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Snapshots: snapshots{fixture: w}, Volumes: volumes{fixture: w}, Workspaces: workspaces{w}, Store: w, Packages: packages{w},
 		Defaults: Defaults{
 			Mode: engi.SessionLazy, Size: engi.Size{Memory: 1 << 30}, Capacity: 300 << 20, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute,
 			Timeout: 5 * time.Minute, MaxAwake: 24 * time.Hour,
@@ -32,7 +33,12 @@ func options(w *fixture) Options {
 // start runs a manager until stop.
 func start(t testing.TB, w *fixture) (m *Manager, stop func()) {
 	t.Helper()
-	m, err := Open(context.Background(), options(w))
+	return startWith(t, options(w))
+}
+
+func startWith(t testing.TB, o Options) (m *Manager, stop func()) {
+	t.Helper()
+	m, err := Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +309,8 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				data map[string]string   // acknowledged
 				may  map[string][]string // tried, in vain for all we know
 				used time.Time
-				over bool // or may be
+				over bool   // or may be
+				disk string // file that was saved
 			}
 			var all []*model
 			pick := func() *model {
@@ -337,7 +344,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				"create": func(rt *rapid.T) {
 					spec := engi.SessionSpec{
 						Mode:        rapid.SampledFrom([]engi.SessionMode{engi.SessionLazy, engi.SessionWarm}).Draw(rt, "mode"),
-						Persistence: rapid.SampledFrom([]engi.Persistence{engi.PersistSession, engi.PersistSnapshot, engi.PersistNone}).Draw(rt, "persistence"),
+						Persistence: rapid.SampledFrom([]engi.Persistence{engi.PersistSession, engi.PersistSnapshot, engi.PersistOverlay, engi.PersistNone}).Draw(rt, "persistence"),
 					}
 					s, err := m.Create(context.Background(), spec)
 					if err == nil {
@@ -390,6 +397,69 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 						_ = m.Release(context.Background(), "", string(x.s.ID))
 					}
 				},
+				"change the disk": func(rt *rapid.T) {
+					x := pick()
+					if x == nil || x.s.Persistence != engi.PersistOverlay {
+						rt.Skip()
+					}
+					ctx, id := context.Background(), string(x.s.ID)
+					g, release, err := m.Enter(ctx, "", id)
+					if err != nil {
+						return
+					}
+					x.used = time.Now()
+					n++
+					name := fmt.Sprint("/etc/f", n)
+					if x.disk != "" {
+						if _, err := g.Stat(ctx, x.disk); engi.KindOf(err) == engi.NotFound && err != nil {
+							rt.Fatalf("%s has no %s, which was saved", id, x.disk)
+						}
+					}
+					err = g.Write(ctx, name, strings.NewReader(""), engi.WriteOptions{})
+					release()
+					if err != nil {
+						return
+					}
+					if _, err := m.SaveWorkspace(ctx, "", id); err == nil {
+						x.disk = name
+					}
+				},
+				"change the state": func(rt *rapid.T) {
+					x := pick()
+					if x == nil {
+						rt.Skip()
+					}
+					ctx, id := context.Background(), string(x.s.ID)
+					change := rapid.SampledFrom([]string{"suspend", "hibernate", "resume", "attach", "detach"}).Draw(rt, "change")
+					var err error
+					switch change {
+					case "suspend":
+						_, err = m.Suspend(ctx, "", id)
+					case "hibernate":
+						_, err = m.Hibernate(ctx, "", id)
+					case "resume":
+						_, err = m.Resume(ctx, "", id)
+					case "attach":
+						_, err = m.Attach(ctx, "", id, "a")
+					case "detach":
+						_, err = m.Detach(ctx, "", id, "a")
+					}
+					// Who puts a session down does not use it.
+					if err == nil && (change == "resume" || change == "attach") {
+						x.used = time.Now()
+					}
+					x.over = x.over || engi.KindOf(err) == engi.NotFound && err != nil
+				},
+				"change the sandbox's": func(rt *rapid.T) {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					for _, b := range w.sandboxes {
+						if b.uses == 0 {
+							b.State = rapid.SampledFrom([]engi.State{engi.Running, engi.Paused, engi.Hibernated}).Draw(rt, "state")
+							return
+						}
+					}
+				},
 				"terminate": func(rt *rapid.T) {
 					if x := pick(); x != nil {
 						x.over = true
@@ -423,14 +493,33 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				},
 			})
 			restart()
-			time.Sleep(20 * time.Second)
+			time.Sleep(22 * time.Second) // not when the manager looks at its sessions, every five
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.settle()
 			for id, b := range w.sandboxes {
 				r := w.records[engi.SessionID(b.Notes[noteKey])]
 				if r.Sandbox != id || !r.Ended.IsZero() {
 					rt.Fatalf("sandbox %s is nobody's: session %+v", id, r)
+				}
+			}
+			if len(w.faults) > 0 {
+				rt.Fatal(w.faults)
+			}
+			for id, r := range w.records {
+				want := engi.SessionIdle
+				if b := w.sandboxes[r.Sandbox]; b != nil {
+					want = sessionStates[b.State]
+				}
+				if !r.Ended.IsZero() {
+					want = engi.SessionTerminated
+				}
+				if r.State != want {
+					rt.Fatalf("session %s is %s in the log, and %s", id, r.State, want)
+				}
+			}
+			for id := range w.snapshots {
+				if !slices.ContainsFunc(slices.Collect(maps.Values(w.records)), func(r Record) bool { return r.Overlay == id || slices.Contains(r.Stale, id) }) {
+					rt.Fatalf("snapshot %s is nobody's", id)
 				}
 			}
 			for id, v := range w.volumes {

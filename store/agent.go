@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,9 @@ type agentDetail struct {
 	Choice      string          `json:"choice,omitempty"`
 	Sampling    engi.Sampling   `json:"sampling,omitzero"`
 	Calls       []agentCall     `json:"calls,omitempty"`
+	Confirm     []string        `json:"confirm,omitempty"`
+	Waiting     []agentCall     `json:"waiting,omitempty"`
+	Decided     []agentDecision `json:"decided,omitempty"`
 	Reason      string          `json:"reason,omitempty"`
 	Text        string          `json:"text,omitempty"`
 	Output      json.RawMessage `json:"output,omitempty"`
@@ -98,6 +102,14 @@ type agentCall struct {
 	Arguments string `json:"arguments"`
 }
 
+type agentDecision struct {
+	Call    string    `json:"call"`
+	Allowed bool      `json:"allowed"`
+	Reason  string    `json:"reason,omitempty"`
+	Decider string    `json:"decider,omitempty"`
+	Time    time.Time `json:"time"`
+}
+
 type agentResult struct {
 	Call   string       `json:"call"`
 	Name   string       `json:"name"`
@@ -118,6 +130,13 @@ func agentValues(r agent.Record) ([]any, error) {
 	}
 	for _, c := range r.Calls {
 		d.Calls = append(d.Calls, agentCall(c))
+	}
+	d.Confirm = r.Spec.Confirm
+	for _, c := range r.Waiting {
+		d.Waiting = append(d.Waiting, agentCall(c))
+	}
+	for _, x := range r.Decided {
+		d.Decided = append(d.Decided, agentDecision(x))
 	}
 	d.Error = keepError(r.Error)
 	text, err := encode("run", d)
@@ -145,6 +164,13 @@ func scanAgent(row scanner) (r agent.Record, err error) {
 	}
 	for _, c := range d.Calls {
 		r.Calls = append(r.Calls, engi.ToolCall(c))
+	}
+	r.Spec.Confirm = d.Confirm
+	for _, c := range d.Waiting {
+		r.Waiting = append(r.Waiting, engi.ToolCall(c))
+	}
+	for _, x := range d.Decided {
+		r.Decided = append(r.Decided, engi.CallDecision(x))
 	}
 	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
@@ -262,7 +288,7 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 		return err
 	}
 	return s.db.tx(ctx, func(t *tx) error {
-		state, err := first(ctx, t, errNoRun, value[engi.RunState], `SELECT state FROM agent_runs WHERE id = ?`, r.ID)
+		was, err := first(ctx, t, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE id = ?`, r.ID)
 		if err != nil {
 			return err
 		}
@@ -282,7 +308,10 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 				return err
 			}
 		}
-		if r.State == state || r.State == engi.RunRunning {
+		if err := s.decisionEvents(ctx, t, was, r); err != nil {
+			return err
+		}
+		if r.State == was.State || r.State == engi.RunRunning {
 			return nil
 		}
 		data := struct {
@@ -322,6 +351,29 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 	}
 	for _, x := range m.Results[min(len(old.Results), len(m.Results)):] {
 		if err := record(engi.EventToolResult, map[string]any{"call": x.Call, "tool": x.Name, "failed": x.Failed, "text": shorten(x.Text)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decisionEvents appends events about calls that wait for a decision since was, and
+// those that do not wait any more because of one.
+func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Record) error {
+	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
+	for _, c := range r.Waiting {
+		if slices.Contains(was.Waiting, c) {
+			continue
+		}
+		if err := record(engi.EventToolWaiting, map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}); err != nil {
+			return err
+		}
+	}
+	for _, d := range r.Decided {
+		if slices.ContainsFunc(was.Decided, func(o engi.CallDecision) bool { return o.Call == d.Call }) {
+			continue
+		}
+		if err := record(engi.EventToolDecided, map[string]any{"call": d.Call, "allowed": d.Allowed, "reason": d.Reason}); err != nil {
 			return err
 		}
 	}

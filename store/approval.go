@@ -106,10 +106,19 @@ func (s approvalStore) Get(ctx context.Context, owner engi.Owner, id engi.Approv
 
 func (s approvalStore) List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error) {
 	var w where
-	w.and(owner != "", `owner = ?`, owner)
+	order := "seq"
+	if f.Remembered || f.State == engi.ApprovalPending {
+		w.ownedFew(owner)
+	} else {
+		w.owned(owner)
+	}
+	if f.Remembered {
+		order = "+seq"
+	}
 	w.and(f.State != "", `state = ?`, f.State)
-	w.and(f.Remembered, `until > ?`, nanos(now))
-	return list(ctx, s.db.read, scanApproval, `SELECT `+approvalColumns+` FROM approvals`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
+	w.and(f.State == engi.ApprovalPending, `ended = 0`)
+	w.and(f.Remembered, `until > 0 AND until > ?`, nanos(now))
+	return list(ctx, s.db.read, scanApproval, `SELECT `+approvalColumns+` FROM approvals`+w.String()+` ORDER BY `+order+` DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
 }
 
 func (s approvalStore) Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID, now time.Time) error {

@@ -85,7 +85,9 @@ func (s e2bStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (e
 var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")
 
 func (s e2bStore) List(ctx context.Context, owner engi.Owner) ([]e2b.Template, error) {
-	return list(ctx, s.db.read, scanE2B, `SELECT `+e2bColumns+` FROM e2b_templates WHERE ? = '' OR owner = ? ORDER BY name, id`, owner, owner)
+	var w where
+	w.owned(owner)
+	return list(ctx, s.db.read, scanE2B, `SELECT `+e2bColumns+` FROM e2b_templates`+w.String()+` ORDER BY name, id`, w.args...)
 }
 
 func scanE2B(row scanner) (t e2b.Template, err error) {

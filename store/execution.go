@@ -3,6 +3,8 @@ package store
 import (
 	"cmp"
 	"context"
+	"database/sql"
+	"errors"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -189,13 +191,15 @@ func (f fleetStore) List(ctx context.Context, owner engi.Owner, q engi.Execution
 // deletions.
 func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
 	defer engi.Annotate(&err, "expire executions")
-	var ended, old int
-	err = f.db.read.QueryRowContext(ctx, `SELECT COUNT(*), COALESCE(SUM(ended < ?), 0) FROM executions WHERE ended > 0`, nanos(before)).Scan(&ended, &old)
-	if err != nil {
+	// The newest of those that are too many.
+	var ended, seq int64
+	err = f.db.read.QueryRowContext(ctx, `SELECT ended, seq FROM executions WHERE ended > 0 ORDER BY ended DESC, seq DESC LIMIT 1 OFFSET ?`, max(keep, 0)).Scan(&ended, &seq)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fault(ctx, err)
 	}
-	gone, err := list(ctx, f.db.read, value[engi.ExecutionID], `SELECT id FROM executions WHERE ended > 0 ORDER BY ended, seq LIMIT ?`,
-		max(0, min(limit, max(old, ended-keep))))
+	gone, err := list(ctx, f.db.read, value[engi.ExecutionID], `SELECT id FROM executions
+		WHERE ended > 0 AND ended <= max(?1, ?2) AND (ended < ?1 OR ended < ?2 OR ended = ?2 AND seq <= ?3) ORDER BY ended, seq LIMIT ?4`,
+		nanos(before), ended, seq, max(limit, 0))
 	if err != nil {
 		return nil, err
 	}

@@ -36,8 +36,10 @@ func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 	return first(ctx, s.db.read, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:])
 }
 
-func (s keyStore) List(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
-	return list(ctx, s.db.read, scanKey, `SELECT `+keyColumns+` FROM keys WHERE ? = '' OR owner = ? ORDER BY seq DESC`, owner, owner)
+func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error) {
+	var w where
+	w.owned(owner)
+	return page(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)
 }
 
 func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
@@ -49,8 +51,10 @@ func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at ti
 		if _, err := t.exec(ctx, `UPDATE keys SET revoked = ? WHERE id = ?`, nanos(at), id); err != nil {
 			return err
 		}
-		if _, err := t.exec(ctx, `DELETE FROM tool_clients WHERE key = ?`, id); err != nil {
-			return err
+		for _, table := range []string{"tool_clients", "sign_ins"} {
+			if _, err := t.exec(ctx, `DELETE FROM `+table+` WHERE key = ?`, id); err != nil {
+				return err
+			}
 		}
 		return t.record(ctx, k.Owner, k.ID, engi.EventKeyRevoked, map[string]any{"name": k.Name})
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/session"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/studio"
 	"github.com/engi-dev/engi/workflow"
 )
 
@@ -38,15 +39,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// change changes records of every kind for ever, several at once.
+// change changes records of every kind for ever, several at once. It prints a line
+// once the database is open.
 func change(file string) error {
 	ctx := context.Background()
 	db, err := store.Open(ctx, file)
 	if err != nil {
 		return err
 	}
+	fmt.Println("open")
 	failed := make(chan error)
-	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction} {
+	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction, changeApp} {
 		go func() {
 			for {
 				if err := f(ctx, db); err != nil {
@@ -120,12 +123,23 @@ func changeVolume(ctx context.Context, db *store.DB) error {
 
 func changeSession(ctx context.Context, db *store.DB) error {
 	s := store.Sessions(db)
-	r := session.Record{Session: engi.Session{ID: engi.NewSessionID(), Owner: "bert", Created: time.Now().UTC()}}
+	r := session.Record{Session: engi.Session{ID: engi.NewSessionID(), Owner: "bert", State: engi.SessionIdle, Created: time.Now().UTC()}}
+	become := func(states ...engi.SessionState) error {
+		r.Steps = nil
+		for _, to := range states {
+			r.Steps = append(r.Steps, session.Step{From: r.State, To: to, Cause: "request"})
+			r.State = to
+		}
+		return s.Save(ctx, r)
+	}
 	return each(
 		func() error { return s.Put(ctx, r) },
-		func() error { r.Sandbox = engi.NewSandboxID(); return s.Save(ctx, r) },
-		func() error { r.Sandbox = ""; return s.Save(ctx, r) },
-		func() error { r.Ended = time.Now().UTC(); return s.Save(ctx, r) },
+		func() error { return become(engi.SessionBooting) },
+		func() error { r.Sandbox = engi.NewSandboxID(); return become(engi.SessionRunning) },
+		func() error { return become(engi.SessionSuspended) },
+		func() error { return become(engi.SessionRunning, engi.SessionHibernated) },
+		func() error { r.Sandbox = ""; return become(engi.SessionIdle) },
+		func() error { r.Ended = time.Now().UTC(); return become(engi.SessionTerminated) },
 	)
 }
 
@@ -224,8 +238,41 @@ func changeFunction(ctx context.Context, db *store.DB) error {
 	)
 }
 
-// TestKill kills a process at random moments: each time the events say what the
-// records say.
+func changeApp(ctx context.Context, db *store.DB) error {
+	s := store.Apps(db)
+	r := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "anna", State: engi.AppStarting, Created: time.Now().UTC()}}
+	r.Name = string(r.ID)
+	revise := func(n int64, state engi.AppState) func() error {
+		return func() error {
+			_, err := s.Change(ctx, r.ID, func(r *studio.Record, tx studio.Tx) error {
+				r.Revision, r.State = n, state
+				f := studio.File{AppFile: engi.AppFile{Path: "a", Digest: fmt.Sprint(n)}}
+				if err := tx.Revise(engi.Revision{App: r.ID, Number: n, Created: time.Now()}, []studio.File{f}, nil, map[string][]byte{f.Digest: {1}}, studio.Bounds{Revisions: 2, Bytes: 100, Owner: 1000}); err != nil {
+					return err
+				}
+				if _, err := tx.Emit(engi.EventAppState, map[string]any{"state": state}, ""); err != nil {
+					return err
+				}
+				_, err := tx.Emit(engi.EventAppApplied, map[string]any{"revision": n}, "")
+				return err
+			})
+			return err
+		}
+	}
+	return each(
+		func() error { return s.Put(ctx, r) },
+		revise(1, engi.AppReady), revise(2, engi.AppFailed), revise(3, engi.AppReady),
+		func() error {
+			if rand.IntN(2) == 0 {
+				return nil
+			}
+			return s.Remove(ctx, r.ID)
+		},
+	)
+}
+
+// TestKill kills a process at random moments, some of them while it opens its
+// database: each time the events say what the records say.
 func TestKill(t *testing.T) {
 	kills := 60
 	if s := os.Getenv("ENGI_TEST_KILLS"); s != "" {
@@ -236,14 +283,21 @@ func TestKill(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "engi.db")
 	var after int64
-	for range kills {
+	for i := range kills {
 		c := exec.Command(os.Args[0])
 		c.Env = append(os.Environ(), victim+"="+file)
 		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(40+rand.IntN(80)) * time.Millisecond)
+		if i%4 != 0 {
+			out.Read(make([]byte, 1)) // a failure is seen below
+		}
+		time.Sleep(time.Duration(rand.IntN(80)) * time.Millisecond)
 		c.Process.Kill()
 		if err := c.Wait(); c.ProcessState.ExitCode() != -1 {
 			t.Fatalf("the process failed: %v", err)
@@ -360,17 +414,29 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		fail(err)
 		events, err := store.Events(db).List(ctx, "", engi.EventFilter{Subject: subject})
 		fail(err)
-		switch {
-		case !r.Ended.IsZero():
-			return engi.EventSessionTerminated
-		case r.Sandbox != "":
-			return engi.EventSessionStarted
-		case len(events) > 1:
-			return engi.EventSessionReleased
+		if len(events) == 1 {
+			return engi.EventSessionCreated
 		}
-		return engi.EventSessionCreated
+		return engi.SessionBooting.Event(r.State)
+	case "app_":
+		r, err := store.Apps(db).Find(ctx, "", subject)
+		if gone(err) {
+			return engi.EventAppRemoved
+		}
+		fail(err)
+		if r.Revision == 0 {
+			return engi.EventAppCreated
+		}
+		revs, err := store.Apps(db).Revisions(ctx, r.ID, engi.Page{})
+		fail(err)
+		files, err := store.Apps(db).Files(ctx, r.ID, r.Revision)
+		fail(err)
+		if len(revs) != min(int(r.Revision), 2) || len(files) != 1 {
+			t.Errorf("%s: it has %d revisions, the last is %d with %d files", subject, len(revs), r.Revision, len(files))
+		}
+		return engi.EventAppApplied
 	case "key_":
-		keys, err := store.Keys(db).List(ctx, "")
+		keys, err := store.Keys(db).List(ctx, "", engi.Page{})
 		fail(err)
 		for _, k := range keys {
 			if k.ID == subject && !k.Revoked.IsZero() {

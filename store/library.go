@@ -102,7 +102,8 @@ func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quo
 	}
 	var n int
 	var bytes int64
-	err := t.row(ctx, `SELECT count(*), coalesce(sum(bytes), 0) FROM library_records WHERE shelf = ? AND NOT (package = ? AND place = ?)`,
+	err := t.row(ctx, `SELECT coalesce(sum(count), 0), coalesce(sum(bytes), 0) FROM
+		(SELECT count, bytes FROM library_totals WHERE shelf = ?1 UNION ALL SELECT -1, -bytes FROM library_records WHERE shelf = ?1 AND package = ?2 AND place = ?3)`,
 		r.Collection, r.Package, r.Key).Scan(&n, &bytes)
 	if err != nil {
 		return fault(ctx, err)
@@ -269,17 +270,39 @@ func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.
 	w.and(q.Collections != nil, `shelf IN (`+marks(len(q.Collections))+`)`, values(q.Collections)...)
 	w.and(q.Documents, `NOT module`)
 	w.and(q.Key != "", `package = ? AND place = ?`, q.Package, q.Key)
-	return list(ctx, f.db.read, scanLibrary, `SELECT `+libraryColumns+` FROM library_records`+w.String()+` ORDER BY package, title, seq`, w.args...)
+	if p := q.Page; p.Limit > 0 && len(q.Collections) > 1 {
+		// Each shelf has them in order, all together do not.
+		if p.After != "" {
+			if err := selected(ctx, f.db, p, `library_records`, w); err != nil {
+				return nil, err
+			}
+		}
+		var some []string
+		var args []any
+		for _, shelf := range q.Collections {
+			one := where{slices.Clone(w.text), slices.Clone(w.args)}
+			one.and(true, `shelf = ?`, shelf)
+			one.and(p.After != "", `(package, title, seq) > (SELECT package, title, seq FROM library_records WHERE id = ?)`, p.After)
+			some = append(some, `seq IN (SELECT seq FROM library_records`+one.String()+` ORDER BY package, title, seq LIMIT ?)`)
+			args = append(append(args, one.args...), p.Limit)
+		}
+		return list(ctx, f.db.read, scanLibrary,
+			`SELECT `+libraryColumns+` FROM library_records WHERE `+strings.Join(some, ` OR `)+` ORDER BY package, title, seq LIMIT ?`, append(args, p.Limit)...)
+	}
+	return page(ctx, f.db, q.Page, scanLibrary, libraryColumns, `library_records`, w, false, `package`, `title`, `seq`)
 }
 
 func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
-	const of = ` FROM library_records WHERE shelf = ? AND (? OR id = ?)`
 	one := func(t *tx, id engi.DocumentID) error {
+		var w where
+		w.and(true, `shelf = ?`, collection)
+		w.and(id != "", `id = ?`, string(id))
+		of := ` FROM library_records` + w.String()
 		for _, q := range []string{
 			`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record IN (SELECT seq` + of + `))`,
 			`DELETE` + of,
 		} {
-			if _, err := t.exec(ctx, q, collection, id == "", string(id)); err != nil {
+			if _, err := t.exec(ctx, q, w.args...); err != nil {
 				return err
 			}
 		}

@@ -89,7 +89,12 @@ func (s operationStore) List(ctx context.Context, owner engi.Owner, f engi.Opera
 		n = 100
 	}
 	var w where
-	w.and(owner != "", `owner = ?`, owner)
+	if f.State == engi.OperationRunning {
+		w.ownedFew(owner)
+		w.and(true, `ended = 0`)
+	} else {
+		w.owned(owner)
+	}
 	w.and(f.Type != "", `type = ?`, f.Type)
 	w.and(f.State != "", `state = ?`, f.State)
 	return list(ctx, s.db.read, scanOperation, `SELECT `+operationColumns+` FROM operations`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, min(n, 1000))...)

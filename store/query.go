@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -49,6 +50,40 @@ func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, err
 	return all, nil
 }
 
+// page lists a page of the rows of table that w selects, in the order of columns; desc
+// turns that around. It reports Invalid unless the row to go on after is one of them.
+func page[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
+	key, than, end := strings.Join(order, ", "), ">", ""
+	if desc {
+		than, end = "<", " DESC"
+	}
+	if p.After != "" {
+		if err := selected(ctx, db, p, table, w); err != nil {
+			return nil, err
+		}
+		w.and(true, `(`+key+`) `+than+` (SELECT `+key+` FROM `+table+` WHERE id = ?)`, p.After)
+	}
+	query := `SELECT ` + columns + ` FROM ` + table + w.String() + ` ORDER BY ` + strings.Join(order, end+", ") + end + ` LIMIT ?`
+	return list(ctx, db.read, scan, query, append(w.args, limit(p.Limit))...)
+}
+
+// selected reports Invalid unless w selects the row that a page goes on after.
+func selected(ctx context.Context, db *DB, p engi.Page, table string, w where) error {
+	w = where{slices.Clone(w.text), slices.Clone(w.args)}
+	w.and(true, `id = ?`, p.After)
+	_, err := first(ctx, db.read, p.Lost(), value[int], `SELECT 1 FROM `+table+w.String(), w.args...)
+	return err
+}
+
+// byName is the order by name and owner, of which one suffices for one owner: SQLite
+// has an index for each.
+func byName(owner engi.Owner) []string {
+	if owner != "" {
+		return []string{`name`}
+	}
+	return []string{`name`, `owner`}
+}
+
 // first returns the first row of a query, or missing if there is none.
 func first[T any](ctx context.Context, q querier, missing error, scan func(scanner) (T, error), query string, args ...any) (T, error) {
 	all, err := list(ctx, q, scan, query, args...)
@@ -75,6 +110,14 @@ func named[T any](ctx context.Context, q querier, noun string, missing error, ow
 		return none, engi.Errorf(engi.Conflict, "several owners have a %s of that name", noun).WithRemedy("use its ID")
 	}
 	return all[0], nil
+}
+
+// total returns how many of a noun an owner has, and what they may take of the disk.
+// Triggers count them.
+func (db *DB) total(ctx context.Context, noun string, owner engi.Owner) (count int, bytes int64, err error) {
+	_, err = list(ctx, db.read, func(row scanner) (struct{}, error) { return struct{}{}, row.Scan(&count, &bytes) },
+		`SELECT count, bytes FROM owner_totals WHERE noun = ? AND owner = ?`, noun, owner)
+	return count, bytes, err
 }
 
 // value scans a row with one column.
@@ -115,6 +158,14 @@ func (w *where) and(cond bool, text string, args ...any) {
 		w.text, w.args = append(w.text, text), append(w.args, args...)
 	}
 }
+
+// owned adds that a record is of owner, unless that is empty. "? = ” OR owner = ?"
+// would say the same to a reader, but not to SQLite, which would read all records.
+func (w *where) owned(owner engi.Owner) { w.and(owner != "", `owner = ?`, string(owner)) }
+
+// ownedFew is owned where other conditions leave few records. The plus keeps SQLite
+// from an index that has all of the owner's.
+func (w *where) ownedFew(owner engi.Owner) { w.and(owner != "", `+owner = ?`, string(owner)) }
 
 func (w *where) String() string {
 	if len(w.text) == 0 {

@@ -65,6 +65,8 @@ type sandboxEvent struct {
 	Changed  []string          `json:"changed,omitempty"`
 	Snapshot engi.SnapshotID   `json:"snapshot_id,omitempty"` // that was made of it
 
+	Throttled bool `json:"throttled,omitempty"`
+
 	// Of sandboxes that owners have created and that have run.
 	Started time.Time         `json:"started,omitzero"`
 	VCPUs   float64           `json:"vcpus,omitempty"`
@@ -73,7 +75,7 @@ type sandboxEvent struct {
 }
 
 func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
-	d := sandboxEvent{Template: s.Template, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline}
+	d := sandboxEvent{Template: s.Template, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline, Throttled: s.Throttled}
 	if s.Made && !s.Started.IsZero() {
 		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, e2b.EventNotes(s.Notes)
 	}
@@ -113,7 +115,8 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 	return record(ctx, s.Owner, string(s.ID), kind, d)
 }
 
-// changedFields returns the names of the fields that an owner has changed.
+// changedFields returns the names of the fields that an owner has changed, or the
+// fleet while it ran.
 func changedFields(s *fleet.SandboxRecord, old lifeDetail) (names []string) {
 	var was fleet.SandboxRecord
 	was.Made = true
@@ -124,6 +127,8 @@ func changedFields(s *fleet.SandboxRecord, old lifeDetail) (names []string) {
 		"metadata": maps.Equal(s.Metadata, was.Metadata),
 		"network":  reflect.DeepEqual(s.Network, was.Network),
 		"ports":    s.Ports == was.Ports,
+
+		"throttled": s.Throttled == was.Throttled,
 	} {
 		if !same {
 			names = append(names, name)
@@ -230,6 +235,10 @@ type lifeDetail struct {
 	Private     bool              `json:"private,omitempty"`
 	Host        string            `json:"host,omitempty"`
 	Disk        bool              `json:"disk,omitempty"`
+	Quota       float64           `json:"cpu_quota,omitempty"`
+	Window      int64             `json:"cpu_window_ns,omitempty"`
+	Credit      int64             `json:"cpu_credit_ns,omitempty"`
+	Throttled   bool              `json:"throttled,omitempty"`
 	Notes       map[string]string `json:"notes,omitempty"`
 	Sealed      []byte            `json:"sealed,omitempty"` // instead of Env, Notes and Network, unless none of these may be secret
 }
@@ -365,6 +374,10 @@ func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 		Private:     s.Ports.Private,
 		Host:        s.Ports.Host,
 		Disk:        s.Disk,
+		Quota:       s.CPUQuota.VCPUs,
+		Window:      int64(s.CPUQuota.Window),
+		Credit:      int64(s.CPUQuota.Credit),
+		Throttled:   s.Throttled,
 		Notes:       s.Notes,
 	}
 	for _, v := range s.Volumes {
@@ -436,6 +449,7 @@ func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	}
 	s.Deadline, s.Started, s.Active = moment(d.Deadline), moment(d.Started), moment(d.Active)
 	s.Snapshot = engi.SnapshotID(d.Snapshot)
+	s.CPUQuota, s.Throttled = engi.CPUQuota{VCPUs: d.Quota, Window: time.Duration(d.Window), Credit: time.Duration(d.Credit)}, d.Throttled
 	s.Metadata, s.Env, s.Notes = d.Metadata, d.Env, d.Notes
 	for _, v := range d.Volumes {
 		s.Volumes = append(s.Volumes, engi.VolumeMount(v))
@@ -449,10 +463,13 @@ func (f fleetStore) RepeatedSandbox(ctx context.Context, owner engi.Owner, key s
 	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
 }
 
-func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, limit int) (_ []fleet.SandboxRecord, err error) {
+func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, after fleet.SandboxRecord, limit int) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list stopped sandboxes")
-	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes
-		WHERE state = 'stopped' AND (? = '' OR owner = ?) ORDER BY created DESC, seq DESC LIMIT ?`, owner, owner, limit)
+	var w where
+	w.and(true, `state = 'stopped'`)
+	w.owned(owner)
+	w.and(after.ID != "", `created <= ? AND (created < ? OR id > ?)`, nanos(after.Created), nanos(after.Created), string(after.ID))
+	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes`+w.String()+` ORDER BY created DESC, id LIMIT ?`, append(w.args, limit)...)
 }
 
 func (f fleetStore) CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (_ int, err error) {

@@ -83,6 +83,13 @@ var sealedColumns = []sealedColumn{
 		}
 		return db.closeSession(id, owner, d)
 	}},
+	{"apps", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openApp(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.closeApp(id, owner, d)
+	}},
 	{"snapshots", "env", `CASE WHEN env LIKE '` + sealedPrefix + `%' THEN substr(env, ` + fmt.Sprint(len(sealedPrefix)+1) + `, 24) END`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
 		env, lost, err := db.decodeEnv(id, owner, text)
 		if err != nil || lost {

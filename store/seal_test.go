@@ -17,6 +17,7 @@ import (
 	"github.com/engi-dev/engi/fleet/fleettest"
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/session"
+	"github.com/engi-dev/engi/studio"
 )
 
 // A vault is a database and the key of its secrets.
@@ -109,6 +110,9 @@ func TestRecordsAreSealed(t *testing.T) {
 			now := from == "this version"
 			v := openVault(t, dir, now)
 			box, run, sess, snap, values := secretRecords()
+			app := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "alice", Name: "shop"}, Env: map[string]string{"KEY": "env-of-an-app"}}
+			app.Network = engi.NetworkPolicy{Mode: engi.NetworkOpen, Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"X": "header-of-an-app"}}}}
+			values = append(values, "env-of-an-app", "header-of-an-app")
 			fail := func(err error) {
 				t.Helper()
 				if err != nil {
@@ -119,6 +123,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			fail(Fleet(v.DB).PutSandbox(t.Context(), run))
 			fail(Sessions(v.DB).Put(t.Context(), sess))
 			fail(Snapshots(v.DB).Put(t.Context(), snap))
+			fail(Apps(v.DB).Put(t.Context(), app))
 			check := func() {
 				t.Helper()
 				for _, want := range []fleet.SandboxRecord{box, run} {
@@ -134,6 +139,10 @@ func TestRecordsAreSealed(t *testing.T) {
 				gotSnap, err := Snapshots(v.DB).Find(t.Context(), "alice", string(snap.ID), time.Now())
 				if err != nil || !maps.Equal(gotSnap.Env, snap.Env) {
 					t.Errorf("snapshot %+v, %v", gotSnap, err)
+				}
+				gotApp, err := Apps(v.DB).Find(t.Context(), "alice", "shop")
+				if err != nil || !maps.Equal(gotApp.Env, app.Env) || !reflect.DeepEqual(gotApp.Network, app.Network) {
+					t.Errorf("app %+v, %v", gotApp, err)
 				}
 			}
 			check()
@@ -155,7 +164,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			key, err := os.ReadFile(v.seal.Path)
 			fail(err)
 			n, err := secret.Rotate(t.Context(), Secrets(v.DB), v.seal)
-			if err != nil || n != 4 {
+			if err != nil || n != 5 {
 				t.Fatalf("rotated %d, %v", n, err)
 			}
 			check()
@@ -183,6 +192,10 @@ func TestRecordsAreSealed(t *testing.T) {
 			gotSession, err := Sessions(v.DB).Find(t.Context(), "alice", string(sess.ID))
 			if err != nil || gotSession.Env != nil || gotSession.Network.Mode != engi.NetworkNone {
 				t.Errorf("session %+v, %v", gotSession, err)
+			}
+			gotApp, err := Apps(v.DB).Find(t.Context(), "alice", "shop")
+			if err != nil || gotApp.Env != nil || gotApp.Network.Mode != engi.NetworkNone {
+				t.Errorf("app %+v, %v", gotApp, err)
 			}
 			if gotSnap, err := Snapshots(v.DB).Find(t.Context(), "alice", string(snap.ID), time.Now()); err != nil || gotSnap.Env != nil {
 				t.Errorf("snapshot %+v, %v", gotSnap, err)
@@ -217,7 +230,7 @@ func TestToolRequestsAreSealed(t *testing.T) {
 	if err := s.PutRequest(ctx, engi.ToolRequest{Client: "c", Stream: "s", Body: []byte("canary-of-request")}, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddAnswer(ctx, "c", "s", []byte("canary-of-answer")); err != nil {
+	if err := s.AddAnswer(ctx, "c", "s", []byte("canary-of-answer"), 1000); err != nil {
 		t.Fatal(err)
 	}
 	if found := v.find([]string{"canary-of-request", "canary-of-answer"}); len(found) > 0 {

@@ -53,8 +53,17 @@ func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string
 
 var errNoSecret = engi.Errorf(engi.NotFound, "no such secret")
 
-func (s secretStore) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
-	return list(ctx, s.db.read, scanSecret, `SELECT `+secretColumns+` FROM secrets WHERE ? = '' OR owner = ? ORDER BY name, owner`, owner, owner)
+func (s secretStore) List(ctx context.Context, owner engi.Owner, after engi.Secret, most int) ([]engi.Secret, error) {
+	var w where
+	w.owned(owner)
+	w.and(after.Name != "" && owner != "", `name > ?`, after.Name)
+	w.and(after.Name != "" && owner == "", `(name, owner) > (?, ?)`, after.Name, after.Owner)
+	return list(ctx, s.db.read, scanSecret, `SELECT `+secretColumns+` FROM secrets`+w.String()+` ORDER BY name, owner LIMIT ?`, append(w.args, limit(most))...)
+}
+
+func (s secretStore) Count(ctx context.Context, owner engi.Owner) (int, error) {
+	n, _, err := s.db.total(ctx, "secret", owner)
+	return n, err
 }
 
 func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Sealed, was int) (err error) {

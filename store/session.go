@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -31,16 +32,31 @@ type sessionDetail struct {
 	Network     engi.NetworkPolicy `json:"network"`
 	Metadata    map[string]string  `json:"metadata,omitempty"`
 	Env         map[string]string  `json:"env,omitempty"`
+	Git         *engi.GitSpec      `json:"git,omitempty"`
+	MaxDuration time.Duration      `json:"max_duration,omitempty"`
 	Boots       int                `json:"boots"`
 	Why         string             `json:"why,omitempty"`
 	Cleared     bool               `json:"cleared,omitempty"`
-	Sealed      []byte             `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+	Saved       time.Time          `json:"saved,omitzero"`
+	Filled      bool               `json:"filled,omitempty"`
+	Changed     bool               `json:"changed,omitempty"`
+	GivenUp     bool               `json:"given_up,omitempty"`
+	State       engi.SessionState  `json:"state,omitempty"` // empty in records of older versions
+
+	Attached []engi.SessionClient `json:"attached,omitempty"`
+	Overlay  engi.SnapshotID      `json:"overlay,omitempty"`
+	Stale    []engi.SnapshotID    `json:"stale,omitempty"`
+	CPUQuota float64              `json:"cpu_quota,omitempty"`
+	Freed    time.Time            `json:"freed,omitzero"`
+
+	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
 }
 
 // sessionValues are the values of sessionColumns.
 func (db *DB) sessionValues(r session.Record) ([]any, error) {
 	detail, err := db.closeSession(string(r.ID), r.Owner, sessionDetail{
-		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared, nil,
+		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Git, r.MaxDuration, r.Boots, r.EndReason, r.Cleared,
+		r.Saved, r.Filled, r.Changed, r.GivenUp, r.State, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -78,20 +94,28 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 		return err
 	}
 	return f.db.tx(ctx, func(t *tx) error {
-		before, err := first(ctx, t, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID)
-		if err != nil {
+		if _, err := first(ctx, t, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID); err != nil {
 			return err
 		}
 		if _, err := t.exec(ctx, `UPDATE sessions SET (`+sessionColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(values, r.ID)...); err != nil {
 			return err
 		}
-		switch {
-		case before.Ended.IsZero() && !r.Ended.IsZero():
-			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionTerminated, map[string]any{"reason": r.EndReason})
-		case before.Sandbox != r.Sandbox && r.Sandbox != "":
-			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionStarted, map[string]any{"sandbox_id": r.Sandbox})
-		case before.Sandbox != r.Sandbox:
-			return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionReleased, map[string]any{"sandbox_id": before.Sandbox})
+		for _, x := range r.Steps {
+			data := map[string]any{"from": x.From, "to": x.To, "cause": x.Cause}
+			if x.Sandbox != "" {
+				data["sandbox_id"] = x.Sandbox
+			}
+			if x.To == engi.SessionTerminated {
+				data["reason"] = r.EndReason
+			}
+			if err := t.record(ctx, r.Owner, string(r.ID), x.From.Event(x.To), data); err != nil {
+				return err
+			}
+		}
+		if r.Note != nil {
+			if err := t.record(ctx, r.Owner, string(r.ID), r.Note.Type, r.Note.Data); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
@@ -101,14 +125,18 @@ var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRe
 
 // Find prefers the session that has the name now to the last one that had it.
 func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
+	now, then := where{}, where{}
+	now.and(true, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName)
+	now.ownedFew(owner)
+	then.and(true, `name = ? AND name <> '' AND ended > 0`, idOrName)
+	then.ownedFew(owner)
 	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
-		`SELECT `+sessionColumns+` FROM sessions WHERE (id = ? OR name = ? AND ended = 0 AND name <> '') AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
-		idOrName, idOrName, owner, owner)
+		`SELECT `+sessionColumns+` FROM sessions`+now.String()+` ORDER BY owner = '' DESC LIMIT 2`, now.args...)
 	if err == nil || engi.KindOf(err) != engi.NotFound {
 		return r, err
 	}
 	return first(ctx, f.db.read, errNoSession, f.db.scanSession,
-		`SELECT `+sessionColumns+` FROM sessions WHERE name = ? AND name <> '' AND ended > 0 AND (? = '' OR owner = ?) ORDER BY ended DESC LIMIT 1`, idOrName, owner, owner)
+		`SELECT `+sessionColumns+` FROM sessions`+then.String()+` ORDER BY ended DESC LIMIT 1`, then.args...)
 }
 
 func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
@@ -136,12 +164,15 @@ func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	if lost {
 		d.Network = lostNetwork
 	}
-	r.State = engi.SessionIdle
-	if !r.Ended.IsZero() {
+	switch r.State = cmp.Or(d.State, engi.SessionIdle); {
+	case !r.Ended.IsZero():
 		r.State = engi.SessionTerminated
+	case d.State == "" && r.Sandbox != "":
+		r.State = engi.SessionRunning
 	}
 	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
-	r.Network, r.Metadata, r.Env, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Boots, d.Why, d.Cleared
+	r.Network, r.Metadata, r.Env, r.Git, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Git, d.Boots, d.Why, d.Cleared
+	r.MaxDuration, r.Saved, r.Filled, r.Changed, r.GivenUp, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed = d.MaxDuration, d.Saved, d.Filled, d.Changed, d.GivenUp, d.Attached, d.Overlay, d.Stale, d.CPUQuota, d.Freed
 	return r, nil
 }
 

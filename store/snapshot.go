@@ -18,8 +18,11 @@ func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
 
 const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
 
-// snapshotSeen selects the snapshots that an owner sees at a time.
-const snapshotSeen = `removed = 0 AND (? = '' OR owner = ?) AND (expires = 0 OR expires > ?)`
+// snapshotsSeen selects the snapshots that are there at a time.
+func snapshotsSeen(now time.Time) (w where) {
+	w.and(true, `removed = 0 AND (expires = 0 OR expires > ?)`, nanos(now))
+	return w
+}
 
 func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	defer engi.Annotate(&err, "record snapshot %s", s.ID)
@@ -64,16 +67,28 @@ func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName stri
 	if idOrName == "" {
 		return engi.Snapshot{}, errNoSnapshot
 	}
+	w := snapshotsSeen(now)
+	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	w.ownedFew(owner)
 	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, f.db.scanSnapshot,
-		`SELECT `+snapshotColumns+` FROM snapshots WHERE (id = ? OR name = ?) AND `+snapshotSeen+` ORDER BY owner = '' DESC LIMIT 2`,
-		idOrName, idOrName, owner, owner, nanos(now))
+		`SELECT `+snapshotColumns+` FROM snapshots`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
 }
 
 var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 
-func (f snapshotStore) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error) {
-	return list(ctx, f.db.read, f.db.scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE (? = '' OR sandbox = ?) AND `+snapshotSeen+` ORDER BY seq DESC`,
-		sandbox, sandbox, owner, owner, nanos(now))
+func (f snapshotStore) List(ctx context.Context, q snapshot.Filter) ([]engi.Snapshot, error) {
+	w := snapshotsSeen(q.Now)
+	if q.Removed {
+		w = where{}
+		w.and(true, `removed = 1`)
+	}
+	if q.Sandbox != "" {
+		w.and(true, `sandbox = ?`, string(q.Sandbox))
+		w.ownedFew(q.Owner)
+	} else {
+		w.owned(q.Owner)
+	}
+	return page(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
 }
 
 func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
@@ -109,8 +124,8 @@ func (f snapshotStore) remove(ctx context.Context, missing error, why, condition
 	})
 }
 
-func (f snapshotStore) Removed(ctx context.Context) ([]engi.Snapshot, error) {
-	return list(ctx, f.db.read, f.db.scanSnapshot, `SELECT `+snapshotColumns+` FROM snapshots WHERE removed = 1 ORDER BY seq`)
+func (f snapshotStore) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
+	return f.db.total(ctx, "snapshot", owner)
 }
 
 func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {

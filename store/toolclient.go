@@ -80,15 +80,16 @@ func (s toolClientStore) PutRequest(ctx context.Context, r engi.ToolRequest, lim
 	return s.db.tx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `INSERT INTO tool_requests (client, stream, run, body, answers) VALUES (?, ?, ?, ?, '')`, r.Client, r.Stream, r.Run, s.seal(r.Client, r.Stream, r.Body))
 		if err == nil {
-			_, err = t.exec(ctx, `DELETE FROM tool_requests WHERE client = ? AND seq <= (SELECT seq FROM tool_requests WHERE client = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, r.Client, r.Client, limit)
+			const ofKey = `(SELECT o.id FROM tool_clients c JOIN tool_clients o ON o.key = c.key WHERE c.id = ?1)`
+			_, err = t.exec(ctx, `DELETE FROM tool_requests WHERE client IN `+ofKey+` AND seq <= (SELECT seq FROM tool_requests WHERE client IN `+ofKey+` ORDER BY seq DESC LIMIT 1 OFFSET ?2)`, r.Client, limit)
 		}
 		return err
 	})
 }
 
-func (s toolClientStore) AddAnswer(ctx context.Context, client, stream string, answer []byte) error {
+func (s toolClientStore) AddAnswer(ctx context.Context, client, stream string, answer []byte, limit int) error {
 	line := base64.StdEncoding.AppendEncode(nil, s.seal(client, stream, answer))
-	_, err := s.db.exec(ctx, `UPDATE tool_requests SET answers = answers || ? WHERE client = ? AND stream = ?`, string(line)+"\n", client, stream)
+	_, err := s.db.exec(ctx, `UPDATE tool_requests SET answers = answers || ? WHERE client = ? AND stream = ? AND length(answers) <= ?`, string(line)+"\n", client, stream, base64.StdEncoding.EncodedLen(limit)-len(line))
 	return err
 }
 

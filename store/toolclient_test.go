@@ -68,11 +68,17 @@ func TestToolClients(t *testing.T) {
 		}
 	}
 	for _, answer := range []string{"first\n", "second"} {
-		if err := s.AddAnswer(ctx, "d", "3", []byte(answer)); err != nil {
+		if err := s.AddAnswer(ctx, "d", "3", []byte(answer), 20); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if r, err := s.Request(ctx, "d", "3"); err != nil || string(r.Body) != "body" || r.Run != "run_1" || len(r.Answers) != 2 || string(r.Answers[0]) != "first\n" || string(r.Answers[1]) != "second" {
+		t.Errorf("%+v %v", r, err)
+	}
+	if err := s.AddAnswer(ctx, "d", "3", make([]byte, 20), 20); err != nil { // too much
+		t.Fatal(err)
+	}
+	if r, err := s.Request(ctx, "d", "3"); err != nil || len(r.Answers) != 2 {
 		t.Errorf("%+v %v", r, err)
 	}
 	if r, err := s.Request(ctx, "d", "1"); err != nil || len(r.Answers) != 0 {
@@ -82,6 +88,18 @@ func TestToolClients(t *testing.T) {
 		if _, err := s.Request(ctx, of[0], of[1]); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("%v: %v", of, err)
 		}
+	}
+	// All sessions of a key share the limit; those of others do not.
+	for _, client := range []string{"e", "c"} {
+		if err := s.PutRequest(ctx, engi.ToolRequest{Client: client, Stream: "x", Body: []byte("body")}, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Request(ctx, "d", "1"); engi.KindOf(err) != engi.NotFound {
+		t.Errorf("the fourth of three of a key: %v", err)
+	}
+	if _, err := s.Request(ctx, "d", "2"); err != nil {
+		t.Error(err)
 	}
 	if err := keys.Revoke(ctx, "ann", k.ID); err != nil {
 		t.Fatal(err)

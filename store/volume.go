@@ -34,15 +34,24 @@ func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 }
 
 func (f volumeStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (volume.Record, error) {
+	var w where
+	w.and(true, `removed = 0 AND (id = ? OR name = ?)`, idOrName, idOrName)
+	w.ownedFew(owner)
 	return named(ctx, f.db.read, "volume", errNoVolume, func(r volume.Record) engi.Owner { return r.Owner }, scanVolume,
-		`SELECT `+volumeColumns+` FROM volumes WHERE removed = 0 AND (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY owner = '' DESC LIMIT 2`,
-		idOrName, idOrName, owner, owner)
+		`SELECT `+volumeColumns+` FROM volumes`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
 }
 
 var errNoVolume = engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
 
-func (f volumeStore) List(ctx context.Context, owner engi.Owner) ([]volume.Record, error) {
-	return list(ctx, f.db.read, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE removed = 0 AND (? = '' OR owner = ?) ORDER BY name, owner`, owner, owner)
+func (f volumeStore) List(ctx context.Context, q volume.Filter) ([]volume.Record, error) {
+	var w where
+	w.and(!q.Removed, `removed = 0`)
+	w.and(q.Removed, `removed = 1`)
+	w.owned(q.Owner)
+	w.and(q.Held || q.Holder != "", `holder <> ''`)
+	w.and(q.Holder != "", `holder = ?`, q.Holder)
+	w.and(!q.Expired.IsZero(), `ttl > 0 AND accessed + ttl < ? AND holder = ''`, nanos(q.Expired))
+	return page(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(q.Owner)...)
 }
 
 func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
@@ -94,8 +103,8 @@ func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, 
 	})
 }
 
-func (f volumeStore) Removed(ctx context.Context) ([]engi.VolumeID, error) {
-	return list(ctx, f.db.read, value[engi.VolumeID], `SELECT id FROM volumes WHERE removed = 1 ORDER BY seq`)
+func (f volumeStore) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
+	return f.db.total(ctx, "volume", owner)
 }
 
 func (f volumeStore) Forget(ctx context.Context, id engi.VolumeID) error {

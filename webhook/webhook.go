@@ -212,7 +212,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.WebhookSpec) (_ engi.Web
 	}
 	m.changes.Lock()
 	defer m.changes.Unlock()
-	if n := len(m.list(func(h *hook) bool { return h.Owner == spec.Owner && !h.fixed })); n >= maxPerOwner {
+	if n := m.made(spec.Owner); n >= maxPerOwner {
 		return engi.Webhook{}, "", engi.Errorf(engi.Exhausted, "there are %d webhooks already", n).WithRemedy("remove one; a webhook may have many types of events")
 	}
 	r.Sealed = m.o.Seal.Seal(purpose(r.ID), secret)
@@ -230,8 +230,19 @@ func (m *Manager) Get(_ context.Context, owner engi.Owner, id engi.WebhookID) (e
 }
 
 // List implements [engi.Webhooks].
-func (m *Manager) List(_ context.Context, owner engi.Owner) ([]engi.Webhook, error) {
-	return m.list(func(h *hook) bool { return owner == "" || h.Owner == owner }), nil
+func (m *Manager) List(_ context.Context, owner engi.Owner, p engi.Page) ([]engi.Webhook, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	some := m.all
+	if owner != "" {
+		some = m.byOwner[owner]
+	}
+	all := make([]engi.Webhook, 0, len(some))
+	for _, h := range some {
+		all = append(all, h.Webhook)
+	}
+	slices.SortFunc(all, func(a, b engi.Webhook) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
+	return engi.Cut(p, all, func(x engi.Webhook) string { return string(x.ID) })
 }
 
 // Update implements [engi.Webhooks].
@@ -356,17 +367,16 @@ func (m *Manager) changeable(owner engi.Owner, id engi.WebhookID) (hook, error) 
 	return h, err
 }
 
-func (m *Manager) list(want func(*hook) bool) []engi.Webhook {
+// made counts the webhooks of an owner that are not from the configuration.
+func (m *Manager) made(owner engi.Owner) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := []engi.Webhook{}
-	for _, h := range m.all {
-		if want(h) {
-			all = append(all, h.Webhook)
+	for _, h := range m.byOwner[owner] {
+		if !h.fixed {
+			n++
 		}
 	}
-	slices.SortFunc(all, func(a, b engi.Webhook) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
-	return all
+	return n
 }
 
 // purpose binds a secret to its webhook.

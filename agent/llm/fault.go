@@ -2,9 +2,11 @@ package llm
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +51,14 @@ func (s source) classify(err error) error {
 // shown in one line at most, without keys: it is not ours and may quote what was
 // sent.
 func (s source) refused(status int, header http.Header, body []byte) error {
+	err := s.refusal(status, header, body)
+	if _, code := fault(body); slices.Contains(unreadableCodes, code) {
+		return &unreadable{err, code + ": " + s.line(said(body))}
+	}
+	return err
+}
+
+func (s source) refusal(status int, header http.Header, body []byte) error {
 	text := s.line(said(body))
 	retry := engi.Retry{AfterMillis: retryAfter(header).Milliseconds()}
 	switch {
@@ -77,14 +87,56 @@ func (s source) refused(status int, header http.Header, body []byte) error {
 var contextTooLong = regexp.MustCompile(`maximum context length (is|of) \d|Range of input length should be \[|Input too long:\s*\d|prompt is too long:\s*\d|input token count.*exceeds.*maximum`)
 
 // failed is an error that a provider reports in the middle of a stream. They
-// are nearly always about a moment of overload.
+// are nearly always about a moment of overload, unless they say otherwise.
 func (s source) failed(event []byte) error {
 	text := s.line(said(event))
 	if contextTooLong.MatchString(text) {
 		return s.refused(http.StatusRequestEntityTooLarge, nil, event)
 	}
+	status, code := fault(event)
+	if slices.Contains(unreadableCodes, code) {
+		status = http.StatusBadRequest
+	}
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusPaymentRequired, http.StatusForbidden, http.StatusNotFound,
+		http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusTooManyRequests:
+		return s.refused(status, nil, event)
+	}
 	return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, text)
 }
+
+// fault returns the status of HTTP that an error of a provider names, and its code
+// in words; zero for what it does not name.
+func fault(raw []byte) (status int, code string) {
+	var e struct {
+		Error struct {
+			Code   any
+			Status int `json:"status_code"`
+		}
+	}
+	if json.Unmarshal(raw, &e) != nil {
+		return 0, ""
+	}
+	switch c := e.Error.Code.(type) {
+	case float64:
+		status = int(c)
+	case string:
+		code = c
+	}
+	return cmp.Or(e.Error.Status, status), code
+}
+
+// unreadableCodes are Groq's for what a model wrote and Groq could not read, and
+// therefore does not pass on. The same request again is often answered.
+var unreadableCodes = []string{"tool_use_failed", "output_parse_failed", "json_validate_failed"}
+
+// An unreadable is the refusal of a provider to pass on what a model wrote.
+type unreadable struct {
+	error
+	reason string
+}
+
+func (u *unreadable) Unwrap() error { return u.error }
 
 // brokenOff is the error of an answer without an end.
 func (s source) brokenOff() error {

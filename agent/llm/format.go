@@ -167,6 +167,7 @@ type partSoFar struct {
 	closed          bool            // what follows is another part
 	text            strings.Builder // for calls, the arguments
 	data, signature string
+	detail          *openaiDetail // that data is made of in the end; nil if it is not
 
 	number   int // of a call, by the provider
 	id, name string
@@ -218,10 +219,14 @@ func (a *answer) add(p *partSoFar) error {
 // open returns the last part if it is of this kind and nothing has ended it,
 // else a new one.
 func (a *answer) open(kind partKind) (*partSoFar, error) {
-	if n := len(a.parts); n > 0 {
-		if p := a.parts[n-1]; p.kind == kind && !p.closed && p.signature == "" && p.data == "" {
+	for _, p := range slices.Backward(a.parts) {
+		if p.detail != nil && kind == thoughtPart {
+			continue // the same thought in another form, piece by piece
+		}
+		if p.kind == kind && !p.closed && p.signature == "" && p.data == "" && p.detail == nil {
 			return p, nil
 		}
+		break
 	}
 	p := &partSoFar{kind: kind}
 	return p, a.add(p)
@@ -354,6 +359,12 @@ func (a *answer) reply() (Reply, error) {
 	var text, thought strings.Builder
 	complete, keep := true, false
 	for i, p := range a.parts {
+		if p.detail != nil {
+			var err error
+			if p.data, err = p.detail.data(); err != nil {
+				return Reply{}, a.unreadable(err)
+			}
+		}
 		part := engi.MessagePart{Data: p.data, Signature: p.signature}
 		keep = keep || p.data != "" || p.signature != ""
 		switch p.kind {

@@ -10,8 +10,9 @@ import (
 // FuzzAnswers reads anything as the answer of every provider.
 func FuzzAnswers(f *testing.F) {
 	files, err := filepath.Glob("testdata/wire/*.*")
-	if err != nil || len(files) == 0 {
-		f.Fatal(files, err)
+	recorded, also := filepath.Glob("testdata/wire/recorded/*.*")
+	if files = append(files, recorded...); err != nil || also != nil || len(recorded) == 0 {
+		f.Fatal(files, err, also)
 	}
 	for _, name := range files {
 		raw, err := os.ReadFile(name)

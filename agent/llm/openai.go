@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi"
@@ -91,11 +92,11 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 				// Models that think between calls want the thoughts of the
 				// current turn back; some refuse those of earlier ones.
 				if i >= c.turn {
-					if thought.Len() > 0 {
-						o["reasoning_content"] = thought.String()
-					}
-					if details != nil {
+					switch { // the details have the thoughts, too
+					case details != nil:
 						o["reasoning_details"] = details
+					case thought.Len() > 0:
+						o["reasoning_content"] = thought.String()
 					}
 				}
 			}
@@ -292,7 +293,8 @@ func (f openaiFormat) event(raw []byte, a *answer) error {
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return a.unreadable(err)
 	}
-	if len(o.Error) > 0 && string(o.Error) != "null" {
+	// OpenRouter reports one that is none after an answer that was cut.
+	if len(o.Error) > 0 && string(o.Error) != "null" && a.stop == "" {
 		return a.failed(raw)
 	}
 	return f.read(o, a)
@@ -303,8 +305,10 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 		cached := max(u.PromptDetails.Cached, u.Cached, u.CacheHits, 0)
 		thoughts := max(u.CompletionDetails.Reasoning, 0)
 		a.tokens = engi.Tokens{Input: max(u.Prompt-cached, 0), Output: max(u.Completion, 0), Reasoning: thoughts, CacheRead: cached}
-		if thoughts > 0 && u.Total == u.Prompt+u.Completion+thoughts {
-			a.tokens.Output += thoughts // xAI counts them apart
+		// xAI counts thoughts apart, and Gemini counts them in the total only.
+		if apart := u.Total - u.Prompt - u.Completion; apart > 0 && (thoughts == 0 || thoughts == apart) {
+			a.tokens.Output += apart
+			a.tokens.Reasoning = apart
 		}
 	}
 	if len(o.Choices) == 0 {
@@ -321,7 +325,7 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 			return err
 		}
 		for _, d := range m.Details {
-			if err := a.hide(string(d), ""); err != nil {
+			if err := a.detail(d); err != nil {
 				return err
 			}
 		}
@@ -342,6 +346,63 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 		}
 	}
 	return nil
+}
+
+// An openaiDetail is a part of reasoning_details, whose pieces come one by one. Other
+// fields than its texts are in one of the pieces, such as a signature in the last one.
+type openaiDetail struct {
+	kind, index   string
+	fields        map[string]json.RawMessage
+	text, summary strings.Builder
+}
+
+// detail adds a part of reasoning_details, or a piece of one.
+func (a *answer) detail(raw json.RawMessage) error {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(raw, &fields) != nil || fields["index"] == nil || fields["data"] != nil {
+		return a.hide(string(raw), "")
+	}
+	var d *openaiDetail
+	for _, p := range slices.Backward(a.parts) {
+		if p.detail != nil || p.data != "" || p.kind != thoughtPart {
+			d = p.detail
+			break
+		}
+	}
+	kind, index := string(fields["type"]), string(fields["index"])
+	if d == nil || d.kind != kind || d.index != index {
+		d = &openaiDetail{kind: kind, index: index, fields: map[string]json.RawMessage{}}
+		if err := a.add(&partSoFar{kind: thoughtPart, detail: d}); err != nil {
+			return err
+		}
+	}
+	for name, to := range map[string]*strings.Builder{"text": &d.text, "summary": &d.summary} {
+		var piece string
+		if json.Unmarshal(fields[name], &piece) == nil {
+			to.WriteString(piece)
+			fields[name] = nil
+		}
+	}
+	for name, value := range fields {
+		if _, known := d.fields[name]; !known || value != nil && string(value) != "null" && string(value) != `""` {
+			d.fields[name] = value
+		}
+	}
+	return a.count(len(raw))
+}
+
+// data returns the part as it goes back.
+func (d *openaiDetail) data() (string, error) {
+	for name, text := range map[string]*strings.Builder{"text": &d.text, "summary": &d.summary} {
+		if raw, known := d.fields[name]; known && raw == nil {
+			var err error
+			if d.fields[name], err = json.Marshal(text.String()); err != nil {
+				return "", err
+			}
+		}
+	}
+	raw, err := json.Marshal(d.fields)
+	return string(raw), err
 }
 
 // read takes a call, or a piece of one. By the format, pieces have the index of

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -104,15 +105,28 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 		if ctx.Err() != nil {
 			return Reply{Tokens: estimate(q, 0, engi.Tokens{})}, err // it may be at work
 		}
+		if _, wrote := errors.AsType[*unreadable](err); wrote {
+			return malformed(q, &answer{}, err)
+		}
 		return Reply{}, err
 	}
 	defer resp.Body.Close()
 	a := &answer{source: m.source, out: out, alive: alive, ids: fmt.Sprintf("call_%d_", len(q.Messages))}
 	r, err := m.read(resp.Body, a)
 	if err != nil {
-		return Reply{Tokens: estimate(q, a.size, a.tokens)}, err
+		return malformed(q, a, err)
 	}
 	return r, nil
+}
+
+// malformed returns an answer that came to no end: one that the provider could not
+// read is an answer nevertheless.
+func malformed(q Request, a *answer, err error) (Reply, error) {
+	t := estimate(q, a.size, a.tokens)
+	if u, ok := errors.AsType[*unreadable](err); ok {
+		return Reply{Stop: StopMalformed, Reason: u.reason, Tokens: t, Dropped: a.calls()}, nil
+	}
+	return Reply{Tokens: t}, err
 }
 
 func hasDocument(m engi.Message) bool {

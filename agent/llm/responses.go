@@ -42,7 +42,11 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 					}
 					items = append(items, obj{"type": "reasoning", "id": p.Signature, "encrypted_content": p.Data, "summary": summary})
 				case p.Text != "":
-					items = append(items, obj{"type": "message", "role": "assistant", "content": []obj{{"type": "output_text", "text": p.Text}}})
+					item := obj{"type": "message", "role": "assistant", "content": []obj{{"type": "output_text", "text": p.Text}}}
+					if p.Signature != "" { // models that say which phase a text is of want it back
+						item["phase"] = p.Signature
+					}
+					items = append(items, item)
 				case p.Call != "":
 					t := callOf(m, p.Call)
 					items = append(items, obj{"type": "function_call", "call_id": t.ID, "name": t.Name, "arguments": t.Arguments})
@@ -101,11 +105,11 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 }
 
 type responsesItem struct {
-	Type, ID, Name, Arguments string
-	CallID                    string `json:"call_id"`
-	Encrypted                 string `json:"encrypted_content"`
-	Summary                   []struct{ Text string }
-	Content                   []struct{ Type, Text, Refusal string }
+	Type, ID, Name, Arguments, Phase string
+	CallID                           string `json:"call_id"`
+	Encrypted                        string `json:"encrypted_content"`
+	Summary                          []struct{ Text string }
+	Content                          []struct{ Type, Text, Refusal string }
 }
 
 // responsesAnswer is a whole answer, which also ends a stream.
@@ -186,6 +190,8 @@ func (item responsesItem) done(number int, a *answer) error {
 		if item.Encrypted != "" {
 			return a.seal(item.Encrypted, item.ID)
 		}
+	case "message":
+		return a.sign(textPart, item.Phase)
 	case "function_call":
 		c := a.find(number)
 		if c == nil {

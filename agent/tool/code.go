@@ -36,6 +36,8 @@ const (
 	maxImages  = 4
 	maxImage   = 4 << 20 // bytes
 	maxOutput  = 1 << 20 // bytes of stdout, and of stderr
+	// claimTimeout is how long a call waits for a sandbox.
+	claimTimeout = 30 * time.Second
 )
 
 func codeTools(s Services) ([]Tool, error) {
@@ -94,6 +96,8 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 		Owner:   c.Owner,
 		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
 		Limits:  engi.Limits{Timeout: timeout},
+		// A model would not wait before it tries again.
+		ClaimTimeout: claimTimeout,
 		// A call that is repeated after a restart finds its execution.
 		Idempotency: string(c.Run) + "/" + c.ID,
 	})

@@ -61,7 +61,7 @@ func (s Services) documentedPackages(ctx context.Context, owner engi.Owner) (nam
 		}
 	}
 	if err == nil && len(packages) == 0 {
-		all, err := s.Library.Documents(ctx, owner)
+		all, err := s.Library.Documents(ctx, owner, engi.Page{})
 		return nil, err == nil && len(all) > 0
 	}
 	return names, len(packages) > 0

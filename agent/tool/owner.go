@@ -28,6 +28,9 @@ func (s Services) OfOneOwner() Services {
 	if _, done := s.Library.(ownLibrary); !done && s.Library != nil {
 		s.Library = ownLibrary{s.Library, s.Sessions}
 	}
+	if _, done := s.Apps.(ownApps); !done && s.Apps != nil {
+		s.Apps = ownApps{s.Apps}
+	}
 	return s
 }
 
@@ -196,8 +199,8 @@ func (o ownSessions) Get(ctx context.Context, owner engi.Owner, idOrName string)
 	return o.all.Get(ctx, owner, id)
 }
 
-func (o ownSessions) List(ctx context.Context, owner engi.Owner) ([]engi.Session, error) {
-	list, err := o.all.List(ctx, owner)
+func (o ownSessions) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Session, error) {
+	list, err := o.all.List(ctx, owner, p)
 	return ownOf(list, owner, func(x engi.Session) engi.Owner { return x.Owner }), err
 }
 
@@ -257,13 +260,8 @@ func (o ownLibrary) find(ctx context.Context, owner engi.Owner, id engi.Document
 	if owner != "" || id == "" {
 		return nil
 	}
-	list, err := o.Documents(ctx, owner)
-	for _, d := range list {
-		if d.ID == id {
-			return nil
-		}
-	}
-	if err == nil {
+	list, err := o.Documents(ctx, owner, engi.Page{}, id)
+	if err == nil && len(list) == 0 {
 		err = engi.Errorf(engi.NotFound, "there is no document %s", id)
 	}
 	return err
@@ -281,7 +279,7 @@ func (o ownLibrary) Packages(ctx context.Context, owner engi.Owner) ([]engi.Docu
 	if owner != "" {
 		return o.all.Packages(ctx, owner)
 	}
-	documents, err := o.Documents(ctx, owner) // by package
+	documents, err := o.Documents(ctx, owner, engi.Page{}) // by package
 	var list []engi.DocumentPackage
 	for _, d := range documents {
 		if d.Package == "" {
@@ -300,8 +298,8 @@ func (o ownLibrary) Add(ctx context.Context, spec engi.DocumentSpec) (engi.Docum
 	return o.all.Add(ctx, spec)
 }
 
-func (o ownLibrary) Documents(ctx context.Context, owner engi.Owner) ([]engi.Document, error) {
-	list, err := o.all.Documents(ctx, owner)
+func (o ownLibrary) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+	list, err := o.all.Documents(ctx, owner, p, ids...)
 	return ownOf(list, owner, func(d engi.Document) engi.Owner { return d.Owner }), err
 }
 

@@ -1,7 +1,8 @@
 // Package tool has the tools of agents: functions with typed arguments, from
 // which their schemas are generated. A call brings what the tool works on (an
 // owner, a sandbox, a session, dependencies), which the model does not see. The
-// built-in tools run code, work on files, search documentation and fetch pages.
+// built-in tools run code, work on files and applications, search documentation and fetch
+// pages.
 //
 // It does not decide when tools run (package agent) nor how models request them
 // (package llm).
@@ -85,7 +86,7 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 	switch t.Name {
 	case "execute_code":
 		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep":
+	case "read_file", "list_files", "glob", "grep", "read_app":
 		return engi.ScopeSandboxes, false
 	case "search_docs", "save_module":
 		return engi.ScopeDocs, t.Name == "save_module"
@@ -238,6 +239,8 @@ type Services struct {
 	Sandboxes  engi.Sandboxes
 	Sessions   engi.Sessions
 	Library    engi.Library
+	Apps       Apps
+	Preview    func(id engi.SandboxID, port int) string // returns where the page of an app is; nil if nowhere
 	// Fetch returns the transport for requests on behalf of an owner, which
 	// allows only what the node lets agents fetch.
 	Fetch func(owner engi.Owner) http.RoundTripper
@@ -256,7 +259,7 @@ func (s Services) CheckTarget(ctx context.Context, owner engi.Owner, sandbox eng
 		return nil
 	}
 	if s.Sessions == nil {
-		return engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("add a section [sandbox] to its configuration")
+		return engi.Errorf(engi.Unsupported, "agents of this node do not work in sessions").WithRemedy("the operator adds a section [sandbox] to the configuration")
 	}
 	_, err := s.Sessions.Get(ctx, owner, session)
 	return err
@@ -288,7 +291,7 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 func Builtin(s Services) ([]Tool, error) {
 	s = s.OfOneOwner()
 	var all []Tool
-	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, fetchTools} {
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, fetchTools} {
 		tools, err := group(s)
 		if err != nil {
 			return nil, err

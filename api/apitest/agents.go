@@ -155,7 +155,7 @@ func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 	c := call()
 	named := &engi.ToolCall{ID: c.ID, Name: c.Name}
 	all := []engi.RunUpdate{
-		{Kind: engi.RunThought, Step: 1, Text: "hm"}, {Kind: engi.RunCall, Step: 1, Call: &c}, {Kind: engi.RunOutput, Step: 1, Stream: engi.Stdout, Text: "hi", Call: named},
+		{Kind: engi.RunThought, Step: 1, Text: "hm"}, {Kind: engi.RunWaiting, Step: 1, Call: &c}, {Kind: engi.RunCall, Step: 1, Call: &c}, {Kind: engi.RunOutput, Step: 1, Stream: engi.Stdout, Text: "hi", Call: named},
 		{Kind: engi.RunResult, Step: 1, Call: named, Result: &engi.ToolResult{Call: "c1", Name: "execute_code", Text: "hi"}},
 		{Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunReset, Step: 2}, {Kind: engi.RunText, Step: 2, Text: r.input}, {Kind: engi.RunPartial, Step: 2, Object: json.RawMessage(`{"a":1}`)},
 	}
@@ -199,6 +199,20 @@ func (a *Agents) Cancel(_ context.Context, owner engi.Owner, id engi.RunID) erro
 	if r.State == engi.RunRunning {
 		r.State, r.Ended = engi.RunCancelled, r.Created.Add(time.Second)
 		close(r.done)
+	}
+	return nil
+}
+
+// Decide implements engi.CallDecider. The call of a run waits as long as that runs.
+func (a *Agents) Decide(_ context.Context, owner engi.Owner, id engi.RunID, call string, _ bool, _ string) error {
+	r, err := a.find(owner, id)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if call != "c1" || r.State != engi.RunRunning {
+		return engi.Errorf(engi.Conflict, "it does not wait for a decision").WithRemedy("look at the run")
 	}
 	return nil
 }

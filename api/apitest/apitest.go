@@ -20,6 +20,9 @@ import (
 	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/gate/key"
 	"github.com/engi-dev/engi/gate/packages"
+	"github.com/engi-dev/engi/gate/signin"
+	"github.com/engi-dev/engi/gate/ssh"
+	"github.com/engi-dev/engi/gate/term"
 	"github.com/engi-dev/engi/operation"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/store/storetest"
@@ -37,6 +40,8 @@ type Fixture struct {
 	Approvals  *approval.Manager
 	Keys       *key.Keyring
 	Clients    engi.ToolClients
+	UIs        *UIs
+	Apps       *Apps
 
 	Handler *rest.Server
 	Admin   string // secret of an admin key
@@ -68,6 +73,9 @@ type Options struct {
 	Networks    engi.NetworkLog
 	Scripts     engi.Scripts
 	Sessions    engi.Sessions
+	UIs         engi.UIs
+	Apps        engi.Apps
+	Terminals   *term.Manager
 	Agents      engi.Agents
 	Embedder    rest.Embedder
 	ToolServers engi.ToolServers
@@ -76,10 +84,12 @@ type Options struct {
 	Events      engi.Events
 	Functions   engi.Functions
 	Webhooks    engi.Webhooks
+	SSH         *ssh.Server
 	Approvals   engi.Approvals
 	Quota       func(engi.Owner) engi.Quota
 	Mirror      *packages.Broker
 	Metrics     prometheus.Gatherer
+	Links       rest.Links
 }
 
 // Serve returns the API of o.
@@ -97,6 +107,9 @@ func (o *Options) Serve() *rest.Server {
 		rest.Mirror(o.Mirror),
 		rest.Scripts(o.Scripts),
 		rest.Sessions(o.Sessions),
+		rest.UIs(o.UIs),
+		rest.Apps(o.Apps, o.Ports, o.Events),
+		rest.Terminals(o.Terminals),
 		rest.Agents(o.Agents, o.Embedder),
 		rest.ToolServers(o.ToolServers),
 		rest.Library(o.Library),
@@ -106,10 +119,14 @@ func (o *Options) Serve() *rest.Server {
 		rest.Approvals(o.Approvals, o.Events),
 		rest.Templates(o.Templates, o.Operations),
 		rest.Operations(o.Operations),
-		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}}),
+		rest.Node(rest.NodeInfo{Pools: o.Pools, Sessions: o.Sessions, Metrics: o.Metrics, Tier: engi.TierMemory, NotEnforced: []string{"memory"}, Examine: func(context.Context) ([]engi.Check, error) {
+			return []engi.Check{{Name: "memory limits", Detail: "this fake has none", Fix: "use a real machine"}}, nil
+		}}),
 		rest.Pools(o.Pools),
 		rest.Usage(rest.Counted{Sandboxes: o.Sandboxes, Snapshots: o.Snapshots, Volumes: o.Volumes, Spending: o.Spending, Quota: o.Quota}),
 		rest.Keys(o.Keys),
+		rest.SSH(o.SSH),
+		rest.Dashboard(o.Links),
 	)
 }
 
@@ -134,8 +151,16 @@ func New(change func(*Options)) *Fixture {
 	}
 	functions, webhooks, stopFunctions := functions(w.db, w.Approvals)
 	w.Sandboxes = NewSandboxes(w.Executions)
-	w.Volumes, w.Networks = &Volumes{}, NewNetworks(w.Sandboxes)
+	w.Volumes, w.Networks, w.UIs = &Volumes{}, NewNetworks(w.Sandboxes), &UIs{}
+	w.Apps = &Apps{Log: store.Events(w.db)}
 	mirror, err := packages.New(packages.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
+	if err != nil {
+		panic(err)
+	}
+	sshServer, err := ssh.Open(ssh.Options{
+		Settings: ssh.DefaultSettings(), Store: store.SSHKeys(w.db), Callers: w.Keys, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(),
+		Events: store.Events(w.db), HostKey: filepath.Join(w.dir, "ssh"),
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -143,12 +168,16 @@ func New(change func(*Options)) *Fixture {
 	o := Options{
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
-		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{},
-		Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, Approvals: w.Approvals, Mirror: mirror, Metrics: reg,
+		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes},
+		UIs: w.UIs, Apps: w.Apps, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {
 		change(&o)
+	}
+	w.UIs.Sessions = o.Sessions
+	if o.Terminals == nil {
+		o.Terminals = term.New(term.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
 	}
 	w.Operations = operation.New(context.Background(), operation.Options{
 		Store: store.Operations(w.db), Dir: filepath.Join(w.dir, "operations"),
@@ -171,6 +200,7 @@ func New(change func(*Options)) *Fixture {
 		running.Wait()
 		stopFunctions()
 		mirror.Close()
+		sshServer.Close()
 	}
 	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions

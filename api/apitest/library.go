@@ -88,23 +88,23 @@ func (l *Library) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document,
 func pieces(s string) []string { return strings.Split(s, "\n## ") }
 
 // Documents implements engi.Library.
-func (l *Library) Documents(_ context.Context, owner engi.Owner) (all []engi.Document, _ error) {
+func (l *Library) Documents(_ context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) (all []engi.Document, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if visible(owner, d.Owner) {
+		if visible(owner, d.Owner) && (len(ids) == 0 || slices.Contains(ids, d.ID)) {
 			all = append(all, d.Document)
 		}
 	}
 	slices.SortFunc(all, func(a, b engi.Document) int {
 		return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Title, b.Title))
 	})
-	return all, nil
+	return engi.Cut(p, all, func(x engi.Document) string { return string(x.ID) })
 }
 
 // Packages implements engi.Library.
 func (l *Library) Packages(ctx context.Context, owner engi.Owner) (all []engi.DocumentPackage, _ error) {
-	docs, err := l.Documents(ctx, owner)
+	docs, err := l.Documents(ctx, owner, engi.Page{})
 	for _, d := range docs {
 		if d.Package == "" {
 			continue

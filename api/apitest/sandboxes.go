@@ -480,7 +480,7 @@ func (k snapshots) Get(ctx context.Context, owner engi.Owner, name string) (engi
 	return k.s.kept[i], nil
 }
 
-func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID) ([]engi.Snapshot, error) {
+func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Page) ([]engi.Snapshot, error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	var list []engi.Snapshot
@@ -489,7 +489,7 @@ func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.Sand
 			list = append(list, x)
 		}
 	}
-	return list, nil
+	return engi.Cut(p, list, func(x engi.Snapshot) string { return string(x.ID) })
 }
 
 func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) error {

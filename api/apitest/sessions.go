@@ -1,9 +1,11 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +21,8 @@ type Sessions struct {
 	all   []engi.Session
 	specs map[string]repeated // by owner and Idempotency-Key
 	Last  engi.CodeSpec       // most recent
+
+	Sandboxes engi.Sandboxes // that Enter makes and enters
 }
 
 // repeated is a request with an Idempotency-Key and what it created.
@@ -27,7 +31,12 @@ type repeated struct {
 	session engi.Session
 }
 
-var _ engi.Sessions = (*Sessions)(nil)
+var (
+	_ engi.Sessions     = (*Sessions)(nil)
+	_ engi.SessionFiles = (*Sessions)(nil)
+
+	_ engi.SessionLifecycle = (*Sessions)(nil)
+)
 
 // Create implements engi.Sessions.
 func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Session, error) {
@@ -47,9 +56,9 @@ func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Sessio
 	}
 	now := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 	x := engi.Session{
-		ID: engi.NewSessionID(), Owner: spec.Owner, Name: spec.Name, State: engi.SessionIdle, Mode: engi.SessionLazy, Persistence: engi.PersistSession,
-		Template: spec.Template, Size: spec.Size, Capacity: spec.Capacity, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute, Network: spec.Network,
-		Metadata: spec.Metadata, Env: spec.Env, Created: now, Used: now, Expires: now.Add(30 * time.Minute),
+		ID: engi.NewSessionID(), Owner: spec.Owner, Name: spec.Name, State: engi.SessionIdle, Mode: engi.SessionLazy, Persistence: cmp.Or(spec.Persistence, engi.PersistSession),
+		Template: spec.Template, Size: spec.Size, Capacity: spec.Capacity, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute, Network: spec.Network, MaxDuration: spec.MaxDuration,
+		Metadata: spec.Metadata, Env: spec.Env, Git: spec.Git, Created: now, Used: now, Expires: now.Add(30 * time.Minute),
 	}
 	s.all = append(s.all, x)
 	if s.specs == nil {
@@ -80,7 +89,7 @@ func (s *Sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (en
 }
 
 // List implements engi.Sessions.
-func (s *Sessions) List(_ context.Context, owner engi.Owner) (list []engi.Session, _ error) {
+func (s *Sessions) List(_ context.Context, owner engi.Owner, p engi.Page) (list []engi.Session, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.all {
@@ -88,12 +97,65 @@ func (s *Sessions) List(_ context.Context, owner engi.Owner) (list []engi.Sessio
 			list = append(list, x)
 		}
 	}
-	return list, nil
+	return engi.Cut(p, list, func(x engi.Session) string { return string(x.ID) })
+}
+
+// PushGit implements engi.SessionFiles.
+func (s *Sessions) PushGit(_ context.Context, owner engi.Owner, idOrName string, p engi.GitPush) (engi.GitPushed, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, err := s.find(owner, idOrName)
+	switch {
+	case err != nil:
+		return engi.GitPushed{}, err
+	case x.Git == nil:
+		return engi.GitPushed{}, engi.Errorf(engi.Conflict, "the session has no repository")
+	case x.Git.Push == nil:
+		return engi.GitPushed{}, engi.Errorf(engi.Denied, "the session may not push")
+	}
+	branch := cmp.Or(p.Branch, x.Git.Push.Branch, "engi/"+x.Name)
+	return engi.GitPushed{Branch: branch, Commit: strings.Repeat("a1", 20)}, nil
+}
+
+// SaveWorkspace implements engi.SessionFiles.
+func (s *Sessions) SaveWorkspace(_ context.Context, owner engi.Owner, idOrName string) (engi.WorkspaceCopy, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, err := s.find(owner, idOrName)
+	switch {
+	case err != nil:
+		return engi.WorkspaceCopy{}, err
+	case x.Persistence != engi.PersistWorkspace:
+		return engi.WorkspaceCopy{}, engi.Errorf(engi.Conflict, "a session of persistence %s has no copy", x.Persistence)
+	}
+	x.Saved = x.Created
+	return engi.WorkspaceCopy{Files: 3, Bytes: 2048, Uploaded: 1024, Skipped: 1}, nil
 }
 
 // Enter implements engi.Sessions.
-func (s *Sessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
-	return nil, nil, engi.Errorf(engi.Unsupported, "the fake has no guest")
+func (s *Sessions) Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, err := s.find(owner, idOrName)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.start(ctx, x); err != nil {
+		return nil, nil, err
+	}
+	return s.Sandboxes.Enter(ctx, "", x.Sandbox)
+}
+
+// start makes the session's sandbox if it has none. s.mu is held.
+func (s *Sessions) start(ctx context.Context, x *engi.Session) error {
+	if x.Sandbox != "" {
+		return nil
+	}
+	sandbox, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{Owner: x.Owner})
+	if err == nil {
+		x.Sandbox, x.State = sandbox.ID, engi.SessionRunning
+	}
+	return err
 }
 
 // RunCode implements engi.Sessions.
@@ -104,7 +166,13 @@ func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName strin
 		s.mu.Unlock()
 		return engi.CodeResult{}, err
 	}
-	x.Sandbox, x.State, s.Last = engi.NewSandboxID(), engi.SessionRunning, spec
+	if s.Last = spec; s.Sandboxes == nil {
+		x.Sandbox = engi.NewSandboxID()
+	} else if err := s.start(ctx, x); err != nil {
+		s.mu.Unlock()
+		return engi.CodeResult{}, err
+	}
+	x.State = engi.SessionRunning
 	r := engi.CodeResult{OK: true, Stdout: spec.Code, Duration: time.Millisecond, Sandbox: x.Sandbox}
 	s.mu.Unlock()
 	if out != nil {
@@ -155,4 +223,47 @@ func (s *Sessions) Dependencies(context.Context) (engi.Dependencies, error) {
 		State: engi.DependenciesReady, Wanted: "deps-1", Template: "deps-1",
 		Packages: []engi.Dependency{{Package: "@acme/sdk", Version: "1.2.0", Secret: "ACME_KEY", Hosts: []string{"api.acme.example"}}},
 	}, nil
+}
+
+// Attach implements engi.SessionLifecycle.
+func (s *Sessions) Attach(_ context.Context, owner engi.Owner, idOrName, client string) (engi.Session, error) {
+	return s.become(owner, idOrName, engi.SessionRunning, func(x *engi.Session) {
+		x.Attached = append(x.Attached, engi.SessionClient{Name: client, Since: x.Created})
+	})
+}
+
+// Detach implements engi.SessionLifecycle.
+func (s *Sessions) Detach(_ context.Context, owner engi.Owner, idOrName, client string) (engi.Session, error) {
+	return s.become(owner, idOrName, "", func(x *engi.Session) {
+		x.Attached = slices.DeleteFunc(x.Attached, func(c engi.SessionClient) bool { return c.Name == client })
+	})
+}
+
+// Suspend implements engi.SessionLifecycle.
+func (s *Sessions) Suspend(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+	return s.become(owner, idOrName, engi.SessionSuspended, nil)
+}
+
+// Hibernate implements engi.SessionLifecycle.
+func (s *Sessions) Hibernate(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+	return s.become(owner, idOrName, engi.SessionHibernated, nil)
+}
+
+// Resume implements engi.SessionLifecycle.
+func (s *Sessions) Resume(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+	return s.become(owner, idOrName, engi.SessionRunning, nil)
+}
+
+func (s *Sessions) become(owner engi.Owner, idOrName string, to engi.SessionState, then func(*engi.Session)) (engi.Session, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x, err := s.find(owner, idOrName)
+	if err != nil {
+		return engi.Session{}, err
+	}
+	x.State = cmp.Or(to, x.State)
+	if then != nil {
+		then(x)
+	}
+	return *x, nil
 }

@@ -80,7 +80,7 @@ func (v *Volumes) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns volumes by name.
-func (v *Volumes) List(ctx context.Context, owner engi.Owner) ([]engi.Volume, error) {
+func (v *Volumes) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var list []engi.Volume
@@ -90,7 +90,7 @@ func (v *Volumes) List(ctx context.Context, owner engi.Owner) ([]engi.Volume, er
 		}
 	}
 	slices.SortFunc(list, func(a, b engi.Volume) int { return strings.Compare(a.Name, b.Name) })
-	return list, nil
+	return engi.Cut(p, list, func(x engi.Volume) string { return string(x.ID) })
 }
 
 // Remove deletes a volume.
@@ -255,7 +255,7 @@ func (s *Secrets) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns secrets.
-func (s *Secrets) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
+func (s *Secrets) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []engi.Secret
@@ -264,7 +264,7 @@ func (s *Secrets) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, er
 			list = append(list, x)
 		}
 	}
-	return list, nil
+	return engi.Cut(p, list, func(x engi.Secret) string { return string(x.ID) })
 }
 
 // Update increments the version.

@@ -20,6 +20,7 @@ const (
 	JSON   Format = "application/json"
 	SSE    Format = "text/event-stream"
 	NDJSON Format = "application/x-ndjson"
+	HTML   Format = "text/html"
 )
 
 var formatNames = map[string]Format{
@@ -28,6 +29,7 @@ var formatNames = map[string]Format{
 	"application/x-ndjson": NDJSON,
 	"application/ndjson":   NDJSON,
 	"application/jsonl":    NDJSON,
+	"text/html":            HTML,
 }
 
 // Negotiate returns the format that the client prefers; the first of offered

@@ -66,16 +66,26 @@ func (p *EventWriter) Send(kind, id string, v any) error {
 	if err != nil {
 		return engi.Errorf(engi.Internal, "write %s event: %v", kind, err) // unreachable: all types of package v1 can be marshalled
 	}
-	body = ascii(body)
+	return p.send(kind, id, ascii(body))
+}
+
+// SendText writes one event whose data is a line of ASCII, for protocols that have
+// some.
+func (p *EventWriter) SendText(id, text string) error { return p.send("", id, []byte(text+"\n")) }
+
+// send writes one event, whose data ends with a newline.
+func (p *EventWriter) send(kind, id string, data []byte) error {
 	if p.format != SSE {
-		return p.write(body)
+		return p.write(data)
 	}
-	b := make([]byte, 0, len(body)+64)
+	b := make([]byte, 0, len(data)+64)
 	if id != "" {
 		b = append(append(append(b, "id: "...), id...), '\n')
 	}
-	b = append(append(append(b, "event: "...), kind...), '\n')
-	b = append(append(append(b, "data: "...), body...), '\n') // body ends with a newline
+	if kind != "" {
+		b = append(append(append(b, "event: "...), kind...), '\n')
+	}
+	b = append(append(append(b, "data: "...), data...), '\n')
 	return p.write(b)
 }
 

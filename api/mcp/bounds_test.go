@@ -1,6 +1,7 @@
 package mcp_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -101,5 +102,60 @@ func TestSessionsAreBounded(t *testing.T) {
 			t.Fatalf("after one has ended: %d %s", got.Code, got.Body)
 		}
 		sessions[len(sessions)-1] = got.Header().Get("Mcp-Session-Id")
+	}
+}
+
+// TestBodiesAreBounded sends many large bodies at a time with one key, which end
+// together.
+func TestBodiesAreBounded(t *testing.T) {
+	s, keys := open(t)
+	const (
+		requests = 8
+		size     = 15 << 20
+	)
+	begin := func(secret string, size int) (end func() *httptest.ResponseRecorder) {
+		out, in := io.Pipe()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", out)
+		for k, v := range map[string]string{"Authorization": "Bearer " + secret, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			r.Header.Set(k, v)
+		}
+		rec, done := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(done)
+			s.ServeHTTP(rec, r)
+			out.CloseWithError(io.ErrClosedPipe) // what is refused is not read
+		}()
+		piece := []byte(strings.Repeat(" ", 1<<20))
+		for n := 0; n < size; n += len(piece) {
+			if _, err := in.Write(piece); err != nil {
+				break
+			}
+		}
+		return func() *httptest.ResponseRecorder {
+			_, _ = io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"ping"}`) // refused requests are not read
+			in.Close()
+			<-done
+			return rec
+		}
+	}
+	for range 2 { // all is given back
+		var ends []func() *httptest.ResponseRecorder
+		for range requests {
+			ends = append(ends, begin(keys[0], size))
+		}
+		if got := begin(keys[1], 4<<20)(); got.Code != http.StatusOK {
+			t.Errorf("another owner: %d %.200s", got.Code, got.Body)
+		}
+		codes := map[int]int{}
+		for _, end := range ends {
+			got := end()
+			codes[got.Code]++
+			if got.Code == http.StatusTooManyRequests && (!strings.Contains(got.Body.String(), "too many large requests") || got.Header().Get("Retry-After") == "") {
+				t.Errorf("%v %s", got.Header(), got.Body)
+			}
+		}
+		if codes[http.StatusOK] < 2 || codes[http.StatusTooManyRequests] != requests-codes[http.StatusOK] || codes[http.StatusOK] > 4 {
+			t.Errorf("answers: %v", codes)
+		}
 	}
 }

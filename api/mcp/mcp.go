@@ -1,6 +1,7 @@
 // Package mcp serves engi to agents elsewhere by the Model Context Protocol,
 // over streamable HTTP: sandboxes, programs and sessions as tools, files and
-// outputs as resources, and what programs print as progress. The tools are those
+// outputs as resources, what programs print as progress, and pages of sessions as
+// apps. The tools are those
 // of engi's own agents (package agent/tool) and some that create and delete
 // sandboxes and sessions.
 //
@@ -19,8 +20,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +43,9 @@ type Options struct {
 	Clients  engi.ToolClients                         // keeps sessions
 	Events   engi.EventLog                            // gets an event for each call; nil for none
 	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
+	UIs      engi.UIs                                 // pages of sessions; nil if there are none
+	Sessions engi.Sessions                            // those with pages, if Services has none
+	View     []byte                                   // script that shows pages to clients of the extension for apps; nil if there is none
 	Hosts    []string                                 // accepted host names beside localhost; * accepts any
 	Version  string
 	Log      *slog.Logger  // nil discards
@@ -47,8 +54,12 @@ type Options struct {
 
 // A Server is an http.Handler for one path. It is safe for concurrent use.
 type Server struct {
-	opt   Options
-	tools []tool.Tool
+	opt    Options
+	tools  []tool.Tool
+	bodies *engi.Shares // bytes of bodies that are being read
+	view   string       // document that shows pages; empty for none
+
+	watches httpio.Limiter // of pages
 
 	mu   sync.Mutex
 	keys map[string]*keyServer // by ID of key
@@ -59,6 +70,7 @@ const (
 	maxSessions = 128  // of one key, and its requests outside of sessions at a time
 	maxBatch    = 100  // messages of one request
 	maxBody     = 16 << 20
+	maxBodies   = 4 * maxBody // of all requests that are under way
 )
 
 // New returns a server.
@@ -74,7 +86,7 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: opt, keys: map[string]*keyServer{}}
+	s := &Server{opt: opt, keys: map[string]*keyServer{}, bodies: engi.NewShares(maxBodies)}
 	for _, t := range builtin {
 		if t.Name != "read_result" { // results are not stored for clients
 			s.tools = append(s.tools, t)
@@ -84,7 +96,16 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.tools = append(s.tools, own...)
+	if opt.UIs != nil && opt.View != nil {
+		if s.view, err = viewOf(opt.View); err != nil {
+			return nil, err
+		}
+	}
+	pages, err := s.pageTools()
+	if err != nil {
+		return nil, err
+	}
+	s.tools = slices.Concat(s.tools, own, pages)
 	return s, nil
 }
 
@@ -93,6 +114,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r, stop := httpio.TimedBody(w, r)
 	defer stop()
 	k, err := s.admit(r)
+	if err == nil && r.Body != nil {
+		body := &sharedBody{ReadCloser: r.Body, shares: s.bodies, owner: k.key.Owner}
+		defer body.release()
+		r.Body = body
+	}
 	var m message
 	if err == nil {
 		m, err = peek(r)
@@ -108,12 +134,36 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if p.Status == http.StatusUnauthorized {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
+	if p.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt(int64((p.RetryAfter.Std()+time.Second-1)/time.Second), 10))
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	if err := json.NewEncoder(w).Encode(p); err != nil {
 		s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "err", err)
 	}
 }
+
+// A sharedBody takes what is read of it from the shares of an owner, until it is
+// released.
+type sharedBody struct {
+	io.ReadCloser
+	shares *engi.Shares
+	owner  engi.Owner
+	taken  int64
+}
+
+// Read implements io.Reader. It reports Exhausted if the owner has too much.
+func (b *sharedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if !b.shares.Take(b.owner, int64(n)) {
+		return 0, engi.Errorf(engi.Exhausted, "the server is reading too many large requests of yours already").WithRetry(engi.Retry{AfterMillis: 1000})
+	}
+	b.taken += int64(n)
+	return n, err
+}
+
+func (b *sharedBody) release() { b.shares.Give(b.owner, b.taken) }
 
 // admit authenticates a request and returns what serves its key.
 func (s *Server) admit(r *http.Request) (*keyServer, error) {
@@ -168,6 +218,9 @@ For work that goes on, make a sandbox with create_sandbox and give its ID to the
 func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
 	capabilities := &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}, Prompts: &sdk.PromptCapabilities{}}
 	capabilities.AddExtension(tasksExtension, nil)
+	if s.view != "" {
+		capabilities.AddExtension(appsExtension, nil)
+	}
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions, GetSessionID: nextID,
 		// What there is never changes while the server runs. The library answers
@@ -175,11 +228,16 @@ func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
 		Capabilities: capabilities,
 	})
 	for _, t := range s.tools {
-		server.AddTool(describe(t), func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		described := describe(t)
+		if s.view != "" {
+			described.Meta = appMeta(t.Name)
+		}
+		server.AddTool(described, func(ctx context.Context, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return s.call(ctx, key, t, req)
 		})
 	}
 	s.resources(server, key)
+	s.views(server, key)
 	server.AddReceivingMiddleware(escapeURIs)
 	s.addTasks(server, key)
 	return server
@@ -191,6 +249,8 @@ func scope(t tool.Tool) (engi.Scope, bool) {
 	switch t.Name {
 	case "list_sandboxes", "list_sessions":
 		return engi.ScopeSandboxes, false
+	case "show_page", "act_on_page", watchPage:
+		return engi.ScopeAgents, t.Name == "act_on_page"
 	case "fetch_url": // of no scope
 		return "", true
 	}
@@ -219,8 +279,10 @@ var effects = map[string]effect{
 	"run_code":     {writes: true, destructive: true, open: true}, "run_command": {writes: true, destructive: true, open: true},
 	"read_file": {}, "list_files": {}, "glob": {}, "grep": {}, "search_docs": {},
 	"write_file": {writes: true, destructive: true, idempotent: true}, "edit_file": {writes: true, destructive: true}, "remove_file": {writes: true, destructive: true, idempotent: true},
+	"create_app": {writes: true}, "apply_to_app": {writes: true, destructive: true, open: true}, "read_app": {},
 	"save_module": {writes: true, destructive: true, idempotent: true},
 	"fetch_url":   {open: true},
+	"show_page":   {}, watchPage: {}, "act_on_page": {writes: true, destructive: true, open: true},
 }
 
 // describe returns a tool as clients see it.
@@ -329,13 +391,15 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 		return resultOf(tool.Failure(err)), nil
 	}
 	c := &tool.Call{
-		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session},
+		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session, Scopes: key.Scopes},
 		ID:  "mcp", Out: out, Patience: patience,
 	}
 	began := time.Now()
 	ctx = engi.WithActor(ctx, key.ID)
 	r, err := t.Run(ctx, c, own)
-	s.record(ctx, c.Env, t.Name, r.Failed || err != nil, time.Since(began))
+	if t.Name != watchPage { // which apps call all the time
+		s.record(ctx, c.Env, t.Name, r.Failed || err != nil, time.Since(began))
+	}
 	s.opt.Log.InfoContext(ctx, "mcp call", "tool", t.Name, "key", key.ID, "owner", string(key.Owner), "failed", r.Failed || err != nil, "ms", time.Since(began).Milliseconds())
 	if err != nil {
 		return nil, err

@@ -42,10 +42,11 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
-	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
+	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}, Apps: w.Apps}
 	s, err := mcp.New(mcp.Options{
 		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
+		UIs: &apitest.UIs{Sessions: sessions}, View: []byte(script),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ type args = map[string]any
 
 func TestEveryTool(t *testing.T) {
 	w, url := serve(t)
-	c := connect(t, url, w.User, nil)
+	c := connect(t, url, w.User, showing())
 	var names []string
 	for x, err := range c.Tools(t.Context(), nil) {
 		if err != nil {
@@ -138,6 +139,12 @@ func TestEveryTool(t *testing.T) {
 		{"save_module", args{"session": talk.Session, "path": "lib/frobnicate.ts", "description": "frobnicates", "exports": []string{"f"}, "usage": "import { f } from './lib/frobnicate.ts'"}, "saved"},
 		{"search_docs", args{"session": talk.Session, "query": "frobnicates"}, "lib/frobnicate.ts"},
 		{"search_docs", args{"query": "frobnicates"}, "nothing found"},
+		{"show_page", args{"session": talk.Session}, "empty"},
+		{"act_on_page", args{"session": talk.Session, "action": "demo-counter"}, `id="count"`},
+		{"watch_page", args{"session": talk.Session}, "1 updates"},
+		{"create_app", args{"name": "shop"}, "app shop (app_"},
+		{"apply_to_app", args{"app": "shop", "text": "<file path=\"a.css\">a</file>"}, "revision 2 of app shop is served"},
+		{"read_app", args{"app": "shop"}, "a.css (1 bytes)"},
 		{"end_session", args{"session": talk.Session}, "ended"},
 		{"stop_sandbox", args{"sandbox": id}, "stopped"},
 	} {

@@ -28,6 +28,9 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if _, err := services.Library.Add(ctx, engi.DocumentSpec{Owner: "ann", Package: "annlib", Title: "Marmalade", Text: "# Marmalade\n\nOf annlib, frobnicated."}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := services.Apps.Create(ctx, engi.AppSpec{Owner: "ann", Name: "ann-shop"}); err != nil {
+		t.Fatal(err)
+	}
 	if err := services.Library.SaveModules(ctx, "ann", "atelier", []engi.CodeModule{{Path: "lib/ann.ts", Description: "frobnicates for ann", Scope: engi.ModuleUser}}); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +42,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	admin := connect(t, url, w.Admin, nil)
+	admin := connect(t, url, w.Admin, showing())
 	// By tool: arguments, without a place and with one.
 	tools := map[string]struct{ alone, in args }{
 		"execute_code":   {alone: args{"language": "bash", "code": "echo hello\n"}},
@@ -49,6 +52,8 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		"run_code": {in: args{"code": "1"}}, "run_command": {in: args{"command": "id"}},
 		"read_file": {in: args{"path": "/etc/hostname"}}, "write_file": {in: args{"path": "/tmp/x", "content": "x"}}, "edit_file": {in: args{"path": "/tmp/x", "edits": []args{{"old": "a", "new": "b"}}}},
 		"list_files": {in: args{"path": "/tmp"}}, "glob": {in: args{"pattern": "*"}}, "grep": {in: args{"pattern": "x", "path": "/etc/hostname"}}, "remove_file": {in: args{"path": "/tmp/x"}},
+		"show_page": {in: args{}}, "act_on_page": {in: args{"action": "demo-counter"}}, "watch_page": {in: args{}},
+		"create_app": {alone: args{"name": "own"}}, "apply_to_app": {alone: args{"app": "ann-shop", "text": "<file path=\"a\">a</file>"}}, "read_app": {alone: args{"app": "ann-shop"}},
 		"save_module": {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
 	}
 	call := func(name string, a args) *sdk.CallToolResult {
@@ -101,13 +106,17 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if places < 20 {
 		t.Errorf("only %d calls in places of the tenant were tried", places)
 	}
-	for _, uri := range []string{"engi://sandboxes/" + string(b.ID) + "/files/etc/hostname", "engi://sandboxes/" + string(b.ID) + "/processes/-/log", "engi://executions/" + string(x.ID) + "/output"} {
+	for _, uri := range []string{"engi://sandboxes/" + string(b.ID) + "/files/etc/hostname", "engi://sandboxes/" + string(b.ID) + "/processes/-/log", "engi://executions/" + string(x.ID) + "/output",
+		"ui://engi/sessions/" + string(s.ID), "ui://engi/sessions/atelier"} {
 		if r, err := admin.ReadResource(ctx, &sdk.ReadResourceParams{URI: uri}); err == nil {
 			t.Errorf("%s is shown: %+v", uri, r.Contents)
 		}
 	}
 
 	// Nothing of the tenant has changed, and the node's own is there.
+	if x, err := services.Apps.Get(ctx, "ann", "ann-shop"); err != nil || x.Revision != 1 {
+		t.Errorf("the tenant's app is %+v, %v", x, err)
+	}
 	if b, err := services.Sandboxes.Get(ctx, "ann", b.ID); err != nil || b.State != engi.Running {
 		t.Errorf("%s %v", b.State, err)
 	}

@@ -52,7 +52,7 @@ const (
 	runHeader = "Engi-Run"
 
 	maxAbout      = 256 << 10 // bytes of the message that opens a session
-	maxRequests   = 16        // that are remembered of a session
+	maxRequests   = 256       // that are remembered of a key
 	maxRemembered = 256 << 10 // bytes of a request or an answer that are
 	maxEvents     = 1 << 20   // bytes of events to come back to, of a key
 	touchInterval = time.Minute
@@ -366,7 +366,7 @@ func (e *eventStore) Append(ctx context.Context, session, stream string, data []
 
 // remember records an answer. The client gets it in any case.
 func (e *eventStore) remember(ctx context.Context, session, stream string, data []byte) {
-	if err := e.k.s.opt.Clients.AddAnswer(context.WithoutCancel(ctx), session, stream, data); err != nil {
+	if err := e.k.s.opt.Clients.AddAnswer(context.WithoutCancel(ctx), session, stream, data, 2*maxRemembered); err != nil {
 		e.k.s.opt.Log.ErrorContext(ctx, "record an answer to an MCP client", "err", err)
 	}
 }

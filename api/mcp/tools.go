@@ -105,8 +105,12 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			})))
 		}
 	}
-	if sessions := s.opt.Services.Sessions; sessions != nil {
-		add(tool.Returning[session](tool.New("create_session", "Creates a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID.", func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
+	sessions, about := s.opt.Services.Sessions, "Creates a session for run_code: its files in /workspace outlive its sandboxes. Returns its ID."
+	if sessions == nil {
+		sessions, about = s.opt.Sessions, "Creates a session, which has a page. Returns its ID."
+	}
+	if sessions != nil {
+		add(tool.Returning[session](tool.New("create_session", about, func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
 			x, err := sessions.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name})
 			if err != nil {
 				return tool.Result{}, err
@@ -114,7 +118,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return jsonResult(sessionOf(x))
 		})))
 		add(tool.Returning[sessionList](tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := sessions.List(ctx, c.Owner)
+			list, err := sessions.List(ctx, c.Owner, engi.Page{})
 			if err != nil {
 				return tool.Result{}, err
 			}

@@ -27,7 +27,7 @@ type watchRun struct {
 	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
 }
 
-type aRunResult struct {
+type aCall struct {
 	aRun
 	Call string `path:"call" maxLength:"200" doc:"ID of the call"`
 }
@@ -84,6 +84,12 @@ func Agents(service engi.Agents, embedder Embedder) Resource {
 			Text:    "A result of a tool that was too long for the model to see at once.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
 		}, a.result),
+		act(Route{
+			Pattern: "POST " + runPath + "/{id}/calls/{call}/decision", ID: "decide-run-call", Summary: "Decide on a tool call", Access: writes(engi.ScopeApprovals),
+			Text: "Calls of the tools that confirm names wait for it, for as long as the run may take, and over a restart of the node. The call begins, or the model is told that it was refused. " +
+				"Needs a key that names the scope approvals, or an admin's, as approvals do. A call that does not wait is a conflict.",
+			Bodies: []example{{"refuse", "with a word to the model", `{"allow": false, "reason": "not on a Friday"}`}},
+		}, a.decide),
 	}, slices.Concat(completions(a), responses(a), anthropicMessages(a), embeddings(a))...)}
 }
 
@@ -108,6 +114,7 @@ func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, err
 	spec := engi.RunSpec{
 		Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
 		Session: q.Session, Output: q.Output, Choice: q.ToolChoice, Results: resultsFrom(q.Results),
+		Confirm:  q.Confirm,
 		Sampling: engi.Sampling{MaxTokens: q.MaxTokens, Temperature: q.Temperature, TopP: q.TopP, Stop: q.Stop, Effort: engi.Effort(q.Effort)},
 	}
 	for _, t := range q.Tools {
@@ -242,7 +249,18 @@ func (a *agents) watch(c *call, in *watchRun, _ none) error {
 	return a.stream(c, in.ID, after)
 }
 
-func (a *agents) result(c *call, in *aRunResult, _ none) error {
+func (a *agents) decide(c *call, in *aCall, q v1.CallDecision) error {
+	d, ok := a.service.(engi.CallDecider)
+	switch {
+	case q.Allow == nil:
+		return invalid("allow", "it is missing")
+	case !ok:
+		return engi.Errorf(engi.Unsupported, "these agents make their calls without a decision")
+	}
+	return d.Decide(c, c.owner(), in.ID, in.Call, *q.Allow, q.Reason)
+}
+
+func (a *agents) result(c *call, in *aCall, _ none) error {
 	data, err := a.service.FullResult(c, c.owner(), in.ID, in.Call)
 	if err != nil {
 		return err
@@ -255,7 +273,7 @@ func (a *agents) result(c *call, in *aRunResult, _ none) error {
 }
 
 func agentOf(a engi.AgentSpec) v1.Agent {
-	return v1.Agent{Name: a.Name, Description: a.Description, Model: a.Model, Tools: orEmpty(a.Tools), Steps: a.Steps, Output: a.Output}
+	return v1.Agent{Name: a.Name, Description: a.Description, Model: a.Model, Tools: orEmpty(a.Tools), Steps: a.Steps, Output: a.Output, Confirm: a.Confirm}
 }
 
 func toolServerOf(x engi.ToolServer) v1.ToolServer {
@@ -270,6 +288,9 @@ func runOf(x engi.Run) v1.AgentRun {
 	}
 	for _, c := range x.Calls {
 		out.Calls = append(out.Calls, v1.ToolCall(c))
+	}
+	for _, c := range x.Waiting {
+		out.Waiting = append(out.Waiting, v1.ToolCall(c))
 	}
 	return out
 }

@@ -95,6 +95,12 @@ func (c *call) emptyBody() bool {
 	return c.r.ContentLength == 0 || c.r.Body == nil || c.r.Body == http.NoBody
 }
 
+// uploads reports whether the body is of a type that the route takes beside JSON.
+func (c *call) uploads() bool {
+	kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	return err == nil && slices.Contains(c.route.Uploads, kind)
+}
+
 // wrong classifies what a strict reader found.
 func wrong(err error) error {
 	e, ok := errors.AsType[*strict.Error](err)

@@ -46,7 +46,7 @@ func full() map[string]any {
 			State: engi.Stopped, End: engi.CauseTimeout, Execution: "exe_1", Created: at(0), Stopped: at(1),
 			Lifetime: engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true},
 			Deadline: at(3), Started: at(1), Active: at(2), Snapshot: "snp_1", Metadata: map[string]string{"a": "b"}, Env: map[string]string{"SECRET": "never shown"},
-			Volumes: []engi.VolumeMount{{Volume: "vol_1", Path: "/data"}}, Ports: engi.PortPolicy{Private: true, Host: "h"}, Disk: true,
+			Volumes: []engi.VolumeMount{{Volume: "vol_1", Path: "/data"}}, Ports: engi.PortPolicy{Private: true, Host: "h"}, Disk: true, CPUQuota: engi.CPUQuota{VCPUs: 0.5, Window: time.Minute}, Throttled: true,
 			Network: engi.NetworkPolicy{
 				Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"b"}, Group: "g", Name: "n",
 				Grants: []engi.Grant{{Secret: "s", Hosts: []string{"h"}, As: engi.GrantHeader, Name: "n", Format: "token {}", Env: "E", Strip: true,
@@ -81,7 +81,7 @@ func full() map[string]any {
 		"quota":   quotaOf(engi.Quota{Sandboxes: 1, PerDay: 2, VCPUs: 3, Memory: 4, Disk: 5, Volumes: 6, Snapshots: 7}),
 		"template": templateOf(engi.Template{
 			Name: "base", Digest: "sha256:1", Root: "/never/shown", Env: map[string]string{"A": "b"}, User: "user", UID: 1000, GID: 1000, Home: "/home/user",
-			WorkDir: "/workspace", Shell: "/bin/bash", Ports: []int{80}, Size: size,
+			WorkDir: "/workspace", Shell: "/bin/bash", Ports: []int{80}, Private: true, Size: size,
 			Languages: map[engi.Language]engi.Interpreter{engi.Python: {Path: "/usr/bin/python3", Warm: true}}, Built: at(0), Bytes: 1 << 30,
 		}),
 		"pool": poolOf(engi.PoolStatus{

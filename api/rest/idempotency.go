@@ -6,8 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -67,9 +67,9 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 	if c.s.idempotency == nil {
 		return x, engi.Errorf(engi.Unsupported, "this server does not remember Idempotency-Keys of such requests")
 	}
-	over, err := c.s.keyLocks.lock(c, string(c.auth.Owner)+"\x00"+c.key)
+	over, err := c.s.keyLocks.Acquire(c, string(c.auth.Owner)+"\x00"+c.key)
 	if err != nil {
-		return x, err
+		return x, fmt.Errorf("wait for another request with the same Idempotency-Key: %w", err)
 	}
 	defer over()
 	mine := engi.Reservation{Owner: c.auth.Owner, Key: c.key, Fingerprint: c.fingerprint(q), IDs: n.ids, Created: time.Now().UTC()}
@@ -135,40 +135,6 @@ func (c *call) fingerprint(q any) string {
 	h.Write([]byte(c.route.method() + " " + c.r.URL.EscapedPath() + "\n"))
 	_ = json.NewEncoder(h).Encode(q) // all types of package v1 can be written
 	return hex.EncodeToString(h.Sum(nil))
-}
-
-// locks are mutexes by name. The zero value has none.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]chan struct{} // closed when it is free; guarded by mu
-}
-
-// lock waits until a name is free and holds it until over is called.
-func (l *locks) lock(ctx context.Context, name string) (over func(), err error) {
-	for {
-		l.mu.Lock()
-		busy := l.held[name]
-		if busy == nil {
-			mine := make(chan struct{})
-			if l.held == nil {
-				l.held = map[string]chan struct{}{}
-			}
-			l.held[name] = mine
-			l.mu.Unlock()
-			return func() {
-				l.mu.Lock()
-				delete(l.held, name)
-				l.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		l.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, engi.Errorf(engi.Expired, "wait for another request with the same Idempotency-Key: %v", context.Cause(ctx))
-		}
-	}
 }
 
 // prefer is a parameter of routes that can answer before the work is done.

@@ -3,6 +3,7 @@ package rest_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -16,30 +17,39 @@ import (
 
 // twice are two bodies of each route that creates something.
 var twice = map[string][2]string{
-	"POST /v1/executions":               {`{"language":"python","code":"print(6*7)"}`, `{"language":"python","code":"print(43)"}`},
-	"POST /v1/sandboxes":                {`{}`, `{"timeout":"1m"}`},
-	"POST /v1/sandboxes/{id}/fork":      {`{"count":2}`, `{"count":1}`},
-	"POST /v1/sandboxes/{id}/snapshot":  {``, `{"name":"other"}`},
-	"POST /v1/sandboxes/{id}/processes": {`{"args":["true"],"detach":true}`, `{"args":["false"],"detach":true}`},
-	"POST /v1/volumes":                  {`{"name":"new"}`, `{"name":"newer"}`},
-	"POST /v1/secrets":                  {`{"name":"new","value":"x"}`, `{"name":"new","value":"y"}`},
-	"POST /v1/sessions":                 {``, `{"ttl":"1h"}`},
-	"POST /v1/docs":                     {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
-	"POST /v1/agents/{name}/runs":       {`{"input":"x"}`, `{"input":"y"}`},
-	"POST /v1/chat":                     {`{"message":"x"}`, `{"message":"y"}`},
-	"POST /v1/chat/completions":         {`{"model":"echo","messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","messages":[{"role":"user","content":"y"}]}`},
-	"POST /v1/responses":                {`{"model":"echo","input":"x","background":true}`, `{"model":"echo","input":"y","background":true}`},
-	"POST /v1/messages":                 {`{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"y"}]}`},
-	"POST /v1/events":                   {`{"name":"a"}`, `{"name":"b"}`},
-	"POST /v1/events/{id}/replay":       {``, `{"function":"wait"}`},
-	"POST /v1/templates":                {`{"name":"base","async":true}`, `{"name":"host","async":true}`},
-	"POST /v1/webhooks":                 {`{"url":"http://127.0.0.1:1/","types":["never"]}`, `{"url":"http://127.0.0.1:1/"}`},
-	"POST /v1/webhooks/{id}/deliveries": {`{"event_id":"EVENT"}`, `{"event_id":"evt_u2dmwmlezjgprkqrgppgcz2mgu"}`},
-	"POST /v1/keys":                     {`{"name":"a"}`, `{"name":"b"}`},
+	"POST /v1/executions":                                {`{"language":"python","code":"print(6*7)"}`, `{"language":"python","code":"print(43)"}`},
+	"POST /v1/sandboxes":                                 {`{}`, `{"timeout":"1m"}`},
+	"POST /v1/sandboxes/{id}/fork":                       {`{"count":2}`, `{"count":1}`},
+	"POST /v1/sandboxes/{id}/snapshot":                   {``, `{"name":"other"}`},
+	"POST /v1/sandboxes/{id}/processes":                  {`{"args":["true"],"detach":true}`, `{"args":["false"],"detach":true}`},
+	"POST /v1/sessions/{id}/ui/actions":                  {`{"action":"x"}`, `{"action":"y"}`},
+	"POST /v1/volumes":                                   {`{"name":"new"}`, `{"name":"newer"}`},
+	"POST /v1/secrets":                                   {`{"name":"new","value":"x"}`, `{"name":"new","value":"y"}`},
+	"POST /v1/sessions":                                  {``, `{"ttl":"1h"}`},
+	"POST /v1/apps":                                      {`{"name":"new"}`, `{"name":"newer"}`},
+	"POST /v1/apps/{id}/apply":                           {`{"text":"<file path=\"a\">a</file>"}`, `{"text":"<file path=\"a\">b</file>"}`},
+	"POST /v1/docs":                                      {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
+	"POST /v1/agents/{name}/runs":                        {`{"input":"x"}`, `{"input":"y"}`},
+	"POST /v1/chat":                                      {`{"message":"x"}`, `{"message":"y"}`},
+	"POST /v1/chat/completions":                          {`{"model":"echo","messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","messages":[{"role":"user","content":"y"}]}`},
+	"POST /v1/responses":                                 {`{"model":"echo","input":"x","background":true}`, `{"model":"echo","input":"y","background":true}`},
+	"POST /v1/messages":                                  {`{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"x"}]}`, `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"y"}]}`},
+	"POST /v1/events":                                    {`{"name":"a"}`, `{"name":"b"}`},
+	"POST /v1/events/{id}/replay":                        {``, `{"function":"wait"}`},
+	"POST /v1/templates":                                 {`{"name":"base","async":true}`, `{"name":"host","async":true}`},
+	"POST /v1/webhooks":                                  {`{"url":"http://127.0.0.1:1/","types":["never"]}`, `{"url":"http://127.0.0.1:1/"}`},
+	"POST /v1/webhooks/{id}/deliveries":                  {`{"event_id":"EVENT"}`, `{"event_id":"evt_u2dmwmlezjgprkqrgppgcz2mgu"}`},
+	"POST /v1/ssh-keys":                                  {`{"public_key":"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAINsjISchHak3ZlyPKCIF6c2hXl1qofeQUNc0Ph55h6Fx"}`, `{"public_key":"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBA16/M6O35iiEl0hC6j2Vw67ycJUxNrot9cVFh5mTTs"}`},
+	"POST /v1/sessions/{id}/terminals":                   {`{"args":["/bin/sh"]}`, `{"args":["/bin/cat"]}`},
+	"POST /v1/sandboxes/{id}/terminals":                  {`{"args":["/bin/sh"]}`, `{"args":["/bin/cat"]}`},
+	"POST /v1/sessions/{id}/terminals/{terminal}/links":  {``, `{"write":true}`},
+	"POST /v1/sandboxes/{id}/terminals/{terminal}/links": {``, `{"write":true}`},
+	"POST /v1/keys":                                      {`{"name":"a"}`, `{"name":"b"}`},
 }
 
 // notRepeated are routes that answer 201 or 202 and take no key.
 var notRepeated = map[string]string{
+	"POST /v1/dashboard/links":                  "a link is short-lived, and works once",
 	"POST /v1/sandboxes/{id}/files/mkdir":       "a path names itself: a second one is a conflict",
 	"POST /v1/volumes/{name}/files/mkdir":       "a path names itself: a second one is a conflict",
 	"POST /v1/sandboxes/{id}/ports/{port}/link": "a link is signed, not kept: two are as good as one",
@@ -50,6 +60,7 @@ func made(t *testing.T, rec *httptest.ResponseRecorder) string {
 	t.Helper()
 	var v struct {
 		ID    string `json:"id"`
+		Seq   int64
 		Run   v1.AgentRun
 		Items []v1.Fork
 	}
@@ -59,6 +70,9 @@ func made(t *testing.T, rec *httptest.ResponseRecorder) string {
 	all := v.ID + v.Run.ID
 	for _, f := range v.Items {
 		all += " " + f.Sandbox.ID
+	}
+	if all == "" && v.Seq > 0 {
+		return fmt.Sprint(v.Seq)
 	}
 	if all == "" {
 		t.Fatalf("nothing was made: %s", rec.Body)
@@ -119,7 +133,7 @@ func TestRepeatedRequestsMakeOneThing(t *testing.T) {
 		}
 
 		// Names that are taken are conflicts, or mean what is there.
-		bodies[0] = strings.NewReplacer(`"name":"new"`, `"name":"at-once"`, `"title":"a"`, `"title":"b"`).Replace(bodies[0])
+		bodies[0] = strings.NewReplacer(`"name":"new"`, `"name":"at-once"`, `"title":"a"`, `"title":"b"`, "AAAAC3NzaC1lZDI1NTE5AAAAINsjISchHak3ZlyPKCIF6c2hXl1qofeQUNc0Ph55h6Fx", "AAAAC3NzaC1lZDI1NTE5AAAAIE4PCQVsw5LM6QV5oRFcsTFmXy8k2M5YHQftuRMsWLVa").Replace(bodies[0])
 		var wg sync.WaitGroup
 		answers := make([]*httptest.ResponseRecorder, 8)
 		for i := range answers {

@@ -23,8 +23,8 @@ type aKey struct {
 func Keys(service engi.Keys) Resource {
 	k := &keys{service}
 	return Resource{tag: "keys", about: "who may call", routes: []Route{
-		list(Route{Pattern: "GET " + keyPath, ID: "list-keys", Summary: "List keys", Text: "Revoked and expired ones too; the newest come first.", Access: reads(engi.ScopeKeys)},
-			listing(service, engi.Keys.List), keyOf),
+		paged(Route{Pattern: "GET " + keyPath, ID: "list-keys", Summary: "List keys", Text: "Revoked and expired ones too; the newest come first.", Access: reads(engi.ScopeKeys)},
+			paging(service, engi.Keys.List), keyOf, func(x v1.Key) string { return x.ID }),
 		send(Route{
 			Pattern: "POST " + keyPath, ID: "create-key", Summary: "Make a key", Access: adminOnly, Objects: Owned,
 			Text:    "The answer is the only place where its secret will ever be. Needs an admin key.",

@@ -3,7 +3,6 @@ package rest
 import (
 	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
@@ -40,8 +39,8 @@ func Library(service engi.Library) Resource {
 			Creates: "a repeated key returns the first document without reading it again",
 			Status:  http.StatusCreated, Location: "address of the document",
 		}, l.add),
-		list(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
-			listing(service, engi.Library.Documents), documentOf),
+		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
+			func(c *call, _ *page, p engi.Page) ([]engi.Document, error) { return l.Documents(c, c.owner(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
 			Text: "Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.",
@@ -94,12 +93,9 @@ func Library(service engi.Library) Resource {
 }
 
 func (l *library) find(c *call, id engi.DocumentID) (engi.Document, error) {
-	xs, err := l.Documents(c, c.viewer())
-	if err != nil {
-		return engi.Document{}, err
-	}
-	if i := slices.IndexFunc(xs, func(x engi.Document) bool { return x.ID == id }); i >= 0 {
-		return xs[i], nil
+	xs, err := l.Documents(c, c.viewer(), engi.Page{}, id)
+	if err != nil || len(xs) == 1 {
+		return append(xs, engi.Document{})[0], err
 	}
 	return engi.Document{}, engi.Errorf(engi.NotFound, "there is no document %s", id)
 }

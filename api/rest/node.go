@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"reflect"
@@ -20,6 +21,8 @@ type NodeInfo struct {
 	Metrics     prometheus.Gatherer // served at /metrics; nil means no such route
 	Tier        engi.Tier           // of the sandboxes that it makes
 	NotEnforced []string            // limits that this machine cannot enforce
+
+	Examine func(context.Context) ([]engi.Check, error) // checks the machine; nil if nobody can
 }
 
 // Node describes the server and says how it is.
@@ -40,6 +43,15 @@ func Node(n NodeInfo) Resource {
 			Answers: []answer{jsonOf[v1.Readiness](http.StatusOK, nil), jsonOf[v1.Readiness](http.StatusServiceUnavailable, nil)},
 		}, n.ready),
 	}}
+	r.routes = append(r.routes, list(Route{
+		Pattern: "GET /v1/doctor", ID: "examine-node", Summary: "Check the server's machine", Access: Access{Admin: true}, Objects: Shared,
+		Text: "What 'engi doctor' checks without booting anything, each with what would make it better. Needs an admin key.",
+	}, func(c *call, _ *none) ([]engi.Check, error) {
+		if n.Examine == nil {
+			return nil, nil
+		}
+		return n.Examine(c)
+	}, func(x engi.Check) v1.Check { return v1.Check(x) }))
 	if n.Metrics != nil {
 		r.routes = append(r.routes, raw(Route{Pattern: "GET /metrics", Access: anyKey, Objects: Shared, Quiet: true}, func(c *call, _ *none, _ none) error {
 			log := slog.NewLogLogger(c.s.log.Handler(), slog.LevelError)

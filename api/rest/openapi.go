@@ -92,8 +92,10 @@ func (d *description) add(r *Route) {
 		Description: "why the request was not answered",
 		Content:     map[string]*huma.MediaType{"application/problem+json": {Schema: d.schema(problem)}},
 	}
-	switch {
-	case r.body != nil:
+	if r.body != nil || len(r.Uploads) > 0 {
+		op.RequestBody = &huma.RequestBody{Required: !r.Optional, Content: map[string]*huma.MediaType{}}
+	}
+	if r.body != nil {
 		media := &huma.MediaType{Schema: d.schema(r.body)}
 		for _, e := range r.Bodies {
 			if media.Examples == nil {
@@ -101,13 +103,11 @@ func (d *description) add(r *Route) {
 			}
 			media.Examples[e.name] = &huma.Example{Summary: e.summary, Value: json.RawMessage(e.Body)}
 		}
-		op.RequestBody = &huma.RequestBody{Required: !r.Optional, Content: map[string]*huma.MediaType{string(httpio.JSON): media}}
+		op.RequestBody.Content[string(httpio.JSON)] = media
 		d.close(media.Schema)
-	case len(r.Uploads) > 0:
-		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{}}
-		for _, t := range r.Uploads {
-			op.RequestBody.Content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
-		}
+	}
+	for _, t := range r.Uploads {
+		op.RequestBody.Content[t] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}
 	}
 	d.doc.AddOperation(op)
 }

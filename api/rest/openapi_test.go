@@ -121,7 +121,7 @@ func (c *contract) check(method, path string, rec *httptest.ResponseRecorder) {
 		return
 	}
 	switch kind {
-	case "application/octet-stream", "text/plain; charset=utf-8", "application/x-tar", "application/gzip", "application/zip":
+	case "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/x-tar", "application/gzip", "application/zip", "application/x-asciicast":
 	case "application/x-ndjson":
 		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
 			c.value(name, media["schema"], sc.Bytes())
@@ -315,6 +315,9 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/templates/prune", "")
 	do("GET", "/v1/pools", "")
 	do("GET", "/v1/node", "")
+	if found := read[v1.List[v1.Check]](t, do("GET", "/v1/doctor", ""), 200); len(found.Items) != 1 || found.Items[0].Fix == "" {
+		t.Errorf("the doctor says %+v", found)
+	}
 	key := read[v1.Key](t, do("POST", "/v1/keys", `{"name":"x","expires_in":"30d"}`), 201)
 	do("DELETE", "/v1/keys/"+key.ID, "")
 	do("GET", "/v1/keys", "")
@@ -335,9 +338,40 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("POST", session+"/run_code", `{"code":"6*7"}`, "Accept", form)
 		do("POST", session+"/run_code", `{"code":"throw 1"}`, "Accept", form)
 	}
-	do("POST", session+"/release", "")
+	for _, act := range []string{"attach", "suspend", "hibernate", "resume", "detach", "release"} {
+		do("POST", session+"/"+act, "")
+	}
+	for _, action := range []string{"demo-counter", "add", "tools", "stats", "bad", "fail"} {
+		do("POST", session+"/ui/actions", `{"action":"`+action+`","data":{"a":1}}`)
+	}
+	do("POST", session+"/ui/actions", `{"action":"add"}`, "Accept", sse)
+	do("POST", session+"/ui/actions", `{"action":"add"}`, "Accept", ndjson)
+	page := read[v1.UI](t, do("GET", session+"/ui", "", "Accept", "application/json"), 200)
+	do("GET", session+"/ui", "")
+	for _, form := range []string{sse, ndjson} {
+		for _, after := range []string{"0", "1"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost"+session+"/ui/stream?after="+after, nil)
+			r.Header.Set("Authorization", "Bearer "+w.Admin)
+			r.Header.Set("Accept", form)
+			rec := httptest.NewRecorder()
+			w.Handler.ServeHTTP(rec, r)
+			if n := strings.Count(rec.Body.String(), `"type"`); after == "1" && n < 12 {
+				t.Errorf("%d updates of a page: %s", n, rec.Body)
+			}
+			c.check("GET", session+"/ui/stream", rec)
+		}
+	}
+	do("POST", session+"/ui/restore", fmt.Sprintf(`{"seq":%d}`, page.Seq))
+	do("POST", session+"/ui/cancel", "")
 	do("DELETE", session, "")
+	answersOfApps(t, w, c, do)
 	do("POST", "/v1/sessions", `{"name":"s2"}`)
+	do("POST", "/v1/sessions", `{"name":"s3","git":{"url":"https://git.example/o/r","push":{}}}`)
+	do("POST", "/v1/sessions/s3/git/push", "")
+	do("POST", "/v1/sessions", `{"name":"s4","persistence":"workspace"}`)
+	do("POST", "/v1/sessions/s4/save", "")
 	do("GET", "/v1/dependencies", "")
 
 	do("GET", "/v1/agents", "")
@@ -397,6 +431,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", hook+"/deliveries", `{"event_id":"`+sent.ID+`"}`)
 	do("GET", hook+"/deliveries", "")
 	do("DELETE", hook, "")
+	do("GET", "/v1/ssh-server", "")
 	for noun, o := range simple(w) {
 		one := "/v1/" + noun + "/" + read[struct{ ID string }](t, do("POST", "/v1/"+noun, o.body), 201).ID
 		do("GET", "/v1/"+noun, "")
@@ -408,6 +443,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", "/v1/approvals?state=pending", "")
 	do("GET", held, "")
 	do("GET", "/v1/approvals/key", "")
+	do("POST", "/v1/dashboard/links", "")
 	do("GET", "/v1/approvals/events", "")
 	for _, form := range []string{sse, ndjson} {
 		do("GET", "/v1/approvals/events?after=0&limit=1", "", "Accept", form)
@@ -446,6 +482,40 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	}
 }
 
+// answersOfApps asks for everything about apps.
+func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
+	app := "/v1/apps/" + read[v1.App](t, do("POST", "/v1/apps", `{"metadata":{"a":"b"},"env":{"A":"b"},"network":{"mode":"none"}}`), 201).ID
+	do("POST", "/v1/apps", `{"template":"broken"}`)
+	do("POST", app+"/apply", `{"text":"<file path=\"a.js\">a</file>","message":"m","keep":true}`)
+	for _, form := range []string{"text/event-stream", "application/x-ndjson"} {
+		do("POST", app+"/apply", newApp, "Accept", form, "Content-Type", "text/plain")
+		do("POST", app+"/apply", "fail", "Accept", form, "Content-Type", "text/plain")
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost"+app+"/stream?after=0", nil)
+		r.Header.Set("Authorization", "Bearer "+w.Admin)
+		r.Header.Set("Accept", form)
+		rec := httptest.NewRecorder()
+		w.Handler.ServeHTTP(rec, r)
+		c.check("GET", app+"/stream", rec)
+	}
+	do("POST", app+"/apply", `{"text":"wait"}`)
+	do("GET", app, "")
+	do("POST", app+"/cancel", "")
+	do("POST", app+"/rollback", "")
+	do("GET", app+"/revisions", "")
+	do("GET", app+"/diff?from=1&to=2", "")
+	do("GET", app+"/files/list?path=src&extensions=.jsx&content=true", "")
+	do("GET", app+"/files?path=package.json", "")
+	do("GET", app+"/files?path=package.json", "", "Range", "bytes=1-3")
+	do("GET", app+"/zip", "")
+	do("GET", app+"/logs", "")
+	do("GET", app+"/status", "")
+	do("POST", app+"/stop", "")
+	do("POST", app+"/open", "")
+	do("DELETE", app, "")
+}
+
 // TestExamplesAreTrue sends every example of a request, and holds those of
 // answers to their schemas.
 func TestExamplesAreTrue(t *testing.T) {
@@ -471,11 +541,17 @@ func TestExamplesAreTrue(t *testing.T) {
 				if strings.HasPrefix(path, "/v1/sessions/") {
 					id = session.ID
 				}
+				if strings.HasPrefix(path, "/v1/apps/") {
+					id = read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{}`), 201).ID
+				}
 				if strings.HasPrefix(path, "/v1/approvals/") {
 					waits, _ := w.Hold("ann", "/v1/x")
 					id = string(waits.ID)
 				}
-				path := strings.Replace(path, "{id}", id, 1)
+				if strings.HasPrefix(path, "/v1/runs/") {
+					id = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
+				}
+				path := strings.NewReplacer("{id}", id, "{call}", "c1").Replace(path)
 				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {
 					t.Errorf("%s, example %q: %s", path, name, rec.Body)
 				}
@@ -544,6 +620,22 @@ func insideSandboxes(t *testing.T, w *apitest.Fixture, c *contract, do func(meth
 	do("POST", b+"/processes/tty/resize", `{"cols":100,"rows":30}`)
 	do("GET", b+"/processes/tty/terminal", "")
 	do("POST", b+"/processes/tty/signal", `{"signal":"SIGKILL"}`)
+
+	inSession := read[v1.Session](t, do("POST", "/v1/sessions", ""), 201)
+	for _, place := range []string{b, "/v1/sessions/" + inSession.ID} {
+		x := read[v1.Terminal](t, do("POST", place+"/terminals", `{"args":["/bin/sh"],"dir":"/workspace"}`), 201)
+		do("GET", place+"/terminals", "")
+		one := place + "/terminals/" + x.ID
+		do("GET", one, "")
+		do("GET", one+"/attach", "")
+		do("GET", one+"/screen", "")
+		do("GET", one+"/recording", "")
+		l := read[v1.TerminalLink](t, do("POST", one+"/links", ""), 201)
+		do("GET", one+"/links", "")
+		do("DELETE", one+"/links/"+l.ID, "")
+		do("DELETE", one, "")
+	}
+	do("GET", "/shared/terminal", "")
 
 	do("PUT", b+"/files?path=/workspace/a.txt&mode=0600", "hello", "Content-Type", "application/octet-stream")
 	do("GET", b+"/files?path=/workspace/a.txt", "")

@@ -54,7 +54,7 @@ type Server struct {
 
 	idempotency engi.Idempotency
 	secret      []byte
-	keyLocks    locks // by owner and Idempotency-Key
+	keyLocks    *engi.KeyedSemaphore[string] // by owner and Idempotency-Key
 
 	started time.Time
 	log     *slog.Logger
@@ -80,7 +80,7 @@ func New(o Options, resources ...Resource) *Server {
 		panic("rest: Keys is missing in Options")
 	}
 	s := &Server{
-		keys: o.Keys, idempotency: o.Idempotency, secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
+		keys: o.Keys, idempotency: o.Idempotency, keyLocks: engi.NewKeyedSemaphore[string](1), secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, maxHeld: o.MaxHeld, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {

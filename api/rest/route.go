@@ -45,7 +45,7 @@ type Route struct {
 	Answers  []answer // of a raw route: all of them; else those beside the first
 	Optional bool     // the body may be left out
 	Bodies   []example
-	Uploads  []string // media types of a body that is not JSON
+	Uploads  []string // media types of a body that is not JSON, which the function reads
 	Quiet    bool     // successes are logged for debugging only
 
 	// Error is what clients of the dialect that the route speaks look for in an
@@ -66,6 +66,7 @@ type Access struct {
 	Admin bool       // only an admin's key will do
 	Scope engi.Scope // that a key must have; empty is what every key may do
 	Write bool       // something may change by it
+	Also  engi.Scope // that a key must have, too, if it is not empty
 }
 
 var (
@@ -92,7 +93,10 @@ func (r *Route) Allows(k engi.Key) error {
 		return engi.Errorf(engi.Denied, "key %s is not an admin's", k.ID).
 			WithRemedy("use an admin key; the first one is in admin.key in the data directory")
 	}
-	return k.May(r.Access.Scope, r.Access.Write)
+	if err := k.May(r.Access.Scope, r.Access.Write); err != nil || r.Access.Also == "" {
+		return err
+	}
+	return k.May(r.Access.Also, r.Access.Write)
 }
 
 // method and path are the two parts of the pattern.
@@ -166,7 +170,7 @@ func bind[P, B any](r Route, h func(*call, *P, B) error) Route {
 			c.form = form
 		}
 		var b B
-		if c.route.body != nil && !(c.route.Optional && c.emptyBody()) {
+		if c.route.body != nil && !(c.route.Optional && c.emptyBody()) && !c.uploads() {
 			if err := c.decode(&b); err != nil {
 				return err
 			}
@@ -249,6 +253,35 @@ type byID[ID ~string] struct {
 // service may be nil.
 func listing[S, X any](service S, of func(S, context.Context, engi.Owner) ([]X, error)) func(*call, *none) ([]X, error) {
 	return func(c *call, _ *none) ([]X, error) { return of(service, c, c.owner()) }
+}
+
+// A page are the parameters of lists that are whole unless one asks for pages.
+type page struct {
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" doc:"items of a page; absent means all there are"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"next_cursor of the page before"`
+}
+
+func (p page) of() engi.Page { return engi.Page{Limit: p.Limit, After: p.Cursor} }
+
+// paged is list with pages.
+func paged[P interface{ of() engi.Page }, X, T any](r Route, h func(*call, *P, engi.Page) ([]X, error), as func(X) T, id func(T) string) Route {
+	return fetch(r, func(c *call, in *P) (v1.List[T], error) {
+		p := (*in).of()
+		xs, err := h(c, in, p)
+		if p.After != "" && err != nil && engi.KindOf(err) == engi.Invalid {
+			err = errCursor
+		}
+		all := listOf(xs, as)
+		if n := len(all.Items); p.Limit > 0 && n == p.Limit {
+			all.NextCursor = id(all.Items[n-1])
+		}
+		return all, err
+	})
+}
+
+// paging is listing for paged.
+func paging[S, X any](service S, of func(S, context.Context, engi.Owner, engi.Page) ([]X, error)) func(*call, *page, engi.Page) ([]X, error) {
+	return func(c *call, _ *page, p engi.Page) ([]X, error) { return of(service, c, c.owner(), p) }
 }
 
 func getting[S, X, T any, ID ~string](service S, get func(S, context.Context, engi.Owner, ID) (X, error), as func(X) T) func(*call, *byID[ID]) (T, error) {

@@ -350,6 +350,7 @@ func sandboxOf(x engi.Sandbox) v1.Sandbox {
 		Pool:        x.Pool,
 		Tier:        string(x.Tier),
 		Size:        sizeOf(x.Size),
+		Throttled:   x.Throttled,
 		ExecutionID: string(x.Execution),
 		Cause:       string(x.End),
 		CreatedAt:   x.Created.UTC(),

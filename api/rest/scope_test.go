@@ -23,6 +23,7 @@ import (
 type held struct {
 	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation, approval, response string
 	more                                                                                                                                  map[string]object // by nouns, see simple
+	terminal, link                                                                                                                        map[string]string // by nouns of places
 }
 
 // An object is an ID, and the request that made it.
@@ -60,6 +61,12 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 	read[v1.Written](t, ask(t, w, "PUT", "/v1/volumes/v/files?path=/f", "mine"), 200)
 	h.secret = read[v1.Secret](t, ask(t, w, "POST", "/v1/secrets", `{"name":"s","value":"hunter2"}`), 201).ID
 	h.session = read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", ""), 201).ID
+	h.terminal, h.link = map[string]string{}, map[string]string{}
+	for noun, id := range map[string]string{"sandboxes": h.sandbox, "sessions": h.session} {
+		path := "/v1/" + noun + "/" + id + "/terminals"
+		h.terminal[noun] = read[v1.Terminal](t, ask(t, w, "POST", path, `{"args":["/bin/sh"]}`), 201).ID
+		h.link[noun] = read[v1.TerminalLink](t, ask(t, w, "POST", path+"/"+h.terminal[noun]+"/links", ""), 201).ID
+	}
 	h.run = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
 	h.response = read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"echo","input":"wait","background":true}`), 200).ID
 	sent := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
@@ -89,7 +96,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation, "approvals": h.approval, "responses": h.response}[noun]
 	id = cmp.Or(id, h.more[noun].id)
 	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo", "models": "echo"}[noun]
-	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1").Replace(path)
+	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1", "{terminal}", h.terminal[noun], "{link}", h.link[noun]).Replace(path)
 	switch {
 	case strings.HasSuffix(path, "/files"), strings.HasSuffix(path, "/stat"):
 		path += "?path=/workspace/f"
@@ -107,7 +114,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
 			"extend": `{"timeout":"1m"}`, "network": `{"mode":"none"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
 			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
-			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "decision": `{"allow":false}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "responses": `{"model":"echo","input":"x"}`, "embeddings": `{"model":"demo:lengths","input":"x"}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
+			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "actions": `{"action":"x"}`, "restore": `{"seq":1}`, "apply": `{"text":"x"}`, "rollback": `{"revision":1}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "decision": `{"allow":false}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "responses": `{"model":"echo","input":"x"}`, "embeddings": `{"model":"demo:lengths","input":"x"}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
 		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]
 	}
 	if method == "POST" && body == "" {
@@ -175,7 +182,9 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		for noun, o := range mine.more {
 			never[noun] = object{o.id[:4] + strings.Repeat("a", len(o.id)-4), o.body}
 		}
-		absent := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewApprovalID()), "resp_" + string(engi.NewRunID())[4:], never}
+		strangers := map[string]string{"sandboxes": string(engi.NewTerminalID()), "sessions": string(engi.NewTerminalID())}
+		links := map[string]string{"sandboxes": string(engi.NewTerminalLinkID()), "sessions": string(engi.NewTerminalLinkID())}
+		absent := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewApprovalID()), "resp_" + string(engi.NewRunID())[4:], never, strangers, links}
 		method, path, body = absent.requestFor(pattern)
 		if rec := askWithin(t, w, 10*time.Second, user, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)
@@ -233,7 +242,8 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 			default:
 				allowed++
 			}
-			if scope == engi.ScopeRead && want == nil && method != "GET" {
+			// A link gives a browser what the key may do already.
+			if scope == engi.ScopeRead && want == nil && method != "GET" && path != "/v1/dashboard/links" {
 				t.Errorf("%s may be used by who only reads", pattern)
 			}
 		}

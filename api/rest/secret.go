@@ -27,7 +27,7 @@ func Secrets(service engi.Secrets) Resource {
 			}
 			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata, Hosts: q.Hosts}, q.Value)
 		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.owner(), string(id)) }, secretOn),
-		list(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look}, listing(service, engi.Secrets.List), secretOn),
+		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Without its value.", Access: look},
 			func(c *call, in *aSecret) (v1.Secret, error) { return to(secretOn)(service.Get(c, c.owner(), in.Name)) }),
 		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change,

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"net/http"
@@ -13,7 +14,14 @@ import (
 
 const sessionPath = "/v1/sessions"
 
-type sessions struct{ engi.Sessions }
+type sessions struct {
+	engi.Sessions
+	files engi.SessionFiles
+	cycle engi.SessionLifecycle
+}
+
+// defaultClient is who attaches without a name.
+const defaultClient = "default"
 
 type aSession struct {
 	ID string `path:"id" maxLength:"128" doc:"ID or name of the session"`
@@ -21,11 +29,13 @@ type aSession struct {
 
 // Sessions keeps contexts that code runs in; service may be nil.
 func Sessions(service engi.Sessions) Resource {
-	s := &sessions{service}
+	files, _ := service.(engi.SessionFiles)
+	cycle, _ := service.(engi.SessionLifecycle)
+	s := &sessions{service, files, cycle}
 	var absent error
 	if service == nil {
 		absent = engi.Errorf(engi.Unsupported, "this node has no sessions").
-			WithRemedy("give its configuration a section [sandbox]; for code that needs none, use /v1/executions or /v1/scripts")
+			WithRemedy("use /v1/executions, /v1/scripts or /v1/sandboxes")
 	}
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	const about = "long-lived contexts that code runs in, with packages and files that outlive sandboxes"
@@ -36,8 +46,8 @@ func Sessions(service engi.Sessions) Resource {
 			Creates: "a repeated key returns the first session instead of making another",
 			Status:  http.StatusCreated, Location: "address of the session", Optional: true,
 		}, s.create),
-		list(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first; those that are over are left out.", Access: look},
-			listing(service, engi.Sessions.List), sessionOf),
+		paged(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first; those that are over are left out.", Access: look},
+			paging(service, engi.Sessions.List), sessionOf, func(x v1.Session) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + sessionPath + "/{id}", ID: "get-session", Summary: "Get a session", Text: "One that is over is remembered for a day.", Access: look},
 			func(c *call, in *aSession) (v1.Session, error) { return to(sessionOf)(s.Get(c, c.owner(), in.ID)) }),
 		act(Route{
@@ -57,12 +67,61 @@ func Sessions(service engi.Sessions) Resource {
 		}, s.run),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/release", ID: "release-session", Summary: "Let a session's sandbox go", Access: change,
-			Text: "What dormancy does, now: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk.",
+			Text: "What dormancy does, now: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk, and with workspace the files are copied to the store of workspaces.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
 			if err := s.Release(c, c.owner(), in.ID); err != nil {
 				return v1.Session{}, err
 			}
 			return to(sessionOf)(s.Get(c, c.owner(), in.ID))
+		}),
+		send(Route{
+			Pattern: "POST " + sessionPath + "/{id}/attach", ID: "attach-session", Summary: "Attach to a session", Access: change, Optional: true,
+			Text: "Resumes the session, or boots its sandbox, and notes who is there, which keeps nothing awake. A client that is attached stays so.",
+		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
+			return to(sessionOf)(s.cycle.Attach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
+		}),
+		send(Route{
+			Pattern: "POST " + sessionPath + "/{id}/detach", ID: "detach-session", Summary: "Detach from a session", Access: change, Optional: true,
+			Text: "What runs goes on. Only when the last client leaves, and nothing uses the sandbox: with persistence none it is stopped, with overlay saved and stopped, with snapshot hibernated, and with workspace the files are saved.",
+		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
+			return to(sessionOf)(s.cycle.Detach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
+		}),
+		fetch(Route{
+			Pattern: "POST " + sessionPath + "/{id}/suspend", ID: "suspend-session", Summary: "Suspend a session", Access: change,
+			Text: "Pauses its sandbox in memory. Any use resumes it, without it the session ends in time. A sandbox that is in use is a conflict.",
+		}, func(c *call, in *aSession) (v1.Session, error) {
+			return to(sessionOf)(s.cycle.Suspend(c, c.owner(), in.ID))
+		}),
+		fetch(Route{
+			Pattern: "POST " + sessionPath + "/{id}/hibernate", ID: "hibernate-session", Summary: "Hibernate a session", Access: change,
+			Text: "Writes its sandbox to disk with its processes, whatever its persistence, and frees its memory. Any use resumes it. A sandbox that is in use is a conflict.",
+		}, func(c *call, in *aSession) (v1.Session, error) {
+			return to(sessionOf)(s.cycle.Hibernate(c, c.owner(), in.ID))
+		}),
+		fetch(Route{
+			Pattern: "POST " + sessionPath + "/{id}/resume", ID: "resume-session", Summary: "Resume a session", Access: change,
+			Text: "Lets it run: a suspended or hibernated sandbox goes on where it was, and a session without one gets one.",
+		}, func(c *call, in *aSession) (v1.Session, error) {
+			return to(sessionOf)(s.cycle.Resume(c, c.owner(), in.ID))
+		}),
+		fetch(Route{
+			Pattern: "POST " + sessionPath + "/{id}/save", ID: "save-session", Summary: "Save a session's workspace", Access: change,
+			Text: "Copies the files below /workspace to the node's store of workspaces, for sessions of persistence workspace, or what was changed on the disk, for overlay. Only what the store does not have is sent. " +
+				"The same happens whenever the sandbox goes. Files that programs are writing are copied as they are.",
+		}, func(c *call, in *aSession) (v1.WorkspaceCopy, error) {
+			x, err := s.files.SaveWorkspace(c, c.owner(), in.ID)
+			return v1.WorkspaceCopy{Files: x.Files, Bytes: v1.Bytes(x.Bytes), Uploaded: v1.Bytes(x.Uploaded), Skipped: x.Skipped}, err
+		}),
+		send(Route{
+			Pattern: "POST " + sessionPath + "/{id}/git/push", ID: "push-session", Summary: "Push the work of a session", Access: change, Optional: true,
+			Text: "Commits what changed in the session's repository and pushes it to a branch. If others have pushed to the branch, the work goes to a new one, and conflict is true. " +
+				"The credential is put in at the wall.",
+		}, func(c *call, in *aSession, q v1.GitPush) (v1.GitPushed, error) {
+			if q.OnRelease {
+				return v1.GitPushed{}, engi.Errorf(engi.Invalid, "on_release is said when the session is created").WithRemedy("leave it out")
+			}
+			x, err := s.files.PushGit(c, c.owner(), in.ID, engi.GitPush{Branch: q.Branch, Author: q.Author, Message: q.Message})
+			return v1.GitPushed{Branch: x.Branch, Commit: x.Commit, Conflict: x.Conflict, Unchanged: x.Unchanged}, err
 		}),
 		fetch(Route{
 			Pattern: "GET /v1/dependencies", ID: "get-dependencies", Summary: "See what code in sessions may import", Access: look, Objects: Shared,
@@ -75,18 +134,25 @@ func (s *sessions) create(c *call, _ *none, q v1.SessionRequest) (v1.Session, er
 	var check checker
 	check.text("template", q.Template)
 	check.oneOf("mode", q.Mode, words(engi.SessionLazy, engi.SessionWarm))
-	check.oneOf("persistence", q.Persistence, words(engi.PersistNone, engi.PersistSession, engi.PersistSnapshot))
+	check.oneOf("persistence", q.Persistence, words(engi.Persistences()...))
 	check.natural("vcpus", q.VCPUs)
+	check.natural("cpu_quota", q.CPUQuota)
 	check.natural("processes", float64(q.Processes))
+	check.natural("inodes", float64(q.Inodes))
 	check.Metadata("metadata", q.Metadata)
 	check.Env("env", q.Env)
 	spec := engi.SessionSpec{
 		Owner: c.owner(), Name: q.Name, Template: q.Template, Mode: engi.SessionMode(q.Mode), Persistence: engi.Persistence(q.Persistence),
-		Size:     engi.Size{VCPUs: q.VCPUs, Memory: int64(q.Memory), Disk: int64(q.Disk), Processes: q.Processes},
-		Capacity: int64(q.Capacity), TTL: q.TTL.Std(), Dormancy: q.Dormancy.Std(), Metadata: q.Metadata, Env: q.Env, Idempotency: c.key,
+		Size:     engi.Size{VCPUs: q.VCPUs, Memory: int64(q.Memory), Disk: int64(q.Disk), Inodes: q.Inodes, Processes: q.Processes},
+		CPUQuota: q.CPUQuota, Capacity: int64(q.Capacity), TTL: q.TTL.Std(), Dormancy: q.Dormancy.Std(), MaxDuration: q.MaxDuration.Std(), Metadata: q.Metadata, Env: q.Env, Idempotency: c.key,
 	}
 	if q.Network != nil {
 		spec.Network = networkOf(&check, "network", q.Network)
+	}
+	if g := q.Git; g != nil {
+		spec.Git = &engi.GitSpec{
+			URL: g.URL, Ref: g.Ref, Depth: g.Depth, Submodules: g.Submodules, Secret: g.Secret, User: g.User, Dir: g.Dir, Push: (*engi.GitPush)(g.Push),
+		}
 	}
 	if err := check.err(); err != nil {
 		return v1.Session{}, err
@@ -174,11 +240,17 @@ func (s *sessions) steps(ctx context.Context, viewer engi.Owner, id string, spec
 func sessionOf(x engi.Session) v1.Session {
 	out := v1.Session{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, State: string(x.State), Mode: string(x.Mode), Persistence: string(x.Persistence),
-		Template: x.Template, Size: sizeOf(x.Size), VolumeID: string(x.Volume), SandboxID: string(x.Sandbox), Capacity: v1.Bytes(x.Capacity),
-		TTL: v1.Duration(x.TTL), Dormancy: v1.Duration(x.Dormancy), Metadata: x.Metadata, CreatedAt: x.Created, UsedAt: x.Used, ExpiresAt: x.Expires,
+		Template: x.Template, Size: sizeOf(x.Size), CPUQuota: x.CPUQuota, VolumeID: string(x.Volume), SandboxID: string(x.Sandbox), Capacity: v1.Bytes(x.Capacity),
+		TTL: v1.Duration(x.TTL), Dormancy: v1.Duration(x.Dormancy), MaxDuration: v1.Duration(x.MaxDuration), Metadata: x.Metadata, SavedAt: moment(x.Saved), CreatedAt: x.Created, UsedAt: x.Used, ExpiresAt: x.Expires,
+	}
+	for _, a := range x.Attached {
+		out.Attached = append(out.Attached, v1.SessionClient{Client: a.Name, Via: a.Via, Since: a.Since})
 	}
 	if !emptyNetwork(x.Network) {
 		out.Network = new(policyOf(x.Network))
+	}
+	if g := x.Git; g != nil {
+		out.Git = &v1.Git{URL: g.URL, Ref: g.Ref, Depth: g.Depth, Submodules: g.Submodules, Secret: g.Secret, User: g.User, Dir: g.Dir, Push: (*v1.GitPush)(g.Push)}
 	}
 	return out
 }

@@ -45,6 +45,17 @@ func TestSessions(t *testing.T) {
 	for _, body := range []string{`{"mode":"hot"}`, `{"persistence":"all"}`, `{"network":{"mode":"wide"}}`, `{"metadata":{"":"x"}}`, `{"nmae":"x"}`} {
 		refused(t, ask(t, w, "POST", "/v1/sessions", body), 400, engi.Invalid)
 	}
+	for act, state := range map[string]string{"suspend": "suspended", "hibernate": "hibernated", "resume": "running"} {
+		if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions/chat/"+act, ""), 200); x.State != state {
+			t.Errorf("%s: %+v", act, x)
+		}
+	}
+	if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions/chat/attach", `{"client":"laptop"}`), 200); x.State != "running" || len(x.Attached) != 1 || x.Attached[0].Client != "laptop" {
+		t.Errorf("%+v", x)
+	}
+	if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions/chat/detach", `{"client":"laptop"}`), 200); len(x.Attached) != 0 {
+		t.Errorf("%+v", x)
+	}
 	if x := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions/chat/release", ""), 200); x.State != "idle" || x.SandboxID != "" {
 		t.Errorf("%+v", x)
 	}
@@ -57,6 +68,38 @@ func TestSessions(t *testing.T) {
 	if d := read[v1.Dependencies](t, ask(t, w, "GET", "/v1/dependencies", ""), 200); d.State != "ready" || d.Packages[0].SecretEnv != "ACME_KEY" {
 		t.Errorf("%+v", d)
 	}
+}
+
+func TestSessionsWithRepositories(t *testing.T) {
+	w := world(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
+	s := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"fix","git":{"url":"https://git.example/o/r","secret":"s","depth":1,"push":{"on_release":true,"branch":"topic"}}}`), 201)
+	if s.Git == nil || s.Git.Secret != "s" || s.Git.Depth != 1 || !s.Git.Push.OnRelease || s.Git.Push.Branch != "topic" {
+		t.Errorf("%+v", s.Git)
+	}
+	if x := read[v1.GitPushed](t, ask(t, w, "POST", "/v1/sessions/fix/git/push", ""), 200); x.Branch != "topic" || len(x.Commit) != 40 {
+		t.Errorf("%+v", x)
+	}
+	if x := read[v1.GitPushed](t, ask(t, w, "POST", "/v1/sessions/fix/git/push", `{"branch":"b","author":"Ann <a@b>","message":"m"}`), 200); x.Branch != "b" {
+		t.Errorf("%+v", x)
+	}
+	refused(t, ask(t, w, "POST", "/v1/sessions/fix/git/push", `{"on_release":true}`), 400, engi.Invalid)
+	read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"plain"}`), 201)
+	refused(t, ask(t, w, "POST", "/v1/sessions/plain/git/push", ""), 409, engi.Conflict)
+}
+
+func TestSavedSessions(t *testing.T) {
+	w := world(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
+	if s := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"s","persistence":"workspace","max_duration":"8h"}`), 201); s.Persistence != "workspace" || s.MaxDuration.Std() != 8*time.Hour || s.SavedAt != nil {
+		t.Errorf("%+v", s)
+	}
+	if x := read[v1.WorkspaceCopy](t, ask(t, w, "POST", "/v1/sessions/s/save", ""), 200); x != (v1.WorkspaceCopy{Files: 3, Bytes: 2048, Uploaded: 1024, Skipped: 1}) {
+		t.Errorf("%+v", x)
+	}
+	if s := read[v1.Session](t, ask(t, w, "GET", "/v1/sessions/s", ""), 200); s.SavedAt == nil {
+		t.Errorf("%+v", s)
+	}
+	read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"plain"}`), 201)
+	refused(t, ask(t, w, "POST", "/v1/sessions/plain/save", ""), 409, engi.Conflict)
 }
 
 // TestCodeAsAStream checks that output comes in whole characters and the result
@@ -112,10 +155,10 @@ func TestCodeAsAStream(t *testing.T) {
 func TestS0_1_NodeWithoutSessions(t *testing.T) {
 	w := world(t, func(o *apitest.Options) { o.Sessions = nil })
 	for _, route := range []string{
-		"POST /v1/sessions", "GET /v1/sessions", "GET /v1/sessions/x", "DELETE /v1/sessions/x", "POST /v1/sessions/x/run_code", "POST /v1/sessions/x/release", "GET /v1/dependencies",
+		"POST /v1/sessions", "GET /v1/sessions", "GET /v1/sessions/x", "DELETE /v1/sessions/x", "POST /v1/sessions/x/run_code", "POST /v1/sessions/x/release", "POST /v1/sessions/x/git/push", "POST /v1/sessions/x/save", "GET /v1/dependencies",
 	} {
 		method, path, _ := strings.Cut(route, " ")
-		if p := refused(t, ask(t, w, method, path, `{"code":"1"}`), 501, engi.Unsupported); !strings.Contains(p.Remedy, "[sandbox]") {
+		if p := refused(t, ask(t, w, method, path, `{"code":"1"}`), 501, engi.Unsupported); !strings.Contains(p.Remedy, "/v1/sandboxes") {
 			t.Errorf("%s: remedy %q", route, p.Remedy)
 		}
 	}

@@ -14,6 +14,7 @@ type aSnapshot struct {
 }
 
 type listSnapshots struct {
+	page
 	Sandbox engi.SandboxID `query:"sandbox" doc:"only copies of this one"`
 }
 
@@ -40,10 +41,10 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 			}
 			return snapshotOf(x), err
 		}),
-		list(Route{Pattern: "GET " + snapshotPath, ID: "list-snapshots", Summary: "List snapshots", Text: "The newest come first.", Access: look},
-			func(c *call, in *listSnapshots) ([]engi.Snapshot, error) {
-				return service.List(c, c.owner(), in.Sandbox)
-			}, snapshotOf),
+		paged(Route{Pattern: "GET " + snapshotPath, ID: "list-snapshots", Summary: "List snapshots", Text: "The newest come first.", Access: look},
+			func(c *call, in *listSnapshots, p engi.Page) ([]engi.Snapshot, error) {
+				return service.List(c, c.owner(), in.Sandbox, p)
+			}, snapshotOf, func(x v1.Snapshot) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + snapshotPath + "/{name}", ID: "get-snapshot", Summary: "Get a snapshot", Access: look},
 			func(c *call, in *aSnapshot) (v1.Snapshot, error) {
 				return to(snapshotOf)(service.Get(c, c.owner(), in.Name))

@@ -198,6 +198,7 @@ func templateOf(x engi.Template) v1.Template {
 		Shell:   x.Shell,
 		Env:     x.Env,
 		Ports:   x.Ports,
+		Private: x.Private,
 		Size:    sizeOf(x.Size),
 		Bytes:   v1.Bytes(x.Bytes),
 		BuiltAt: moment(x.Built),
@@ -214,7 +215,10 @@ func templateOf(x engi.Template) v1.Template {
 func buildEventOf(x engi.Progress) v1.BuildUpdate {
 	e := v1.BuildUpdate{Type: "progress", Step: x.Step, Steps: x.Steps, Name: x.Name, Done: x.Done, Total: x.Total}
 	if x.Log != "" {
-		e.Type, e.Log = "log", strings.ToValidUTF8(x.Log, "\uFFFD")
+		if e.Type = "log"; x.Warning {
+			e.Type = v1.EventWarning
+		}
+		e.Log = strings.ToValidUTF8(x.Log, "\uFFFD")
 	}
 	return e
 }

@@ -52,7 +52,7 @@ func Volumes(service engi.Volumes) Resource {
 		}, engi.NewVolumeID, func(c *call, _ *none, id engi.VolumeID, q v1.VolumeRequest) (engi.Volume, error) {
 			return v.Create(c, engi.VolumeSpec{ID: id, Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
 		}, func(c *call, id engi.VolumeID) (engi.Volume, error) { return v.Get(c, c.owner(), string(id)) }, volumeOf),
-		list(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look}, listing(service, engi.Volumes.List), volumeOf),
+		paged(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look}, paging(service, engi.Volumes.List), volumeOf, func(x v1.Volume) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-volume", Summary: "Get a volume", Access: look},
 			func(c *call, in *aVolume) (v1.Volume, error) { return to(volumeOf)(v.Get(c, c.owner(), in.Name)) }),
 		act(Route{

@@ -38,7 +38,7 @@ func Webhooks(service engi.Webhooks) Resource {
 		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
 			return to(webhookOf)(w.Get(c, c.owner(), id))
 		}, func(x v1.Webhook) v1.Webhook { return x }),
-		list(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, listing(service, engi.Webhooks.List), webhookOf),
+		paged(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, paging(service, engi.Webhooks.List), webhookOf, func(x v1.Webhook) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look}, getting(service, engi.Webhooks.Get, webhookOf)),
 		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "What is absent stays. Enabling one begins with the events from then on.", Access: change}, w.update),
 		act(Route{Pattern: "DELETE " + one, ID: "remove-webhook", Summary: "Delete a webhook", Text: "What is not delivered yet is given up.", Access: change},

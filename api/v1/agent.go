@@ -22,6 +22,7 @@ type Agent struct {
 	Tools       []string        `json:"tools" doc:"* means every one the node has"`
 	Steps       int             `json:"steps" doc:"maximum of the model's answers per run"`
 	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of its answers; absent means text"`
+	Confirm     []string        `json:"confirm,omitempty" doc:"tools whose calls wait for somebody's decision; * means all"`
 }
 
 // A ToolServer is an MCP server whose tools agents may use.
@@ -93,6 +94,7 @@ type RunRequest struct {
 	Temperature    *float64        `json:"temperature,omitempty" minimum:"0" maximum:"2"`
 	TopP           *float64        `json:"top_p,omitempty" minimum:"0" maximum:"1"`
 	Stop           []string        `json:"stop,omitempty" maxItems:"4" doc:"texts that end an answer"`
+	Confirm        []string        `json:"confirm,omitempty" maxItems:"64" doc:"tools whose calls wait for somebody's decision, beside the agent's; * means all"`
 	Effort         string          `json:"effort,omitempty" enum:"none,low,medium,high" doc:"of reasoning, for models that do"`
 }
 
@@ -132,11 +134,18 @@ type AgentRun struct {
 	Text           string          `json:"text,omitempty" doc:"the last text of the model"`
 	Output         json.RawMessage `json:"output,omitempty"`
 	Calls          []ToolCall      `json:"calls,omitempty" doc:"of the request's tools: the conversation goes on with their results"`
+	Waiting        []ToolCall      `json:"waiting,omitempty" doc:"calls that wait for somebody's decision"`
 	Error          *Problem        `json:"error,omitempty" doc:"why it failed; with the reason filter, what the provider said"`
 	Steps          int             `json:"steps"`
 	Usage          TokenUsage      `json:"usage"`
 	CreatedAt      time.Time       `json:"created_at"`
 	EndedAt        *time.Time      `json:"ended_at,omitempty"`
+}
+
+// A CallDecision lets a tool call begin, or refuses it.
+type CallDecision struct {
+	Allow  *bool  `json:"allow"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"one line, told to the model"`
 }
 
 // A TokenUsage counts the tokens that models read and wrote.
@@ -152,7 +161,7 @@ type TokenUsage struct {
 
 // An AgentUpdate is something that happened in a run of an agent.
 type AgentUpdate struct {
-	Type   string          `json:"type" enum:"text,thought,again,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"the step is tried again: discard its text, reasoning and partial objects"`
+	Type   string          `json:"type" enum:"text,thought,again,waiting,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"the step is tried again: discard its text, reasoning and partial objects"`
 	Offset int64           `json:"offset" doc:"to resume with"`
 	Step   int             `json:"step,omitempty"`
 	Text   string          `json:"text,omitempty"`

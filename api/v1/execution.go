@@ -127,6 +127,7 @@ const (
 	EventStarted   = "started"
 	EventStdout    = "stdout"
 	EventStderr    = "stderr"
+	EventWarning   = "warning"   // of a build: what has no effect
 	EventResult    = "result"    // the last
 	EventError     = "error"     // the last: the run was refused, or watching it is not possible
 	EventHeartbeat = "heartbeat" // nothing happened for a while; only on NDJSON

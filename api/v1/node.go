@@ -25,6 +25,14 @@ type Node struct {
 	StartedAt   time.Time `json:"started_at"`
 }
 
+// A Check is the result of checking one property of the server's machine.
+type Check struct {
+	Name   string `json:"name" example:"data directory"`
+	OK     bool   `json:"ok"`
+	Detail string `json:"detail,omitempty" doc:"what was found"`
+	Fix    string `json:"fix,omitempty" doc:"what would make it better, in one line"`
+}
+
 // Readiness is the response of /readyz.
 type Readiness struct {
 	Ready  bool   `json:"ready"`

@@ -70,6 +70,7 @@ type Sandbox struct {
 	Pool        string            `json:"pool,omitempty" doc:"the warm pool it is from; absent if it was created on demand"`
 	Tier        string            `json:"tier" enum:"script,gvisor,microvm,memory" doc:"the strength of its isolation"`
 	Size        Size              `json:"size" doc:"the most it may use"`
+	Throttled   bool              `json:"throttled,omitempty" doc:"it has used its processor time of the last minutes, and gets what its session may use in the long run, until it has done less for a while"`
 	ExecutionID string            `json:"execution_id,omitempty" doc:"the run that uses it"`
 	Cause       string            `json:"cause,omitempty" doc:"why it stopped"`
 	CreatedAt   time.Time         `json:"created_at"`

@@ -13,6 +13,7 @@ type Template struct {
 	Shell     string                 `json:"shell,omitempty"`
 	Env       map[string]string      `json:"env,omitempty"`
 	Ports     []int                  `json:"ports,omitempty" doc:"that its services listen on"`
+	Private   bool                   `json:"private_ports,omitempty" doc:"previews of its sandboxes need a key or a link"`
 	Size      Size                   `json:"size" doc:"defaults for its sandboxes"`
 	Languages map[string]Interpreter `json:"languages,omitempty"`
 	Bytes     Bytes                  `json:"bytes,omitempty" doc:"on disk; absent if it is not on this server"`
@@ -28,20 +29,20 @@ type Interpreter struct {
 // A TemplateRequest asks for a template to be built.
 type TemplateRequest struct {
 	Name       string `json:"name" minLength:"1" maxLength:"64" doc:"of the template; a built-in one needs no definition" example:"base"`
-	Definition string `json:"definition,omitempty" doc:"in YAML" example:"base: debian:bookworm\npackages: [jq]\n"`
+	Definition string `json:"definition,omitempty" doc:"in YAML, or the text of a devcontainer.json" example:"base: debian:bookworm\npackages: [jq]\n"`
 	Async      bool   `json:"async,omitempty" doc:"respond with 202 at once, with an operation to watch"`
 }
 
 // A BuildUpdate is one step of a build in a stream. Which fields are set depends
-// on Type: progress, log, result (the last), error (the last) or heartbeat.
+// on Type: progress, log, warning, result (the last), error (the last) or heartbeat.
 type BuildUpdate struct {
-	Type     string    `json:"type" enum:"progress,log,result,error,heartbeat"`
+	Type     string    `json:"type" enum:"progress,log,warning,result,error,heartbeat"`
 	Step     int       `json:"step,omitempty" doc:"1 is the first"`
 	Steps    int       `json:"steps,omitempty" doc:"absent if unknown"`
 	Name     string    `json:"name,omitempty" doc:"what the step does"`
 	Done     int64     `json:"done,omitempty" doc:"bytes or items of the step done"`
 	Total    int64     `json:"total,omitempty" doc:"absent if unknown"`
-	Log      string    `json:"log,omitempty" doc:"a line of the step's output"`
+	Log      string    `json:"log,omitempty" doc:"a line of the step's output, or what the definition says that has no effect"`
 	Template *Template `json:"template,omitempty" doc:"with type result"`
 	Error    *Problem  `json:"error,omitempty" doc:"with type error"`
 }

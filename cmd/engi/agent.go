@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 )
@@ -16,6 +17,8 @@ type agentCommand struct {
 	Runs   agentRuns     `cmd:"" help:"List runs of agents."`
 	Show   agentShow     `cmd:"" help:"Print the transcript of a run."`
 	Cancel removeCommand `cmd:"" help:"Cancel runs."`
+	Allow  agentAllow    `cmd:"" help:"Let tool calls that wait for a decision begin."`
+	Deny   agentDeny     `cmd:"" help:"Refuse tool calls that wait for a decision."`
 	Usage  agentUsage    `cmd:"" help:"Show what was spent on models."`
 }
 
@@ -97,6 +100,74 @@ func (a *agentShow) Run(ctx context.Context, g *globals) error {
 		return nil
 	})
 }
+
+// A callAnswer has the arguments of decisions on tool calls.
+type callAnswer struct {
+	Run_   string   `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
+	Calls  []string `arg:"" optional:"" name:"call" help:"IDs of calls; none means all that wait." placeholder:"CALL"`
+	Reason string   `short:"r" help:"Why; told to the model." placeholder:"TEXT"`
+}
+
+func (x *callAnswer) decide(ctx context.Context, g *globals, allow bool) error {
+	return g.atServer(ctx, func(d *connection) error {
+		calls := x.Calls
+		if len(calls) == 0 {
+			run, err := d.AgentRun(ctx, x.Run_)
+			if err != nil {
+				return err
+			}
+			for _, c := range run.Waiting {
+				calls = append(calls, c.ID)
+			}
+			if len(calls) == 0 {
+				return engi.Errorf(engi.Conflict, "no call of run %s waits for a decision", x.Run_).WithRemedy("'engi agent runs' shows how far it is")
+			}
+		}
+		done := "denied"
+		if allow {
+			done = "allowed"
+		}
+		for _, id := range calls {
+			if err := d.DecideCall(ctx, x.Run_, id, v1.CallDecision{Allow: &allow, Reason: x.Reason}); err != nil {
+				return err
+			}
+			if g.JSON {
+				if err := g.printLine(map[string]any{"call": id, "allowed": allow}); err != nil {
+					return err
+				}
+				continue
+			}
+			fmt.Fprintln(g.out, id, done)
+		}
+		return nil
+	})
+}
+
+type agentAllow struct{ callAnswer }
+
+func (agentAllow) Help() string {
+	return `Calls wait if the agent's configuration or the run names their tools to confirm. The key needs the scope
+approvals by name, or must be an administrator's.
+
+Examples:
+  engi agent allow run_u2dmwmlezjgprkqrgppgcz2mgu
+  engi agent allow run_u2dmwmlezjgprkqrgppgcz2mgu call_1_0`
+}
+
+// Run implements the command.
+func (x *agentAllow) Run(ctx context.Context, g *globals) error { return x.decide(ctx, g, true) }
+
+type agentDeny struct{ callAnswer }
+
+func (agentDeny) Help() string {
+	return `The model is told, and goes on. The key needs the scope approvals by name, or must be an administrator's.
+
+Examples:
+  engi agent deny run_u2dmwmlezjgprkqrgppgcz2mgu --reason 'not in production'`
+}
+
+// Run implements the command.
+func (x *agentDeny) Run(ctx context.Context, g *globals) error { return x.decide(ctx, g, false) }
 
 type agentUsage struct{}
 

@@ -385,8 +385,9 @@ func (g *globals) lines() <-chan string {
 	go func() {
 		defer close(c)
 		in := bufio.NewScanner(g.in)
+		in.Buffer(nil, 1<<20)
 		for in.Scan() {
-			c <- strings.ToLower(strings.TrimSpace(in.Text()))
+			c <- strings.TrimSpace(in.Text())
 		}
 	}()
 	return c
@@ -419,7 +420,7 @@ func (g *globals) askAbout(ctx context.Context, d *connection, id string, lines 
 		return true, nil
 	}
 	q := v1.ApprovalDecision{}
-	switch line {
+	switch line = strings.ToLower(line); line {
 	case "y", "yes", "yh":
 		q.Allow = new(true)
 	case "n", "no", "nh":

@@ -18,18 +18,22 @@ import (
 	"github.com/engi-dev/engi/cmd/engi/program"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/priority"
 )
 
 type benchCommand struct {
 	Claim     benchClaim     `cmd:"" help:"Time to get a warm sandbox."`
 	Exec      benchExec      `cmd:"" help:"Time of a whole request with a fresh warm sandbox, over HTTP."`
 	Burst     benchBurst     `cmd:"" help:"The same for N requests at the same moment on a pool of N."`
+	Sustain   benchSustain   `cmd:"" help:"Latency against the rate at which requests arrive, beside other means."`
 	Boot      benchBoot      `cmd:"" help:"Time of a whole request when nothing is warm."`
 	Density   benchDensity   `cmd:"" help:"Memory of an idle warm sandbox."`
 	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
 	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes: create, start a program, pause, hibernate and resume, copy; and of files."`
+	Terminal  benchTerminal  `cmd:"" help:"Time from a key to what it shows, in many terminals at once."`
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
 	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
+	App       benchApp       `cmd:"" help:"Times of an app: create, apply files, hot reload, open again."`
 	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and questions to the library."`
 	Compare   benchCompare   `cmd:"" help:"Run the same program by engi and by others, and print ratios."`
 }
@@ -53,7 +57,8 @@ type benchFlags struct {
 	Limit       time.Duration `help:"Longest time of the benchmark." default:"30m" placeholder:"D"`
 	Spans       string        `help:"Write when each request began and ended to FILE: nanoseconds of the monotonic clock, for profilers." type:"path" placeholder:"FILE"`
 
-	lang engi.Language
+	lang   engi.Language
+	refuse bool // when the queue is full, as the node is configured
 }
 
 // prepare fills in defaults and checks.
@@ -78,12 +83,17 @@ func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig
 	if err != nil {
 		return bench.Rig{}, nil, err
 	}
+	if err := priority.Raise(); err != nil { // as the server does
+		g.note("the node's priority stays as it is: %v", err)
+	}
 	c.Pools = nil
 	if target > 0 {
 		c.Pools = []config.Pool{{Template: b.Template, Language: string(b.lang), Target: target}}
 	}
 	c.Admission.MaxSandboxes = max(c.Admission.MaxSandboxes, 3*target+16)
-	c.Admission.MaxQueue = max(c.Admission.MaxQueue, 2*b.N)
+	if !b.refuse {
+		c.Admission.MaxQueue = max(c.Admission.MaxQueue, 2*b.N)
+	}
 	p, err := g.openPrivate(ctx, c)
 	if err != nil {
 		return bench.Rig{}, nil, err
@@ -364,7 +374,7 @@ type rivals struct {
 
 // rivals finds other means to run the program, on the same root file system if
 // possible.
-func (b *benchCompare) rivals(ctx context.Context, g *globals, p *node.Private, template string) (rivals, error) {
+func (b *benchFlags) rivals(ctx context.Context, g *globals, p *node.Private, template string) (rivals, error) {
 	none := rivals{remove: func() {}}
 	t, err := p.Templates().Get(ctx, template)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 )
 
 type chatCommand struct {
@@ -19,6 +19,10 @@ type chatCommand struct {
 	Sandbox string `help:"Sandbox that its tools use." placeholder:"ID"`
 	Session string `help:"Session that its tools use." placeholder:"SESSION"`
 	Resume  string `help:"Continue a conversation." placeholder:"ID"`
+
+	Confirm []string `help:"Tools whose calls wait for a decision, which is asked for here; * means all." placeholder:"TOOL"`
+
+	lines <-chan string // of standard input, once somebody is asked
 }
 
 func (chatCommand) Help() string {
@@ -29,7 +33,8 @@ Without a configured model the demo model answers, which follows a script.
 Examples:
   engi chat
   engi chat 'write a function to parse CSV and show me it works'
-  engi chat --agent coder --sandbox sbx_... 'why does the test fail?'`
+  engi chat --agent coder --sandbox sbx_... 'why does the test fail?'
+  engi chat --confirm run_command,write_file 'update the dependencies'`
 }
 
 // Run implements the command.
@@ -50,28 +55,33 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 		}
 		agent = all[0].Name
 	}
-	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, ConversationID: c.Resume}
-	if c.Message == "-" {
+	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, ConversationID: c.Resume, Confirm: c.Confirm}
+	if c.Message == "-" { // nobody can be asked
 		raw, err := io.ReadAll(io.LimitReader(g.in, 1<<20))
 		if err != nil {
 			return engi.Errorf(engi.Unavailable, "read standard input: %v", err)
 		}
 		c.Message = string(raw)
+	} else if c.Message != "" && len(c.Confirm) > 0 {
+		c.lines = g.lines()
 	}
 	if c.Message != "" {
 		q.Input = c.Message
 		_, err := c.say(ctx, g, d, agent, q)
 		return err
 	}
-	in := bufio.NewScanner(g.in)
-	in.Buffer(nil, 1<<20)
+	c.lines = g.lines()
 	for {
 		fmt.Fprint(g.err, "> ")
-		if !in.Scan() || strings.TrimSpace(in.Text()) == "" {
+		select {
+		case q.Input = <-c.lines: // empty at their end, too
+		case <-ctx.Done():
+			q.Input = ""
+		}
+		if q.Input == "" {
 			fmt.Fprintln(g.err)
 			return nil
 		}
-		q.Input = in.Text()
 		x, err := c.say(ctx, g, d, agent, q)
 		if err != nil {
 			return err
@@ -103,6 +113,11 @@ func (c *chatCommand) say(ctx context.Context, g *globals, d *connection, agent 
 		} else {
 			c.show(g, e)
 		}
+		if e.Type == "waiting" {
+			if err := c.ask(ctx, g, d, x.ID, *e.Call); err != nil {
+				return x, err
+			}
+		}
 		if e.Run != nil {
 			x = *e.Run
 		}
@@ -119,6 +134,38 @@ func (c *chatCommand) say(ctx context.Context, g *globals, d *connection, agent 
 	return x, nil
 }
 
+// ask has whoever talks to the agent decide on a call, if there is somebody.
+func (c *chatCommand) ask(ctx context.Context, g *globals, d *connection, run string, call v1.ToolCall) error {
+	leave := func() error {
+		g.note("%s waits for a decision: engi agent allow %s %s", call.Name, run, call.ID)
+		return nil
+	}
+	if c.lines == nil || g.JSON {
+		return leave()
+	}
+	showCall(g, call)
+	fmt.Fprint(g.err, "allow? [y, n or why not, Enter to leave it] ")
+	var line string
+	select {
+	case line = <-c.lines:
+	case <-ctx.Done():
+	}
+	if line == "" {
+		fmt.Fprintln(g.err)
+		return leave()
+	}
+	answer := v1.CallDecision{Allow: new(strings.EqualFold(line, "y"))}
+	if !*answer.Allow && !strings.EqualFold(line, "n") {
+		answer.Reason = line
+	}
+	err := d.DecideCall(ctx, run, call.ID, answer)
+	if client.IsKind(err, v1.Conflict) || client.IsKind(err, v1.Denied) {
+		g.complain(err)
+		return nil // others may decide, or have
+	}
+	return err
+}
+
 // show prints one event: text on standard output, tool calls on standard error.
 func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	switch e.Type {
@@ -127,7 +174,7 @@ func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	case "again":
 		fmt.Fprintln(g.err, "\n(the answer broke off; again)")
 	case "call":
-		fmt.Fprintf(g.err, "\n[%s] %s\n", e.Call.Name, brief(e.Call.Arguments))
+		showCall(g, *e.Call)
 	case "stdout", "stderr":
 		fmt.Fprint(g.err, e.Text)
 	case "result":
@@ -137,18 +184,30 @@ func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	}
 }
 
-// brief returns a tool call for people: code as it is, the rest in one line.
+// showCall prints a call. What the model wrote must not move the cursor over it.
+func showCall(g *globals, call v1.ToolCall) {
+	for line := range strings.SplitSeq(fmt.Sprintf("\n[%s] %s", call.Name, brief(call.Arguments)), "\n") {
+		fmt.Fprintln(g.err, printable(strings.ReplaceAll(line, "\t", "    ")))
+	}
+}
+
+// brief returns the arguments of a call for people: code as it is, the rest in one
+// line. Nothing is left out, since people decide by it.
 func brief(arguments string) string {
 	var a map[string]any
 	if json.Unmarshal([]byte(arguments), &a) != nil {
 		return arguments
 	}
-	if code, ok := a["code"].(string); ok {
-		return fmt.Sprint(a["language"]) + "\n" + strings.TrimRight(code, "\n")
+	code, isCode := a["code"].(string)
+	if isCode {
+		delete(a, "code")
 	}
 	raw, err := json.Marshal(a)
 	if err != nil {
 		return arguments
+	}
+	if isCode {
+		return string(raw) + "\n" + strings.TrimRight(code, "\n")
 	}
 	return string(raw)
 }

@@ -67,6 +67,9 @@ on_empty = "wait"          # wait, boot_sync or reject; empty is admission.on_em
 claim_timeout = "10s"      # for wait; 0 is admission.claim_timeout
 ` + "```" + `
 
+A pool keeps more than its target while more than that are taken in the time that one takes to boot, up to eight for each of
+` + "`admission.boots`" + `, and for half a minute after.
+
 In the environment and in flags: ` + "`ENGI_POOLS=python=4:16,base/bash=2`" + `, or ` + "`none`" + `.
 
 ## Other variables

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
 )
@@ -80,30 +81,23 @@ func printChecks(g *globals, checks []node.Check) {
 	}
 }
 
-type check struct {
-	Name   string `json:"name"`
-	OK     bool   `json:"ok"`
-	Detail string `json:"detail,omitempty"`
-	Fix    string `json:"fix,omitempty"`
-}
-
 type tier struct {
-	Tier        string   `json:"tier"`
-	Works       bool     `json:"works"`
-	Checks      []check  `json:"checks"`
-	NotEnforced []string `json:"not_enforced"`
+	Tier        string     `json:"tier"`
+	Works       bool       `json:"works"`
+	Checks      []v1.Check `json:"checks"`
+	NotEnforced []string   `json:"not_enforced"`
 }
 
 type diagnosis struct {
-	Works  bool    `json:"works"`
-	Checks []check `json:"checks"`
-	Tiers  []tier  `json:"tiers"`
+	Works  bool       `json:"works"`
+	Checks []v1.Check `json:"checks"`
+	Tiers  []tier     `json:"tiers"`
 }
 
-func checksOf(cs []node.Check) []check {
-	all := []check{}
+func checksOf(cs []node.Check) []v1.Check {
+	all := []v1.Check{}
 	for _, c := range cs {
-		all = append(all, check(c))
+		all = append(all, v1.Check(c))
 	}
 	return all
 }

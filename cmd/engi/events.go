@@ -58,7 +58,7 @@ Examples:
 
 // Run implements the command.
 func (e *eventsSend) Run(ctx context.Context, g *globals) error {
-	data, err := e.data(g)
+	data, err := g.object(e.Data)
 	if err != nil {
 		return err
 	}
@@ -71,11 +71,12 @@ func (e *eventsSend) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-func (e *eventsSend) data(g *globals) (json.RawMessage, error) {
-	raw := []byte(e.Data)
+// object reads the value of --data.
+func (g *globals) object(data string) (json.RawMessage, error) {
+	raw := []byte(data)
 	var err error
-	switch name, file := strings.CutPrefix(e.Data, "@"); {
-	case e.Data == "-":
+	switch name, file := strings.CutPrefix(data, "@"); {
+	case data == "-":
 		raw, err = io.ReadAll(io.LimitReader(g.in, maxData))
 	case file:
 		var f *os.File

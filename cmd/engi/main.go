@@ -66,6 +66,7 @@ type commands struct {
 	Serve     serveCommand     `cmd:"" help:"Serve the API."`
 	Status    statusCommand    `cmd:"" help:"Show whether a server runs, where, and whether it is ready."`
 	Stop      stopCommand      `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
+	Open      openCommand      `cmd:"" help:"Open the dashboard in a browser."`
 	Ps        psCommand        `cmd:"" help:"List executions, sandboxes or pools."`
 	Logs      logsCommand      `cmd:"" help:"Print the output of an execution."`
 	Cancel    cancelCommand    `cmd:"" help:"Cancel executions."`
@@ -74,6 +75,9 @@ type commands struct {
 	Net       netCommand       `cmd:"" help:"Configure and log what sandboxes reach on the network."`
 	Mirror    mirrorCommand    `cmd:"" help:"Keep packages of public registries for sandboxes."`
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
+	App       appCommand       `cmd:"" aliases:"apps" help:"Create web applications, apply what models write to them, and go back."`
+	UI        uiCommand        `cmd:"" name:"ui" help:"Use pages of sessions that a model writes and changes."`
+	Terminal  terminalCommand  `cmd:"" aliases:"term" help:"Use, share and record terminals of sessions and sandboxes."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
 	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
@@ -87,6 +91,9 @@ type commands struct {
 	Template  templateCommand  `cmd:"" help:"Build and manage templates."`
 	Operation operationCommand `cmd:"" help:"Watch and cancel work in the background."`
 	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
+	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell, or run a command, in a session or sandbox by SSH."`
+	SSHConfig sshConfigCommand `cmd:"" name:"ssh-config" help:"Have ssh, scp, rsync, git and editors find sessions and sandboxes."`
+	SSHKey    sshKeyCommand    `cmd:"" name:"ssh-key" aliases:"ssh-keys" help:"Add, list and delete public keys for SSH."`
 	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`
 	Doctor    doctorCommand    `cmd:"" help:"Check whether this machine can run sandboxes."`
 	Attack    attackCommand    `cmd:"" help:"Attack a node as hostile programs and tenants would, and say what held."`
@@ -118,7 +125,7 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 		return done
 	}
 	ours := exitFailed
-	if len(args) > 0 && (args[0] == "run" || args[0] == "shell") ||
+	if len(args) > 0 && (args[0] == "run" || args[0] == "shell" || args[0] == "ssh") ||
 		len(args) > 1 && (args[0] == "sandbox" || args[0] == "box") && (args[1] == "exec" || args[1] == "shell") {
 		ours = exitEngi // the program has the other codes
 	}
@@ -161,8 +168,8 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 
 func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, error) {
 	// These have functions in their fields.
-	c.Agent, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
-	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, volumeCommands, webhookCommands
+	c.Agent, c.App, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, appCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
+	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.SSHKey, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, sshKeyCommands, volumeCommands, webhookCommands
 	return kong.New(c, kong.Name("engi"),
 		kong.Description("engi runs the code that language models write, in sandboxes on your own machine."),
 		kong.Writers(out, errOut), kong.Exit(exit), kong.ShortUsageOnError(),

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/signal"
-	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/term"
@@ -182,75 +179,24 @@ func (g *globals) windowSize() (cols, rows int) {
 
 // show connects a process's terminal to this one.
 func (g *globals) show(ctx context.Context, p *client.Process) error {
-	// Keys like Ctrl-C go to the program; signals to engi end the connection.
 	t, err := p.Terminal(ctx, false)
 	if err != nil {
 		return err
 	}
-	defer t.Close()
-	restore := func() {}
-	if fd := int(g.in.Fd()); term.IsTerminal(fd) {
-		old, err := term.MakeRaw(fd)
-		if err != nil {
-			return engi.Errorf(engi.Unsupported, "make the terminal raw: %v", err)
-		}
-		var once sync.Once
-		restore = func() { once.Do(func() { _ = term.Restore(fd, old) }) }
-	}
-	defer restore()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	resized, stop := watchWindow()
-	defer stop()
-	go func() { // ends with ctx
-		for {
-			cols, rows := g.windowSize()
-			_ = t.Resize(ctx, cols, rows) // a broken connection shows in Output
-			select {
-			case <-resized:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	// Nobody waits for this, because reading a terminal cannot be interrupted.
-	go func() {
-		buf := make([]byte, 4096)
-		for {
-			n, err := g.in.Read(buf)
-			if i := slices.Index(buf[:n], detachKey); i >= 0 {
-				_ = t.Write(ctx, buf[:i])
-				cancel(errDetached)
-				return
-			}
-			if n > 0 {
-				_ = t.Write(ctx, buf[:n]) // the connection is resumed, but loses this input
-			}
-			if err != nil {
-				if err == io.EOF && !term.IsTerminal(int(g.in.Fd())) {
-					_ = t.Write(ctx, []byte{4}) // end of input, as a terminal sends it
-				}
-				return
-			}
-		}
-	}()
-	for data, err := range t.Output(ctx) {
-		if err != nil {
-			if errors.Is(context.Cause(ctx), errDetached) {
-				return errDetached
-			}
-			return err
-		}
-		if _, err := g.out.Write(data); err != nil {
-			return engi.Errorf(engi.Unavailable, "write output: %v", err)
-		}
-	}
-	restore()
-	if x := t.Exit(); x != nil {
-		return endLike(*x)
-	}
-	return nil
+	return g.view(ctx, &processView{Terminal: t, ctx: context.WithoutCancel(ctx)})
 }
+
+// processView is the terminal of a process that is no terminal of its own.
+type processView struct {
+	*client.Terminal
+	ctx context.Context // of what is sent; ending one would break the connection
+}
+
+func (v *processView) Write(typed []byte) (int, error) {
+	return len(typed), v.Terminal.Write(v.ctx, typed)
+}
+func (v *processView) Resize(cols, rows int)       { _ = v.Terminal.Resize(v.ctx, cols, rows) } // Output notices
+func (v *processView) Flush(context.Context) error { return nil }
 
 type sandboxShell struct {
 	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
@@ -266,49 +212,9 @@ Examples:
   engi sandbox shell sbx_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
-// shellTag is the tag of shells.
-const shellTag = "engi-shell"
-
 // Run implements the command.
 func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		if !s.New {
-			p, err := d.Process(ctx, s.ID, shellTag)
-			if err == nil && p.Running {
-				return g.leave(g.show(ctx, p), s.ID)
-			}
-			if err != nil && !client.IsKind(err, v1.NotFound) {
-				return err
-			}
-		}
-		b, err := d.Sandbox(ctx, s.ID)
-		if err != nil {
-			return err
-		}
-		_, err = g.inTerminal(ctx, d, s.ID, shellRequest(ctx, d, b, s.User, s.Dir))
-		return g.leave(err, s.ID)
-	})
-}
-
-// leave prints how to come back to a detached shell.
-func (g *globals) leave(err error, id string) error {
-	if !errors.Is(err, errDetached) {
-		return err
-	}
-	fmt.Fprintf(g.err, "\r\nengi: left; 'engi sandbox shell %s' comes back, 'engi sandbox kill %s' ends it\r\n", id, id)
-	return nil
-}
-
-// shellRequest returns the request for the template's shell.
-func shellRequest(ctx context.Context, d *connection, b v1.Sandbox, user, dir string) v1.ProcessRequest {
-	q := v1.ProcessRequest{Args: []string{"/bin/sh"}, Tag: shellTag, User: user, Dir: dir}
-	if t, err := d.Template(ctx, first(b.Digest, b.Template)); err == nil {
-		q.Args[0] = first(t.Shell, q.Args[0])
-		if dir == "" && user == "" {
-			q.Dir = t.WorkDir
-		}
-	}
-	return q
+	return g.shell(ctx, s.ID, s.User, s.Dir, s.New)
 }
 
 type shellCommand struct {
@@ -359,10 +265,14 @@ func (s *shellCommand) Run(ctx context.Context, g *globals) (err error) {
 			err = serr
 		}
 	}()
-	_, err = g.inTerminal(ctx, d, b.ID, shellRequest(ctx, d, b, s.User, ""))
+	t, err := d.CreateTerminal(ctx, b.ID, g.terminalRequest(s.User, ""))
+	if err != nil {
+		return err
+	}
+	err = g.attach(ctx, d, b.ID, t.ID, client.AttachOptions{})
 	if errors.Is(err, errDetached) && !d.private {
 		kept = true
-		return g.leave(err, b.ID)
+		return g.leave(err, "sandbox", b.ID)
 	}
 	if errors.Is(err, errDetached) {
 		return nil // the node ends with this command, and the sandbox with it

@@ -16,6 +16,7 @@ import (
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/node/datadir"
+	"github.com/engi-dev/engi/priority"
 )
 
 type serveCommand struct {
@@ -81,6 +82,9 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemory)
+	}
+	if err := priority.Raise(); err != nil { // as an ordinary user
+		log.Debug("the server's priority stays as it is", "error", err)
 	}
 	n, err := node.Open(ctx, c, g.options(log))
 	if err != nil {

@@ -20,9 +20,19 @@ type sessionCommand struct {
 	List    sessionList    `cmd:"" aliases:"ls" help:"List sessions."`
 	Show    showCommand    `cmd:"" aliases:"get" help:"Show a session."`
 	Run     sessionRun     `cmd:"" help:"Run TypeScript in a session."`
+	Shell   sessionShell   `cmd:"" help:"Open a shell in a session, or come back to one."`
 	Release sessionRelease `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
-	Kill    sessionKill    `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
-	Deps    sessionDeps    `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
+	Attach  sessionAttach  `cmd:"" help:"Resume a session, and say who is there."`
+	Detach  sessionDetach  `cmd:"" help:"Leave a session; what runs goes on."`
+
+	Suspend   sessionSuspend   `cmd:"" aliases:"pause" help:"Pause the sandboxes of sessions in memory."`
+	Hibernate sessionHibernate `cmd:"" help:"Write the sandboxes of sessions to disk, with their processes."`
+	Resume    sessionResume    `cmd:"" help:"Let sessions run."`
+
+	Save sessionSave `cmd:"" help:"Copy the files of sessions to the store of workspaces."`
+	Push sessionPush `cmd:"" help:"Commit and push the work in a session's repository."`
+	Kill sessionKill `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
+	Deps sessionDeps `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
 }
 
 var sessionCommands = sessionCommand{
@@ -33,15 +43,25 @@ type sessionCreate struct {
 	Name        string            `arg:"" optional:"" help:"Name to find it by." placeholder:"NAME"`
 	Warm        bool              `help:"Boot its sandbox at once." xor:"mode"`
 	Lazy        bool              `help:"Boot its sandbox with the first use. The node's configuration has the default." xor:"mode"`
-	Persistence string            `help:"What outlives a sandbox: none, session (files below /workspace) or snapshot (everything)." enum:"none,session,snapshot," default:"" placeholder:"WHAT"`
+	Persistence string            `help:"What outlives a sandbox: none, session (files below /workspace), workspace (they, also in the store of workspaces), overlay (what was changed on the disk) or snapshot (everything)." enum:"none,session,workspace,overlay,snapshot," default:"" placeholder:"WHAT"`
 	Template    string            `help:"Template of its sandboxes; else the one with the node's packages." placeholder:"TEMPLATE"`
 	Capacity    string            `help:"Capacity of its volume, like 300MiB." placeholder:"SIZE"`
 	TTL         string            `name:"ttl" help:"How long it and its volume are kept without use." placeholder:"D"`
 	Dormancy    string            `help:"How long its sandbox is kept without use." placeholder:"D"`
+	MaxDuration string            `help:"How long it lasts, in use or not." placeholder:"D"`
 	Memory      string            `help:"Memory of its sandboxes, like 1280MiB." placeholder:"SIZE"`
 	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
+	CPUQuota    float64           `name:"cpu-quota" help:"Processors' worth of time in the long run." placeholder:"N"`
+	Inodes      int64             `help:"Files that may be created outside of the volume." placeholder:"N"`
 	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Meta        map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Git         string            `help:"Clone the repository at URL into its sandbox." placeholder:"URL"`
+	Ref         string            `help:"Branch, tag or commit to clone." placeholder:"REF"`
+	Depth       int               `help:"Commits of history to clone." placeholder:"N"`
+	Submodules  bool              `help:"Clone submodules, too."`
+	GitSecret   string            `help:"Secret with the password or token of the repository; with USER: in front, the user." placeholder:"[USER:]SECRET"`
+	Push        string            `help:"Let work be pushed: on demand, or on release of the sandbox, too." enum:"demand,release," default:"" placeholder:"WHEN"`
+	Branch      string            `help:"Branch to push to." placeholder:"BRANCH"`
 	networkFlags
 }
 
@@ -51,12 +71,16 @@ func (sessionCreate) Help() string {
 Examples:
   engi session create
   engi session create chat --warm --ttl 2h
-  engi session create --allow '*.example.com:443' --persistence none`
+  engi session create --allow '*.example.com:443' --persistence none
+  engi session create fix --git https://github.com/owner/repository.git --git-secret github --push demand`
 }
 
 // Run implements the command.
 func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
-	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, VCPUs: s.VCPUs, Env: s.Env, Metadata: s.Meta}
+	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, VCPUs: s.VCPUs, CPUQuota: s.CPUQuota, Inodes: s.Inodes, Env: s.Env, Metadata: s.Meta}
+	if q.Git, err = s.repository(); err != nil {
+		return err
+	}
 	switch {
 	case s.Warm:
 		q.Mode = string(engi.SessionWarm)
@@ -75,10 +99,87 @@ func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 	if q.Dormancy, err = duration("--dormancy", s.Dormancy); err != nil {
 		return err
 	}
+	if q.MaxDuration, err = duration("--max-duration", s.MaxDuration); err != nil {
+		return err
+	}
 	if q.Network, err = s.policy(); err != nil {
 		return err
 	}
 	return create(ctx, g, func(d *connection) (v1.Session, error) { return d.CreateSession(ctx, q) }, func(x v1.Session) string { return x.ID })
+}
+
+func (s *sessionCreate) repository() (*v1.Git, error) {
+	if s.Git == "" {
+		if s.Ref+s.GitSecret+s.Push+s.Branch != "" || s.Depth != 0 || s.Submodules {
+			return nil, engi.Errorf(engi.Invalid, "there is no repository that --ref, --depth, --submodules, --git-secret, --push or --branch could be about").WithRemedy("name it with --git URL")
+		}
+		return nil, nil
+	}
+	g := &v1.Git{URL: s.Git, Ref: s.Ref, Depth: s.Depth, Submodules: s.Submodules, Secret: s.GitSecret}
+	if user, name, ok := strings.Cut(s.GitSecret, ":"); ok {
+		g.User, g.Secret = user, name
+	}
+	if s.Push != "" {
+		g.Push = &v1.GitPush{OnRelease: s.Push == "release", Branch: s.Branch}
+	} else if s.Branch != "" {
+		return nil, engi.Errorf(engi.Invalid, "--branch without --push").WithRemedy("add --push demand or --push release")
+	}
+	return g, nil
+}
+
+type sessionSave struct {
+	IDs []string `arg:"" name:"session" help:"Sessions of persistence workspace." placeholder:"SESSION"`
+}
+
+func (sessionSave) Help() string {
+	return `The same happens whenever a sandbox goes. Only what the store does not have is sent.
+
+Examples:
+  engi session save notebook`
+}
+
+// Run implements the command.
+func (s *sessionSave) Run(ctx context.Context, g *globals) error {
+	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.WorkspaceCopy, error) { return d.SaveSession(ctx, id) },
+		func(x v1.WorkspaceCopy) string {
+			return fmt.Sprintf("%d files, %s, %s of it new", x.Files, x.Bytes, x.Uploaded)
+		})
+}
+
+type sessionPush struct {
+	ID      string `arg:"" help:"Session." placeholder:"SESSION"`
+	Branch  string `help:"Branch to push to; else the session's." placeholder:"BRANCH"`
+	Author  string `help:"Author of the commit, like 'Ann <ann@example.com>'." placeholder:"AUTHOR"`
+	Message string `short:"m" help:"Message of the commit." placeholder:"TEXT"`
+}
+
+func (sessionPush) Help() string {
+	return `Prints the branch. If others have pushed to the one that was asked for, it is a new one.
+
+Examples:
+  engi session push fix
+  engi session push fix --branch fix-login -m 'Fix the login'`
+}
+
+// Run implements the command.
+func (s *sessionPush) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.PushSession(ctx, s.ID, v1.GitPush{Branch: s.Branch, Author: s.Author, Message: s.Message})
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			return g.printJSON(x)
+		}
+		switch {
+		case x.Conflict:
+			g.note("others have pushed to the branch, so the work is in a new one")
+		case x.Unchanged:
+			g.note("the branch has everything already")
+		}
+		_, err = fmt.Fprintln(g.out, x.Branch, x.Commit)
+		return err
+	})
 }
 
 type sessionList struct {
@@ -192,6 +293,26 @@ func (g *globals) showCode(x v1.CodeResult) {
 	}
 }
 
+type sessionShell struct {
+	ID   string `arg:"" help:"Session." placeholder:"SESSION"`
+	User string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
+	Dir  string `short:"w" help:"Directory to start in." placeholder:"DIR"`
+	New  bool   `help:"Start another shell even if one was left running."`
+}
+
+func (sessionShell) Help() string {
+	return `Comes back to the shell that was left with Ctrl-], with what it printed meanwhile, else starts one.
+A session without a sandbox gets one; one that sleeps wakes.
+
+Examples:
+  engi session shell chat`
+}
+
+// Run implements the command.
+func (s *sessionShell) Run(ctx context.Context, g *globals) error {
+	return g.shell(ctx, s.ID, s.User, s.Dir, s.New)
+}
+
 type sessionRelease struct {
 	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
 }
@@ -203,8 +324,95 @@ func (sessionRelease) Help() string {
 
 // Run implements the command.
 func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
-	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) },
-		func(x v1.Session) string { return x.ID + " " + x.State })
+	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) })
+}
+
+type sessionAttach struct {
+	ID     string `arg:"" help:"Session." placeholder:"SESSION"`
+	Client string `help:"Who is there." default:"default" placeholder:"NAME"`
+}
+
+func (sessionAttach) Help() string {
+	return `That keeps nothing awake. For a shell, use 'engi session shell'.
+
+Examples:
+  engi session attach chat --client laptop`
+}
+
+// Run implements the command.
+func (s *sessionAttach) Run(ctx context.Context, g *globals) error {
+	return changeSessions(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.AttachSession(ctx, id, s.Client) })
+}
+
+type sessionDetach struct {
+	ID     string `arg:"" help:"Session." placeholder:"SESSION"`
+	Client string `help:"Who leaves." default:"default" placeholder:"NAME"`
+}
+
+func (sessionDetach) Help() string {
+	return `When the last client leaves, the sandbox of persistence none is stopped, that of snapshot hibernates
+and files of workspace are saved.
+
+Examples:
+  engi session detach chat --client laptop`
+}
+
+// Run implements the command.
+func (s *sessionDetach) Run(ctx context.Context, g *globals) error {
+	return changeSessions(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.DetachSession(ctx, id, s.Client) })
+}
+
+type sessionSuspend struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (sessionSuspend) Help() string {
+	return `Any use resumes them.
+
+Examples:
+  engi session suspend chat`
+}
+
+// Run implements the command.
+func (s *sessionSuspend) Run(ctx context.Context, g *globals) error {
+	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.SuspendSession(ctx, id) })
+}
+
+type sessionHibernate struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (sessionHibernate) Help() string {
+	return `Any use resumes them.
+
+Examples:
+  engi session hibernate chat`
+}
+
+// Run implements the command.
+func (s *sessionHibernate) Run(ctx context.Context, g *globals) error {
+	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.HibernateSession(ctx, id) })
+}
+
+type sessionResume struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (sessionResume) Help() string {
+	return `Those without a sandbox get one.
+
+Examples:
+  engi session resume chat`
+}
+
+// Run implements the command.
+func (s *sessionResume) Run(ctx context.Context, g *globals) error {
+	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ResumeSession(ctx, id) })
+}
+
+// changeSessions prints the states that sessions have then.
+func changeSessions(ctx context.Context, g *globals, ids []string, do func(*connection, string) (v1.Session, error)) error {
+	return each(ctx, g, ids, do, func(x v1.Session) string { return x.ID + " " + x.State })
 }
 
 type sessionKill struct {
@@ -292,11 +500,20 @@ func (g *globals) showSession(x v1.Session) {
 	f.add("session", "%s", x.ID)
 	f.add("name", "%s", x.Name)
 	f.add("state", "%s, mode %s, persistence %s", x.State, x.Mode, x.Persistence)
+	for _, a := range x.Attached {
+		f.add("attached", "%s, %s", strings.TrimSpace(a.Via+" "+a.Client), ago(a.Since))
+	}
 	f.add("sandbox", "%s", orDash(x.SandboxID))
 	f.add("volume", "%s, %s", orDash(x.VolumeID), x.Capacity)
 	f.add("memory", "%s", x.Size.Memory)
 	if x.Network != nil {
 		f.add("network", "%s %s", x.Network.Mode, strings.Join(x.Network.Allow, " "))
+	}
+	if x.Git != nil {
+		f.add("repository", "%s %s", x.Git.URL, x.Git.Ref)
+	}
+	if x.SavedAt != nil {
+		f.add("saved", "%s", ago(*x.SavedAt))
 	}
 	f.add("used", "%s", ago(x.UsedAt))
 	if x.State != string(engi.SessionTerminated) {

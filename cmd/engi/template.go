@@ -27,8 +27,8 @@ type templateCommand struct {
 }
 
 type templateBuild struct {
-	Name   string `arg:"" help:"Built-in template (base, host), or a YAML file." placeholder:"NAME|FILE"`
-	As     string `help:"Name of the template; else the file's name." placeholder:"NAME"`
+	Name   string `arg:"" help:"Built-in template (base, host), a YAML file, or a devcontainer.json." placeholder:"NAME|FILE"`
+	As     string `help:"Name of the template; else the file's name, or that of a devcontainer.json's folder." placeholder:"NAME"`
 	Detach bool   `short:"d" help:"Build in the background: print the ID of the operation and do not wait."`
 }
 
@@ -37,18 +37,24 @@ func (templateBuild) Help() string {
   engi template build base
   engi template build ./python-data.yaml
   engi template build ./python-data.yaml --as data
+  engi template build .devcontainer/devcontainer.json
   engi operation watch $(engi template build base --detach)`
 }
 
 // Run implements the command.
 func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	req := v1.TemplateRequest{Name: t.Name}
-	if ext := filepath.Ext(t.Name); ext == ".yaml" || ext == ".yml" {
+	if ext := filepath.Ext(t.Name); ext == ".yaml" || ext == ".yml" || ext == ".json" {
 		text, err := os.ReadFile(t.Name)
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "%v", err)
 		}
 		req.Name, req.Definition = strings.TrimSuffix(filepath.Base(t.Name), ext), string(text)
+		if strings.TrimPrefix(req.Name, ".") == "devcontainer" {
+			if req.Name, err = folderName(t.Name); err != nil {
+				return err
+			}
+		}
 	}
 	if t.As != "" {
 		req.Name = t.As
@@ -91,6 +97,19 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
+// folderName returns the name of the folder that a devcontainer.json is about.
+func folderName(file string) (string, error) {
+	at, err := filepath.Abs(file)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "%v", err)
+	}
+	dir := filepath.Dir(at)
+	if filepath.Base(dir) == ".devcontainer" {
+		dir = filepath.Dir(dir)
+	}
+	return strings.ToLower(strings.ReplaceAll(filepath.Base(dir), " ", "-")), nil
+}
+
 // A progress shows the progress of a build: bars on terminals, lines in logs.
 type progress struct {
 	g     *globals
@@ -110,6 +129,10 @@ func newProgress(g *globals) *progress {
 }
 
 func (p *progress) step(e v1.BuildUpdate) {
+	if e.Type == v1.EventWarning {
+		p.g.note("%s", e.Log)
+		return
+	}
 	if e.Log != "" {
 		p.lines = append(p.lines, e.Log)
 		p.lines = p.lines[max(0, len(p.lines)-20):]
@@ -257,7 +280,11 @@ func showTemplate(g *globals, t v1.Template) {
 		f.add("env", "%s=%s", k, t.Env[k])
 	}
 	if len(t.Ports) > 0 {
-		f.add("ports", "%v", t.Ports)
+		private := ""
+		if t.Private {
+			private = ", private"
+		}
+		f.add("ports", "%v%s", t.Ports, private)
 	}
 	f.print(g)
 }

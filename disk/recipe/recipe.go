@@ -1,4 +1,5 @@
-// Package recipe parses the YAML definitions of templates. It returns a validated
+// Package recipe parses the definitions of templates: YAML, or devcontainer.json
+// as containers.dev describes it. It returns a validated
 // Definition, or an error with the line and what may have been meant.
 // docs/templates.md describes the format.
 //
@@ -55,6 +56,12 @@ type Definition struct {
 	Start     string                   `json:",omitempty"`
 	Ready     string                   `json:",omitempty"`
 	Kernels   []string                 `json:",omitzero"` // nil means those of the base
+	Private   bool                     `json:",omitempty"`
+
+	// RemoteEnv is what a devcontainer.json adds to the environment of the base and
+	// Env, see ExpandRemote. Nil removes a variable.
+	RemoteEnv map[string]*string `json:",omitempty"`
+	Warnings  []string           `json:"-"` // about what has no effect
 }
 
 // A Step is a build step that is cached by its content.
@@ -79,6 +86,7 @@ type Command struct {
 	Run  string
 	User string `json:",omitempty"` // empty means root
 	Dir  string `json:",omitempty"` // empty means /
+	Own  bool   `json:",omitempty"` // by the template's user in its directory instead
 }
 
 // A Toolchain is a release of Go with the sums of its module, by architecture.
@@ -103,6 +111,7 @@ type rawDefinition struct {
 	Shell       string            `yaml:"default_shell"`
 	Ports       []int             `yaml:"ports"`
 	ExposePorts []int             `yaml:"expose_ports"`
+	Private     bool              `yaml:"private_ports"`
 	Resources   rawResources      `yaml:"resources"`
 	Languages   rawLanguages      `yaml:"languages"`
 	Warm        *[]string         `yaml:"warm"`
@@ -211,8 +220,15 @@ func (l *rawLanguages) UnmarshalYAML(decode func(any) error) error {
 	return decode((*map[string]string)(l))
 }
 
-// Parse returns the definition of a template in a YAML text.
+// Parse returns the definition of a template in a YAML text, or in a
+// devcontainer.json.
 func Parse(name string, text []byte) (Definition, error) {
+	if len(text) > maxDefinition {
+		return Definition{}, invalid("the definition has %d bytes; %d are allowed", len(text), maxDefinition)
+	}
+	if plain := plainJSON(text); isDevcontainer(plain) {
+		return parseDevcontainer(name, plain)
+	}
 	doc, err := parseDocument(text)
 	if err != nil {
 		return Definition{}, err
@@ -239,9 +255,6 @@ func Parse(name string, text []byte) (Definition, error) {
 }
 
 func parseDocument(text []byte) (doc rawDefinition, err error) {
-	if len(text) > maxDefinition {
-		return doc, invalid("the definition has %d bytes; %d are allowed", len(text), maxDefinition)
-	}
 	// Aliases could expand a short text to a very long one, and are not needed.
 	for _, t := range lexer.Tokenize(string(text)) {
 		if t.Type == token.AliasType {
@@ -365,7 +378,7 @@ func (r rawDefinition) check() (d Definition, err error) {
 	}
 	d = Definition{
 		Base: r.Base, Mirror: r.Mirror, Version: string(r.Version), User: r.User, Docs: r.Docs,
-		Packages: r.Packages, Env: r.Env, Ports: r.Ports,
+		Packages: r.Packages, Env: r.Env, Ports: r.Ports, Private: r.Private,
 	}
 	if d.Size, err = r.Resources.size(); err != nil {
 		return d, err
@@ -390,7 +403,7 @@ func (r rawDefinition) check() (d Definition, err error) {
 		if c.Dir != "" && !path.IsAbs(c.Dir) {
 			return d, invalid("command %d: 'dir' must be absolute", i+1)
 		}
-		d.Commands = append(d.Commands, Command(c))
+		d.Commands = append(d.Commands, Command{Run: c.Run, User: c.User, Dir: c.Dir})
 	}
 	for k, v := range r.Env {
 		if !ValidVariable(k, v) {

@@ -32,8 +32,13 @@ type Store interface {
 	// Find returns a snapshot by ID or name; NotFound. A name that several
 	// owners use is Conflict for the empty owner, unless it owns one.
 	Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error)
-	// List returns snapshots of a sandbox, or of all if it is empty, newest first.
-	List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, now time.Time) ([]engi.Snapshot, error)
+	// List returns snapshots, newest first. It reports Invalid for a page after one
+	// that is not selected.
+	List(ctx context.Context, q Filter) ([]engi.Snapshot, error)
+	// Usage returns how many snapshots an owner has, expired ones included, and the
+	// bytes of their files and those of removed ones. What that costs does not depend
+	// on their number.
+	Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
 	// Touch sets when a snapshot was last used. It is no error if it does not
 	// exist.
 	Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error
@@ -41,11 +46,18 @@ type Store interface {
 	Remove(ctx context.Context, id engi.SnapshotID) error
 	// Expire removes all that expired before now.
 	Expire(ctx context.Context, now time.Time) error
-	// Removed returns removed snapshots, oldest first.
-	Removed(ctx context.Context) ([]engi.Snapshot, error)
 	// Forget deletes the record of a removed snapshot. It is no error if there is
 	// none.
 	Forget(ctx context.Context, id engi.SnapshotID) error
+}
+
+// A Filter selects snapshots. The zero value selects all that are not removed.
+type Filter struct {
+	Owner   engi.Owner
+	Sandbox engi.SandboxID // those of this one
+	Now     time.Time      // none that expired before
+	Removed bool           // removed ones instead
+	Page    engi.Page
 }
 
 // Options say where snapshots are stored. Hold and Log may be nil.
@@ -96,12 +108,11 @@ func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 // sweep removes directories without a record, and records without a directory,
 // which a power failure may leave.
 func (r *Registry) sweep(ctx context.Context) error {
-	// The zero time includes expired ones.
-	kept, err := r.o.Store.List(ctx, "", "", time.Time{})
+	kept, err := r.o.Store.List(ctx, Filter{})
 	if err != nil {
 		return err
 	}
-	removed, err := r.o.Store.Removed(ctx)
+	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return err
 	}
@@ -249,7 +260,7 @@ func (r *Registry) find(ctx context.Context, owner engi.Owner, idOrName string) 
 	if err == nil || engi.KindOf(err) != engi.NotFound || owner != "" {
 		return s, err
 	}
-	removed, e := r.o.Store.Removed(ctx)
+	removed, e := r.o.Store.List(ctx, Filter{Removed: true})
 	if e != nil {
 		return s, e
 	}
@@ -298,9 +309,9 @@ func (r *Registry) Get(ctx context.Context, owner engi.Owner, idOrName string) (
 }
 
 // List implements [engi.Snapshots].
-func (r *Registry) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID) (_ []engi.Snapshot, err error) {
+func (r *Registry) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Page) (_ []engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "list snapshots")
-	return r.o.Store.List(ctx, owner, sandbox, r.now())
+	return r.o.Store.List(ctx, Filter{Owner: owner, Sandbox: sandbox, Now: r.now(), Page: p})
 }
 
 // Remove implements [engi.Snapshots].
@@ -321,33 +332,17 @@ func (r *Registry) Remove(ctx context.Context, owner engi.Owner, idOrName string
 // including removed ones whose files still exist.
 func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
 	defer engi.Annotate(&err, "measure snapshots")
-	kept, err := r.o.Store.List(ctx, owner, "", time.Time{})
-	if err != nil {
-		return 0, 0, err
-	}
-	removed, err := r.o.Store.Removed(ctx)
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, s := range kept {
-		bytes += s.Bytes
-	}
-	for _, s := range removed {
-		if owner == "" || s.Owner == owner {
-			bytes += s.Bytes
-		}
-	}
-	return len(kept), bytes, nil
+	return r.o.Store.Usage(ctx, owner)
 }
 
 // Digests returns the digests of templates that snapshots need.
 func (r *Registry) Digests(ctx context.Context) (_ []string, err error) {
 	defer engi.Annotate(&err, "list the templates of snapshots")
-	kept, err := r.o.Store.List(ctx, "", "", time.Time{})
+	kept, err := r.o.Store.List(ctx, Filter{})
 	if err != nil {
 		return nil, err
 	}
-	removed, err := r.o.Store.Removed(ctx)
+	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return nil, err
 	}
@@ -385,7 +380,7 @@ func (r *Registry) cleanUp(ctx context.Context) error {
 	if err := r.o.Store.Expire(ctx, r.now()); err != nil {
 		return err
 	}
-	removed, err := r.o.Store.Removed(ctx)
+	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return err
 	}

@@ -124,7 +124,7 @@ func TestCreateRecordsWhatWasFilled(t *testing.T) {
 		_, _, _, err = r.Use(t.Context(), "bob", by)
 		wantKind(t, err, engi.NotFound)
 	}
-	if list, err := r.List(t.Context(), "bob", ""); err != nil || len(list) != 0 {
+	if list, err := r.List(t.Context(), "bob", "", engi.Page{}); err != nil || len(list) != 0 {
 		t.Errorf("bob sees %v, %v", list, err)
 	}
 	digests, err := r.Digests(t.Context())
@@ -139,11 +139,11 @@ func TestListIsNewestFirstAndOfOneSandbox(t *testing.T) {
 	a := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: box})
 	b := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: engi.NewSandboxID()})
 	c := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: box})
-	all, err := r.List(t.Context(), "ann", "")
+	all, err := r.List(t.Context(), "ann", "", engi.Page{})
 	if err != nil || len(all) != 3 || all[0].ID != c.ID || all[1].ID != b.ID {
 		t.Errorf("all: %v, %v", all, err)
 	}
-	one, err := r.List(t.Context(), "", box)
+	one, err := r.List(t.Context(), "", box, engi.Page{})
 	if err != nil || len(one) != 2 || one[0].ID != c.ID || one[1].ID != a.ID {
 		t.Errorf("of one sandbox: %v, %v", one, err)
 	}
@@ -369,7 +369,7 @@ func TestKilledAnywhere(t *testing.T) {
 					}
 				}
 				eventually(t, "nothing is left", func() bool {
-					removed, err := real.Removed(t.Context())
+					removed, err := real.List(t.Context(), snapshot.Filter{Removed: true})
 					return err == nil && len(removed) == 0 && len(entries(t, dir)) == 0
 				})
 				create(t, r, engi.Snapshot{Name: "x"})
@@ -426,7 +426,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	left, err := r.List(t.Context(), "", "")
+	left, err := r.List(t.Context(), "", "", engi.Page{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,16 @@
 package volume
 
+import "context"
+
 // SetListed bounds listings to n entries. Call it before the manager is used.
 func (m *Manager) SetListed(n int) { m.maxListed = n }
+
+// Growth returns what all volumes may still grow to as a new one is told, and as each
+// of them says.
+func (m *Manager) Growth(ctx context.Context) (told, is int64, err error) {
+	all, err := m.o.Store.List(ctx, Filter{})
+	for _, r := range all {
+		is += max(0, r.Capacity-m.allocated(r))
+	}
+	return m.growth(), is, err
+}

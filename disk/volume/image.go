@@ -162,6 +162,7 @@ func (m *Manager) makeDirs(at string) error {
 
 // mount mounts a volume unless it is mounted. The caller holds the lock of its state.
 func (m *Manager) mount(ctx context.Context, s *state, r Record) error {
+	m.setActive(r)
 	at := m.mountPoint(r.ID)
 	if r.Image && !mounted(at) {
 		if !privileged {
@@ -317,6 +318,21 @@ func freeBlocks(image string) error {
 func mounted(at string) bool {
 	var here, above unix.Stat_t
 	return unix.Lstat(at, &here) == nil && unix.Lstat(filepath.Dir(at), &above) == nil && here.Dev != above.Dev
+}
+
+// Unmount unmounts the volumes in the directory of a manager that is no more, and
+// whose sandboxes have ended: volumes stay mounted for a while after their use.
+func Unmount(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fault("read", dir, err)
+	}
+	for _, e := range entries {
+		if err := unmount(filepath.Join(dir, e.Name(), "at")); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // unmount unmounts what is mounted on a directory, if anything.

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,8 +42,12 @@ type Store interface {
 	// Find returns a volume by ID or name; NotFound. A name that several
 	// owners use is Conflict for the empty owner, unless it owns one.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
-	// List returns volumes by name, then owner.
-	List(ctx context.Context, owner engi.Owner) ([]Record, error)
+	// List returns volumes by name, then owner. It reports Invalid for a page after
+	// one that is not selected.
+	List(ctx context.Context, q Filter) ([]Record, error)
+	// Usage returns how many volumes an owner has, and the sum of their capacities.
+	// What that costs does not depend on their number.
+	Usage(ctx context.Context, owner engi.Owner) (count int, capacity int64, err error)
 	// Pass changes the holder of a volume from from to to; empty means none. It
 	// reports NotFound, and Conflict, naming the holder, if neither has it.
 	Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error
@@ -52,11 +58,19 @@ type Store interface {
 	// Conflict, naming the holder, if a sandbox has it, NotFound, and, unless
 	// before is zero, Conflict if it was used then or later.
 	Remove(ctx context.Context, id engi.VolumeID, before time.Time) error
-	// Removed returns removed volumes, oldest first.
-	Removed(ctx context.Context) ([]engi.VolumeID, error)
 	// Forget deletes the record of a removed volume. It is no error if there is
 	// none.
 	Forget(ctx context.Context, id engi.VolumeID) error
+}
+
+// A Filter selects volumes. The zero value selects all that are not removed.
+type Filter struct {
+	Owner   engi.Owner
+	Holder  engi.SandboxID // those that this one has
+	Held    bool           // those that sandboxes have
+	Expired time.Time      // those that no sandbox has and whose time to live was over then
+	Removed bool           // removed ones instead
+	Page    engi.Page
 }
 
 // Options say where volumes are stored. Only Dir and Store are required.
@@ -105,6 +119,11 @@ type Manager struct {
 
 	mu     sync.Mutex
 	states map[engi.VolumeID]*state // guarded by mu
+
+	// What volumes may still grow to is measured once, and again while they change.
+	grows    map[engi.VolumeID]int64  // bytes; guarded by mu
+	promised int64                    // sum of grows; guarded by mu
+	active   map[engi.VolumeID]Record // were mounted, and may still be; guarded by mu
 }
 
 var _ engi.Volumes = (*Manager)(nil)
@@ -139,7 +158,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if err != nil {
 		return nil, fault("resolve", o.Dir, err)
 	}
-	m := &Manager{o: o, now: time.Now, maxListed: maxListed, states: map[engi.VolumeID]*state{}}
+	m := &Manager{o: o, now: time.Now, maxListed: maxListed, states: map[engi.VolumeID]*state{}, grows: map[engi.VolumeID]int64{}, active: map[engi.VolumeID]Record{}}
 	if o.Plain {
 		m.notEnforced = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs can exceed, because the configuration says so").
 			WithRemedy("remove volumes.plain from the configuration")
@@ -153,13 +172,14 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 }
 
 func (m *Manager) sweep(ctx context.Context) error {
-	all, err := m.o.Store.List(ctx, "")
+	all, err := m.o.Store.List(ctx, Filter{})
 	if err != nil {
 		return err
 	}
 	known := map[string]Record{}
 	for _, r := range all {
 		known[string(r.ID)] = r
+		m.promise(r)
 	}
 	entries, err := os.ReadDir(m.o.Dir)
 	if err != nil {
@@ -174,19 +194,22 @@ func (m *Manager) sweep(ctx context.Context) error {
 			if err := removeDir(at); err != nil {
 				return err
 			}
-		case r.Holder == "":
+		case r.Holder != "":
+			m.setActive(r)
+		default:
 			if err := unmount(filepath.Join(at, "at")); err != nil {
 				m.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
+				m.setActive(r) // it is tried again
 			}
 		}
 	}
 	// Their directories were removed above.
-	removed, err := m.o.Store.Removed(ctx)
+	removed, err := m.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return err
 	}
-	for _, id := range removed {
-		if err := m.o.Store.Forget(ctx, id); err != nil {
+	for _, r := range removed {
+		if err := m.o.Store.Forget(ctx, r.ID); err != nil {
 			return err
 		}
 	}
@@ -276,10 +299,12 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		if e := removeDir(m.dir(r.ID)); e != nil {
 			m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
 		}
+		m.forget(r.ID)
 	}()
 	if err := m.create(ctx, r); err != nil {
 		return engi.Volume{}, err
 	}
+	m.promise(r)
 	if err := store(func() error { return m.o.Store.Put(ctx, r) }); err != nil {
 		// It may have been stored in spite of the error. Then its files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -296,22 +321,63 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	return r.public(), nil
 }
 
+// promise counts what a new volume may grow to.
+func (m *Manager) promise(r Record) {
+	m.mu.Lock()
+	m.grows[r.ID] = 0
+	m.mu.Unlock()
+	m.measure(r)
+}
+
+// measure sets what a volume may still grow to, unless it was forgotten: it would be
+// counted for ever.
+func (m *Manager) measure(r Record) {
+	grows := max(0, r.Capacity-m.allocated(r))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before, known := m.grows[r.ID]
+	if !known {
+		return
+	}
+	m.promised += grows - before
+	m.grows[r.ID] = grows
+}
+
+// growth is what all volumes together may still grow to.
+func (m *Manager) growth() int64 {
+	for _, r := range m.allActive() {
+		if r.Image { // recordUse measures directories
+			m.measure(r)
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.promised
+}
+
+// setActive has a volume measured at each look at the disk, and unmounted by cleanUp
+// once nobody uses it.
+func (m *Manager) setActive(r Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active[r.ID] = r
+}
+
+// allActive returns the volumes that may be mounted, as they were when they became so.
+func (m *Manager) allActive() []Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.active))
+}
+
 // checkSpace reports Exhausted if spec exceeds its owner's number of volumes, or the space that
 // is left on the disk when every volume is full.
 func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
-	all, err := m.o.Store.List(ctx, "")
-	if err != nil {
-		return err
-	}
-	var count int
-	var promised int64
-	for _, r := range all {
-		if r.Owner == spec.Owner {
-			count++
-		}
-		promised += max(0, r.Capacity-m.allocated(r))
-	}
 	if m.o.Quota != nil {
+		count, _, err := m.o.Store.Usage(ctx, spec.Owner)
+		if err != nil {
+			return err
+		}
 		if q := m.o.Quota(spec.Owner); q.Volumes > 0 && count >= q.Volumes {
 			if m.o.Refused != nil {
 				m.o.Refused(spec.Owner, "volumes")
@@ -319,6 +385,7 @@ func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
 		}
 	}
+	promised := m.growth()
 	free, err := freeBytes(m.o.Dir)
 	if err != nil {
 		return err
@@ -351,9 +418,9 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Volumes].
-func (m *Manager) List(ctx context.Context, owner engi.Owner) (_ []engi.Volume, err error) {
+func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Page) (_ []engi.Volume, err error) {
 	defer engi.Annotate(&err, "list volumes")
-	all, err := m.o.Store.List(ctx, owner)
+	all, err := m.o.Store.List(ctx, Filter{Owner: owner, Page: p})
 	if err != nil {
 		return nil, err
 	}
@@ -372,6 +439,12 @@ func (m *Manager) withUsage(r Record) Record {
 		}
 	}
 	return r
+}
+
+// Usage returns how many volumes an owner has, and the sum of their capacities.
+func (m *Manager) Usage(ctx context.Context, owner engi.Owner) (count int, capacity int64, err error) {
+	defer engi.Annotate(&err, "add up volumes")
+	return m.o.Store.Usage(ctx, owner)
 }
 
 // Remove implements [engi.Volumes].
@@ -411,10 +484,18 @@ func (m *Manager) deleteFiles(ctx context.Context, id engi.VolumeID) error {
 	if err := m.o.Store.Forget(ctx, id); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	delete(m.states, id)
-	m.mu.Unlock()
+	m.forget(id)
 	return nil
+}
+
+// forget drops what is known of a volume that is no more.
+func (m *Manager) forget(id engi.VolumeID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.promised -= m.grows[id]
+	delete(m.grows, id)
+	delete(m.active, id)
+	delete(m.states, id)
 }
 
 func unknown() *engi.Error {
@@ -458,14 +539,11 @@ func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, 
 // them. It is no error if it has none.
 func (m *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "unmount the volumes of %s", holder)
-	all, err := m.o.Store.List(ctx, "")
+	all, err := m.o.Store.List(ctx, Filter{Holder: holder})
 	if err != nil {
 		return err
 	}
 	for _, r := range all {
-		if r.Holder != holder {
-			continue
-		}
 		if err := m.release(ctx, r); err != nil {
 			return err
 		}
@@ -493,31 +571,39 @@ func (m *Manager) recordUse(ctx context.Context, s *state, r Record) {
 	} else if n, err := treeBytes(m.dataDir(r.ID)); err == nil {
 		used, s.used = n, n
 	}
+	r.Used = used
+	m.measure(r)
 	if err := m.o.Store.Touch(ctx, r.ID, used, m.now().UTC()); err != nil {
 		m.o.Log.ErrorContext(ctx, "record the use of a volume", "volume", r.ID, "err", err)
 	}
 }
 
-// unmountIdle unmounts a volume that is not in use. The caller holds the lock of its
-// state, and no sandbox has the volume.
-func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) {
-	if !r.Image || s.users > 0 || s.removed {
-		return
+// unmountIdle unmounts a volume that is not in use, and reports whether it is not
+// mounted any more. The caller holds the lock of its state, and no sandbox has the
+// volume.
+func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) bool {
+	if s.users > 0 || s.removed {
+		return false
 	}
-	if err := unmount(m.mountPoint(r.ID)); err != nil {
+	if !r.Image {
+		return true
+	}
+	err := unmount(m.mountPoint(r.ID))
+	if err != nil {
 		// It is still busy; cleanUp tries again.
 		m.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
 	}
+	return err == nil
 }
 
 // Holders returns the sandboxes that have volumes.
 func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 	defer engi.Annotate(&err, "list holders of volumes")
-	all, err := m.o.Store.List(ctx, "")
+	all, err := m.o.Store.List(ctx, Filter{Held: true})
 	if err != nil {
 		return nil, err
 	}
-	seen := map[engi.SandboxID]bool{"": true}
+	seen := map[engi.SandboxID]bool{}
 	var holders []engi.SandboxID
 	for _, r := range all {
 		if !seen[r.Holder] {
@@ -547,28 +633,31 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 }
 
 func (m *Manager) cleanUp(ctx context.Context) error {
-	all, err := m.o.Store.List(ctx, "")
-	if err != nil {
-		return err
-	}
-	for _, r := range all {
+	for _, r := range m.allActive() {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if r.Holder != "" {
-			continue
-		}
-		expired := r.TTL > 0 && r.Accessed.Add(r.TTL).Before(m.now())
 		s := m.lock(r.ID)
-		idle := s.users == 0
-		if idle && !expired {
-			// It may have a holder meanwhile.
-			if now, err := m.o.Store.Find(ctx, "", string(r.ID)); err == nil && now.Holder == "" {
-				m.unmountIdle(ctx, s, now)
-			}
+		if now, err := m.o.Store.Find(ctx, "", string(r.ID)); err == nil && now.Holder == "" && s.users == 0 && m.unmountIdle(ctx, s, now) {
+			m.measure(now)
+			m.mu.Lock()
+			delete(m.active, r.ID)
+			m.mu.Unlock()
 		}
 		s.mu.Unlock()
-		if !idle || !expired {
+	}
+	expired, err := m.o.Store.List(ctx, Filter{Expired: m.now()})
+	if err != nil {
+		return err
+	}
+	for _, r := range expired {
+		if ctx.Err() != nil {
+			return nil
+		}
+		s := m.lock(r.ID)
+		idle := s.users == 0
+		s.mu.Unlock()
+		if !idle {
 			continue
 		}
 		err := m.remove(ctx, r.ID, m.now().Add(-r.TTL))
@@ -578,14 +667,14 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 			return err
 		}
 	}
-	removed, err := m.o.Store.Removed(ctx)
+	removed, err := m.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return err
 	}
-	for _, id := range removed {
-		s := m.lock(id)
+	for _, r := range removed {
+		s := m.lock(r.ID)
 		s.removed = true
-		err := m.deleteFiles(ctx, id)
+		err := m.deleteFiles(ctx, r.ID)
 		s.mu.Unlock()
 		if err != nil {
 			return err

@@ -257,7 +257,7 @@ func TestOwnersSeeTheirOwn(t *testing.T) {
 	wantKind(t, h.Remove(t.Context(), "bob", string(v.ID)), engi.NotFound)
 	_, err = h.Get(t.Context(), "", "x")
 	wantKind(t, err, engi.Conflict)
-	list, err := h.List(t.Context(), "ann")
+	list, err := h.List(t.Context(), "ann", engi.Page{})
 	if err != nil || len(list) != 2 || list[0].Name != "a" || list[1].ID != v.ID {
 		t.Errorf("%v, %v", list, err)
 	}
@@ -309,6 +309,53 @@ func TestQuotas(t *testing.T) {
 	others = 0
 	h.create(engi.VolumeSpec{Owner: "bob", Name: "b", Capacity: 30 << 20})
 	h.create(engi.VolumeSpec{Owner: "eve", Name: "a"})
+}
+
+// TestGrowthIsKeptInMind compares what volumes may still grow to, which is kept from one
+// creation to the next, with what they say, while they are used.
+func TestGrowthIsKeptInMind(t *testing.T) {
+	kinds(t, func(t *testing.T, h *fixture) {
+		after := func(what string) int64 {
+			t.Helper()
+			told, is, err := h.Growth(t.Context())
+			if told != is || err != nil {
+				t.Errorf("after %s: %d, but it is %d; %v", what, told, is, err)
+			}
+			return told
+		}
+		h.create(engi.VolumeSpec{Name: "a"})
+		h.create(engi.VolumeSpec{Name: "b", Capacity: 64 << 20})
+		empty := after("two were created")
+		holder := engi.NewSandboxID()
+		source := h.mount("a", holder)
+		if err := os.WriteFile(filepath.Join(source, "f"), bytes.Repeat([]byte("x"), 8<<20), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		unix.Sync()
+		after("one was written to")
+		if err := h.Unmount(t.Context(), holder); err != nil {
+			t.Fatal(err)
+		}
+		if full := after("it was released"); full > empty-8<<20 {
+			t.Errorf("%d of %d are still promised after 8 MiB were written", full, empty)
+		}
+		f := h.files("b")
+		write(t, f, "/g", "some text")
+		f.Close()
+		after("another was written to")
+		h.again()
+		after("a restart")
+		if err := h.Remove(t.Context(), "", "a"); err != nil {
+			t.Fatal(err)
+		}
+		after("a removal")
+		if err := h.Remove(t.Context(), "", "b"); err != nil {
+			t.Fatal(err)
+		}
+		if left := after("all were removed"); left != 0 {
+			t.Errorf("%d bytes are promised to no volume", left)
+		}
+	})
 }
 
 func TestCapacityIsEnforced(t *testing.T) {
@@ -620,7 +667,7 @@ func TestKilledAnywhere(t *testing.T) {
 					t.Error(err)
 				}
 				left, err := os.ReadDir(h.dir)
-				removed, e := h.store.Removed(t.Context())
+				removed, e := h.store.List(t.Context(), volume.Filter{Removed: true})
 				if err != nil || e != nil || len(left) > 0 || len(removed) > 0 {
 					t.Errorf("call %d, after %v: left %v and records %v; %v, %v", at, after, left, removed, err, e)
 				}
@@ -678,4 +725,80 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
+// TestRemovalsForgetPromises removes volumes while others are created, which measures
+// all: nothing stays promised to a volume that is no more.
+func TestRemovalsForgetPromises(t *testing.T) {
+	kinds(t, func(t *testing.T, h *fixture) {
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				name, holder := fmt.Sprint("v", i), engi.NewSandboxID()
+				for range 5 {
+					if _, err := h.Create(t.Context(), engi.VolumeSpec{Name: name, Capacity: 16 << 20}); err != nil {
+						t.Error(err)
+						return
+					}
+					if _, _, err := h.Mount(t.Context(), "", name, holder); err != nil {
+						t.Error(err)
+					}
+					// A sandbox's end and its removal may both release what it had.
+					ended := make(chan error)
+					go func() { ended <- h.Unmount(t.Context(), holder) }()
+					if err := h.Unmount(t.Context(), holder); err != nil {
+						t.Error(err)
+					}
+					if err := h.Remove(t.Context(), "", name); err != nil {
+						t.Error(err)
+					}
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if left, _, err := h.Growth(t.Context()); left != 0 || err != nil {
+			t.Errorf("%d bytes are promised to no volume; %v", left, err)
+		}
+	})
+}
+
 func perm(m fs.FileMode) *fs.FileMode { return &m }
+
+// TestUnmount removes the directory of a manager that is no more.
+func TestUnmount(t *testing.T) {
+	kinds(t, func(t *testing.T, h *fixture) {
+		h.create(engi.VolumeSpec{Name: "x"})
+		for i := range 3 {
+			f, err := h.Files(t.Context(), "", "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				write(t, f, "/f", "kept")
+			} else if got := read(t, f, "/f"); got != "kept" {
+				t.Errorf("%q", got)
+			}
+			f.Close()
+			if err := volume.Unmount(h.dir); err != nil {
+				t.Fatal(err)
+			}
+			h.again()
+		}
+	})
+	h := open(t, volume.Options{})
+	v := h.create(engi.VolumeSpec{Name: "y"})
+	h.mount("y", "sbx_1")
+	if err := volume.Unmount(h.dir); err != nil {
+		t.Fatal(err)
+	}
+	if h.mounted(v) {
+		t.Error("it is still mounted")
+	}
+	if err := os.RemoveAll(h.dir); err != nil {
+		t.Error(err)
+	}
+	if err := volume.Unmount(h.dir); err != nil {
+		t.Error(err)
+	}
+}

@@ -107,6 +107,7 @@ func Owned(owner engi.Owner, state engi.State) fleet.SandboxRecord {
 		Group: "g", Name: "n", Limits: engi.NetworkLimits{Up: 1, Down: 2, Connections: 3, NewConnections: 4, Lookups: 5, Total: 6}}
 	s.Ports = engi.PortPolicy{Private: true, Host: "h"}
 	s.Disk = true
+	s.CPUQuota, s.Throttled = engi.CPUQuota{VCPUs: 0.5, Window: time.Minute, Credit: time.Second}, true
 	s.Notes = map[string]string{"n": "1"}
 	return s
 }
@@ -381,10 +382,13 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		equal(t, one, a)
 		_, err = s.RepeatedSandbox(ctx, "alice", "z")
 		kind(t, err, engi.NotFound)
-		list, err = s.EndedSandboxes(ctx, "alice", 10)
+		list, err = s.EndedSandboxes(ctx, "alice", fleet.SandboxRecord{}, 10)
 		ok(t, err)
 		equal(t, list, []fleet.SandboxRecord{gone})
-		list, err = s.EndedSandboxes(ctx, "bob", 10)
+		list, err = s.EndedSandboxes(ctx, "alice", gone, 10)
+		ok(t, err)
+		equal(t, len(list), 0)
+		list, err = s.EndedSandboxes(ctx, "bob", fleet.SandboxRecord{}, 10)
 		ok(t, err)
 		equal(t, len(list), 0)
 		for since, want := range map[time.Time]int{a.Created: 3, a.Created.Add(time.Hour): 0} {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"time"
 )
@@ -12,6 +13,7 @@ func (s *Scheduler[I]) Plan(now time.Time) Plan[I] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := plan[I]{Scheduler: s, now: now, quiet: now.Sub(s.lastActive) >= s.opt.Quiet}
+	w.grow()
 	w.trim()
 	w.serve()
 	w.teardown()
@@ -48,7 +50,25 @@ func (p *pool[I]) current() (n int) {
 }
 
 // size counts p's instances, except those being torn down.
-func (p *pool[I]) size() int { return len(p.ready) + p.booting + p.used }
+func (p *pool[I]) size() int { return len(p.ready) + len(p.boots) + p.used }
+
+// grow sets how many instances pools need for those who come. While one boots, as
+// many are taken as come in that time, and twice the root of that more are seldom
+// exceeded if they come independently of each other (A. K. Erlang, "On the rational
+// determination of the number of circuits", 1924).
+func (w *plan[I]) grow() {
+	for _, p := range w.pools {
+		p.goal = 0
+		// A boot for somebody who comes no more would be for nothing.
+		if p.config.Target == 0 || w.now.Sub(p.lastClaim) > p.bootTime+w.opt.Quiet {
+			continue
+		}
+		taken := p.arrivals.perSecond(w.now) * p.bootTime.Seconds()
+		if goal := int(math.Ceil(taken + 2*math.Sqrt(taken))); goal > p.config.Target {
+			p.goal = min(goal, w.opt.Grow)
+		}
+	}
+}
 
 // trim retires ready instances nobody needs: those of an old template once
 // there are enough of the new one, those beyond the target, and those of pools
@@ -64,10 +84,16 @@ func (w *plan[I]) trim() {
 			}
 		}
 		current := p.current()
+		if current <= target {
+			p.surplus = time.Time{}
+		}
 		olds := len(p.ready) - current
 		for i := len(p.ready) - 1; i >= 0; i-- {
 			old := p.ready[i].digest != p.digest
 			switch {
+			// Fewer may come for a moment only.
+			case !old && current > target && target > 0 && w.keepsSurplus(p):
+				continue
 			// Old ones beyond the target take up room that new ones need.
 			case old && (p.digest == "" || current >= target || p.pastDigests[p.ready[i].digest] && olds > target):
 				olds--
@@ -82,11 +108,31 @@ func (w *plan[I]) trim() {
 	}
 }
 
-// serve orders boots for queued tickets, oldest first.
+// keepsSurplus reports whether p keeps what it has beyond its target for now.
+func (w *plan[I]) keepsSurplus(p *pool[I]) bool {
+	if p.surplus.IsZero() {
+		p.surplus = w.now
+	}
+	if w.now.Sub(p.surplus) >= surplusTime || len(p.ready) > w.opt.Grow {
+		return false
+	}
+	w.again(p.surplus.Add(surplusTime))
+	return true
+}
+
+// serve orders boots for queued tickets, oldest first. Boots that are under way for
+// nobody are for them first.
 func (w *plan[I]) serve() {
 	var want []*pool[I]
 	for _, p := range w.pools {
-		if len(p.queue) > p.booting {
+		for i := 0; i < min(len(p.boots), len(p.queue)); i++ {
+			if b := p.boots[i]; !b.Wanted {
+				b.Wanted = true
+				w.wanted++
+				w.Wanted = append(w.Wanted, b.ID)
+			}
+		}
+		if len(p.queue) > len(p.boots) {
 			want = append(want, p)
 		}
 	}
@@ -95,7 +141,7 @@ func (w *plan[I]) serve() {
 	for progress := true; progress; {
 		progress = false
 		for _, p := range want {
-			if len(p.queue) > p.booting && w.boot(p, true) {
+			if len(p.queue) > len(p.boots) && w.boot(p, true) {
 				progress = true
 			}
 		}
@@ -106,7 +152,8 @@ func (w *plan[I]) serve() {
 // ticket and the node is full, it makes room.
 func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	switch {
-	case w.booting >= w.opt.Boots:
+	// Those that nobody waits for do not stand in the way of others.
+	case wanted && w.wanted >= w.opt.Boots, !wanted && w.booting >= w.opt.Boots:
 		return false
 	case w.now.Before(p.retryAt):
 		w.again(p.retryAt)
@@ -125,8 +172,16 @@ func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	}
 	w.alive++
 	w.booting++
-	p.booting++
-	w.Boots = append(w.Boots, Boot{p.key, w.now})
+	if wanted {
+		w.wanted++
+	}
+	w.lastBoot++
+	b := Boot{Key: p.key, Ordered: w.now, Wanted: wanted, ID: w.lastBoot}
+	if n := len(p.boots); wanted && n < len(p.queue) {
+		b.Owner = p.queue[n].owner
+	}
+	p.boots = append(p.boots, &b)
+	w.Boots = append(w.Boots, b)
 	return true
 }
 
@@ -184,7 +239,7 @@ func (w *plan[I]) fill() {
 		w.deferred = w.now
 	}
 	limit := w.opt.Boots
-	if !w.quiet {
+	if !w.quiet && (w.opt.Yields == nil || !w.opt.Yields()) {
 		if w.now.Sub(w.deferred) < w.opt.Patience {
 			w.again(earlier(w.lastActive.Add(w.opt.Quiet), w.deferred.Add(w.opt.Patience)))
 			return
@@ -218,12 +273,12 @@ func (w *plan[I]) missing(p *pool[I]) int {
 	// more than twice the target.
 	short := p.target() - p.current()
 	room := 2*p.target() - len(p.ready)
-	return min(short, room) + len(p.queue) - p.booting
+	return min(short, room) + len(p.queue) - len(p.boots)
 }
 
 // fill is how full p is: 1 is at its target.
 func (p *pool[I]) fill() float64 {
-	return float64(p.current()+p.booting) / float64(max(p.target(), 1))
+	return float64(p.current()+len(p.boots)) / float64(max(p.target(), 1))
 }
 
 // replaceOld retires one instance of an old template if the limits leave no
@@ -266,4 +321,30 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+// A rate is an estimate of how many come per second. It is a value.
+type rate struct {
+	estimate float64 // at the time of the last
+	last     time.Time
+}
+
+// rateSpan is how long ago one came that counts as little as 1/e.
+const rateSpan = 2 * time.Second
+
+func (r *rate) add(now time.Time) {
+	r.estimate = r.perSecond(now) + 1/rateSpan.Seconds()
+	r.last = now
+}
+
+func (r *rate) perSecond(now time.Time) float64 {
+	return r.estimate * math.Exp(-max(now.Sub(r.last), 0).Seconds()/rateSpan.Seconds())
+}
+
+// average moves a moving average, in which each counts one nth.
+func average(d *time.Duration, next time.Duration, n time.Duration) {
+	if *d == 0 {
+		*d = next
+	}
+	*d += (next - *d) / n
 }

@@ -50,9 +50,12 @@ type Options struct {
 	MaxQueue   int           // most tickets
 	Boots      int           // concurrent boots
 	Teardowns  int           // concurrent teardowns
+	Grow       int           // most ready instances of a pool whose arrivals need more than its target; 0 means the target
+	Yields     func() bool   // reports whether background boots leave the processors to others, so that they need not wait; nil means they do not
 	Quiet      time.Duration // how long background work pauses after a claim or a release
 	Patience   time.Duration // the longest that background work is put off
 	DemandIdle time.Duration // how long a pool on demand stays after its last claim
+	MaxWait    time.Duration // see Join; 0 means any
 }
 
 const (
@@ -62,6 +65,12 @@ const (
 	// giveUp is how many boots in a row must fail for waiting to be
 	// pointless: until one succeeds, tickets are refused.
 	giveUp = 2
+	// surplusTime is how long a pool keeps instances that fewer arrivals do
+	// not need any more.
+	surplusTime = 30 * time.Second
+	// lateTime is how long more must have come than can be served soon before some
+	// are refused.
+	lateTime = 150 * time.Millisecond
 )
 
 // A Scheduler schedules all pools of a node. It is safe for concurrent use.
@@ -73,7 +82,8 @@ type Scheduler[I comparable] struct {
 	mu         sync.Mutex
 	pools      map[Key]*pool[I]
 	alive      int // instances in any state, boots, teardowns and reserved places included
-	booting    int
+	booting    int // wanted ones included
+	wanted     int
 	waiting    int
 	shares     *engi.Shares // of the queue's places
 	tearing    int
@@ -82,6 +92,7 @@ type Scheduler[I comparable] struct {
 	deferred   time.Time     // since when background boots are put off; zero if none are
 	bootTime   time.Duration // moving average
 	seq        uint64        // of the last ticket
+	lastBoot   uint64        // its ID
 }
 
 type retired[I any] struct {
@@ -97,8 +108,15 @@ type pool[I any] struct {
 	pastDigests map[string]bool // of earlier builds of the template
 	unable      bool            // the template cannot run the pool's language, so the pool keeps nothing
 	ready       []item[I]
-	booting     int
+	boots       []*Boot // under way, oldest first
 	used        int
+	arrivals    rate                  // of calls of Take
+	bootTime    time.Duration         // moving average
+	goal        int                   // ready instances that arrivals need; 0 if the target will do
+	surplus     time.Time             // since when there are more than needed; zero if there are not
+	pace        time.Duration         // moving average of the time between two that waited and were served
+	served      time.Time             // the last that waited; zero if nobody has since
+	late        time.Time             // since when those served had waited too long; zero once nobody waits
 	queue       []*Ticket[I]          // in serving order
 	round       uint64                // of the ticket served last
 	rounds      map[engi.Owner]uint64 // of each owner's last ticket in the queue
@@ -117,11 +135,12 @@ type item[I any] struct {
 
 // A Ticket is a place in a pool's queue.
 type Ticket[I any] struct {
-	owner engi.Owner
-	round uint64
-	seq   uint64
-	got   chan Handover[I]
-	pool  *pool[I]
+	owner  engi.Owner
+	joined time.Time
+	round  uint64
+	seq    uint64
+	got    chan Handover[I]
+	pool   *pool[I]
 }
 
 // A Handover ends a wait: with an instance, or with the reason why there will
@@ -139,11 +158,15 @@ func (t *Ticket[I]) C() <-chan Handover[I] { return t.got }
 type Boot struct {
 	Key     Key
 	Ordered time.Time
+	Wanted  bool // somebody waits for it; a plan may say so later
+	ID      uint64
+	Owner   engi.Owner // who waits, if it was wanted when it was ordered
 }
 
 // A Plan is what to do now.
 type Plan[I any] struct {
 	Boots     []Boot
+	Wanted    []uint64 // IDs of earlier boots for which somebody waits now
 	Teardowns []I
 	Again     time.Duration // ask for a new plan after this long; 0 means only when Wake delivers
 }
@@ -226,6 +249,7 @@ func (s *Scheduler[I]) Take(key Key, now time.Time) (inst I, ok bool) {
 	}
 	s.lastActive, p.lastClaim = now, now
 	s.signal()
+	p.arrivals.add(now)
 	if len(p.ready) == 0 {
 		return inst, false
 	}
@@ -253,13 +277,33 @@ func (s *Scheduler[I]) Return(key Key, inst I, digest string) {
 
 // Join queues for an instance of key's pool, which it creates like Ensure. It
 // reports Exhausted when the queue is full or the owner has its share of it, and
-// Unavailable while the pool's boots fail.
-func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, now time.Time) (*Ticket[I], error) {
+// Unavailable while the pool's boots fail. Unless the caller is patient, it also
+// reports Exhausted if that takes longer than MaxWait, and more than can be served has
+// come for a while: many at once may all wait.
+func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, patient bool, now time.Time) (*Ticket[I], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.ensureLocked(key, cfg, digest, now)
 	if p.fails >= giveUp && now.Before(p.retryAt) {
 		return nil, p.refusal(now)
+	}
+	// Owners take turns: each ticket of an owner is served a round after the
+	// one before, so an owner with many tickets cannot starve the others.
+	t := &Ticket[I]{owner: owner, joined: now, round: max(p.round, p.rounds[owner]) + 1, seq: s.seq + 1, got: make(chan Handover[I], 1), pool: p}
+	at, _ := slices.BinarySearchFunc(p.queue, t, func(a, b *Ticket[I]) int {
+		return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.seq, b.seq))
+	})
+	// Where boots are slow, waiting for a few of them is not for want of patience.
+	wait, most := time.Duration(at+1)*p.pace, max(s.opt.MaxWait, 2*p.bootTime)
+	if s.opt.MaxWait > 0 && wait > most && at >= 2*s.opt.Boots && !patient {
+		if p.late.IsZero() {
+			p.late = now
+		}
+		if now.Sub(p.late) > lateTime {
+			return nil, engi.Errorf(engi.Exhausted, "more executions arrive than the node can run: a sandbox would take %v", wait.Round(time.Millisecond)).
+				WithRemedy("try again later, or name a claim_timeout to wait that long").
+				WithRetry(engi.Retry{AfterMillis: (wait - most).Milliseconds() + 1, Position: at + 1})
+		}
 	}
 	if !s.shares.Take(owner, 1) {
 		return nil, engi.Errorf(engi.Exhausted, "%d executions wait for a sandbox already, %d of them yours", s.waiting, s.shares.Of(owner)).
@@ -267,14 +311,7 @@ func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner
 			WithRetry(s.retryLocked(len(p.queue) + 1))
 	}
 	s.seq++
-	t := &Ticket[I]{owner: owner, seq: s.seq, got: make(chan Handover[I], 1), pool: p}
-	// Owners take turns: each ticket of an owner is served a round after the
-	// one before, so an owner with many tickets cannot starve the others.
-	t.round = max(p.round, p.rounds[owner]) + 1
 	p.rounds[owner] = t.round
-	at, _ := slices.BinarySearchFunc(p.queue, t, func(a, b *Ticket[I]) int {
-		return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.seq, b.seq))
-	})
 	p.queue = slices.Insert(p.queue, at, t)
 	s.waiting++
 	s.lastActive, p.lastClaim = now, now
@@ -297,7 +334,7 @@ func (s *Scheduler[I]) Leave(t *Ticket[I]) (h Handover[I], served bool) {
 		t.pool.queue = slices.Delete(t.pool.queue, i, i+1)
 		s.waiting--
 		s.shares.Give(t.owner, 1)
-		s.forgetRoundsLocked(t.pool)
+		s.restLocked(t.pool)
 		s.signal()
 		return h, false
 	}
@@ -335,16 +372,36 @@ func (s *Scheduler[I]) Position(t *Ticket[I]) int {
 func (s *Scheduler[I]) Booted(b Boot, inst I, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.booting--
+	p := s.endedLocked(b)
 	took := now.Sub(b.Ordered)
-	if s.bootTime == 0 {
-		s.bootTime = took
+	average(&s.bootTime, took, 4)
+	average(&p.bootTime, took, 4)
+	if p.pace == 0 {
+		p.pace = took / time.Duration(s.opt.Boots)
 	}
-	s.bootTime += (took - s.bootTime) / 4
-	p := s.pools[b.Key]
-	p.booting--
 	p.fails, p.failure = 0, nil
+	if len(p.queue) > 0 {
+		if !p.served.IsZero() {
+			average(&p.pace, now.Sub(p.served), 16)
+		}
+		p.served = now
+		if now.Sub(p.queue[0].joined) <= s.opt.MaxWait/2 {
+			p.late = time.Time{}
+		}
+	}
 	s.offerLocked(p, inst, digest, true)
+}
+
+// endedLocked forgets a boot that has ended, and returns its pool.
+func (s *Scheduler[I]) endedLocked(b Boot) *pool[I] {
+	p := s.pools[b.Key]
+	i := slices.IndexFunc(p.boots, func(x *Boot) bool { return x.ID == b.ID })
+	s.booting--
+	if p.boots[i].Wanted {
+		s.wanted--
+	}
+	p.boots = slices.Delete(p.boots, i, i+1)
+	return p
 }
 
 // Adopt adds a running instance, ready or used, to key's pool, which it
@@ -416,15 +473,15 @@ func (s *Scheduler[I]) serveLocked(p *pool[I], h Handover[I]) {
 	p.round = t.round
 	s.waiting--
 	s.shares.Give(t.owner, 1)
-	s.forgetRoundsLocked(p)
+	s.restLocked(p)
 	t.got <- h
 }
 
-// forgetRoundsLocked forgets whose turn it is once nobody waits.
-func (s *Scheduler[I]) forgetRoundsLocked(p *pool[I]) {
+// restLocked forgets whose turn it is, and how long they wait, once nobody does.
+func (s *Scheduler[I]) restLocked(p *pool[I]) {
 	if len(p.queue) == 0 {
 		clear(p.rounds)
-		p.round = 0
+		p.round, p.served, p.late = 0, time.Time{}, time.Time{}
 	}
 }
 
@@ -434,10 +491,8 @@ func (s *Scheduler[I]) forgetRoundsLocked(p *pool[I]) {
 func (s *Scheduler[I]) BootFailed(b Boot, err error, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.booting--
 	s.alive--
-	p := s.pools[b.Key]
-	p.booting--
+	p := s.endedLocked(b)
 	p.fails++
 	p.failure = err
 	p.retryAt = now.Add(min(backoffFirst<<min(p.fails-1, 10), backoffMost))
@@ -579,7 +634,7 @@ func (p *pool[I]) target() int {
 	if p.unable || p.config.Demand && p.digest == "" { // not configured, and its template is gone
 		return 0
 	}
-	return p.config.Target
+	return max(p.config.Target, p.goal)
 }
 
 // Drain refuses everybody who waits, stops filling pools, and retires all
@@ -616,7 +671,7 @@ func (s *Scheduler[I]) Status() []engi.PoolStatus {
 			Target:   p.target(),
 			Max:      p.config.Max,
 			Ready:    len(p.ready),
-			Booting:  p.booting,
+			Booting:  len(p.boots),
 			Used:     p.used,
 			Waiting:  len(p.queue),
 		})

@@ -201,11 +201,219 @@ func TestBackgroundWorkIsNotPutOffForEver(t *testing.T) {
 	}
 }
 
+// arrive lets instances be taken and used up at a rate, while boots take a while, and
+// returns how many arrivals found none.
+func (f *fixture) arrive(key Key, every, boot, during time.Duration) (missed int) {
+	type underWay struct {
+		Boot
+		ends time.Time
+	}
+	var boots []underWay
+	next := f.now
+	for end := f.now.Add(during); f.now.Before(end); f.now = f.now.Add(10 * time.Millisecond) {
+		if !f.now.Before(next) {
+			next = next.Add(every)
+			if m, ok := f.s.Take(key, f.now); ok {
+				f.s.Retire(key, m, f.now, true)
+			} else {
+				missed++
+			}
+		}
+		p := f.s.Plan(f.now)
+		for _, b := range p.Boots {
+			boots = append(boots, underWay{b, f.now.Add(boot)})
+		}
+		for _, m := range p.Teardowns {
+			f.s.TornDown(m)
+		}
+		boots = slices.DeleteFunc(boots, func(b underWay) bool {
+			if f.now.Before(b.ends) {
+				return false
+			}
+			f.next++
+			f.s.Booted(b.Boot, f.next, "d1", f.now)
+			return true
+		})
+	}
+	for _, b := range boots {
+		f.next++
+		f.s.Booted(b.Boot, f.next, "d1", f.now)
+	}
+	return missed
+}
+
+// TestPoolsGrowWithArrivals asks for 10 a second of what takes 400 ms to boot: four
+// are taken meanwhile.
+func TestPoolsGrowWithArrivals(t *testing.T) {
+	o := options()
+	o.Max, o.Boots, o.Grow, o.Yields = 100, 8, 16, func() bool { return true }
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
+	f.settle(0)
+	f.arrive(python, 100*time.Millisecond, 400*time.Millisecond, 5*time.Second)
+	if missed := f.arrive(python, 100*time.Millisecond, 400*time.Millisecond, 10*time.Second); missed != 0 {
+		t.Errorf("%d of 100 found none", missed)
+	}
+	busy := f.status(python)
+	if busy.Target < 6 || busy.Target > 12 {
+		t.Errorf("the target is %d, want about 8", busy.Target)
+	}
+	// Nobody comes any more: nothing boots, and what there is goes later.
+	f.now = f.now.Add(time.Second)
+	if p := f.s.Plan(f.now); len(p.Boots) > 0 || len(p.Teardowns) > 0 {
+		t.Errorf("a second after the last: %+v", p)
+	}
+	f.now = f.now.Add(surplusTime / 2)
+	if downs := f.settle(0); len(downs) > 0 {
+		t.Errorf("%d go in half of the time", len(downs))
+	}
+	f.now = f.now.Add(surplusTime)
+	f.settle(0)
+	if p := f.status(python); p.Ready != 1 || p.Target != 1 {
+		t.Errorf("long after: %+v, want one ready", p)
+	}
+}
+
+// TestBackgroundBootsThatYield asks for an instance while one boots for the pool.
+func TestBackgroundBootsThatYield(t *testing.T) {
+	o := options()
+	o.Boots, o.Yields = 1, func() bool { return true }
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
+	f.settle(0)
+	m, _ := f.s.Take(python, f.now)
+	f.s.Retire(python, m, f.now, false)
+	p := f.s.Plan(f.now)
+	if len(p.Boots) != 1 || p.Boots[0].Wanted {
+		t.Fatalf("right after a claim: %+v, want one boot for nobody", p)
+	}
+	join := func(k Key) *Ticket[int] {
+		tk, err := f.s.Join(k, Config{Demand: true}, "d1", "ann", false, f.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tk
+	}
+	// It is in nobody's way.
+	other := join(bash)
+	q := f.s.Plan(f.now)
+	if len(q.Boots) != 1 || !q.Boots[0].Wanted || q.Boots[0].Owner != "ann" || q.Boots[0].Key != bash || len(q.Wanted) != 0 {
+		t.Fatalf("with a ticket of another pool: %+v, want its boot", q)
+	}
+	mine := join(python)
+	if r := f.s.Plan(f.now); len(r.Boots) != 0 || !slices.Equal(r.Wanted, []uint64{p.Boots[0].ID}) {
+		t.Fatalf("with a ticket: %+v, want boot %d to be wanted", r, p.Boots[0].ID)
+	}
+	f.s.Booted(q.Boots[0], 100, "d1", f.now)
+	f.s.Booted(p.Boots[0], 101, "d1", f.now)
+	if a, b := <-other.C(), <-mine.C(); a.Instance != 100 || b.Instance != 101 {
+		t.Errorf("handed over %+v and %+v", a, b)
+	}
+}
+
+// TestRefusesWhatWouldWaitLong has twice as many come as can be served.
+func TestRefusesWhatWouldWaitLong(t *testing.T) {
+	o := options()
+	o.Max, o.MaxQueue, o.Boots, o.MaxWait = 100, 1000, 1, 500*time.Millisecond
+	f := newFixture(t, o)
+	const boot = 100 * time.Millisecond
+	join := func(owner engi.Owner, patient bool) (*Ticket[int], error) {
+		return f.s.Join(python, Config{Demand: true}, "d1", owner, patient, f.now)
+	}
+	var order *Boot
+	began := map[*Ticket[int]]time.Time{}
+	accepted, refused, longest := 0, 0, time.Duration(0)
+	var waiting []*Ticket[int]
+	for i := range 400 { // a tick of 50 ms each, in which one comes
+		if tk, err := join("ann", false); err == nil {
+			accepted++
+			began[tk] = f.now
+			waiting = append(waiting, tk)
+		} else if r := engi.RetryOf(err); engi.KindOf(err) != engi.Exhausted || r.AfterMillis < 1 || r.AfterMillis > 1000 {
+			t.Fatalf("%v, come back after %+v", err, r)
+		} else {
+			refused++
+		}
+		f.now = f.now.Add(50 * time.Millisecond)
+		if i%2 == 1 && order != nil {
+			f.next++
+			f.s.Booted(*order, f.next, "d1", f.now)
+			order = nil
+		}
+		for _, b := range f.s.Plan(f.now).Boots {
+			order = &b
+		}
+		waiting = slices.DeleteFunc(waiting, func(tk *Ticket[int]) bool {
+			select {
+			case <-tk.C():
+				longest = max(longest, f.now.Sub(began[tk]))
+				f.s.RemoveUsed(python)
+				return true
+			default:
+				return false
+			}
+		})
+	}
+	if accepted < 190 || refused < 150 {
+		t.Errorf("%d accepted and %d refused, want half of 400 each", accepted, refused)
+	}
+	if longest > o.MaxWait+2*lateTime+boot { // twice as many come as leave
+		t.Errorf("one waited %v, want %v at most", longest, o.MaxWait)
+	}
+	if _, err := join("ann", true); err != nil {
+		t.Errorf("a patient caller: %v", err)
+	}
+	if _, err := join("bob", false); err != nil {
+		t.Errorf("another owner, whose turn comes soon: %v", err)
+	}
+}
+
+// TestManyAtOnceMayAllWait lets a hundred come at the same time.
+func TestManyAtOnceMayAllWait(t *testing.T) {
+	o := options()
+	o.MaxQueue, o.MaxWait = 1000, 100*time.Millisecond
+	f := newFixture(t, o)
+	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
+	p := f.s.Plan(f.now)
+	f.now = f.now.Add(time.Second)
+	f.s.Booted(p.Boots[0], 1, "d1", f.now) // it takes a second
+	for i := range 100 {
+		if _, err := f.s.Join(python, Config{Target: 1}, "d1", "ann", false, f.now); err != nil {
+			t.Fatalf("the %dth: %v", i+1, err)
+		}
+		f.now = f.now.Add(time.Millisecond)
+	}
+	f.now = f.now.Add(time.Second)
+	if _, err := f.s.Join(python, Config{Target: 1}, "d1", "ann", false, f.now); engi.KindOf(err) != engi.Exhausted {
+		t.Errorf("one more, a second later: %v, want exhausted", err)
+	}
+}
+
+// TestSlowBootsRefuseNobody has as many come as can be booted, where each boot takes
+// longer than anybody should wait.
+func TestSlowBootsRefuseNobody(t *testing.T) {
+	o := options()
+	o.MaxWait = 100 * time.Millisecond
+	f := newFixture(t, o)
+	for i := range 50 {
+		tk, err := f.s.Join(python, Config{Demand: true}, "d1", "ann", false, f.now)
+		if err != nil {
+			t.Fatalf("the %dth: %v", i+1, err)
+		}
+		p := f.s.Plan(f.now)
+		f.now = f.now.Add(2 * time.Second)
+		f.next++
+		f.s.Booted(p.Boots[0], f.next, "d1", f.now)
+		<-tk.C()
+		f.s.RemoveUsed(python)
+	}
+}
+
 func TestTicketsAreServedInOrder(t *testing.T) {
 	f := newFixture(t, options())
 	var tickets []*Ticket[int]
 	for range 4 {
-		tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+		tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +440,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 	order := []string{}
 	tickets := map[string]*Ticket[int]{}
 	join := func(name string, owner engi.Owner) {
-		tk, err := f.s.Join(python, Config{Demand: true}, "d1", owner, f.now)
+		tk, err := f.s.Join(python, Config{Demand: true}, "d1", owner, false, f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,11 +489,11 @@ func TestTheQueueIsBounded(t *testing.T) {
 	o.MaxQueue = 2
 	f := newFixture(t, o)
 	for range 2 {
-		if _, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now); err != nil {
+		if _, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	_, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
 	if engi.KindOf(err) != engi.Exhausted || engi.RetryOf(err).Position != 3 || engi.RetryOf(err).AfterMillis == 0 {
 		t.Errorf("%v %+v, want exhausted at position 3 with a hint", err, engi.RetryOf(err))
 	}
@@ -298,7 +506,7 @@ func TestNobodyTakesTheWholeQueue(t *testing.T) {
 	var tickets []*Ticket[int]
 	fill := func() {
 		for {
-			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "hog", f.now)
+			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "hog", false, f.now)
 			if err != nil {
 				return
 			}
@@ -308,7 +516,7 @@ func TestNobodyTakesTheWholeQueue(t *testing.T) {
 	others := func(n int) {
 		t.Helper()
 		for range n {
-			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+			tk, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,8 +540,8 @@ func TestNobodyTakesTheWholeQueue(t *testing.T) {
 
 func TestLeavingMovesTheQueueUp(t *testing.T) {
 	f := newFixture(t, options())
-	a, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
-	b, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	a, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
+	b, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
 	if _, served := f.s.Leave(a); served {
 		t.Error("served before any boot")
 	}
@@ -357,7 +565,7 @@ func TestLeavingMovesTheQueueUp(t *testing.T) {
 func TestFailedBootsPauseAndRefuse(t *testing.T) {
 	f := newFixture(t, options())
 	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
-	tk, err := f.s.Join(python, Config{}, "d1", "alice", f.now)
+	tk, err := f.s.Join(python, Config{}, "d1", "alice", false, f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +597,7 @@ func TestFailedBootsPauseAndRefuse(t *testing.T) {
 	default:
 		t.Fatal("still waiting after two failures")
 	}
-	if _, err := f.s.Join(python, Config{}, "d1", "alice", f.now); engi.KindOf(err) != engi.Unavailable {
+	if _, err := f.s.Join(python, Config{}, "d1", "alice", false, f.now); engi.KindOf(err) != engi.Unavailable {
 		t.Errorf("join while it fails: %v, want kind unavailable", err)
 	}
 	if cold := f.s.Cold(); cold[python] == nil {
@@ -403,7 +611,7 @@ func TestFailedBootsPauseAndRefuse(t *testing.T) {
 
 func TestPermanentFailureRefusesAtOnce(t *testing.T) {
 	f := newFixture(t, options())
-	tk, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", f.now)
+	tk, _ := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
 	for _, b := range f.s.Plan(f.now).Boots {
 		f.s.BootFailed(b, engi.Errorf(engi.Invalid, "no shell in template"), f.now)
 	}
@@ -492,7 +700,7 @@ func TestFullNodeMakesRoomForTickets(t *testing.T) {
 	f := newFixture(t, o)
 	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
 	f.settle(0)
-	tk, err := f.s.Join(bash, Config{Demand: true}, "d1", "alice", f.now)
+	tk, err := f.s.Join(bash, Config{Demand: true}, "d1", "alice", false, f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +720,7 @@ func TestFullNodeMakesRoomForTickets(t *testing.T) {
 
 func TestDemandPoolsEndWhenIdle(t *testing.T) {
 	f := newFixture(t, options())
-	tk, _ := f.s.Join(python, Config{Demand: true, Target: 2}, "d1", "alice", f.now)
+	tk, _ := f.s.Join(python, Config{Demand: true, Target: 2}, "d1", "alice", false, f.now)
 	f.settle(0)
 	h := <-tk.C()
 	f.s.Retire(python, h.Instance, f.now, false)
@@ -533,7 +741,7 @@ func TestDrainRefusesAndRetiresAll(t *testing.T) {
 	f := newFixture(t, options())
 	f.s.Ensure(python, Config{Target: 3}, "d1", f.now)
 	f.settle(0)
-	tk, _ := f.s.Join(bash, Config{Demand: true}, "d1", "alice", f.now)
+	tk, _ := f.s.Join(bash, Config{Demand: true}, "d1", "alice", false, f.now)
 	bye := engi.Errorf(engi.Unavailable, "bye")
 	f.s.Drain(f.now, bye)
 	if h := <-tk.C(); h.Err != error(bye) {
@@ -555,6 +763,10 @@ func TestRandomHistories(t *testing.T) {
 		o := options()
 		o.Max = rapid.IntRange(4, 12).Draw(t, "max")
 		o.Boots = rapid.IntRange(1, 4).Draw(t, "boots")
+		o.Grow = rapid.IntRange(0, 6).Draw(t, "grow")
+		o.MaxWait = time.Duration(rapid.IntRange(0, 500).Draw(t, "wait")) * time.Millisecond
+		yields := rapid.Bool().Draw(t, "yields")
+		o.Yields = func() bool { return yields }
 		s := New[int](o)
 		now := start
 		keys := []Key{python, bash, {Tier: engi.TierGVisor, Template: "other", Language: engi.Go}}
@@ -600,6 +812,13 @@ func TestRandomHistories(t *testing.T) {
 		}
 		plan := func() time.Duration {
 			p := s.Plan(now)
+			for _, id := range p.Wanted {
+				i := slices.IndexFunc(boots, func(b Boot) bool { return b.ID == id })
+				if i < 0 || boots[i].Wanted {
+					t.Fatalf("boot %d becomes wanted; under way are %+v", id, boots)
+				}
+				boots[i].Wanted = true
+			}
 			boots = append(boots, p.Boots...)
 			downing = append(downing, p.Teardowns...)
 			for _, m := range p.Teardowns {
@@ -608,8 +827,8 @@ func TestRandomHistories(t *testing.T) {
 				}
 				gone[m] = true
 			}
-			if len(boots) > o.Boots {
-				t.Fatalf("%d boots at once, %d allowed", len(boots), o.Boots)
+			if len(boots) > 2*o.Boots { // for somebody, and for nobody
+				t.Fatalf("%d boots at once, %d allowed", len(boots), 2*o.Boots)
 			}
 			if alive, _ := s.Counts(); alive > o.Max {
 				t.Fatalf("%d alive, %d allowed", alive, o.Max)
@@ -651,7 +870,7 @@ func TestRandomHistories(t *testing.T) {
 				if !ok {
 					cfg = Config{Demand: true, Target: 1}
 				}
-				tk, err := s.Join(k, cfg, digests[k.Template], rapid.SampledFrom(owners).Draw(t, "owner"), now)
+				tk, err := s.Join(k, cfg, digests[k.Template], rapid.SampledFrom(owners).Draw(t, "owner"), rapid.Bool().Draw(t, "patient"), now)
 				if err == nil {
 					waits = append(waits, wait{tk, k})
 				}

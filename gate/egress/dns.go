@@ -149,7 +149,7 @@ func (s *sandbox) answerQuery(ctx context.Context, set *rules, msg []byte, datag
 		return nil
 	}
 	if set.lookups != nil && !set.lookups.Allow() {
-		s.logLimit(set, "", netip.AddrPort{}, "the sandbox sends more DNS queries per second than its policy allows")
+		s.logLimit(set, "", netip.AddrPort{}, "the sandbox sends more DNS queries per second than its policy allows; keep the answers, or raise limits.lookups of the policy")
 		return q.reply(dnsmessage.RCodeRefused, nil, datagram)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 8*time.Second)

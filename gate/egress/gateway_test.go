@@ -412,7 +412,7 @@ func TestLimits(t *testing.T) {
 		t.Error("a fourth connection of three")
 	}
 	f.expect(g, "too many connections", func(e engi.NetworkRecord) bool {
-		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "connections open")
+		return e.Kind == engi.NetworkLimit && strings.Contains(e.Reason, "connections open") && strings.Contains(e.Reason, "limits.connections")
 	})
 	go open[0].Write(make([]byte, 2<<20))
 	if n, _ := io.Copy(io.Discard, open[0]); n > 1<<20 {

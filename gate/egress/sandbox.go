@@ -337,18 +337,20 @@ func (s *sandbox) addWorker(n *netstack) bool {
 	return true
 }
 
+const usedUp = "the sandbox has used up the bytes that its policy lets it send and receive; raise limits.total of the policy, or use another sandbox"
+
 // admit counts a connection, or returns why a limit forbids it.
 func (s *sandbox) admit(set *rules, c *conn) (reason string) {
 	if set.limits.Total > 0 && s.total.Load() >= set.limits.Total {
-		return "the sandbox has used up the bytes that its policy lets it send and receive"
+		return usedUp
 	}
 	if set.newConns != nil && !set.newConns.Allow() {
-		return "the sandbox opens more connections per second than its policy allows"
+		return "the sandbox opens more connections per second than its policy allows; use connections again, or raise limits.new_connections of the policy"
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if set.limits.Connections > 0 && len(s.conns) >= set.limits.Connections {
-		return "the sandbox has as many connections open as its policy allows"
+		return "the sandbox has as many connections open as its policy allows; close some, or raise limits.connections of the policy"
 	}
 	s.conns[c] = struct{}{}
 	c.manyOpen = len(s.conns) > manyConns
@@ -392,7 +394,7 @@ func (s *sandbox) account(ctx context.Context, c *conn, n int, up bool) error {
 	c.lastMoved.Store(time.Now().UnixNano())
 	s.g.metrics.bytes.WithLabelValues(direction).Add(float64(n))
 	if sum := s.total.Add(int64(n)); set.limits.Total > 0 && sum > set.limits.Total {
-		s.logLimit(set, "", c.address, "the sandbox has used up the bytes that its policy lets it send and receive")
+		s.logLimit(set, "", c.address, usedUp)
 		return engi.Errorf(engi.Exhausted, "the total of bytes is used up")
 	}
 	return nil
@@ -437,7 +439,7 @@ func (s *sandbox) handleEcho(n *netstack, proto tcpip.NetworkProtocolNumber, id 
 	to := addrOf(id.LocalAddress)
 	if !isGateway(to) {
 		if set.newConns != nil && !set.newConns.Allow() {
-			s.logLimit(set, "icmp", netip.AddrPortFrom(to, 0), "the sandbox sends more echo requests per second than its policy allows new connections")
+			s.logLimit(set, "icmp", netip.AddrPortFrom(to, 0), "the sandbox sends more echo requests per second than its policy allows new connections; send fewer, or raise limits.new_connections of the policy")
 			return true
 		}
 		if peer, _, _ := s.g.groups.peer(s, to); peer == nil {

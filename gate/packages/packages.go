@@ -96,7 +96,8 @@ type Broker struct {
 	log      *slog.Logger
 	up       map[string]*url.URL // by name, as Options.Upstreams
 	hosts    map[string]ecosystem
-	names    map[string][]string // hosts by ecosystem
+	names    map[string][]string              // hosts by ecosystem
+	owners   *engi.KeyedSemaphore[engi.Owner] // requests being served
 	fetching chan struct{}
 	parsing  chan struct{}
 	stop     context.CancelFunc
@@ -105,15 +106,8 @@ type Broker struct {
 
 	mu      sync.Mutex
 	flights map[string]*flight   // by key; guarded by mu
-	owners  map[engi.Owner]*turn // guarded by mu
 	down    map[string]time.Time // until when, by upstream host; guarded by mu
 	counts  map[string]*Counts   // by ecosystem; guarded by mu
-}
-
-// A turn is what an owner's requests wait for.
-type turn struct {
-	slots chan struct{}
-	users int
 }
 
 // Counts are what happened in an ecosystem since the start.
@@ -139,7 +133,7 @@ func New(o Options) (*Broker, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{o: o, log: o.Log, up: map[string]*url.URL{}, hosts: map[string]ecosystem{}, names: map[string][]string{}, flights: map[string]*flight{},
-		owners: map[engi.Owner]*turn{}, down: map[string]time.Time{}, counts: map[string]*Counts{},
+		owners: engi.NewKeyedSemaphore[engi.Owner](perOwner), down: map[string]time.Time{}, counts: map[string]*Counts{},
 		fetching: make(chan struct{}, perNode), parsing: make(chan struct{}, parsers)}
 	trusted := slices.Clone(o.Trusted)
 	for name, usual := range public {
@@ -240,32 +234,6 @@ func (b *Broker) count(e ecosystem, f func(*Counts)) {
 	f(b.counts[e.name()])
 }
 
-// take waits until an owner may have one more request served.
-func (b *Broker) take(ctx context.Context, owner engi.Owner) (release func(), err error) {
-	b.mu.Lock()
-	t := b.owners[owner]
-	if t == nil {
-		t = &turn{slots: make(chan struct{}, perOwner)}
-		b.owners[owner] = t
-	}
-	t.users++
-	b.mu.Unlock()
-	leave := func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if t.users--; t.users == 0 {
-			delete(b.owners, owner)
-		}
-	}
-	select {
-	case t.slots <- struct{}{}:
-		return func() { <-t.slots; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, engi.Errorf(engi.Expired, "the client left")
-	}
-}
-
 // Serve answers a request of an owner's sandbox to one of the hosts. A refusal has
 // its reason in the body and in the header X-Engi-Error.
 func (b *Broker) Serve(owner engi.Owner, w http.ResponseWriter, r *http.Request) {
@@ -295,7 +263,7 @@ func (b *Broker) serve(owner engi.Owner, e ecosystem, host string, w http.Respon
 	case len(r.URL.Path) > maxURLPath || !cleanPath(r.URL.Path):
 		return notServed("the path is not that of a package")
 	}
-	release, err := b.take(r.Context(), owner)
+	release, err := b.owners.Acquire(r.Context(), owner)
 	if err != nil {
 		return err
 	}

@@ -740,8 +740,8 @@ func TestOwnersShare(t *testing.T) {
 	all.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.owners) != 0 {
-		t.Errorf("%d owners are left", len(b.owners))
+	if n := b.owners.Len(); n != 0 {
+		t.Errorf("%d owners are left", n)
 	}
 }
 

@@ -59,7 +59,7 @@ type Sealed struct {
 //  2. Find returns a secret by ID or name. Only owner's are found; the empty
 //     owner finds all, with Conflict for a name that several owners use.
 //  3. List returns the secrets of owner, or everybody's if owner is empty, by
-//     name, then owner.
+//     name, then owner. Count returns how many owner has.
 //  4. Replace stores metadata, version, time of update and value of the
 //     secret with s.ID if its version is still was; else Conflict, and
 //     NotFound if it does not exist.
@@ -68,7 +68,10 @@ type Sealed struct {
 type Store interface {
 	Put(ctx context.Context, s engi.Secret, v Sealed) error
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, Sealed, error)
-	List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error)
+	// List returns secrets by name and owner: those that follow after, unless it has
+	// no name, and most of them, unless that is 0.
+	List(ctx context.Context, owner engi.Owner, after engi.Secret, most int) ([]engi.Secret, error)
+	Count(ctx context.Context, owner engi.Owner) (int, error)
 	Replace(ctx context.Context, s engi.Secret, v Sealed, was int) error
 	Remove(ctx context.Context, id engi.SecretID) error
 	Keys(ctx context.Context) ([]string, error)
@@ -229,7 +232,7 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 			return 0, err
 		}
 	}
-	all, err := store.List(ctx, "")
+	all, err := store.List(ctx, "", engi.Secret{}, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -339,12 +342,12 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	}
 	s.creating.Lock()
 	defer s.creating.Unlock()
-	have, err := s.store.List(ctx, sec.Owner)
+	have, err := s.store.Count(ctx, sec.Owner)
 	if err != nil {
 		return engi.Secret{}, err
 	}
-	if len(have) >= maxSecrets {
-		return engi.Secret{}, engi.Errorf(engi.Exhausted, "there are %d secrets already", len(have)).WithRemedy("remove some")
+	if have >= maxSecrets {
+		return engi.Secret{}, engi.Errorf(engi.Exhausted, "there are %d secrets already", have).WithRemedy("remove some")
 	}
 	sec.ID, sec.Version, sec.Metadata = cmp.Or(sec.ID, engi.NewSecretID()), 1, maps.Clone(sec.Metadata)
 	sec.Created = now()
@@ -363,22 +366,45 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List returns secrets, those from the environment among them, by name.
-func (s *Service) List(ctx context.Context, owner engi.Owner) ([]engi.Secret, error) {
-	all, err := s.store.List(ctx, owner)
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Secret, error) {
+	after, err := s.last(ctx, owner, p)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.store.List(ctx, owner, after, p.Limit)
 	if err != nil {
 		return nil, err
 	}
 	stored := len(all)
 	for _, f := range s.env {
 		hidden := func(x engi.Secret) bool { return x.Name == f.Name && (x.Owner == owner || x.Owner == f.Owner) }
-		if f.visibleTo(owner) && !slices.ContainsFunc(all[:stored], hidden) {
+		if f.visibleTo(owner) && byName(f.Secret, after) > 0 && !slices.ContainsFunc(all[:stored], hidden) {
 			all = append(all, f.Secret)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b engi.Secret) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Owner), string(b.Owner)))
-	})
-	return all, nil
+	slices.SortStableFunc(all, byName)
+	return engi.Cut(engi.Page{Limit: p.Limit}, all, nil)
+}
+
+// last returns the last secret of the page before p, and none before the first page.
+func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Page) (engi.Secret, error) {
+	if p.After == "" {
+		return engi.Secret{}, nil
+	}
+	for _, f := range s.env {
+		if f.visibleTo(owner) && string(f.ID) == p.After {
+			return f.Secret, nil
+		}
+	}
+	sec, _, err := s.store.Find(ctx, owner, p.After)
+	if err == nil && string(sec.ID) != p.After || engi.KindOf(err) == engi.NotFound {
+		err = p.Lost()
+	}
+	return sec, err
+}
+
+func byName(a, b engi.Secret) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(a.Owner), string(b.Owner)))
 }
 
 // Update implements [engi.Secrets].

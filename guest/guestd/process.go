@@ -54,6 +54,7 @@ type proc struct {
 	inputMu sync.Mutex
 	input   *os.File // write end of standard input, or the terminal; nil once closed
 	tty     bool
+	taken   map[string]*taken // by writer
 
 	exit    engi.Exit
 	endedAt time.Time
@@ -314,26 +315,99 @@ func (p *proc) closeInput() {
 func (p *proc) write(ctx context.Context, data []byte) error {
 	p.inputMu.Lock()
 	defer p.inputMu.Unlock()
+	_, err := p.writeLocked(ctx, data)
+	return err
+}
+
+// writeLocked returns how many bytes the program got, also if that failed.
+func (p *proc) writeLocked(ctx context.Context, data []byte) (int, error) {
 	if p.input == nil {
-		return engi.Errorf(engi.Conflict, "stdin not enabled or closed")
-	}
-	if err := p.input.SetWriteDeadline(time.Time{}); err != nil {
-		return engi.Errorf(engi.Conflict, "stdin not enabled or closed")
+		return 0, engi.Errorf(engi.Conflict, "stdin not enabled or closed")
 	}
 	input := p.input
-	stop := context.AfterFunc(ctx, func() { input.SetWriteDeadline(time.Now()) })
-	defer stop()
-	if _, err := input.Write(data); err != nil {
-		if ctx.Err() != nil {
-			return engi.Errorf(engi.Expired, "write to process %d: %v", p.child.PID, ctx.Err())
-		}
-		return engi.Errorf(engi.Conflict, "write to process %d: it has closed its input", p.child.PID)
+	if err := input.SetWriteDeadline(time.Time{}); err != nil {
+		return 0, engi.Errorf(engi.Conflict, "stdin not enabled or closed")
 	}
-	return nil
+	late := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		input.SetWriteDeadline(time.Now())
+		close(late)
+	})
+	defer func() {
+		if !stop() {
+			<-late // it must not cut off the next write
+		}
+	}()
+	n, err := input.Write(data)
+	if err != nil {
+		if ctx.Err() != nil {
+			return n, engi.Errorf(engi.Expired, "write to process %d: %v", p.child.PID, ctx.Err())
+		}
+		return n, engi.Errorf(engi.Conflict, "write to process %d: it has closed its input", p.child.PID)
+	}
+	return n, nil
+}
+
+// taken is how much of a writer's input the program has.
+type taken struct {
+	next int64
+	used int64 // when, in the order of all writes of the process
+}
+
+// maxWriters is the number of writers whose positions are kept, for each process.
+const maxWriters = 256
+
+// writeAt writes what the program has not got yet of data, whose first byte is
+// number at of what the writer writes, and returns the number of the next byte.
+// A repeated request therefore writes nothing twice, wherever the first one was
+// cut off. It reports Conflict if bytes are left out.
+func (p *proc) writeAt(ctx context.Context, writer string, at int64, data []byte) (int64, error) {
+	p.inputMu.Lock()
+	defer p.inputMu.Unlock()
+	var last int64
+	for _, t := range p.taken {
+		last = max(last, t.used)
+	}
+	t := p.taken[writer]
+	if t == nil {
+		if p.taken == nil {
+			p.taken = map[string]*taken{}
+		}
+		if len(p.taken) >= maxWriters {
+			oldest := ""
+			for name, t := range p.taken {
+				if oldest == "" || t.used < p.taken[oldest].used {
+					oldest = name
+				}
+			}
+			delete(p.taken, oldest)
+		}
+		t = &taken{}
+		p.taken[writer] = t
+	}
+	t.used = last + 1
+	switch {
+	case len(data) == 0:
+		return t.next, nil
+	case at < 0 || at > t.next:
+		return t.next, engi.Errorf(engi.Conflict, "the next byte of this input is number %d, not %d", t.next, at).
+			WithRemedy("go on at %d", t.next)
+	case t.next-at >= int64(len(data)):
+		return t.next, nil
+	}
+	n, err := p.writeLocked(ctx, data[t.next-at:])
+	t.next += int64(n)
+	return t.next, err
 }
 
 // spawn starts a command of the host.
 func (s *Server) spawn(c wire.Command) (p *proc, err error) {
+	if c.Builtin != "" {
+		if s.o.InProcess {
+			return nil, engi.Errorf(engi.Unsupported, "this guest has no %.20s, since it is no program of its own", c.Builtin)
+		}
+		c.Args = slices.Concat([]string{"/proc/self/exe", string(c.Builtin)}, c.Args)
+	}
 	if len(c.Args) == 0 || c.Args[0] == "" {
 		return nil, engi.Errorf(engi.Invalid, "the command is empty")
 	}
@@ -386,6 +460,9 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	}
 	p = &proc{id: c.ID, tag: c.Tag, args: c.Args, dir: s.inside(dir), env: c.Env, started: time.Now(), child: ch,
 		log: child.NewLog(min(keep, wire.MaxOutput), 0)}
+	if tty {
+		p.log = child.NewTerminalLog(min(keep, wire.MaxOutput), wire.Size{Cols: c.Cols, Rows: c.Rows})
+	}
 	s.startPumps(p, st)
 	s.addProc(p)
 	s.work.Add(1)

@@ -214,6 +214,7 @@ func (s *Server) routes(mux *http.ServeMux) {
 		"POST " + wire.Prefix + "process/{id}/eof":    s.closeInput,
 		"POST " + wire.Prefix + "process/{id}/signal": s.signal,
 		"POST " + wire.Prefix + "process/{id}/resize": s.resize,
+		"GET " + wire.Prefix + "process/{id}/history": s.history,
 		"GET " + wire.Prefix + "usage":                s.usage,
 		"POST " + wire.Prefix + "quiesce":             s.quiesce,
 		"POST " + wire.Prefix + "poweroff":            s.powerOff,

@@ -68,6 +68,10 @@ func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, 
 			flush.Reset(f.linger)
 		}
 		if end {
+			if err := out.Err(); err != nil {
+				w.Write(wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))) // fails if the host has left
+				return nil
+			}
 			select {
 			case <-f.done:
 				if buf, err = wire.AppendJSON(buf, wire.Exited, f.finish()); err != nil {
@@ -176,8 +180,10 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
 	return s.followProc(r.Context(), w, p, from)
 }
 
-func offset(r *http.Request) (int64, error) {
-	v := r.URL.Query().Get("from")
+func offset(r *http.Request) (int64, error) { return number(r, "from") }
+
+func number(r *http.Request, name string) (int64, error) {
+	v := r.URL.Query().Get(name)
 	if v == "" {
 		return 0, nil
 	}
@@ -213,10 +219,39 @@ func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
 	if len(data) > maxInput {
 		return engi.Errorf(engi.Invalid, "the input is larger than %d bytes", maxInput)
 	}
-	if err := p.write(r.Context(), data); err != nil {
+	writer, at := r.URL.Query().Get("writer"), int64(0)
+	if writer == "" {
+		if err := p.write(r.Context(), data); err != nil {
+			return err
+		}
+		return noContent(w)
+	}
+	if err := wire.CheckID(writer); err != nil {
 		return err
 	}
-	return noContent(w)
+	if at, err = number(r, "at"); err != nil {
+		return err
+	}
+	next, err := p.writeAt(r.Context(), writer, at, data)
+	if err != nil {
+		return err
+	}
+	return wire.WriteJSON(w, wire.Taken{Next: next})
+}
+
+func (s *Server) history(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.find(r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	if !p.tty {
+		return engi.Errorf(engi.Conflict, "process %d has no terminal", p.child.PID)
+	}
+	h := p.log.History()
+	if !p.live() {
+		h.Exit = &p.exit
+	}
+	return wire.WriteJSON(w, h)
 }
 
 func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
@@ -289,5 +324,6 @@ func (p *proc) resize(size wire.Size) error {
 	}); err != nil || ierr != nil {
 		return engi.Errorf(engi.Internal, "resize terminal of %d: %v %v", p.child.PID, err, ierr)
 	}
+	p.log.Resized(size)
 	return nil
 }

@@ -57,6 +57,10 @@
 //	GET  process              list of Process
 //	GET  process/ID?from=N    frames; ID is an ID or a tag; -1 is the current end
 //	POST process/ID/input     bytes, at most 1 MiB
+//	POST process/ID/input?writer=NAME&at=N
+//	                          bytes from number N of what that writer writes; answers
+//	                          with Taken. Those that came before are dropped
+//	GET  process/ID/history   History, of one with a terminal
 //	POST process/ID/eof       ends standard input; in a terminal sends character 4
 //	POST process/ID/signal?name=TERM
 //	POST process/ID/resize    Size

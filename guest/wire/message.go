@@ -201,7 +201,8 @@ type Command struct {
 	Cols    uint16            `json:"cols,omitempty"`  // with Rows: run it in a terminal
 	Rows    uint16            `json:"rows,omitempty"`
 	Timeout time.Duration     `json:"timeout,omitempty"`
-	Output  int64             `json:"output,omitempty"` // bytes kept; 0 means DefaultOutput
+	Output  int64             `json:"output,omitempty"`  // bytes kept; 0 means DefaultOutput
+	Builtin engi.Builtin      `json:"builtin,omitempty"` // run this instead of a program
 }
 
 // A Process describes a process that the host started.
@@ -220,6 +221,37 @@ type Size struct {
 	Cols uint16 `json:"cols"`
 	Rows uint16 `json:"rows"`
 }
+
+// Taken says how many bytes the program has got of one writer's input.
+type Taken struct {
+	Next int64 `json:"next"`
+}
+
+// A History is what a guest knows of a terminal; see [engi.TerminalHistory].
+// Numbers of the same index in At and Millis are a mark.
+type History struct {
+	Start  int64        `json:"start"`
+	End    int64        `json:"end"`
+	Modes  []int        `json:"modes,omitempty"`
+	At     []int64      `json:"at,omitempty"`
+	Millis []int64      `json:"millis,omitempty"` // since 1970
+	Sizes  []SizeChange `json:"sizes"`
+	Exit   *engi.Exit   `json:"exit,omitempty"` // nil while it runs
+}
+
+// A SizeChange says from which byte of the output on a terminal had a size.
+type SizeChange struct {
+	At     int64 `json:"at"`
+	Millis int64 `json:"millis"`
+	Size
+}
+
+// MaxMarks and MaxSizes bound a History.
+const (
+	MaxMarks = 8192
+	MaxSizes = 256
+	MaxModes = 64
+)
 
 // A FileInfo describes a file; see [engi.FileInfo].
 type FileInfo struct {

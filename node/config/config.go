@@ -27,6 +27,7 @@ import (
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/fleet"
 	"github.com/engi-dev/engi/gate/cert"
+	"github.com/engi-dev/engi/gate/ssh"
 	"github.com/engi-dev/engi/script"
 	"github.com/engi-dev/engi/spelling"
 )
@@ -47,33 +48,34 @@ type Config struct {
 
 	// Tables, which only a file can have. TOML wants them after plain keys.
 	Providers map[string]Provider `toml:"providers" env:"-" help:"services that run language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
-	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort"`
+	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort, confirm"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
-	TLS       TLS       `toml:"tls" envPrefix:"TLS_"`
-	CORS      CORS      `toml:"cors" envPrefix:"CORS_"`
-	Preview   Preview   `toml:"preview" envPrefix:"PREVIEW_"`
-	Limits    Limits    `toml:"limits" envPrefix:"LIMITS_"`
-	Max       Limits    `toml:"max" envPrefix:"MAX_"`
-	Admission Admission `toml:"admission" envPrefix:"ADMISSION_"`
-	Templates Templates `toml:"templates" envPrefix:"TEMPLATES_"`
-	Builds    Builds    `toml:"builds" envPrefix:"BUILDS_"`
-	Volumes   Volumes   `toml:"volumes" envPrefix:"VOLUMES_"`
-	Sandboxes Sandboxes `toml:"sandboxes" envPrefix:"SANDBOXES_"`
-	Keep      Keep      `toml:"keep" envPrefix:"KEEP_"`
-	Quota     Quotas    `toml:"quota" envPrefix:"QUOTA_"`
-	Network   Network   `toml:"network" envPrefix:"NETWORK_"`
-	Secrets   Secrets   `toml:"secrets" envPrefix:"SECRETS_"`
-	Mirrors   Mirrors   `toml:"mirrors" envPrefix:"MIRRORS_"`
-	Packages  Packages  `toml:"packages" envPrefix:"PACKAGES_"`
-	Script    Script    `toml:"script" envPrefix:"SCRIPT_"`
-	Sessions  Sessions  `toml:"sandbox" envPrefix:"SANDBOX_"`
-	Models    Models    `toml:"models" envPrefix:"MODELS_"`
-	MCP       MCP       `toml:"mcp" envPrefix:"MCP_"`
-	Docs      Docs      `toml:"docs" envPrefix:"DOCS_"`
-	Events    Events    `toml:"events" envPrefix:"EVENTS_"`
-	Webhooks  Webhooks  `toml:"webhooks" envPrefix:"WEBHOOKS_"`
-	Approvals Approvals `toml:"approvals" envPrefix:"APPROVALS_"`
+	TLS       TLS          `toml:"tls" envPrefix:"TLS_"`
+	CORS      CORS         `toml:"cors" envPrefix:"CORS_"`
+	Preview   Preview      `toml:"preview" envPrefix:"PREVIEW_"`
+	Limits    Limits       `toml:"limits" envPrefix:"LIMITS_"`
+	Max       Limits       `toml:"max" envPrefix:"MAX_"`
+	Admission Admission    `toml:"admission" envPrefix:"ADMISSION_"`
+	Templates Templates    `toml:"templates" envPrefix:"TEMPLATES_"`
+	Builds    Builds       `toml:"builds" envPrefix:"BUILDS_"`
+	Volumes   Volumes      `toml:"volumes" envPrefix:"VOLUMES_"`
+	Sandboxes Sandboxes    `toml:"sandboxes" envPrefix:"SANDBOXES_"`
+	Keep      Keep         `toml:"keep" envPrefix:"KEEP_"`
+	Quota     Quotas       `toml:"quota" envPrefix:"QUOTA_"`
+	Network   Network      `toml:"network" envPrefix:"NETWORK_"`
+	Secrets   Secrets      `toml:"secrets" envPrefix:"SECRETS_"`
+	Mirrors   Mirrors      `toml:"mirrors" envPrefix:"MIRRORS_"`
+	Packages  Packages     `toml:"packages" envPrefix:"PACKAGES_"`
+	Script    Script       `toml:"script" envPrefix:"SCRIPT_"`
+	Sessions  Sessions     `toml:"sandbox" envPrefix:"SANDBOX_"`
+	Models    Models       `toml:"models" envPrefix:"MODELS_"`
+	MCP       MCP          `toml:"mcp" envPrefix:"MCP_"`
+	Docs      Docs         `toml:"docs" envPrefix:"DOCS_"`
+	Events    Events       `toml:"events" envPrefix:"EVENTS_"`
+	Webhooks  Webhooks     `toml:"webhooks" envPrefix:"WEBHOOKS_"`
+	Approvals Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
+	SSH       ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -162,6 +164,7 @@ type Admission struct {
 	MaxQueue     int      `toml:"max_queue" env:"MAX_QUEUE" help:"executions that may wait for a sandbox"`
 	OnEmpty      string   `toml:"on_empty" env:"ON_EMPTY" help:"when a pool is empty: wait, boot_sync or reject"`
 	ClaimTimeout Duration `toml:"claim_timeout" env:"CLAIM_TIMEOUT" help:"longest wait for a sandbox"`
+	MaxWait      Duration `toml:"max_wait" env:"MAX_WAIT" help:"when more executions arrive than can be run, refuse at once what would wait longer, unless it names a claim_timeout; 0 refuses nothing"`
 	Boots        int      `toml:"boots" env:"BOOTS" help:"sandboxes that boot at the same time"`
 	MaxCode      Bytes    `toml:"max_code" env:"MAX_CODE" help:"one source file of a request"`
 	MaxInput     Bytes    `toml:"max_input" env:"MAX_INPUT" help:"all files, input, arguments and environment of a request"`
@@ -267,7 +270,7 @@ func Defaults() Config {
 		Limits:   limitsOf(l),
 		Max:      limitsOf(fleet.MaxLimits()),
 		Admission: Admission{
-			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second),
+			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second), MaxWait: Duration(600 * time.Millisecond),
 			Boots: cpus(), MaxCode: 8 << 20, MaxInput: 32 << 20,
 		},
 		Preview:   Preview{Domain: "localhost", Rate: 500},
@@ -286,6 +289,7 @@ func Defaults() Config {
 		Docs:      defaultDocs(),
 		Approvals: defaultApprovals(),
 		Events:    defaultEvents(),
+		SSH:       ssh.DefaultSettings(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -529,7 +533,7 @@ func (c Config) faults() (all []error) {
 	}
 	add(emptyPool("admission.on_empty", c.Admission.OnEmpty))
 	a := c.Admission
-	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
+	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxWait < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
 		invalid("max_sandboxes, boots and max_code are at least 1, max_input at least max_code", "[admission] has values with which nothing can run")
 	}
 	for _, a := range c.Templates.Images {
@@ -540,7 +544,7 @@ func (c Config) faults() (all []error) {
 	if c.Volumes.Capacity < 0 {
 		invalid("", "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate} {
+	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate, c.SSH.Validate} {
 		add(check())
 	}
 	for i, p := range c.Pools {

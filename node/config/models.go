@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/agent/genui"
 	"github.com/engi-dev/engi/agent/llm"
 )
 
@@ -81,7 +82,8 @@ type Agent struct {
 	Output      string   `toml:"output"` // JSON schema
 	MaxTokens   int      `toml:"max_tokens"`
 	Temperature *float64 `toml:"temperature"`
-	Effort      string   `toml:"effort"` // of reasoning: none, low, medium or high
+	Effort      string   `toml:"effort"`  // of reasoning: none, low, medium or high
+	Confirm     []string `toml:"confirm"` // tools whose calls wait for a decision; * means all
 }
 
 // Demo is the name of the provider whose model follows a script.
@@ -125,13 +127,14 @@ var defaultAgents = []engi.AgentSpec{{
 }}
 
 // AgentSpecs returns the configured agents, the first of which is the default,
-// and then the built-in ones.
+// and then the built-in ones. The one for pages comes last, so that it is not the
+// default.
 func (c Config) AgentSpecs() []engi.AgentSpec {
 	var all []engi.AgentSpec
 	for _, a := range c.Agents {
 		s := engi.AgentSpec{
 			Name: a.Name, Description: a.Description, Model: a.Model, System: a.System, Tools: a.Tools, Steps: a.Steps, Budget: int64(a.Budget * 1e6),
-			MaxTokens: a.MaxTokens, Temperature: a.Temperature, Effort: engi.Effort(a.Effort),
+			MaxTokens: a.MaxTokens, Temperature: a.Temperature, Effort: engi.Effort(a.Effort), Confirm: a.Confirm,
 		}
 		if a.Output != "" {
 			s.Output = []byte(a.Output)
@@ -143,7 +146,7 @@ func (c Config) AgentSpecs() []engi.AgentSpec {
 			all = append(all, s)
 		}
 	}
-	return all
+	return genui.WithAgent(all)
 }
 
 func (m Models) validate() error {

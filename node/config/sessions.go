@@ -10,15 +10,17 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/disk/blob"
 	"github.com/engi-dev/engi/disk/recipe"
 	"github.com/engi-dev/engi/session/deps"
 )
 
 // Sessions configures sessions: sandboxes for a model's code, with packages
 // installed and files that outlive them. In files, the section is called sandbox.
-// Without it, or with enabled = false, a node has no sessions.
+// Without it, or with enabled = false, nothing is installed, agents have no tools
+// for sessions and are told nothing of them; people and programs may use sessions.
 type Sessions struct {
-	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"serve sessions; the default is true if a file has the section"`
+	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"install packages, and let agents work in sessions; true if a file has the section; the API has sessions in any case"`
 	Provider         string       `toml:"provider" env:"PROVIDER" help:"runtime of sessions' code: deno"`
 	Mode             string       `toml:"mode" env:"MODE" help:"when a session gets its sandbox: lazy, with its first use, or warm, at once"`
 	Region           string       `toml:"region" env:"REGION" help:"without effect; accepted because configuration files of hosted services have it"`
@@ -32,7 +34,12 @@ type Sessions struct {
 	Memory           Bytes        `toml:"memory" env:"MEMORY" help:"memory of a session's sandbox"`
 	MemoryMB         int          `toml:"memory_mb" env:"MEMORY_MB" help:"the same in MiB; write one of the two"`
 	Dormancy         Duration     `toml:"dormancy" env:"DORMANCY" help:"how long an unused sandbox is kept; its volume stays"`
+	MaxDuration      Duration     `toml:"max_duration" env:"MAX_DURATION" help:"how long a session may last, in use or not; 0 is no limit"`
+	CPUQuota         float64      `toml:"cpu_quota" env:"CPU_QUOTA" help:"processors' worth of time that a session gets in the long run, whatever its vcpus, and the most that it may ask for; 0 is no limit"`
+	CPUWindow        Duration     `toml:"cpu_window" env:"CPU_WINDOW" help:"over which that is counted: so much unused time may be used at once"`
 	Allow            []string     `toml:"allow" env:"ALLOW" help:"rules for what sessions may reach besides the hosts of packages, like *.example.com:443"`
+	Workspaces       string       `toml:"workspaces" env:"WORKSPACES" help:"store of workspaces: a directory, or s3://HOST[:PORT]/BUCKET[/PREFIX] with credentials in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; empty means a directory in the data directory"`
+	WorkspacesQuota  Bytes        `toml:"workspaces_quota" env:"WORKSPACES_QUOTA" help:"bytes of saved workspaces that one owner may have"`
 	Dependencies     []Dependency `toml:"dependencies" env:"-" help:"packages that sessions' code may import"`
 }
 
@@ -47,7 +54,7 @@ type Dependency struct {
 
 func defaultSessions() Sessions {
 	return Sessions{
-		Provider: "deno", Mode: string(engi.SessionLazy), Template: "base", Dormancy: Duration(5 * time.Minute),
+		Provider: "deno", Mode: string(engi.SessionLazy), Template: "base", Dormancy: Duration(5 * time.Minute), CPUWindow: Duration(5 * time.Minute), WorkspacesQuota: 10 << 30,
 	}
 }
 
@@ -108,10 +115,7 @@ func (s Sessions) CheckEnvironment(lookup func(string) (string, bool)) error {
 var variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 func (s Sessions) validate() error {
-	if !s.Enabled {
-		return nil
-	}
-	if s.Provider != "deno" {
+	if s.Enabled && s.Provider != "deno" {
 		return engi.Errorf(engi.Invalid, "sandbox.provider is %.40q", s.Provider).WithRemedy("use deno, which runs in this node's own sandboxes")
 	}
 	if s.Mode != string(engi.SessionLazy) && s.Mode != string(engi.SessionWarm) {
@@ -142,6 +146,21 @@ func (s Sessions) validate() error {
 	}
 	if time.Duration(s.Dormancy) < time.Second {
 		return engi.Errorf(engi.Invalid, "sandbox.dormancy is %v", s.Dormancy).WithRemedy("use at least 1s, like 5m")
+	}
+	if d := time.Duration(s.MaxDuration); d < 0 || d > 0 && d < time.Second {
+		return engi.Errorf(engi.Invalid, "sandbox.max_duration is %v", d).WithRemedy("use at least 1s, like 8h, or 0 for no limit")
+	}
+	if s.CPUQuota < 0 || time.Duration(s.CPUWindow) < time.Second {
+		return engi.Errorf(engi.Invalid, "sandbox.cpu_quota is %v in %v", s.CPUQuota, time.Duration(s.CPUWindow)).WithRemedy("use processors, like 0.5, and a window of at least 1s, like 5m")
+	}
+	if err := blob.Check(s.Workspaces); err != nil {
+		return err
+	}
+	if s.WorkspacesQuota <= 0 {
+		return engi.Errorf(engi.Invalid, "sandbox.workspaces_quota is %d", s.WorkspacesQuota).WithRemedy("use a size, like 10GiB")
+	}
+	if !s.Enabled {
+		return nil
 	}
 	seen := map[string]bool{}
 	for i, d := range s.Dependencies {

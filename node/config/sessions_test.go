@@ -118,6 +118,7 @@ func TestMistakesInTheSection(t *testing.T) {
 		"mode":        {"[sandbox]\nmode = 'hot'", "lazy or warm"},
 		"twice":       {"[sandbox]\nmemory = '1GiB'\nmemory_mb = 1024", "mean the same"},
 		"negative":    {"[sandbox]\nvolume_ttl_minutes = -3", "negative"},
+		"quota":       {"[sandbox]\ncpu_quota = -1", "like 0.5"},
 		"tiny":        {"[sandbox]\nmemory_mb = 1", "128MiB"},
 		"package":     {dependency("package = '; rm -rf /'"), "not a package"},
 		"version":     {dependency("package = 'a'\nversion = '$(x)'"), "not a version"},

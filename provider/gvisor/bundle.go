@@ -252,6 +252,9 @@ func checkSpec(spec provider.Spec) error {
 		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
 			WithRemedy("set every limit to more than zero")
 	}
+	if min(spec.Weight, spec.WantedWeight) < 0 || max(spec.Weight, spec.WantedWeight) > 100 {
+		return engi.Errorf(engi.Invalid, "weights of %d and %d; they can be 1 to 100", spec.Weight, spec.WantedWeight)
+	}
 	if s.Memory < minMemory {
 		return engi.Errorf(engi.Invalid, "%d bytes of memory are not enough to boot", s.Memory).
 			WithRemedy("give the sandbox at least %d MiB", minMemory>>20)

@@ -3,12 +3,18 @@ package gvisor_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/guest"
@@ -182,6 +188,116 @@ func TestProcessorLimit(t *testing.T) {
 	}
 	if share := float64(after.CPU-before.CPU) / float64(time.Since(begin)); share > 0.7 {
 		t.Errorf("half a processor gave %.2f", share)
+	}
+}
+
+// TestCapabilities looks at each thread of a machine's processes on the host: it can
+// neither do what root may, nor gain that by executing something.
+func TestCapabilities(t *testing.T) {
+	need(t)
+	p := newProvider(t, t.TempDir())
+	root, mounts := newRoot(t)
+	m, err := p.Start(t.Context(), provider.Spec{ID: engi.NewSandboxID(), Root: root, Mounts: mounts, Hostname: "box", Token: "t",
+		Size: engi.Size{VCPUs: 2, Memory: 96 << 20, Disk: 64 << 20, Inodes: 2000, Processes: 60, OpenFiles: 300}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	c, err := guest.Open(t.Context(), m.Guest, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	// What both need for files of any owner, and the kernel for its programs
+	// (SYS_PTRACE), in a user namespace where there is one.
+	const allowed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
+		1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
+	for what, pid := range p.Processes(m) {
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil || len(threads) < 2 {
+			t.Fatalf("the %s has %d threads, %v", what, len(threads), err)
+		}
+		for _, thread := range threads {
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/status", pid, thread.Name()))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			status := map[string]string{}
+			for line := range strings.Lines(string(raw)) {
+				key, value, _ := strings.Cut(line, ":")
+				status[key] = strings.TrimSpace(value)
+			}
+			for _, set := range []string{"CapEff", "CapPrm", "CapInh", "CapAmb"} {
+				caps, err := strconv.ParseUint(status[set], 16, 64)
+				if err != nil || caps&^allowed != 0 {
+					t.Errorf("a thread of the %s has %s %s (%v)", what, set, status[set], err)
+				}
+			}
+			if status["NoNewPrivs"] != "1" || status["Seccomp"] != "2" {
+				t.Errorf("a thread of the %s has NoNewPrivs %q, Seccomp %q", what, status["NoNewPrivs"], status["Seccomp"])
+			}
+		}
+	}
+}
+
+// TestWeight has two machines compute that want more than all processors. The first
+// becomes wanted while it boots.
+func TestWeight(t *testing.T) {
+	need(t)
+	p := newProvider(t, t.TempDir())
+	var meters [2]provider.Meter
+	for i := range meters {
+		root, mounts := newRoot(t)
+		wanted := make(chan struct{})
+		time.AfterFunc(20*time.Millisecond, func() { close(wanted) })
+		m, err := p.Start(t.Context(), provider.Spec{ID: engi.NewSandboxID(), Root: root, Mounts: mounts, Hostname: "box", Token: "t",
+			Size:   engi.Size{VCPUs: float64(runtime.NumCPU()), Memory: 96 << 20, Disk: 64 << 20, Inodes: 2000, Processes: 60, OpenFiles: 300},
+			Weight: 1, Wanted: wanted, WantedWeight: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		if i == 1 {
+			if err := m.(provider.Weigher).SetWeight(5); engi.KindOf(err) == engi.Unsupported && os.Getenv("ENGI_TEST_REQUIRE") == "" {
+				t.Skip(err)
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := guest.Open(t.Context(), m.Guest, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		for range runtime.NumCPU() {
+			if _, err := c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "while :; do :; done"}, Dir: "/", User: "root"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		meters[i] = m.(provider.Meter)
+	}
+	used := func() (all [2]time.Duration) {
+		for i, m := range meters {
+			u, err := m.Usage(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[i] = u.CPU
+		}
+		return all
+	}
+	time.Sleep(500 * time.Millisecond)
+	before := used()
+	time.Sleep(2 * time.Second)
+	after := used()
+	if heavy, light := after[0]-before[0], after[1]-before[1]; heavy < 2*light || light == 0 {
+		t.Errorf("the machines of weights 100 and 5 had the processors for %v and %v", heavy, light)
 	}
 }
 

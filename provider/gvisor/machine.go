@@ -58,6 +58,7 @@ var (
 	_ provider.Snapshotter  = (*machine)(nil)
 	_ provider.DiskSaver    = (*machine)(nil)
 	_ provider.Resizer      = (*machine)(nil)
+	_ provider.Weigher      = (*machine)(nil)
 	_ provider.Meter        = (*machine)(nil)
 	_ provider.Diagnoser    = (*machine)(nil)
 )
@@ -447,6 +448,27 @@ func (m *machine) runscCommand(ctx context.Context, verb string, args ...string)
 		return out.String(), errEnded()
 	}
 	return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
+}
+
+// SetWeight changes the weight.
+func (m *machine) SetWeight(weight int) (err error) {
+	defer engi.Annotate(&err, "weigh %s", m.id)
+	switch {
+	case weight < 1 || weight > 100:
+		return engi.Errorf(engi.Invalid, "a weight of %d; it can be 1 to 100", weight)
+	case m.hasEnded():
+		return errEnded()
+	case m.group == nil:
+		return engi.Errorf(engi.Unsupported, "this host gives engi no control groups")
+	}
+	err = m.group.Limit(cgroup.Limits{Weight: weight})
+	if errors.Is(err, fs.ErrNotExist) {
+		return errEnded()
+	}
+	if err != nil {
+		return engi.Errorf(engi.Internal, "%v", err)
+	}
+	return nil
 }
 
 // Resize puts a new size in force. Calls at the same time take turns.

@@ -23,7 +23,7 @@ const diskWanted = 2 << 30 // bytes that should be free
 // Probe boots a machine from root and reports what works.
 func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
 	r := provider.Report{Tier: engi.TierGVisor, NotEnforced: p.NotEnforced()}
-	r.Checks = []provider.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkIDs(root), p.checkGroups(), p.checkDisk(), checkClock()}
+	r.Checks = []engi.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkIDs(root), p.checkGroups(), p.checkDisk(), checkClock()}
 	for _, c := range r.Checks[:2] {
 		if !c.OK {
 			return r, nil // cannot boot without them
@@ -38,8 +38,8 @@ func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, err
 	return r, nil
 }
 
-func (p *Provider) checkRunsc() provider.Check {
-	c := provider.Check{Name: "runsc", Fix: "build it with 'make build', or unpack the release again"}
+func (p *Provider) checkRunsc() engi.Check {
+	c := engi.Check{Name: "runsc", Fix: "build it with 'make build', or unpack the release again"}
 	out, err := p.runsc("--version").CombinedOutput()
 	switch {
 	case err != nil:
@@ -57,8 +57,8 @@ func (p *Provider) checkRunsc() provider.Check {
 	return c
 }
 
-func (p *Provider) checkGuest() provider.Check {
-	c := provider.Check{Name: "guest program", Detail: p.opt.Guest}
+func (p *Provider) checkGuest() engi.Check {
+	c := engi.Check{Name: "guest program", Detail: p.opt.Guest}
 	fi, err := os.Stat(p.opt.Guest)
 	switch {
 	case err != nil:
@@ -75,8 +75,8 @@ func (p *Provider) checkGuest() provider.Check {
 	return c
 }
 
-func (p *Provider) checkIDs(root string) provider.Check {
-	c := provider.Check{Name: "users of sandboxes", OK: true, Detail: "the host has none of them"}
+func (p *Provider) checkIDs(root string) engi.Check {
+	c := engi.Check{Name: "users of sandboxes", OK: true, Detail: "the host has none of them"}
 	if ids := p.ids(); ids == nil || !p.mappable(ids, root) || !p.mappable(ids, p.opt.Dir) {
 		c.Detail = "sandboxes run as the user of engi, without its rights: only root can map users, on file systems that can map owners of files"
 	}
@@ -95,16 +95,16 @@ func dynamic(file string) bool {
 	return strings.Contains(string(head[:n]), "/ld-")
 }
 
-func checkUser() provider.Check {
-	c := provider.Check{Name: "user", OK: true, Detail: "root"}
+func checkUser() engi.Check {
+	c := engi.Check{Name: "user", OK: true, Detail: "root"}
 	if rootless() {
 		c.Detail = "not root: machines run in a user namespace"
 	}
 	return c
 }
 
-func (p *Provider) checkGroups() provider.Check {
-	c := provider.Check{Name: "control groups", OK: true}
+func (p *Provider) checkGroups() engi.Check {
+	c := engi.Check{Name: "control groups", OK: true}
 	switch {
 	case p.groups == nil && rootless():
 		c.OK, c.Detail = false, "only for root: processor time is not limited, and memory is polled"
@@ -121,8 +121,8 @@ func (p *Provider) checkGroups() provider.Check {
 	return c
 }
 
-func (p *Provider) checkDisk() provider.Check {
-	c := provider.Check{Name: "disk"}
+func (p *Provider) checkDisk() engi.Check {
+	c := engi.Check{Name: "disk"}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(p.opt.Dir, &fs); err != nil {
 		c.Detail = err.Error()
@@ -138,8 +138,8 @@ func (p *Provider) checkDisk() provider.Check {
 
 // checkClock checks the clock source. If programs cannot read it directly, each
 // reading of the time in a sandbox is a system call.
-func checkClock() provider.Check {
-	c := provider.Check{Name: "clock"}
+func checkClock() engi.Check {
+	c := engi.Check{Name: "clock"}
 	raw, err := os.ReadFile("/sys/devices/system/clocksource/clocksource0/current_clocksource")
 	source := strings.TrimSpace(string(raw))
 	c.Detail = source
@@ -154,8 +154,8 @@ func checkClock() provider.Check {
 }
 
 // checkBoot boots a machine and checks that its disk is limited.
-func (p *Provider) checkBoot(ctx context.Context, root string) provider.Check {
-	c := provider.Check{Name: "boot"}
+func (p *Provider) checkBoot(ctx context.Context, root string) engi.Check {
+	c := engi.Check{Name: "boot"}
 	begin := time.Now()
 	spec := provider.Spec{ID: engi.NewSandboxID(), Root: root, Size: probeSize, Hostname: "probe", Token: "probe"}
 	m, err := p.Start(ctx, spec)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/priority"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor/cgroup"
 )
@@ -96,6 +97,7 @@ type bootAttempt struct {
 	exited   chan error // receives the result of runsc; nil once that was received
 	machine  *machine   // nil until its processes are known
 	timeout  <-chan time.Time
+	wanted   <-chan struct{} // nil once it is
 }
 
 func (b *bootAttempt) run(ctx context.Context) (*machine, error) {
@@ -117,6 +119,13 @@ func (b *bootAttempt) run(ctx context.Context) (*machine, error) {
 		// The processor limit is set after the boot, which it would slow down.
 		limits := limitsOf(b.spec.Size)
 		limits.VCPUs = 0
+		limits.Weight = b.spec.Weight
+		select {
+		case <-b.spec.Wanted:
+			limits.Weight = b.spec.WantedWeight
+		default:
+			b.wanted = b.spec.Wanted
+		}
 		if err := b.group.Limit(limits); err != nil {
 			return nil, engi.Errorf(engi.Internal, "limit: %v", err)
 		}
@@ -176,7 +185,7 @@ func (b *bootAttempt) start() error {
 	if b.group != nil {
 		err = b.group.Start(cmd)
 	} else {
-		err = cmd.Start()
+		err = priority.Start(cmd)
 	}
 	if err != nil {
 		return err
@@ -204,21 +213,49 @@ var closeOnExec = sync.OnceFunc(func() {
 
 // awaitGuest waits for the boot and returns the guest's first connection.
 func (b *bootAttempt) awaitGuest(ctx context.Context, accepted chan net.Conn) (net.Conn, error) {
-	select {
-	case err := <-b.exited:
-		b.exited = nil
-		if err != nil {
-			return nil, b.bootError(fmt.Sprintf("runsc: %v", err))
+	for b.exited != nil {
+		select {
+		case err := <-b.exited:
+			b.exited = nil
+			if err != nil {
+				return nil, b.bootError(fmt.Sprintf("runsc: %v", err))
+			}
+		case <-b.wanted:
+			if err := b.hurry(); err != nil {
+				return nil, err
+			}
+		case <-ctx.Done():
+			return nil, engi.Errorf(engi.Expired, "cancelled during the boot: %v", ctx.Err())
+		case <-b.timeout:
+			return nil, b.bootError("the boot timed out")
 		}
-	case <-ctx.Done():
-		return nil, engi.Errorf(engi.Expired, "cancelled during the boot: %v", ctx.Err())
-	case <-b.timeout:
-		return nil, b.bootError("the boot timed out")
 	}
 	if err := b.attach(); err != nil {
 		return nil, err
 	}
+	for {
+		conn, err := b.awaitConnection(ctx, accepted)
+		if conn != nil || err != nil {
+			return conn, err
+		}
+	}
+}
+
+// hurry gives the machine the weight that it has when somebody waits for it.
+func (b *bootAttempt) hurry() error {
+	b.wanted = nil
+	if err := b.group.Limit(cgroup.Limits{Weight: b.spec.WantedWeight}); err != nil {
+		return engi.Errorf(engi.Internal, "weigh: %v", err)
+	}
+	return nil
+}
+
+// awaitConnection waits for the guest's first connection. It returns nil for
+// nothing that ends the boot.
+func (b *bootAttempt) awaitConnection(ctx context.Context, accepted chan net.Conn) (net.Conn, error) {
 	select {
+	case <-b.wanted:
+		return nil, b.hurry()
 	case conn := <-accepted:
 		accepted <- nil
 		if conn == nil {

@@ -134,6 +134,12 @@ func (g *pauseGate) open() {
 	}
 }
 
+func (g *pauseGate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.wait != nil
+}
+
 // pass waits until the gate is open or stop is closed.
 func (g *pauseGate) pass(stop <-chan struct{}) {
 	for {
@@ -151,12 +157,19 @@ func (g *pauseGate) pass(stop <-chan struct{}) {
 	}
 }
 
+// socketBuffer is how much of what the host writes is taken while nobody reads.
+const socketBuffer = 64 << 10
+
 // pausableConn is the host's end of a stream.
 type pausableConn struct {
 	net.Conn
 	gate   *pauseGate
 	once   sync.Once
 	closed chan struct{}
+
+	mu     sync.Mutex
+	kept   []byte        // written while the gate was shut; guarded by mu
+	passed chan struct{} // closed when there is nothing kept any more; nil if there is nothing; guarded by mu
 }
 
 func (c *pausableConn) Read(b []byte) (int, error) {
@@ -166,11 +179,63 @@ func (c *pausableConn) Read(b []byte) (int, error) {
 }
 
 func (c *pausableConn) Write(b []byte) (int, error) {
+	for {
+		c.mu.Lock()
+		if c.passed == nil && !c.gate.isShut() {
+			c.mu.Unlock()
+			return c.Conn.Write(b)
+		}
+		if len(c.kept)+len(b) <= socketBuffer {
+			c.kept = append(c.kept, b...)
+			if c.passed == nil {
+				c.passed = make(chan struct{})
+				go c.passKept()
+			}
+			c.mu.Unlock()
+			return len(b), nil
+		}
+		wait := c.passed
+		c.mu.Unlock()
+		if wait == nil { // it is more than a buffer
+			c.gate.pass(c.closed)
+			return c.Conn.Write(b)
+		}
+		select {
+		case <-wait:
+		case <-c.closed:
+			return 0, net.ErrClosed
+		}
+	}
+}
+
+// passKept writes what was kept once the gate is open. It ends with the stream.
+func (c *pausableConn) passKept() {
 	c.gate.pass(c.closed)
-	return c.Conn.Write(b)
+	for {
+		c.mu.Lock()
+		b := c.kept
+		c.kept = nil
+		if len(b) == 0 {
+			close(c.passed)
+			c.passed = nil
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		if _, err := c.Conn.Write(b); err != nil {
+			continue // the next write tells
+		}
+	}
 }
 
 func (c *pausableConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
+	err := c.Conn.Close()
+	c.mu.Lock()
+	wait := c.passed
+	c.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	return err
 }

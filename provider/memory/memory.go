@@ -332,13 +332,13 @@ func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, err
 	r := provider.Report{Tier: engi.TierMemory, NotEnforced: p.NotEnforced()}
 	m, err := p.Start(ctx, provider.Spec{ID: engi.NewSandboxID(), Root: root, Token: "probe",
 		Size: engi.Size{VCPUs: 1, Memory: 1, Disk: 1, Inodes: 1, Processes: 1, OpenFiles: 1}})
-	check := provider.Check{Name: "boot", OK: err == nil, Detail: "inside this process"}
+	check := engi.Check{Name: "boot", OK: err == nil, Detail: "inside this process"}
 	if err == nil {
 		err = m.Close()
 	}
 	if err != nil {
-		check = provider.Check{Name: "boot", Detail: err.Error(), Fix: engi.RemedyOf(err)}
+		check = engi.Check{Name: "boot", Detail: err.Error(), Fix: engi.RemedyOf(err)}
 	}
-	r.Works, r.Checks = check.OK, []provider.Check{check}
+	r.Works, r.Checks = check.OK, []engi.Check{check}
 	return r, nil
 }

@@ -87,6 +87,7 @@ func Run(t *testing.T, p provider.Provider, env Env) {
 		{"14/SaveDisk/keeps files", (*suite).saveDisk},
 		{"15/Netns/reaches the other end and nothing else", (*suite).linked},
 		{"16/Netns/a restored machine has a link of its own", (*suite).linkedRestore},
+		{"17/Weight/in bounds, and of the living", (*suite).weight},
 		{"Mount/writable", (*suite).mountWritable},
 		{"Mount/survives being saved", (*suite).mountSaved},
 		{"Usage/counts", (*suite).usage},
@@ -688,6 +689,26 @@ func (s *suite) resize(t *testing.T) {
 		t.Fatal(err)
 	}
 	overuse(t, m, c)
+}
+
+func (s *suite) weight(t *testing.T) {
+	m, _ := s.start(t)
+	w, ok := m.(provider.Weigher)
+	if !ok {
+		t.Skip("this kind of machine has no weight")
+	}
+	for _, bad := range []int{-1, 0, 101} {
+		wantKind(t, w.SetWeight(bad), engi.Invalid)
+	}
+	for _, good := range []int{1, 2, 100} {
+		if err := w.SetWeight(good); err != nil && engi.KindOf(err) != engi.Unsupported {
+			t.Errorf("a weight of %d: %v", good, err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantKind(t, w.SetWeight(1), engi.Unavailable)
 }
 
 func (s *suite) usage(t *testing.T) {

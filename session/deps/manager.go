@@ -50,6 +50,22 @@ type Manager struct {
 	changed  chan struct{}     // guarded by mu; closed when s changes
 }
 
+// None is that there are no packages: sessions get the template of this name.
+type None string
+
+// Template returns the name of the template.
+func (n None) Template(context.Context) (name, config string, err error) { return string(n), "", nil }
+
+// Status says that nothing has to be installed.
+func (None) Status() engi.Dependencies { return engi.Dependencies{State: engi.DependenciesReady} }
+
+// Run has nothing to do until ctx ends.
+func (None) Run(ctx context.Context, ready func()) error {
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
 // New returns a manager that serves existing templates. Run builds missing ones.
 func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "session dependencies")

@@ -31,6 +31,7 @@ type rule struct{ pkg, own, ext string }
 var rules = []rule{
 	{".", "", ""},
 	{"spelling", "", ""},
+	{"priority", "", "golang.org/x/sys/..."},
 
 	{"guest/wire", ".", ""},
 	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/..."},
@@ -40,10 +41,11 @@ var rules = []rule{
 
 	{"provider/memory", ". provider guest/guestd", ""},
 	{"provider/providertest", ". provider guest guest/wire", ""},
-	{"provider/gvisor/...", ". provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
+	{"provider/gvisor/...", ". priority provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
 	{"provider", ".", ""},
 
-	{"disk/...", ". disk/... spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"disk/blob", ".", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
+	{"disk/...", ". disk/... priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
 	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
 	{"gate/approval/approvaltest", ". gate/approval", "github.com/google/go-cmp/..."},
@@ -55,16 +57,20 @@ var rules = []rule{
 	{"gate/fetch", ". gate/egress/policy", ""},
 	{"gate/packages", ". gate/fetch", "golang.org/x/mod/... golang.org/x/net/html"},
 	{"gate/secret", ". gate/egress/policy", ""},
+	{"gate/term", ".", "github.com/charmbracelet/ultraviolet github.com/charmbracelet/x/ansi github.com/charmbracelet/x/vt"},
+	{"gate/ssh", ".", "golang.org/x/crypto/ssh"},
 	{"gate/...", ".", "golang.org/x/time/... github.com/caddyserver/certmagic go.uber.org/zap"},
 
 	{"script/wire", ".", ""},
 	{"script/engine", ". script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
-	{"script", ". script/wire", "golang.org/x/sys/..."},
+	{"script", ". priority script/wire", "golang.org/x/sys/..."},
 
 	{"session/...", ". session/...", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
+	{"agent/genui/genuitest", ". agent/genui", "github.com/google/go-cmp/..."},
 	{"agent/budget", ". agent/llm", ""},
+	{"agent/genui", ". agent/tool", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
 	{"agent/tool", ". agent/llm guest/fileops", ""},
 	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", ". agent/llm agent/tool outputlog", ""},
@@ -80,16 +86,24 @@ var rules = []rule{
 
 	{"webhook", ". workflow", ""},
 
+	{"studio/edit", ".", ""},
+	{"studio/output", "studio/edit", ""},
+	{"studio/problems", "", ""},
+	{"studio/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
+	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
+	{"studio", ". studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
+
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
 	{"operation", ". outputlog", ""},
 
 	{"fleet/...", ". fleet/... outputlog provider guest guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent agent/genui studio library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/apitest", ". api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory", "github.com/prometheus/client_golang/..."},
-	{"api/mcp", ". agent/tool api/httpio", "github.com/modelcontextprotocol/go-sdk/..."},
+	{"api/uistream", ". agent/genui api/httpio api/v1", "golang.org/x/net/html/..."},
+	{"api/apitest", ". agent/genui api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory", "github.com/prometheus/client_golang/..."},
+	{"api/mcp", ". agent/tool api/httpio api/uistream", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},
 	{"api/...", ". api/... gate/... spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
@@ -99,8 +113,9 @@ var rules = []rule{
 	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
 	{"cmd/engi-js", ". script/engine script/wire", "golang.org/x/sys/unix"},
-	{"cmd/engi-guest", "guest/guestd", "golang.org/x/sys/unix"},
-	{"cmd/...", ". node node/... client attack api/v1 agent/llm/scripted cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/sys/..."},
+	{"cmd/engi-guest", ". guest/guestd guest/guestd/listen guest/guestd/sftp", "golang.org/x/sys/unix"},
+	{"cmd/engi/bench", ". priority client api/v1 agent/llm/scripted", "golang.org/x/sys/... github.com/coder/websocket github.com/creack/pty"},
+	{"cmd/...", ". node node/... priority client attack api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/crypto/ssh"},
 	{"test/...", "...", "..."},
 }
 
@@ -192,7 +207,7 @@ func TestAllowancesAreUsed(t *testing.T) {
 // not be hidden in a package of its own there. Nearly half of the lines are
 // settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
-	const limit = 5300
+	const limit = 5450
 	lines := 0
 	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
 		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
@@ -230,7 +245,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|test|tools|webhook|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|studio|test|tools|webhook|workflow)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path in the root package's comment.
 func TestTourLinks(t *testing.T) {

@@ -204,6 +204,9 @@ func (s *Server) end() {
 	if s.cmd == nil {
 		return
 	}
+	if s.ended == nil && !s.t.Failed() {
+		s.Start() // sandboxes outlive a server that was killed or stopped
+	}
 	running := s.ended != nil
 	if out, said, err := s.output(s.Engi("stop", "--destroy")); err != nil && running {
 		s.t.Errorf("engi stop --destroy: %v\n%s%s", err, out, said)
@@ -211,6 +214,9 @@ func (s *Server) end() {
 	}
 	if err := s.wait(); err != nil {
 		s.t.Errorf("engi serve: %v", err)
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || bytes.Contains(mounts, []byte(" "+s.Dir+"/")) {
+		s.t.Errorf("something is still mounted below %s: %v", s.Dir, err)
 	}
 	if s.o.Ended != nil {
 		s.o.Ended(s)

@@ -56,6 +56,8 @@ const (
 	maxInput         = 256 << 10 // bytes of an executed template
 	maxProgramOutput = 64 << 10  // bytes of a program's output
 	maxCode          = 1 << 20
+	// claimTimeout is how long a run waits for a sandbox, before it is tried again.
+	claimTimeout = 30 * time.Second
 )
 
 // Declare returns the function of a declaration. It reports Invalid.
@@ -161,7 +163,7 @@ func (s Services) runProgram(ctx context.Context, r *workflow.Run, d Declared) (
 			return "", engi.Errorf(engi.Invalid, "encode the event: %v", err)
 		}
 		x, err := s.Executions.Start(ctx, engi.ExecutionSpec{
-			Owner: r.Owner, Program: program, Template: d.Template, Limits: engi.Limits{Timeout: d.Timeout}, Idempotency: fmt.Sprintf("%s/start/%d", r.ID, r.Attempt),
+			Owner: r.Owner, Program: program, Template: d.Template, Limits: engi.Limits{Timeout: d.Timeout}, ClaimTimeout: claimTimeout, Idempotency: fmt.Sprintf("%s/start/%d", r.ID, r.Attempt),
 		})
 		return x.ID, err
 	})

@@ -10,11 +10,14 @@ import (
 )
 
 // Demo plays the model of nodes without a provider. It runs code between fences,
-// runs an example if asked for CSV, reports the results, and otherwise says what
-// it is.
+// runs an example if asked for CSV, reports the results, draws the examples of pages,
+// and otherwise says what it is.
 func Demo(c Conversation) Answer {
 	if c.Schema != nil {
 		return Answer{Object: "{}"}
+	}
+	if a, ok := page(c); ok {
+		return a
 	}
 	last := c.Last()
 	if last.Role == "tool" {

@@ -377,7 +377,7 @@ func (l *webhookList) Get(_ context.Context, owner engi.Owner, id engi.WebhookID
 	return h, err
 }
 
-func (l *webhookList) List(_ context.Context, owner engi.Owner) (list []engi.Webhook, _ error) {
+func (l *webhookList) List(_ context.Context, owner engi.Owner, _ engi.Page) (list []engi.Webhook, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.all {

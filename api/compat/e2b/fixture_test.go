@@ -27,9 +27,9 @@ func (r fakeKeys) Authenticate(_ context.Context, secret string) (engi.Key, erro
 func (fakeKeys) Valid(context.Context, string) (context.Context, context.CancelFunc) {
 	panic("not used")
 }
-func (fakeKeys) Create(context.Context, engi.Key) (engi.Key, string, error) { panic("not used") }
-func (fakeKeys) List(context.Context, engi.Owner) ([]engi.Key, error)       { panic("not used") }
-func (fakeKeys) Revoke(context.Context, engi.Owner, string) error           { panic("not used") }
+func (fakeKeys) Create(context.Context, engi.Key) (engi.Key, string, error)      { panic("not used") }
+func (fakeKeys) List(context.Context, engi.Owner, engi.Page) ([]engi.Key, error) { panic("not used") }
+func (fakeKeys) Revoke(context.Context, engi.Owner, string) error                { panic("not used") }
 
 // fakeSandboxes keeps records only; guest handles the requests to all of them.
 type fakeSandboxes struct {

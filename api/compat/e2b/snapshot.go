@@ -55,7 +55,7 @@ func (s *Server) serveSnapshots() {
 				return respond(w, http.StatusOK, []snapshot{}) // not an ID, so it has no snapshots
 			}
 		}
-		all, err := s.Snapshots.List(r.Context(), who.viewer, of)
+		all, err := s.Snapshots.List(r.Context(), who.viewer, of, engi.Page{})
 		if err != nil {
 			return err
 		}

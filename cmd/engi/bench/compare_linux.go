@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/priority"
 )
 
 // A Rival is another way to run the same program.
@@ -120,7 +121,10 @@ func runCommand(ctx context.Context, answer string, make func(ctx context.Contex
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	began := time.Now()
-	err := cmd.Run()
+	err := priority.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	took := time.Since(began)
 	if err != nil || out.String() != answer {
 		return 0, fmt.Errorf("%v: %.300s%.300s", err, out.String(), errs.String())

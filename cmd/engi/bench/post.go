@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -47,6 +48,9 @@ func post[Q, X any](url, key string) func(context.Context, Q) (X, error) {
 		if err != nil {
 			return x, engi.Errorf(engi.Unavailable, "%v", err)
 		}
+		if after := resp.Header.Get("Retry-After"); after != "" && (resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode == http.StatusServiceUnavailable) {
+			return x, &Refusal{resp.Status, after}
+		}
 		if resp.StatusCode != http.StatusOK {
 			return x, engi.Errorf(engi.Unavailable, "%s: %.500s", resp.Status, answer)
 		}
@@ -56,3 +60,9 @@ func post[Q, X any](url, key string) func(context.Context, Q) (X, error) {
 		return x, nil
 	}
 }
+
+// A Refusal is the error of a node that has too much to do and says when to come back.
+type Refusal struct{ Status, After string }
+
+// Error implements error.
+func (r *Refusal) Error() string { return fmt.Sprintf("%s, retry after %s s", r.Status, r.After) }

@@ -71,9 +71,14 @@ func Run(t *testing.T, open func(*testing.T) secret.Store) {
 		s := open(t)
 		b, a2, a1 := put(t, s, of("bob", "m"), "k"), put(t, s, of("ann", "m"), "k"), put(t, s, of("ann", "b"), "k")
 		for owner, want := range map[engi.Owner][]engi.Secret{"ann": {a1, a2}, "bob": {b}, "": {a1, a2, b}, "eve": nil} {
-			got, err := s.List(t.Context(), owner)
+			got, err := s.List(t.Context(), owner, engi.Secret{}, 0)
 			if d := cmp.Diff(want, got); err != nil || d != "" {
 				t.Errorf("list of %q: %v\n%s", owner, err, d)
+			}
+			if owner != "" {
+				if n, err := s.Count(t.Context(), owner); n != len(want) || err != nil {
+					t.Errorf("count of %q: %d, %v", owner, n, err)
+				}
 			}
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
@@ -26,6 +27,7 @@ type Log struct {
 	changed     chan struct{} // closed and replaced at each change
 	readers     map[*int64]bool
 	readerMoved chan struct{} // closed when a reader moves or leaves; nil while nothing waits for that
+	terminal    *terminal     // nil unless the output is a terminal's
 }
 
 type block struct {
@@ -52,7 +54,7 @@ func (l *Log) LimitReached() <-chan struct{} { return l.limitReached }
 
 // Append adds data to the log. While a reader would lose bytes by it, Append
 // blocks, like a pipe, until stop is closed. Without readers the oldest bytes
-// are dropped.
+// are dropped. In the log of a terminal only the fastest reader counts.
 func (l *Log) Append(s engi.Stream, data []byte, stop <-chan struct{}) {
 	for len(data) > 0 {
 		n := min(len(data), blockSize)
@@ -82,6 +84,9 @@ func (l *Log) append(s engi.Stream, data []byte) {
 		return
 	}
 	l.count[s] += int64(len(data))
+	if l.terminal != nil {
+		l.terminal.mark(l.start, l.end, time.Now())
+	}
 	l.end += int64(len(data))
 	if n := len(l.blocks); n > 0 && l.blocks[n-1].stream == s && len(l.blocks[n-1].data)+len(data) <= blockSize {
 		// Readers hold slices of the block, which appending does not change.
@@ -89,11 +94,11 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	} else {
 		l.blocks = append(l.blocks, block{s, l.end - int64(len(data)), append(make([]byte, 0, max(len(data), 256)), data...)})
 	}
-	slowest := l.end // keep what a reader has yet to read
-	for at := range l.readers {
-		slowest = min(slowest, *at)
-	}
-	for len(l.blocks) > 1 && l.end-l.blocks[1].at >= l.keep && l.blocks[1].at <= slowest {
+	needed := l.neededLocked()
+	for len(l.blocks) > 1 && l.end-l.blocks[1].at >= l.keep && l.blocks[1].at <= needed {
+		if l.terminal != nil {
+			l.terminal.modes.feed(l.blocks[0].data)
+		}
 		l.start += int64(len(l.blocks[0].data))
 		l.blocks[0] = block{}
 		l.blocks = l.blocks[1:]
@@ -101,16 +106,25 @@ func (l *Log) append(s engi.Stream, data []byte) {
 	l.wakeLocked()
 }
 
+// neededLocked returns the offset of the first byte that must be kept for readers:
+// that of the slowest one or, in the log of a terminal, of the fastest, since one
+// viewer must not stop a program that others look at.
+func (l *Log) neededLocked() int64 {
+	needed, first := l.end, true
+	for at := range l.readers {
+		if first || (*at > needed) == (l.terminal != nil) {
+			needed, first = *at, false
+		}
+	}
+	return needed
+}
+
 // waitForReaders waits until n bytes can be appended without a reader losing
 // any. It returns false if stop is closed first.
 func (l *Log) waitForReaders(n int64, stop <-chan struct{}) bool {
 	for {
 		l.mu.Lock()
-		slow := false
-		for at := range l.readers {
-			slow = slow || l.end+n-*at > l.keep
-		}
-		if !slow || l.closed {
+		if l.end+n-l.neededLocked() <= l.keep || l.closed {
 			l.mu.Unlock()
 			return true
 		}
@@ -219,14 +233,33 @@ func (r *LogReader) Ready() <-chan struct{} {
 	return r.l.changed
 }
 
+// Err reports Conflict if bytes that the reader had yet to read were dropped,
+// which happens in the log of a terminal with several readers only.
+func (r *LogReader) Err() error {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	return r.errLocked()
+}
+
+func (r *LogReader) errLocked() error {
+	if r.at >= r.l.start {
+		return nil
+	}
+	return engi.Errorf(engi.Conflict, "output from byte %d to %d was not read in time and is no longer kept", r.at, r.l.start).
+		WithRemedy("read from %d on", r.l.start)
+}
+
 // TryNext returns the next piece without waiting. Without data, done reports
-// whether the log has ended.
+// whether the log has ended for this reader; see [LogReader.Err].
 func (r *LogReader) TryNext() (s engi.Stream, data []byte, done bool) {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r.at >= l.end {
+	switch {
+	case r.at >= l.end:
 		return "", nil, l.closed
+	case r.errLocked() != nil:
+		return "", nil, true
 	}
 	i := sort.Search(len(l.blocks), func(i int) bool { return l.blocks[i].at > r.at }) - 1
 	b := l.blocks[i]
@@ -241,7 +274,7 @@ func (r *LogReader) Next(ctx context.Context) (engi.Stream, []byte, error) {
 	for {
 		ready := r.Ready()
 		if s, data, done := r.TryNext(); data != nil || done {
-			return s, data, nil
+			return s, data, r.Err()
 		}
 		select {
 		case <-ready:

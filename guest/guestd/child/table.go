@@ -152,7 +152,11 @@ func (t *Table) signal(c *Child, to int, sig syscall.Signal) error {
 	if t.children[c.PID] != c { // the PID may have been reused
 		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
 	}
-	if err := syscall.Kill(to, sig); err != nil {
+	err := syscall.Kill(to, sig)
+	if err == syscall.ESRCH { // it was reaped, and is to be forgotten next
+		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
+	}
+	if err != nil {
 		return engi.Errorf(engi.Internal, "signal %d: %v", to, err)
 	}
 	return nil

@@ -107,6 +107,9 @@ func (h *Handler) events(r *http.Request, p Process, from int64, out *streamWrit
 		ready := log.Ready()
 		s, data, done := log.TryNext()
 		if done {
+			if err := log.Err(); err != nil {
+				return err
+			}
 			break
 		}
 		if len(data) > 0 {

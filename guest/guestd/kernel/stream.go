@@ -127,27 +127,7 @@ func (st *stream) follow(p *process, events <-chan event, id int64) {
 		case e := <-events:
 			// What was printed before the event is in the pipe already.
 			p.out.drain()
-			switch e.Event {
-			case "result":
-				if r := resultMessage(e); r != nil {
-					st.print(p, false)
-					st.send(r)
-				}
-			case "error":
-				st.print(p, true)
-				st.send(errorMessage{"error", e.Name, e.Value, e.Traceback})
-			case "end":
-				if e.ID != id {
-					continue
-				}
-				st.print(p, true)
-				if e.Status != 0 {
-					st.sendExitError(e.Status)
-				}
-				if e.Over {
-					p.awaitExit()
-				}
-				st.send(message{Type: "end_of_execution"})
+			if st.pass(p, e, id) {
 				return
 			}
 		case <-p.out.ready:
@@ -163,13 +143,41 @@ func (st *stream) follow(p *process, events <-chan event, id int64) {
 		case <-st.alive.C:
 			st.send(message{Type: "keepalive"})
 		case <-p.child.Done():
-			st.drainAfterExit(p, events)
+			st.drainAfterExit(p, events, id)
 			return
 		case <-st.ctx.Done():
 			p.interrupt(events, id)
 			return
 		}
 	}
+}
+
+// pass sends what an event says, and reports whether it ends the execution.
+func (st *stream) pass(p *process, e event, id int64) (ended bool) {
+	switch e.Event {
+	case "result":
+		if r := resultMessage(e); r != nil {
+			st.print(p, false)
+			st.send(r)
+		}
+	case "error":
+		st.print(p, true)
+		st.send(errorMessage{"error", e.Name, e.Value, e.Traceback})
+	case "end":
+		if e.ID != id {
+			return false
+		}
+		st.print(p, true)
+		if e.Status != 0 {
+			st.sendExitError(e.Status)
+		}
+		if e.Over {
+			p.awaitExit()
+		}
+		st.send(message{Type: "end_of_execution"})
+		return true
+	}
+	return false
 }
 
 // print sends the buffered output.
@@ -188,14 +196,16 @@ func (st *stream) sendExitError(status int) {
 	st.send(errorMessage{"error", "ExitError", text, text})
 }
 
-// drainAfterExit sends the remaining output of a kernel that has exited.
-func (st *stream) drainAfterExit(p *process, events <-chan event) {
+// drainAfterExit sends what a kernel that has exited left: it may have ended the
+// execution before.
+func (st *stream) drainAfterExit(p *process, events <-chan event, id int64) {
 	wait := time.After(2 * drainTimeout)
 	for more := true; more; {
 		select {
 		case e := <-events:
-			if r := resultMessage(e); e.Event == "result" && r != nil {
-				st.send(r)
+			p.out.drain()
+			if st.pass(p, e, id) {
+				return
 			}
 		case <-wait:
 			more = false

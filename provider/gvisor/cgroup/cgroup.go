@@ -207,6 +207,7 @@ type Limits struct {
 	VCPUs  float64
 	Memory int64 // bytes
 	Tasks  int   // threads on the host
+	Weight int   // when processors are short, in percent of a new group's; more than 100 makes the host's other threads wait long
 }
 
 const period = 100 * time.Millisecond // of processor quotas
@@ -227,9 +228,23 @@ func (g *Group) Limit(l Limits) error {
 		}
 	}
 	if l.Tasks > 0 {
-		return g.set("pids", "pids.max", strconv.Itoa(l.Tasks))
+		if err := g.set("pids", "pids.max", strconv.Itoa(l.Tasks)); err != nil {
+			return err
+		}
+	}
+	if l.Weight > 0 {
+		return g.limitWeight(l.Weight)
 	}
 	return nil
+}
+
+// limitWeight sets the weight. A new group has 1024 shares in version 1, a weight of
+// 100 in version 2.
+func (g *Group) limitWeight(percent int) error {
+	if g.tree.version == V2 {
+		return g.set("cpu", "cpu.weight", strconv.Itoa(percent))
+	}
+	return g.set("cpu", "cpu.shares", strconv.Itoa(1024*percent/100))
 }
 
 func (g *Group) limitMemory(n int64) error {

@@ -66,6 +66,7 @@ var v2Files = map[string]string{
 	"engi/one/memory.stat":        "anon 1\ninactive_file 10000000\n",
 	"engi/one/memory.events":      "low 0\noom 3\noom_kill 2\n",
 	"engi/one/pids.max":           "max\n",
+	"engi/one/cpu.weight":         "100\n",
 }
 
 func v1Files() map[string]string {
@@ -85,6 +86,7 @@ func v1Files() map[string]string {
 		"memory/engi/one/memory.oom_control":          "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
 		"cpu/engi/one/cpu.cfs_period_us":              "100000\n",
 		"cpu/engi/one/cpu.cfs_quota_us":               "-1\n",
+		"cpu/engi/one/cpu.shares":                     "1024\n",
 		"cpuacct/engi/one/cpuacct.usage":              "1500000000\n",
 		"pids/engi/one/pids.max":                      "max\n",
 	})
@@ -117,13 +119,14 @@ func TestLimitV2(t *testing.T) {
 	if err := g.Create(); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Limit(cgroup.Limits{VCPUs: 0.5, Memory: 100 << 20, Tasks: 77}); err != nil {
+	if err := g.Limit(cgroup.Limits{VCPUs: 0.5, Memory: 100 << 20, Tasks: 77, Weight: 2}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{
 		"cgroup.subtree_control":      "+pids", // the kernel takes one word at a time; the last one stays in a fake
 		"engi/cgroup.subtree_control": "+pids",
 		"engi/one/cpu.max":            "50000 100000",
+		"engi/one/cpu.weight":         "2",
 		"engi/one/memory.max":         strconv.Itoa(100 << 20),
 		"engi/one/memory.swap.max":    "0",
 		"engi/one/memory.oom.group":   "1",

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi/priority"
 )
 
 // Start starts cmd in the group, from its first instruction on.
@@ -28,7 +30,7 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 		}
 		cmd.SysProcAttr.UseCgroupFD = true
 		cmd.SysProcAttr.CgroupFD = int(dir.Fd())
-		return cmd.Start()
+		return priority.Start(cmd)
 	}
 	// In version 1 a child starts in the group of the thread that forks it. Moving
 	// the own thread is the only move that needs no lock over all processes of the
@@ -38,7 +40,7 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 		runtime.LockOSThread()
 		err := g.enter()
 		if err == nil {
-			err = cmd.Start()
+			err = priority.Start(cmd)
 		}
 		if g.tree.leave() == nil {
 			runtime.UnlockOSThread()

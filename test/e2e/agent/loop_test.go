@@ -125,7 +125,7 @@ func TestTheLoop(t *testing.T) {
 		if !strings.HasSuffix(strings.TrimSpace(out.String()), "keeps quoted commas.") {
 			t.Errorf("it said %q", out.String())
 		}
-		for _, want := range []string{"[execute_code] python", "AssertionError", "[execute_code failed]", "parsing\n", "works New York"} {
+		for _, want := range []string{`[execute_code] {"language":"python"}`, "AssertionError", "[execute_code failed]", "parsing\n", "works New York"} {
 			if !strings.Contains(work.String(), want) {
 				t.Errorf("%q was not shown in %s", want, work.String())
 			}

@@ -92,7 +92,7 @@ const bonn = `{"city":"Bonn"}`
 
 func TestJavaScript(t *testing.T) {
 	run(t, settings(t, "js/node_modules/openai"), map[string]any{
-		"models": []any{"coder", "plain", "explore", "code", "built-in:words-1"}, "model": "coder",
+		"models": []any{"coder", "plain", "explore", "code", "ui", "built-in:words-1"}, "model": "coder",
 		"openaiTools": "It is rain.", "openaiStream": "get_weather" + bonn, "openaiUsage": true, "openaiParse": map[string]any{"city": "Bonn"},
 		"openai_refused": "400 null invalid_request_error", "openai_missing": "404 model_not_found invalid_request_error", "openai_key": "AuthenticationError invalid_api_key",
 		"anthropicTools": "It is rain.", "anthropicStream": "get_weather" + bonn, "anthropicStop": "tool_use", "anthropicCount": true, "anthropic_missing": "404 NotFoundError",

@@ -376,6 +376,7 @@ func fixture() *sdk.Server {
 // both transports.
 func TestInspector(t *testing.T) {
 	n := env.Run(t, settings(t))
+	buildApps(t, n)
 	at, key := n.Endpoint().URL, n.AdminKey()
 	t.Setenv("ENGI_URL", at)
 	t.Setenv("ENGI_KEY", key)
@@ -435,6 +436,18 @@ func TestInspector(t *testing.T) {
 			use("get_port_url", "5173-", box, "port=5173")
 			use("remove_file", "removed", box, "path=/workspace/a.txt")
 			use("execute_code", "exit code 0", "language=bash", "code=echo hello")
+			var talk struct{ Session string }
+			if err := json.Unmarshal([]byte(use("create_session", "ses_")), &talk); err != nil {
+				t.Fatal(err)
+			}
+			session := "session=" + talk.Session
+			use("list_sessions", talk.Session)
+			use("act_on_page", `id="count"`, session, "action=demo-counter")
+			use("show_page", `id="count"`, session)
+			use("end_session", "ended", session)
+			use("create_app", "server.js (", "name="+name, "template=node-api")
+			use("apply_to_app", "revision 2 of app "+name, "app="+name, `text=<file path="a.txt">a</file>`)
+			use("read_app", "a.txt (2 bytes)", "app="+name)
 			for _, x := range list.Tools {
 				switch x.Name { // of the library
 				case "search_docs":

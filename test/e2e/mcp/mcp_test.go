@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
@@ -26,10 +28,21 @@ func settings(t *testing.T) config.Config {
 	return env.Config(t, "")
 }
 
+// buildApps builds the template that apps here begin from.
+func buildApps(t *testing.T, n *env.Running) {
+	t.Helper()
+	for _, err := range client.New(n.Endpoint().URL, n.AdminKey()).BuildTemplate(t.Context(), v1.TemplateRequest{Name: "node-api"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestClient has the client use all tools over HTTP and over standard input
 // and output.
 func TestClient(t *testing.T) {
 	n := env.Run(t, settings(t))
+	buildApps(t, n)
 	url := n.Endpoint().URL
 	for name, args := range map[string][]string{
 		"http":  {"http", url + "/mcp", n.AdminKey()},

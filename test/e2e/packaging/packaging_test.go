@@ -131,6 +131,26 @@ func TestNpm(t *testing.T) {
 	}
 }
 
+// TestRuntime installs the runtime for pages, which Node can load but for its element.
+func TestRuntime(t *testing.T) {
+	npm := need(t, "npm")
+	_, packed := dist(t, "engi-dev-ui-*.tgz")
+	p := clean(t)
+	p.must(npm, "init", "-y")
+	p.must(npm, "install", "--offline", "--no-audit", "--no-fund", "--loglevel=error", packed)
+	out := p.must(need(t, "node"), "--input-type=module", "-e", `
+import * as ui from "@engi-dev/ui"
+import { existsSync, readFileSync } from "node:fs"
+import { fileURLToPath } from "node:url"
+const at = (name) => fileURLToPath(import.meta.resolve(name))
+const files = ["@engi-dev/ui", "@engi-dev/ui/element", "@engi-dev/ui/react"].flatMap((name) => [at(name), at(name).replace(/js$/, "d.ts")])
+const { version } = JSON.parse(readFileSync(at("@engi-dev/ui").replace("dist/index.js", "package.json")))
+console.log(typeof ui.mount, typeof ui.View, files.every((f) => existsSync(f)), "engi-dev-ui-" + version + ".tgz")`)
+	if want := "function function true " + filepath.Base(packed) + "\n"; out != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+}
+
 func TestPython(t *testing.T) {
 	folder, wheel := dist(t, "engi-*.whl")
 	venv, err := filepath.Abs("py/.venv/bin")

@@ -158,8 +158,25 @@ type api struct {
 	keys []string // guarded by mu; Authorization of each request
 }
 
-// serveAPI serves names over https at the address outside.
+// serveAPI serves an API that wants a key.
 func serveAPI(t *testing.T, names ...string) *api {
+	t.Helper()
+	a := &api{}
+	serveSite(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.mu.Lock()
+		a.keys = append(a.keys, r.Header.Get("Authorization"))
+		a.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if r.Header.Get("Authorization") != "Bearer "+secretValue {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		fmt.Fprintf(w, `{"issues":[{"title":"first","by":%q}]}`, r.Host)
+	}), names...)
+	return a
+}
+
+// serveSite serves names over https at the address outside.
+func serveSite(t *testing.T, site http.Handler, names ...string) {
 	t.Helper()
 	// Without these there is no world, and nobody to listen in it.
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
@@ -173,17 +190,7 @@ func serveAPI(t *testing.T, names ...string) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &api{}
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.mu.Lock()
-		a.keys = append(a.keys, r.Header.Get("Authorization"))
-		a.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		if r.Header.Get("Authorization") != "Bearer "+secretValue {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-		fmt.Fprintf(w, `{"issues":[{"title":"first","by":%q}]}`, r.Host)
-	}))
+	srv := httptest.NewUnstartedServer(site)
 	srv.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 	listened := make(chan error)
 	world <- func() {
@@ -199,7 +206,6 @@ func serveAPI(t *testing.T, names ...string) *api {
 	}
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
-	return a
 }
 
 func (a *api) seen() []string {

@@ -72,7 +72,7 @@ func run(dir string) error {
 	if err := os.CopyFS(root, os.DirFS(dirOf)); err != nil {
 		return err
 	}
-	for _, c := range slices.Concat(archive, pausing, changes, memory) {
+	for _, c := range slices.Concat(archive, pausing, changes, memory, starting) {
 		file := filepath.Join(root, c.file)
 		if c.old == "" {
 			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

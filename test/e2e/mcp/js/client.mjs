@@ -37,6 +37,14 @@ const file = await client.readResource({ uri: `engi://sandboxes/${sandbox}/files
 if (!file.contents[0].text.includes("zwei")) throw new Error("resource");
 await use("remove_file", { sandbox, path: "/workspace/a.txt" }, "removed");
 await use("execute_code", { language: "python", code: "import time\nfor i in range(3):\n    print('step', i, flush=True)\n    time.sleep(.2)\n" }, "step 2");
+const { session } = JSON.parse(await use("create_session", {}, "ses_"));
+await use("list_sessions", {}, session);
+await use("act_on_page", { session, action: "demo-counter" }, 'id="count"');
+await use("show_page", { session }, 'id="count"');
+await use("end_session", { session }, "ended");
+await use("create_app", { name: kind, template: "node-api" }, "server.js (");
+await use("apply_to_app", { app: kind, text: '<file path="a.txt">a</file>' }, `revision 2 of app ${kind} is served`);
+await use("read_app", { app: kind, path: "a.txt" }, "a");
 await use("search_docs", { query: "read a CSV file" }, "");
 const gone = new AbortController();
 setTimeout(() => gone.abort("enough"), 500);

@@ -1,0 +1,5 @@
+//go:build race
+
+package genui_test
+
+func init() { raceDetector = true }

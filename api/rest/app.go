@@ -1,0 +1,449 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/api/httpio"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+const (
+	appPath = "/v1/apps"
+
+	maxAppText    = 8 << 20 // of a model, in one apply
+	maxAppMessage = 200
+	maxAppContent = 4 << 20 // of files, in one list
+)
+
+type apps struct {
+	engi.Apps
+	ports  PortService
+	events engi.Events
+}
+
+type anApp struct {
+	ID string `path:"id" maxLength:"128" doc:"ID or name of the app"`
+}
+
+type watchApp struct {
+	anApp
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"what happened after this seq: that of the last event seen; 0 means all, -1 what happens from now on"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+}
+
+type listRevisions struct {
+	anApp
+	page
+}
+
+type diffApp struct {
+	anApp
+	From int64 `query:"from" minimum:"0" doc:"revision; 0 means the parent of to"`
+	To   int64 `query:"to" minimum:"0" doc:"revision; 0 means the last one"`
+}
+
+type ofRevision struct {
+	anApp
+	Revision int64 `query:"revision" minimum:"0" doc:"0 means the last one"`
+}
+
+type listAppFiles struct {
+	ofRevision
+	Path       string   `query:"path" maxLength:"1024" doc:"only those below this directory, or that match this pattern, in which * and ? stand for what is not a slash" example:"src"`
+	Extensions []string `query:"extensions" doc:"only those whose names end so, with commas between" example:".jsx,.css"`
+	MaxSize    int64    `query:"max_size" minimum:"0" doc:"only those of at most this many bytes; 0 means all"`
+	Content    bool     `query:"content" doc:"with their content, up to 4 MiB in all; of those that are left, it can be downloaded"`
+}
+
+type getAppFile struct {
+	ofRevision
+	Path string `query:"path" required:"true" maxLength:"1024" doc:"relative to the app" example:"src/App.jsx"`
+	download
+}
+
+type getAppLogs struct {
+	anApp
+	Max int `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+}
+
+// Apps are web applications that models write; service may be nil. Ports knows where
+// their pages are, and events how far the log is.
+func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
+	a := &apps{service, ports, events}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no apps").WithRemedy("use /v1/sandboxes: a server in a sandbox has a preview, too")
+	}
+	const one = appPath + "/{id}"
+	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
+	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + appPath, ID: "create-app", Summary: "Create an app", Access: change, Objects: Owned,
+			Text: "Answers once its page is served, at preview_url. An app whose server does not start is there, too, in state failed, and error says why. " +
+				"A template that is not built is a reason to wait for: build it first.",
+			Creates: "a repeated key returns the first app instead of making another",
+			Status:  http.StatusCreated, Location: "path of the app",
+			Bodies: []example{{"shop", "React with Vite and Tailwind", `{"name": "shop"}`}},
+		}, a.create),
+		paged(Route{Pattern: "GET " + appPath, ID: "list-apps", Summary: "List apps", Text: "The newest come first.", Access: look}, paging(service, engi.Apps.List), a.of, func(x v1.App) string { return x.ID }),
+		fetch(Route{Pattern: "GET " + one, ID: "get-app", Summary: "Get an app", Access: look}, func(c *call, in *anApp) (v1.App, error) {
+			return to(a.of)(a.Get(c, c.owner(), in.ID))
+		}),
+		act(Route{Pattern: "DELETE " + one, ID: "remove-app", Summary: "Delete an app with its history", Access: change},
+			func(c *call, in *anApp, _ none) error { return a.Remove(c, c.owner(), in.ID) }),
+		fetch(Route{
+			Pattern: "POST " + one + "/open", ID: "open-app", Summary: "Have an app served", Access: change,
+			Text: "Answers once it has a sandbox whose server answers: the one that it had, or a new one with the files of the last revision.",
+		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.owner(), in.ID)) }),
+		fetch(Route{
+			Pattern: "POST " + one + "/stop", ID: "stop-app", Summary: "Stop an app", Access: change,
+			Text: "Its sandbox goes; files and history stay. Stopping it twice is no error.",
+		}, func(c *call, in *anApp) (v1.App, error) {
+			if err := a.Stop(c, c.owner(), in.ID); err != nil {
+				return v1.App{}, err
+			}
+			return to(a.of)(a.Get(c, c.owner(), in.ID))
+		}),
+		raw(Route{
+			Pattern: "POST " + one + "/apply", ID: "apply-to-app", Summary: "Apply what a model has written", Access: change,
+			Text: "Files, edits, packages and commands in the text of a model become one revision, or nothing changes. " +
+				"The text is a member of a JSON object, or the whole body as text/plain. Once this is answered, the apply goes on by itself; the stream of the app shows it. " +
+				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this apply: done, or error. While another apply is under way, it is a conflict.",
+			Creates: "a repeated key returns the first apply and starts nothing",
+			Bodies:  []example{{"file", "one file", `{"text": "<file path=\"src/App.jsx\">\nexport default function App() { return <h1>Hello</h1> }\n</file>"}`}},
+			Uploads: []string{"text/plain"},
+			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
+		}, a.apply),
+		act(Route{
+			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "End the apply that is under way", Access: change,
+			Text: "It changes nothing then. Without one it is a conflict.",
+		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.owner(), in.ID) }),
+		raw(Route{
+			Pattern: "GET " + one + "/stream", ID: "watch-app", Summary: "Watch an app", Access: look,
+			Text: "What happens to it, as it happens. Without after, the state that it is in comes first. Whoever comes back with the seq of the last event seen misses nothing but " +
+				"lines of output and gets nothing twice, also after a restart of the node.",
+			Answers: streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON),
+		}, a.watch),
+		send(Route{
+			Pattern: "POST " + one + "/rollback", ID: "roll-back-app", Summary: "Make an app what it was", Access: change, Optional: true,
+			Text: "Its files become those of an earlier revision, as a new one, which can be rolled back itself. Answers once its server does. While an apply is under way, it is a conflict.",
+		}, a.rollback),
+		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List revisions of an app", Text: "The newest come first.", Access: look},
+			func(c *call, in *listRevisions, p engi.Page) ([]engi.Revision, error) {
+				return a.Revisions(c, c.owner(), in.ID, p)
+			}, revisionOf, func(x v1.AppRevision) string { return strconv.FormatInt(x.Number, 10) }),
+		raw(Route{
+			Pattern: "GET " + one + "/diff", ID: "diff-app", Summary: "Compare two revisions of an app", Access: look,
+			Text: "As a unified diff, as git writes it.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
+		}, a.diff),
+		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-app-files", Summary: "List files of an app", Text: "Of a revision; no sandbox is needed.", Access: look}, a.list),
+		raw(fileRoute(downloadFile, one, "get-app-file", look), a.file),
+		raw(Route{
+			Pattern: "GET " + one + "/zip", ID: "get-app-zip", Summary: "Download the files of an app", Access: look,
+			Answers: []answer{bytesOf(http.StatusOK, "application/zip", nil)},
+		}, a.zip),
+		fetch(Route{
+			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "See what the server of an app prints", Access: look,
+			Text: "The end of it. An app that is stopped is a conflict.",
+		}, func(c *call, in *getAppLogs) (v1.AppLogs, error) {
+			x, err := a.Logs(c, c.owner(), in.ID, in.Max)
+			return v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated}, err
+		}),
+		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "See how an app does", Text: "Its server is asked now, if it has one.", Access: look}, a.status),
+	}}
+}
+
+const textType = "text/plain; charset=utf-8"
+
+func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
+	var check checker
+	check.text("name", q.Name)
+	check.text("template", q.Template)
+	check.Metadata("metadata", q.Metadata)
+	check.Env("env", q.Env)
+	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
+	if q.Network != nil {
+		spec.Network = networkOf(&check, "network", q.Network)
+	}
+	if err := check.err(); err != nil {
+		return v1.App{}, err
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) { return a.Create(c, spec) }})
+	if err == nil {
+		c.location(appPath, string(x.ID))
+	}
+	return a.of(x), err
+}
+
+func (a *apps) apply(c *call, in *anApp, q v1.ApplyRequest) error {
+	if c.form != httpio.JSON {
+		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	seq, err := a.begin(c, in.ID, q)
+	switch {
+	case err != nil:
+		return err
+	case c.form == httpio.JSON:
+		return c.reply(http.StatusAccepted, v1.Applying{Seq: seq})
+	}
+	return a.stream(c, in.ID, seq-1, nil, func(x engi.AppUpdate) bool {
+		return x.Apply == seq && (x.Kind == engi.AppApplied || x.Kind == engi.AppApplyFailed)
+	})
+}
+
+// begin starts an apply. Its text is not held any more when it returns.
+func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err error) {
+	if c.uploads() {
+		body, err := c.readBody()
+		if err != nil {
+			return 0, err
+		}
+		defer c.s.held.Add(-int64(len(body)))
+		q.Text = string(body)
+	}
+	var check checker
+	switch {
+	case strings.TrimSpace(q.Text) == "":
+		check.addf("text", "it is missing")
+	case len(q.Text) > maxAppText:
+		check.addf("text", "it is longer than %s", v1.Bytes(maxAppText))
+	}
+	if len(q.Message) > maxAppMessage {
+		check.addf("message", "it is longer than %d bytes", maxAppMessage)
+	}
+	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+		return 0, err
+	}
+	if err := check.err(); err != nil {
+		return 0, err
+	}
+	return once(c, q, creation[int64]{work: func([]string) (int64, error) {
+		return a.Apply(c, engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Idempotency: c.key})
+	}})
+}
+
+func (a *apps) watch(c *call, in *watchApp, _ none) error {
+	after, err := lastEvent(in.LastEvent, in.After)
+	if err != nil {
+		return err
+	}
+	var first *engi.AppUpdate
+	if after < 0 {
+		if after, err = a.events.Last(c); err != nil {
+			return err
+		}
+	}
+	x, err := a.Get(c, c.owner(), in.ID) // before a stream begins
+	if err != nil {
+		return err
+	}
+	if in.After < 0 && in.LastEvent == "" {
+		first = &engi.AppUpdate{Kind: engi.AppStateChanged, Seq: after, Time: x.Used, State: x.State, Revision: x.Revision, Apply: x.Applying}
+	}
+	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return a.stream(c, string(x.ID), after, first, func(engi.AppUpdate) bool { return false })
+}
+
+// stream answers with what happens to an app after a seq, up to the update that is the
+// last.
+func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, last func(engi.AppUpdate) bool) error {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.AppUpdate, error] {
+		return func(yield func(engi.AppUpdate, error) bool) {
+			if first == nil || yield(*first, nil) {
+				a.Watch(ctx, c.owner(), app, after)(yield)
+			}
+		}
+	}, func(out *httpio.EventWriter, x engi.AppUpdate) (bool, error) {
+		seq := ""
+		if x.Seq > 0 {
+			seq = atOffset(x.Seq)
+		}
+		return last(x), out.Send(string(x.Kind), seq, appUpdateOf(x))
+	}, func(kind string, p *v1.Problem) any { return v1.AppUpdate{Type: kind, Error: p} })
+}
+
+func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevision, error) {
+	if q.Revision == 0 {
+		last, err := a.Revisions(c, c.owner(), in.ID, engi.Page{Limit: 1})
+		switch {
+		case err != nil:
+			return v1.AppRevision{}, err
+		case len(last) == 0 || last[0].Parent == 0:
+			return v1.AppRevision{}, engi.Errorf(engi.Conflict, "app %.80q has no revision before its last one", in.ID).WithRemedy("apply something first")
+		}
+		q.Revision = last[0].Parent
+	}
+	return to(revisionOf)(a.Rollback(c, c.owner(), in.ID, q.Revision))
+}
+
+func (a *apps) diff(c *call, in *diffApp, _ none) error {
+	text, err := a.Diff(c, c.owner(), in.ID, in.From, in.To)
+	if err != nil {
+		return err
+	}
+	h := c.Header()
+	h.Set("Content-Type", textType)
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	_, _ = io.Copy(httpio.DeadlineWriter{W: c}, strings.NewReader(text)) // who does not wait for it has left
+	return nil
+}
+
+// files returns the files of a revision, whose number in has then, so that whatever is
+// read later is of the same.
+func (a *apps) files(c *call, in *ofRevision) ([]engi.AppFile, error) {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if in.Revision == 0 {
+		in.Revision = x.Revision
+	}
+	return a.Files(c, c.owner(), in.ID, in.Revision)
+}
+
+func (a *apps) file(c *call, in *getAppFile, _ none) error {
+	all, err := a.files(c, &in.ofRevision)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(f engi.AppFile) bool { return f.Path == in.Path })
+	if i < 0 {
+		return engi.Errorf(engi.NotFound, "revision %d of app %s has no file %.100q", in.Revision, in.ID, in.Path).WithRemedy("list its files")
+	}
+	f, err := a.File(c, c.owner(), in.ID, in.Path, in.Revision)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	d, cancel := c.guest()
+	defer cancel()
+	return d.Download(in.Path, f, all[i].Size)
+}
+
+func (a *apps) list(c *call, in *listAppFiles) (v1.AppFiles, error) {
+	all, err := a.files(c, &in.ofRevision)
+	if err != nil {
+		return v1.AppFiles{}, err
+	}
+	wanted := strings.Trim(in.Path, "/")
+	if _, err := path.Match(wanted, ""); err != nil {
+		return v1.AppFiles{}, invalid("query.path", "it is not a pattern: %v", err)
+	}
+	out, left := v1.AppFiles{Revision: in.Revision, Items: []v1.AppFile{}}, int64(maxAppContent)
+	for _, f := range all {
+		matches, _ := path.Match(wanted, f.Path) // checked above
+		switch {
+		case wanted != "" && !matches && !strings.HasPrefix(f.Path, wanted+"/"):
+		case len(in.Extensions) > 0 && !slices.ContainsFunc(in.Extensions, func(e string) bool { return e != "" && strings.HasSuffix(f.Path, e) }):
+		case in.MaxSize > 0 && f.Size > in.MaxSize:
+		default:
+			item := v1.AppFile{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Size: v1.Bytes(f.Size), Mode: v1.Mode(f.Mode), SHA256: f.Digest}
+			if in.Content && f.Size > left {
+				out.Truncated = true
+			} else if in.Content {
+				left -= f.Size
+				if err := a.content(c, in, f, &item); err != nil {
+					return v1.AppFiles{}, err
+				}
+			}
+			out.Items = append(out.Items, item)
+		}
+	}
+	return out, nil
+}
+
+// content adds the content of a file to its description.
+func (a *apps) content(c *call, in *listAppFiles, f engi.AppFile, to *v1.AppFile) error {
+	r, err := a.File(c, c.owner(), in.ID, f.Path, in.Revision)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, io.LimitReader(r, f.Size)); err != nil {
+		return engi.Errorf(engi.Unavailable, "read %s of app %s: %v", f.Path, in.ID, err)
+	}
+	if utf8.Valid(b.Bytes()) {
+		to.Content = new(b.String())
+	} else {
+		to.ContentBase64 = b.Bytes()
+	}
+	return nil
+}
+
+func (a *apps) zip(c *call, in *ofRevision, _ none) error {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.waiting()
+	defer cancel()
+	h := c.Header()
+	h.Set("Content-Type", "application/zip")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": x.Name + ".zip"}))
+	err = a.Zip(ctx, c.owner(), in.ID, in.Revision, httpio.DeadlineWriter{W: c})
+	if c.gone() {
+		return nil
+	}
+	return orEnded(ctx, err)
+}
+
+func (a *apps) status(c *call, in *anApp) (v1.AppStatus, error) {
+	x, err := a.Status(c, c.owner(), in.ID)
+	return v1.AppStatus{
+		App: a.of(x.App), Healthy: x.Healthy, CheckedAt: moment(x.Checked), Latency: length(x.Latency), Startup: length(x.Startup), Memory: v1.Bytes(max(0, x.Memory)),
+		Files: x.Files, CacheHits: x.CacheHits, Errors: x.Errors,
+	}, err
+}
+
+func (a *apps) of(x engi.App) v1.App {
+	out := v1.App{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
+		Revision: x.Revision, Applying: x.Applying, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
+	}
+	if x.Sandbox != "" && a.ports != nil {
+		out.PreviewURL = a.ports.URL(x.Sandbox, x.Port)
+	}
+	return out
+}
+
+func revisionOf(x engi.Revision) v1.AppRevision {
+	out := v1.AppRevision{
+		Number: x.Number, Parent: x.Parent, Of: x.Of, Message: strings.ToValidUTF8(x.Message, "\uFFFD"), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(),
+		Changed: []v1.AppChange{},
+	}
+	for _, f := range x.Changed {
+		out.Changed = append(out.Changed, v1.AppChange{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Op: string(f.Op), Size: v1.Bytes(max(0, f.Size))})
+	}
+	return out
+}
+
+func appUpdateOf(x engi.AppUpdate) v1.AppUpdate {
+	return v1.AppUpdate{
+		Type: string(x.Kind), Seq: x.Seq, Time: x.Time.UTC(), Apply: x.Apply, Step: x.Step, Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Path: strings.ToValidUTF8(x.Path, "\uFFFD"),
+		Op: string(x.Op), Name: strings.ToValidUTF8(x.Name, "\uFFFD"), Code: x.Code, Line: x.Line, State: string(x.State), Revision: x.Revision, Error: problemOf(x.Error),
+	}
+}

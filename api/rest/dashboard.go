@@ -1,0 +1,30 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// Links make links that sign a browser in, once.
+type Links interface {
+	Link(ctx context.Context, secret string) (code string, expires time.Time, err error)
+}
+
+// Dashboard makes links that open the dashboard; service may be nil.
+func Dashboard(service Links) Resource {
+	return Resource{tag: "keys", missing: missing(service != nil, "the dashboard"), routes: []Route{
+		send(Route{
+			Pattern: "POST /v1/dashboard/links", ID: "create-dashboard-link", Summary: "Make a link that opens the dashboard", Access: anyKey, Objects: Shared,
+			Text:   "The link works once, and for a few minutes. The browser that opens it may do what this key may do, until it signs out or the key ends.",
+			Status: http.StatusCreated, Example: v1.DashboardLink{Path: "/dashboard/sign-in?code=…"},
+		}, func(c *call, _ *none, _ none) (v1.DashboardLink, error) {
+			code, expires, err := service.Link(c, secretOf(c.r))
+			c.Header().Set("Cache-Control", "no-store")
+			return v1.DashboardLink{Path: "/dashboard/sign-in?code=" + url.QueryEscape(code), ExpiresAt: expires.UTC()}, err
+		}),
+	}}
+}

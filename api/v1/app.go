@@ -1,0 +1,145 @@
+package v1
+
+import "time"
+
+// An AppRequest asks for an app.
+type AppRequest struct {
+	Name     string            `json:"name,omitempty" maxLength:"63" doc:"1 to 63 letters, digits and dashes, unique per owner; absent means one made up" example:"shop"`
+	Template string            `json:"template,omitempty" maxLength:"200" doc:"absent means vite-react" example:"vite-react"`
+	Replace  bool              `json:"replace,omitempty" doc:"stop the caller's other apps first"`
+	Metadata map[string]string `json:"metadata,omitempty" doc:"up to 64 entries"`
+	Env      map[string]string `json:"env,omitempty" doc:"of every program in it"`
+	Network  *NetworkPolicy    `json:"network,omitempty" doc:"what it reaches; absent means that packages can be installed and nothing else is reached"`
+}
+
+// States of apps.
+const (
+	AppStarting = "starting"
+	AppReady    = "ready"
+	AppFailed   = "failed"
+	AppStopped  = "stopped"
+	AppRemoved  = "removed"
+)
+
+// An App is a web application that models write.
+type App struct {
+	ID         string            `json:"id" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Owner      string            `json:"owner,omitempty"`
+	Name       string            `json:"name" example:"shop"`
+	Template   string            `json:"template" example:"vite-react"`
+	State      string            `json:"state" enum:"starting,ready,failed,stopped,removed"`
+	SandboxID  string            `json:"sandbox_id,omitempty" doc:"in which its server runs; absent while it is stopped" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Port       int               `json:"port,omitempty" doc:"that its server listens on" example:"5173"`
+	PreviewURL string            `json:"preview_url,omitempty" doc:"where its page is; absent while it is stopped" example:"http://5173-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+	Revision   int64             `json:"revision" doc:"number of the last one; 0 before the first" example:"3"`
+	Applying   int64             `json:"applying,omitempty" doc:"seq of the event with which the apply under way began" example:"4711"`
+	Error      *Problem          `json:"error,omitempty" doc:"why it is failed"`
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	CreatedAt  time.Time         `json:"created_at"`
+	UsedAt     *time.Time        `json:"used_at,omitempty"`
+}
+
+// An ApplyRequest asks to apply what a model has written to an app.
+type ApplyRequest struct {
+	Text    string `json:"text" doc:"what the model has written, 8 MiB at most: files, edits, packages, commands" example:"<file path=\"src/App.jsx\">export default function App() { return <h1>Hello</h1> }</file>"`
+	Message string `json:"message,omitempty" maxLength:"200" doc:"of the revision, a line; absent means one made from what changes"`
+	Keep    bool   `json:"keep,omitempty" doc:"keep the result even if the server does not answer with it; else it is undone"`
+}
+
+// An Applying is an apply that has begun.
+type Applying struct {
+	Seq int64 `json:"seq" doc:"of its event; the stream of the app after it shows the rest" example:"4711"`
+}
+
+// A RollbackRequest makes the files of an app those of an earlier revision.
+type RollbackRequest struct {
+	Revision int64 `json:"revision,omitempty" minimum:"1" doc:"absent means the one before the last" example:"2"`
+}
+
+// An AppRevision is a state of an app's files.
+type AppRevision struct {
+	Number    int64       `json:"number" doc:"from 1, which is what the template has" example:"3"`
+	Parent    int64       `json:"parent,omitempty" doc:"the one before" example:"2"`
+	Of        int64       `json:"of,omitempty" doc:"the one whose files these are again, after a rollback" example:"1"`
+	Message   string      `json:"message" doc:"its first line is a summary" example:"Add a cart"`
+	Actor     string      `json:"actor,omitempty" doc:"who made it" example:"key_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Commit    string      `json:"commit,omitempty" doc:"in the git repository of the app"`
+	CreatedAt time.Time   `json:"created_at"`
+	Changed   []AppChange `json:"changed" doc:"against the one before, by path"`
+}
+
+// An AppChange is a file that a revision has changed.
+type AppChange struct {
+	Path string `json:"path" example:"src/App.jsx"`
+	Op   string `json:"op" enum:"create,write,remove"`
+	Size Bytes  `json:"size" doc:"now"`
+}
+
+// AppFiles are files of a revision of an app.
+type AppFiles struct {
+	Revision  int64     `json:"revision" example:"3"`
+	Items     []AppFile `json:"items" doc:"by path"`
+	Truncated bool      `json:"truncated" doc:"the content of some was asked for and is left out, because there is more than an answer has: 4 MiB"`
+}
+
+// An AppFile is a file of an app.
+type AppFile struct {
+	Path          string  `json:"path" example:"src/App.jsx"`
+	Size          Bytes   `json:"size"`
+	Mode          Mode    `json:"mode" example:"0644"`
+	SHA256        string  `json:"sha256"`
+	Content       *string `json:"content,omitempty" doc:"if it was asked for and is UTF-8"`
+	ContentBase64 []byte  `json:"content_base64,omitempty" doc:"if it was asked for and is not UTF-8"`
+}
+
+// AppLogs are the end of what the server of an app has printed.
+type AppLogs struct {
+	Text      string `json:"text"`
+	Truncated bool   `json:"truncated" doc:"there was more before"`
+}
+
+// An AppStatus says how an app does.
+type AppStatus struct {
+	App       App        `json:"app"`
+	Healthy   bool       `json:"healthy" doc:"its server answered"`
+	CheckedAt *time.Time `json:"checked_at,omitempty"`
+	Latency   Duration   `json:"latency" doc:"of its answer"`
+	Startup   Duration   `json:"startup" doc:"from the creation of its sandbox to the first answer"`
+	Memory    Bytes      `json:"memory" doc:"that its sandbox uses"`
+	Files     int        `json:"files"`
+	CacheHits float64    `json:"cache_hits" doc:"share of reads of files that needed no sandbox" example:"0.9"`
+	Errors    float64    `json:"errors" doc:"share of failed operations among the last ones" example:"0.1"`
+}
+
+// Types of updates of an app. An error without seq is the end of the stream.
+const (
+	AppStateChanged = "state"
+	AppStart        = "start"
+	AppProgress     = "progress"
+	AppWritten      = "file"
+	AppPackage      = "package"
+	AppCommand      = "command"
+	AppLog          = "log"
+	AppWarning      = "warning"
+	AppDone         = "done"
+	AppError        = "error"
+	AppRollback     = "rollback"
+)
+
+// An AppUpdate is one item in the stream of an app.
+type AppUpdate struct {
+	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,heartbeat"`
+	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output" example:"4711"`
+	Time     time.Time `json:"time,omitzero"`
+	Apply    int64     `json:"apply,omitempty" doc:"seq of the event with which the apply began that this is of" example:"4711"`
+	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart or check"`
+	Text     string    `json:"text,omitempty" doc:"for people"`
+	Path     string    `json:"path,omitempty" example:"src/App.jsx"`
+	Op       string    `json:"op,omitempty" doc:"of file" enum:"create,write,remove"`
+	Name     string    `json:"name,omitempty" doc:"of a package, or a command" example:"lucide-react"`
+	Code     int       `json:"code,omitempty" doc:"exit code of a command"`
+	Line     int       `json:"line,omitempty" doc:"in the file path, from 1"`
+	State    string    `json:"state,omitempty" enum:"starting,ready,failed,stopped,removed"`
+	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made" example:"3"`
+	Error    *Problem  `json:"error,omitempty" doc:"of error: why the apply changed nothing; without seq, why the stream ends"`
+}

@@ -1,0 +1,401 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+// terminalsOf is the path of the terminals of a session, or of a sandbox if that
+// is what the ID is of.
+func terminalsOf(place string) string {
+	if strings.HasPrefix(place, "sbx_") {
+		return sandboxes + segment(place) + "/terminals"
+	}
+	return sessions + segment(place) + "/terminals"
+}
+
+func terminalOf(place, id string) string { return terminalsOf(place) + segment(id) }
+
+// CreateTerminal starts a terminal in a session, by ID or name, or in a sandbox.
+func (c *Client) CreateTerminal(ctx context.Context, place string, q v1.TerminalRequest) (v1.Terminal, error) {
+	return create[v1.Terminal](ctx, c, terminalsOf(place), q)
+}
+
+// Terminals returns the terminals of a session or sandbox, newest first.
+func (c *Client) Terminals(ctx context.Context, place string) ([]v1.Terminal, error) {
+	return list[v1.Terminal](ctx, c, terminalsOf(place), nil)
+}
+
+// Terminal returns one terminal.
+func (c *Client) Terminal(ctx context.Context, place, id string) (v1.Terminal, error) {
+	return get[v1.Terminal](ctx, c, terminalOf(place, id), nil)
+}
+
+// EndTerminal ends a terminal's program.
+func (c *Client) EndTerminal(ctx context.Context, place, id string) error {
+	return c.remove(ctx, terminalOf(place, id))
+}
+
+// TerminalScreen returns what a terminal shows.
+func (c *Client) TerminalScreen(ctx context.Context, place, id string) (v1.TerminalScreen, error) {
+	return get[v1.TerminalScreen](ctx, c, terminalOf(place, id)+"/screen", nil)
+}
+
+// TerminalRecording returns what is kept of a terminal, in a version of asciicast:
+// 2 or 3. The caller closes it.
+func (c *Client) TerminalRecording(ctx context.Context, place, id string, version int) (io.ReadCloser, error) {
+	resp, err := c.do(ctx, &call{method: http.MethodGet, path: terminalOf(place, id) + "/recording", query: url.Values{"format": {strconv.Itoa(version)}}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// ShareTerminal makes a link to a terminal. Only this answer has its secret.
+func (c *Client) ShareTerminal(ctx context.Context, place, id string, q v1.TerminalLinkRequest) (v1.TerminalLink, error) {
+	return create[v1.TerminalLink](ctx, c, terminalOf(place, id)+"/links", q)
+}
+
+// TerminalLinks returns the links of a terminal that have not expired.
+func (c *Client) TerminalLinks(ctx context.Context, place, id string) ([]v1.TerminalLink, error) {
+	return list[v1.TerminalLink](ctx, c, terminalOf(place, id)+"/links", nil)
+}
+
+// UnshareTerminal takes a link back, and disconnects who came by it.
+func (c *Client) UnshareTerminal(ctx context.Context, place, id, link string) error {
+	return c.remove(ctx, terminalOf(place, id)+"/links"+segment(link))
+}
+
+// Offsets to attach at beside those of bytes.
+const (
+	FromOldest = -1 // all output that is kept
+	FromScreen = -2 // the screen, and what comes
+)
+
+// AttachOptions say how to attach to a terminal. The zero value shows all of the
+// output from its first byte, if that is kept, else the screen.
+type AttachOptions struct {
+	Offset   int64
+	Name     string // that others see; empty means the owner's
+	ReadOnly bool
+	Message  func(v1.TerminalMessage) // gets what the server tells beside output; nil for none
+}
+
+// An Attachment is a view of a terminal, which survives broken connections and
+// restarts of the server: nothing that is shown or typed is lost or doubled, as
+// long as the terminal keeps it. Output must be read; Write and Resize are safe to
+// call at the same time. Close it.
+type Attachment struct {
+	c      *Client
+	path   string
+	secret string // of a link; empty with a key
+	o      AttachOptions
+	client string
+
+	wake chan struct{} // has an element when there is something to send
+
+	mu      sync.Mutex
+	ws      *websocket.Conn
+	at      int64 // offset of the next byte
+	pending []byte
+	taken   int64         // number of the first byte in pending
+	sent    int64         // number of the next byte to send over ws
+	drained chan struct{} // closed when pending is empty; nil unless somebody waits for that
+	exit    *v1.Exit
+	size    *v1.TerminalMessage // to send; nil if the terminal has it
+	last    *v1.TerminalMessage // size that Resize has set; nil before
+}
+
+// AttachTerminal attaches to a terminal.
+func (c *Client) AttachTerminal(ctx context.Context, place, id string, o AttachOptions) (*Attachment, error) {
+	return c.attach(ctx, terminalOf(place, id)+"/attach", "", o)
+}
+
+// FollowTerminal attaches to the terminal that a link is to.
+func (c *Client) FollowTerminal(ctx context.Context, secret string, o AttachOptions) (*Attachment, error) {
+	return c.attach(ctx, "/shared/terminal", secret, o)
+}
+
+func (c *Client) attach(ctx context.Context, path, secret string, o AttachOptions) (*Attachment, error) {
+	a := &Attachment{c: c, path: path, secret: secret, o: o, client: rand.Text(), at: o.Offset, wake: make(chan struct{}, 1)}
+	if err := a.dial(ctx); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// maxPending is how much input waits to be acknowledged, in bytes.
+const maxPending = 1 << 20
+
+func (a *Attachment) dial(ctx context.Context) error {
+	a.mu.Lock()
+	query := url.Values{"offset": {strconv.FormatInt(a.at, 10)}, "client": {a.client}, "name": {a.o.Name}, "read_only": {strconv.FormatBool(a.o.ReadOnly)}}
+	a.mu.Unlock()
+	header := http.Header{"User-Agent": {a.c.agent}}
+	if key := a.c.key; a.secret != "" {
+		header.Set("Authorization", "Bearer "+a.secret)
+	} else if key != "" {
+		header.Set("Authorization", "Bearer "+key)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, a.c.url+a.path+"?"+query.Encode(), &websocket.DialOptions{
+		HTTPClient: a.c.http, HTTPHeader: header, Subprotocols: []string{v1.TerminalProtocol}, CompressionMode: websocket.CompressionDisabled,
+	})
+	if err != nil {
+		if resp != nil && resp.StatusCode >= 400 {
+			return refused(resp)
+		}
+		return a.c.unreachable(ctx, err)
+	}
+	ws.SetReadLimit(4 << 20)
+	a.mu.Lock()
+	a.ws = ws
+	a.mu.Unlock()
+	return nil
+}
+
+func (a *Attachment) conn() *websocket.Conn {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ws
+}
+
+// Output yields what the terminal shows until its program ends: output, or where
+// that is not kept what paints the screen. It comes back to a broken connection
+// where it left off. Data is valid until the next is asked for.
+func (a *Attachment) Output(ctx context.Context) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for attempt := 0; ; {
+			more, progress, err := a.read(ctx, yield)
+			if !more {
+				return
+			}
+			if progress {
+				attempt = 0
+			}
+			for again := true; again; attempt++ {
+				if attempt >= a.c.retries || !a.c.pause(ctx, &call{}, attempt, err) {
+					if ctx.Err() != nil {
+						err = a.c.unreachable(ctx, err)
+					}
+					yield(nil, err)
+					return
+				}
+				err = a.dial(ctx)
+				again = err != nil
+			}
+		}
+	}
+}
+
+// read reads one connection. It returns false when the caller has had
+// everything, and else why it ended, and whether it brought anything.
+func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (more, progress bool, err error) {
+	ws := a.conn()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	live, stop := context.WithCancel(ctx)
+	defer stop()
+	painting := false // the next binary message is the screen
+	var told error    // what the server has said last is wrong
+	for {
+		kind, data, err := ws.Read(ctx)
+		if err != nil {
+			if told != nil && websocket.CloseStatus(err) == websocket.StatusNormalClosure {
+				yield(nil, told)
+				return false, progress, nil
+			}
+			return true, progress, failure(v1.Unavailable, "try again", "the terminal's connection broke: %v", err)
+		}
+		if kind == websocket.MessageBinary {
+			progress = true
+			if !painting {
+				a.mu.Lock()
+				a.at += int64(len(data))
+				a.mu.Unlock()
+			}
+			painting = false
+			if !yield(data, nil) {
+				return false, progress, nil
+			}
+			continue
+		}
+		var m v1.TerminalMessage
+		if err := json.Unmarshal(data, &m); err != nil {
+			return true, progress, failure(v1.Internal, "check that the address is that of an engi server", "read a message of the terminal: %v", err)
+		}
+		if a.o.Message != nil {
+			a.o.Message(m)
+		}
+		switch {
+		case m.Type == v1.TerminalAttached && m.Input != nil:
+			if err := a.resume(*m.Input); err != nil {
+				yield(nil, err)
+				return false, progress, nil
+			}
+			sending.Go(func() { a.send(live, ws) })
+		case m.Type == v1.TerminalAck && m.Input != nil:
+			a.acknowledged(*m.Input)
+		case (m.Type == v1.TerminalOutput || m.Type == v1.TerminalScreenAt) && m.Offset != nil:
+			painting = m.Type == v1.TerminalScreenAt
+			a.mu.Lock()
+			a.at = *m.Offset
+			a.mu.Unlock()
+		case m.Type == v1.EventExit && m.Exit != nil:
+			a.mu.Lock()
+			a.exit = m.Exit
+			a.mu.Unlock()
+			return false, progress, nil
+		case m.Type == v1.EventError && m.Error != nil:
+			told = &Error{*m.Error}
+		}
+	}
+}
+
+// resume begins a connection at whose other end is what the terminal has taken.
+func (a *Attachment) resume(next int64) error {
+	a.acknowledged(next)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.taken != next {
+		return failure(v1.Conflict, "attach anew", "the terminal has lost input that it had taken")
+	}
+	a.sent, a.size = next, a.last
+	a.wakeLocked()
+	return nil
+}
+
+// acknowledged forgets input that the terminal has taken.
+func (a *Attachment) acknowledged(next int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := min(next-a.taken, int64(len(a.pending))); n > 0 {
+		a.pending = a.pending[n:]
+		a.taken += n
+	}
+	if len(a.pending) == 0 && a.drained != nil {
+		close(a.drained)
+		a.drained = nil
+	}
+}
+
+func (a *Attachment) wakeLocked() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// send sends what there is over a connection, until that breaks or ctx ends: what
+// was not acknowledged then is sent over the next one.
+func (a *Attachment) send(ctx context.Context, ws *websocket.Conn) {
+	const most = 64 << 10
+	for {
+		a.mu.Lock()
+		rest := a.pending[a.sent-a.taken:]
+		data := append(binary.BigEndian.AppendUint64(nil, uint64(a.sent)), rest[:min(len(rest), most)]...)
+		size := a.size
+		a.size = nil
+		a.sent += int64(len(data) - 8)
+		a.mu.Unlock()
+		if size != nil {
+			text, err := json.Marshal(size)
+			if err != nil {
+				panic(err) // unreachable: all types of package v1 can be written
+			}
+			if ws.Write(ctx, websocket.MessageText, text) != nil {
+				return
+			}
+		}
+		if len(data) > 8 {
+			if ws.Write(ctx, websocket.MessageBinary, data) != nil {
+				return
+			}
+			continue
+		}
+		select {
+		case <-a.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Write sends what was typed, while Output is being read. The terminal gets it
+// once, also if the connection breaks meanwhile. It reports Exhausted if the program
+// does not read.
+func (a *Attachment) Write(typed []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.pending)+len(typed) > maxPending {
+		return 0, failure(v1.Exhausted, "type more slowly", "the program has not taken %d bytes of input yet", len(a.pending))
+	}
+	a.pending = append(a.pending, typed...)
+	a.wakeLocked()
+	return len(typed), nil
+}
+
+// Flush waits until the terminal has taken what was written. Somebody must read
+// Output meanwhile, which is told.
+func (a *Attachment) Flush(ctx context.Context) error {
+	a.mu.Lock()
+	if len(a.pending) == 0 {
+		a.mu.Unlock()
+		return nil
+	}
+	if a.drained == nil {
+		a.drained = make(chan struct{})
+	}
+	drained := a.drained
+	a.mu.Unlock()
+	select {
+	case <-drained:
+		return nil
+	case <-ctx.Done():
+		return a.c.unreachable(ctx, ctx.Err())
+	}
+}
+
+// Resize tells the terminal its size.
+func (a *Attachment) Resize(cols, rows int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = &v1.TerminalMessage{Type: v1.TerminalResize, Cols: cols, Rows: rows}
+	a.size = a.last
+	a.wakeLocked()
+}
+
+// Offset returns the offset of the next byte of output.
+func (a *Attachment) Offset() int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.at
+}
+
+// Exit returns how the program ended, once Output has; else nil.
+func (a *Attachment) Exit() *v1.Exit {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.exit
+}
+
+// Close leaves; the program goes on.
+func (a *Attachment) Close() error {
+	_ = a.conn().Close(websocket.StatusNormalClosure, "") // the connection is gone either way
+	return nil
+}

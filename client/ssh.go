@@ -1,0 +1,62 @@
+package client
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/engi-dev/engi/api/v1"
+)
+
+const sshKeys = "/v1/ssh-keys"
+
+// CreateSSHKey adds a public key. A broken connection adds no second one.
+func (c *Client) CreateSSHKey(ctx context.Context, q v1.SSHKeyRequest) (v1.SSHKey, error) {
+	return create[v1.SSHKey](ctx, c, sshKeys, q)
+}
+
+// SSHKeys returns SSH keys, the oldest first.
+func (c *Client) SSHKeys(ctx context.Context) ([]v1.SSHKey, error) {
+	return all[v1.SSHKey](ctx, c, sshKeys, nil)
+}
+
+// SSHKey returns one SSH key.
+func (c *Client) SSHKey(ctx context.Context, id string) (v1.SSHKey, error) {
+	return get[v1.SSHKey](ctx, c, sshKeys+segment(id), nil)
+}
+
+// DeleteSSHKey deletes an SSH key; its connections end.
+func (c *Client) DeleteSSHKey(ctx context.Context, id string) error {
+	return c.remove(ctx, sshKeys+segment(id))
+}
+
+// SSHServer says how the node serves SSH.
+func (c *Client) SSHServer(ctx context.Context) (v1.SSHServer, error) {
+	return get[v1.SSHServer](ctx, c, "/v1/ssh-server", nil)
+}
+
+// SSH opens a connection to the SSH server, for a client of that protocol. target is
+// a session or a sandbox; if it is empty, the name of the user in SSH is. SSH asks for
+// no key, since the client has one of the API. ctx bounds the opening only.
+func (c *Client) SSH(ctx context.Context, target string) (net.Conn, error) {
+	header := http.Header{"User-Agent": {c.agent}}
+	if c.key != "" {
+		header.Set("Authorization", "Bearer "+c.key)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	ws, resp, err := websocket.Dial(ctx, c.url+"/v1/ssh?"+url.Values{"target": {target}}.Encode(), &websocket.DialOptions{
+		HTTPClient: c.http, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled,
+	})
+	if err != nil {
+		if resp != nil && resp.StatusCode >= 400 {
+			return nil, refused(resp)
+		}
+		return nil, c.unreachable(ctx, err)
+	}
+	return websocket.NetConn(context.WithoutCancel(ctx), ws, websocket.MessageBinary), nil
+}

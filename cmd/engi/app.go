@@ -1,0 +1,758 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type appCommand struct {
+	Create   appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
+	List     appList       `cmd:"" aliases:"ls" help:"List apps."`
+	Show     showCommand   `cmd:"" aliases:"get" help:"Show an app."`
+	Apply    appApply      `cmd:"" help:"Apply what a model has written to an app."`
+	Edit     appEdit       `cmd:"" help:"Change one file of an app."`
+	Cancel   removeCommand `cmd:"" help:"End applies that are under way."`
+	Open     appOpen       `cmd:"" help:"Open the page of an app in a browser."`
+	Watch    appWatch      `cmd:"" help:"Follow what happens to an app."`
+	Logs     appLogs       `cmd:"" help:"Print what the server of an app prints."`
+	Status   appStatus     `cmd:"" help:"Ask the server of an app how it does."`
+	Files    appFiles      `cmd:"" help:"List files of an app."`
+	Cat      appCat        `cmd:"" help:"Print a file of an app."`
+	History  appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
+	Diff     appDiff       `cmd:"" help:"Compare revisions of an app."`
+	Rollback appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
+	Zip      appZip        `cmd:"" help:"Download the files of an app as an archive."`
+	Stop     appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
+	Kill     removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
+}
+
+var appCommands = appCommand{
+	Show:   shows(example("engi app show shop", "engi app show shop --json"), (*globals).showApp, (*client.Client).App),
+	Cancel: removes(example("engi app cancel shop"), "cancelled", (*client.Client).CancelApply),
+	Kill:   removes(example("engi app kill shop"), "removed", (*client.Client).RemoveApp),
+}
+
+const maxAppText = 8 << 20 // bytes of one apply, as the server has it
+
+type appCreate struct {
+	Name     string            `arg:"" optional:"" help:"Name to find it by; else one made up." placeholder:"NAME"`
+	Template string            `short:"t" help:"Template that it begins from." default:"vite-react" placeholder:"TEMPLATE"`
+	Replace  bool              `help:"Stop your other apps first."`
+	Env      map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta     map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	networkFlags
+}
+
+func (appCreate) Help() string {
+	return `Only the ID is printed on standard output. A template that is not built yet is built first, which
+takes an admin key, and minutes once. Exits with 1 if the server of the app does not start; the app
+is there then, and 'engi app logs' says why.
+
+Examples:
+  engi app create shop
+  engi app create shop --json | jq -r .preview_url
+  engi app create api --template node-api --env LOG=debug`
+}
+
+// Run implements the command.
+func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
+	q := v1.AppRequest{Name: a.Name, Template: a.Template, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
+	if q.Network, err = a.policy(); err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		if err := g.buildIfNeeded(ctx, d, a.Template); err != nil {
+			return err
+		}
+		x, err := d.CreateApp(ctx, q)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			err = g.printJSON(x)
+		} else if _, err = fmt.Fprintln(g.out, x.ID); err == nil && x.PreviewURL != "" {
+			g.note("%s is at %s", x.Name, x.PreviewURL)
+		}
+		if err != nil {
+			return err
+		}
+		return failedApp(x)
+	})
+}
+
+// failedApp is why an app is failed; nil if it is not.
+func failedApp(x v1.App) error {
+	switch {
+	case x.State != v1.AppFailed:
+		return nil
+	case x.Error != nil:
+		return &client.Error{Problem: *x.Error}
+	}
+	return engi.Errorf(engi.Unavailable, "the server of app %s does not answer", x.Name).WithRemedy("see 'engi app logs %s'", x.Name)
+}
+
+// buildIfNeeded builds a template that the server has the definition of, but no build.
+func (g *globals) buildIfNeeded(ctx context.Context, d *connection, name string) error {
+	all, err := d.Templates(ctx)
+	if client.IsKind(err, v1.Denied) {
+		return nil // whether it is built shows soon
+	}
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(all, func(t v1.Template) bool { return t.Name == name && !t.Built }) {
+		return nil
+	}
+	g.note("template %s is not built yet; this takes a while, once", name)
+	p := newProgress(g)
+	for e, err := range d.BuildTemplate(ctx, v1.TemplateRequest{Name: name}) {
+		if err != nil {
+			p.fail()
+			return err
+		}
+		if e.Type != v1.EventResult {
+			p.step(e)
+		}
+	}
+	p.done()
+	return nil
+}
+
+type appList struct {
+	Quiet bool `short:"q" help:"Print IDs only."`
+}
+
+func (appList) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi app list
+  engi app kill $(engi app list -q)`
+}
+
+// Run implements the command.
+func (a *appList) Run(ctx context.Context, g *globals) error {
+	apps := table[v1.App]{"NAME\tID\tTEMPLATE\tSTATE\tREVISION\tUSED\tPREVIEW", func(x v1.App) []any {
+		used := ""
+		if x.UsedAt != nil {
+			used = ago(*x.UsedAt)
+		}
+		return []any{x.Name, x.ID, x.Template, x.State, x.Revision, used, x.PreviewURL}
+	}, func(x v1.App) string { return x.ID }}
+	return apps.list(ctx, g, a.Quiet, func(d *connection) ([]v1.App, error) { return d.Apps(ctx) })
+}
+
+func (g *globals) showApp(x v1.App) {
+	var f facts
+	f.add("app", "%s", x.ID)
+	f.add("name", "%s", x.Name)
+	f.add("template", "%s", x.Template)
+	f.add("state", "%s", x.State)
+	if x.Error != nil {
+		f.add("error", "%s", x.Error.Detail)
+		f.add("remedy", "%s", x.Error.Remedy)
+	}
+	f.add("preview", "%s", x.PreviewURL)
+	f.add("sandbox", "%s", x.SandboxID)
+	f.add("revision", "%d", x.Revision)
+	if x.Applying != 0 {
+		f.add("applying", "since event %d", x.Applying)
+	}
+	f.add("created", "%s", ago(x.CreatedAt))
+	f.print(g)
+}
+
+type appApply struct {
+	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	File    string `arg:"" help:"File with what the model has written; - reads standard input." placeholder:"FILE"`
+	Message string `short:"m" help:"Message of the revision; else one made from what changes." placeholder:"TEXT"`
+	Keep    bool   `help:"Keep the result even if the server does not answer with it."`
+	Once    string `help:"Idempotency key: a text with the same key is applied only once." placeholder:"KEY"`
+	Detach  bool   `short:"d" help:"Print the seq of the apply and do not wait for its end."`
+}
+
+func (appApply) Help() string {
+	return `Files, edits, packages and commands in the text become one revision, whose number is printed, or
+nothing changes: then it exits with 1 and says why. What is done is shown on standard error. With
+--json, one object that says what became of it. Ctrl-C ends the waiting only; 'engi app cancel' ends
+the apply.
+
+Examples:
+  engi app apply shop answer.txt
+  llm 'Write a shop with React' | engi app apply shop -
+  engi app apply shop answer.txt --message 'Add a cart' --once answer-42`
+}
+
+// An applied says what became of an apply.
+type applied struct {
+	Seq      int64          `json:"seq"`
+	State    string         `json:"state"` // done or failed
+	Revision int64          `json:"revision,omitempty"`
+	Files    []v1.AppUpdate `json:"files"`
+	Packages []v1.AppUpdate `json:"packages"`
+	Commands []v1.AppUpdate `json:"commands"`
+	Warnings []v1.AppUpdate `json:"warnings"`
+	Error    *v1.Problem    `json:"error,omitempty"`
+}
+
+// Run implements the command.
+func (a *appApply) Run(ctx context.Context, g *globals) error {
+	text, err := g.text(a.File)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		seq, err := d.ApplyToApp(ctx, a.Name, v1.ApplyRequest{Text: text, Message: a.Message, Keep: a.Keep}, a.Once)
+		switch {
+		case err != nil:
+			return err
+		case !a.Detach:
+			return g.followApply(ctx, d, a.Name, seq)
+		case g.JSON:
+			return g.printJSON(v1.Applying{Seq: seq})
+		}
+		_, err = fmt.Fprintln(g.out, seq)
+		return err
+	})
+}
+
+// text reads a file, or standard input.
+func (g *globals) text(name string) (string, error) {
+	in := io.Reader(g.in)
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name a file, or - to read standard input")
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxAppText+1))
+	switch {
+	case err != nil:
+		return "", engi.Errorf(engi.Unavailable, "read %s: %v", filepath.Base(name), err)
+	case len(b) > maxAppText:
+		return "", engi.Errorf(engi.Invalid, "%s has more than %s", name, v1.Bytes(maxAppText)).WithRemedy("apply it in parts")
+	}
+	return string(b), nil
+}
+
+// followApply shows an apply up to its end.
+func (g *globals) followApply(ctx context.Context, d *connection, app string, seq int64) error {
+	out := applied{Seq: seq, State: "failed", Files: []v1.AppUpdate{}, Packages: []v1.AppUpdate{}, Commands: []v1.AppUpdate{}, Warnings: []v1.AppUpdate{}}
+	for x, err := range d.WatchApp(ctx, app, seq) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			g.note("the apply goes on; 'engi app watch %s --after %d' shows it", app, seq)
+			return exitCode(exitCancelled)
+		case err != nil:
+			return err
+		case x.Apply != seq:
+			continue
+		}
+		if !g.JSON && (x.Type != v1.AppLog || g.Verbose) {
+			fmt.Fprintln(g.err, appLine(x))
+		}
+		switch x.Type {
+		case v1.AppWritten:
+			out.Files = append(out.Files, x)
+		case v1.AppPackage:
+			out.Packages = append(out.Packages, x)
+		case v1.AppCommand:
+			out.Commands = append(out.Commands, x)
+		case v1.AppWarning:
+			out.Warnings = append(out.Warnings, x)
+		case v1.AppDone:
+			if out.State, out.Revision = "done", x.Revision; g.JSON {
+				return g.printJSON(out)
+			}
+			_, err := fmt.Fprintln(g.out, x.Revision)
+			return err
+		case v1.AppError:
+			if out.Error = x.Error; out.Error == nil {
+				out.Error = &v1.Problem{Kind: v1.Internal, Detail: cmp.Or(x.Text, "the apply has failed")}
+			}
+			if g.JSON {
+				if err := g.printJSON(out); err != nil {
+					return err
+				}
+				return exitCode(exitFailed)
+			}
+			return &client.Error{Problem: *out.Error}
+		}
+	}
+	return engi.Errorf(engi.NotFound, "app %s was removed", app)
+}
+
+// appLine returns an update of an app in one line, of whose texts it has the first.
+func appLine(x v1.AppUpdate) string {
+	where := printable(x.Path)
+	if x.Line > 0 {
+		where += fmt.Sprintf(":%d", x.Line)
+	}
+	var all []string
+	add := func(s string) {
+		if s != "" {
+			all = append(all, s)
+		}
+	}
+	switch x.Type {
+	case v1.AppProgress, v1.AppStart:
+		add(cmp.Or(x.Step, "apply"))
+	case v1.AppLog:
+		return "    " + printable(strings.TrimRight(x.Text, "\r\n"))
+	case v1.AppDone, v1.AppRollback:
+		add(x.Type)
+		add(fmt.Sprintf("revision %d", x.Revision))
+	default:
+		add("  " + x.Type)
+	}
+	add(x.State)
+	add(x.Op)
+	add(where)
+	add(printable(x.Name))
+	if x.Type == v1.AppCommand {
+		add(fmt.Sprintf("exit code %d", x.Code))
+	}
+	first := func(text string) string {
+		line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+		return printable(line)
+	}
+	add(first(x.Text))
+	if x.Error != nil {
+		add(first(x.Error.Detail))
+	}
+	return strings.Join(all, " ")
+}
+
+type appEdit struct {
+	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Path    string `arg:"" help:"File, relative to the app; one that is not there is made." placeholder:"PATH"`
+	With    string `help:"Take the content from FILE, or from standard input if that is -, instead of an editor." placeholder:"FILE"`
+	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
+}
+
+func (appEdit) Help() string {
+	return `Opens the file in the editor that VISUAL or EDITOR names, and applies it when that ends.
+
+Examples:
+  engi app edit shop src/App.jsx
+  engi app edit shop src/App.jsx --with App.jsx --message 'Fix the title'
+  engi app cat shop src/App.jsx | sed s/Shop/Store/ | engi app edit shop src/App.jsx --with -`
+}
+
+// Run implements the command.
+func (a *appEdit) Run(ctx context.Context, g *globals) error {
+	if strings.ContainsAny(a.Path, "\"'<>&\n") {
+		return engi.Errorf(engi.Invalid, "%q has characters that a model's text cannot have in a path", a.Path)
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		var text string
+		var err error
+		if a.With != "" {
+			text, err = g.text(a.With)
+		} else {
+			text, err = a.edit(ctx, g, d)
+		}
+		switch {
+		case err != nil:
+			return err
+		case strings.Contains(text, "</file>"):
+			return engi.Errorf(engi.Invalid, "%s has </file> in it, which ends a file in a model's text", a.Path).WithRemedy("write it in two parts, like '</' + 'file>'")
+		}
+		q := v1.ApplyRequest{Text: fmt.Sprintf("<file path=\"%s\">\n%s</file>", a.Path, text), Message: cmp.Or(a.Message, "Edit "+a.Path)}
+		seq, err := d.ApplyToApp(ctx, a.Name, q, "")
+		if err != nil {
+			return err
+		}
+		return g.followApply(ctx, d, a.Name, seq)
+	})
+}
+
+// edit returns the content of the file as it is after it was in an editor.
+func (a *appEdit) edit(ctx context.Context, g *globals, d *connection) (string, error) {
+	editor := first(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
+	if editor == "" {
+		return "", engi.Errorf(engi.Invalid, "neither VISUAL nor EDITOR names an editor").WithRemedy("set EDITOR, or give the content with --with FILE")
+	}
+	before := ""
+	f, err := d.AppFile(ctx, a.Name, a.Path, 0)
+	switch {
+	case err == nil:
+		b, err := io.ReadAll(io.LimitReader(f, maxAppText))
+		_ = f.Close() // all that is wanted was read
+		if err != nil {
+			return "", engi.Errorf(engi.Unavailable, "read %s: %v", a.Path, err)
+		}
+		before = string(b)
+	case !client.IsKind(err, v1.NotFound):
+		return "", err
+	}
+	if _, err := d.App(ctx, a.Name); err != nil { // it may be this that is not found
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "engi-edit-")
+	if err != nil {
+		return "", engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	defer os.RemoveAll(dir)
+	local := filepath.Join(dir, path.Base("/"+a.Path))
+	if err := os.WriteFile(local, []byte(before), 0o600); err != nil {
+		return "", engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", local) // as git has it: with arguments
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = g.in, g.out, g.err
+	if err := cmd.Run(); err != nil {
+		return "", engi.Errorf(engi.Unavailable, "the editor %s: %v", editor, err)
+	}
+	after, err := os.ReadFile(local)
+	if err != nil {
+		return "", engi.Errorf(engi.Unavailable, "%v", err)
+	}
+	if string(after) == before {
+		g.note("nothing has changed")
+		return "", exitCode(0)
+	}
+	return string(after), nil
+}
+
+type appOpen struct {
+	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Print bool   `help:"Only print the address."`
+}
+
+func (appOpen) Help() string {
+	return `An app without a sandbox gets one with the files of its last revision. Where no browser can be
+started, the address is printed.
+
+Examples:
+  engi app open shop
+  curl "$(engi app open shop --print)"`
+}
+
+// Run implements the command.
+func (a *appOpen) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.OpenApp(ctx, a.Name)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			if err := g.printJSON(x); err != nil {
+				return err
+			}
+		case a.Print || !browse(ctx, x.PreviewURL):
+			fmt.Fprintln(g.out, x.PreviewURL)
+		default:
+			g.note("opened %s in your browser", x.PreviewURL)
+		}
+		return failedApp(x)
+	})
+}
+
+type appWatch struct {
+	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	After int64  `help:"Begin after this seq; -1 begins with what happens from now on." default:"-1" placeholder:"SEQ"`
+}
+
+func (appWatch) Help() string {
+	return `Prints each update in a line until Ctrl-C, with --json whole. Comes back by itself when the connection
+breaks or the server is restarted, and misses nothing but lines of output.
+
+Examples:
+  engi app watch shop
+  engi app watch shop --after 4711 --json`
+}
+
+// Run implements the command.
+func (a *appWatch) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		for x, err := range d.WatchApp(ctx, a.Name, a.After) {
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			case g.JSON:
+				if err := g.printLine(x); err != nil {
+					return err
+				}
+			default:
+				seq, at := "-", "-"
+				if x.Seq > 0 {
+					seq = fmt.Sprint(x.Seq)
+				}
+				if !x.Time.IsZero() {
+					at = x.Time.Local().Format(time.TimeOnly)
+				}
+				fmt.Fprintf(g.out, "%s  %s  %s\n", seq, at, strings.TrimSpace(appLine(x)))
+			}
+		}
+		return nil
+	})
+}
+
+type appLogs struct {
+	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Bytes int    `help:"How much of the end." default:"65536" placeholder:"N"`
+}
+
+func (appLogs) Help() string {
+	return `Examples:
+  engi app logs shop
+  engi app logs shop --bytes 1000`
+}
+
+// Run implements the command.
+func (a *appLogs) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (v1.AppLogs, error) { return d.AppLogs(ctx, a.Name, a.Bytes) }, func(x v1.AppLogs) {
+		if x.Truncated {
+			g.note("there was more before")
+		}
+		for line := range strings.Lines(x.Text) {
+			fmt.Fprintln(g.out, printable(strings.TrimRight(line, "\r\n")))
+		}
+	})
+}
+
+type appStatus struct {
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+}
+
+func (appStatus) Help() string {
+	return `Exits with 1 if the server does not answer.
+
+Examples:
+  engi app status shop
+  engi app status shop --json | jq .latency`
+}
+
+// Run implements the command.
+func (a *appStatus) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.AppStatus(ctx, a.Name)
+		if err != nil {
+			return err
+		}
+		if g.JSON {
+			if err := g.printJSON(x); err != nil {
+				return err
+			}
+		} else {
+			g.showApp(x.App)
+			var f facts
+			answer := "none"
+			if x.Healthy {
+				answer = "after " + x.Latency.String()
+			}
+			f.add("answer", "%s", answer)
+			if x.Startup > 0 {
+				f.add("startup", "%s", short(x.Startup.Std()))
+			}
+			f.add("memory", "%d MiB", x.Memory>>20)
+			f.add("files", "%d", x.Files)
+			f.add("cache hits", "%.0f %%", 100*x.CacheHits)
+			f.add("errors", "%.0f %%", 100*x.Errors)
+			f.print(g)
+		}
+		if !x.Healthy {
+			return exitCode(exitFailed)
+		}
+		return nil
+	})
+}
+
+type appFiles struct {
+	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Path     string `arg:"" optional:"" help:"Only those below this directory, or that match this pattern." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+}
+
+func (appFiles) Help() string {
+	return `Examples:
+  engi app files shop
+  engi app files shop 'src/*.jsx' --revision 2`
+}
+
+// Run implements the command.
+func (a *appFiles) Run(ctx context.Context, g *globals) error {
+	files := table[v1.AppFile]{"PATH\tSIZE\tMODE", func(x v1.AppFile) []any { return []any{x.Path, int64(x.Size), x.Mode} }, nil}
+	return files.list(ctx, g, false, func(d *connection) ([]v1.AppFile, error) {
+		x, err := d.AppFiles(ctx, a.Name, client.AppFileFilter{Path: a.Path, Revision: a.Revision})
+		return x.Items, err
+	})
+}
+
+type appCat struct {
+	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Path     string `arg:"" help:"File, relative to the app." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+}
+
+func (appCat) Help() string {
+	return `Examples:
+  engi app cat shop src/App.jsx
+  engi app cat shop src/App.jsx --revision 1`
+}
+
+// Run implements the command.
+func (a *appCat) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		f, err := d.AppFile(ctx, a.Name, a.Path, a.Revision)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return copyTo(g.out, f)
+	})
+}
+
+// copyTo prints what comes from a server.
+func copyTo(out io.Writer, in io.Reader) error {
+	if _, err := io.Copy(out, in); err != nil {
+		return engi.Errorf(engi.Unavailable, "the download broke: %v", err).WithRemedy("try again")
+	}
+	return nil
+}
+
+type appHistory struct {
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+}
+
+func (appHistory) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi app history shop
+  engi app history shop --json | jq '.[0].changed'`
+}
+
+// Run implements the command.
+func (a *appHistory) Run(ctx context.Context, g *globals) error {
+	revisions := table[v1.AppRevision]{"REVISION\tCOMMIT\tCREATED\tFILES\tMESSAGE", func(x v1.AppRevision) []any {
+		message, _, _ := strings.Cut(x.Message, "\n")
+		return []any{x.Number, x.Commit[:min(len(x.Commit), 12)], ago(x.CreatedAt), len(x.Changed), message}
+	}, nil}
+	return revisions.list(ctx, g, false, func(d *connection) ([]v1.AppRevision, error) { return d.AppRevisions(ctx, a.Name) })
+}
+
+type appDiff struct {
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	From int64  `arg:"" optional:"" help:"Revision; else the one before the other." placeholder:"FROM"`
+	To   int64  `arg:"" optional:"" help:"Revision; else the last one." placeholder:"TO"`
+}
+
+func (appDiff) Help() string {
+	return `Examples:
+  engi app diff shop            what the last revision has changed
+  engi app diff shop 1          what has changed since revision 1
+  engi app diff shop 1 2`
+}
+
+// Run implements the command.
+func (a *appDiff) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (map[string]string, error) {
+		text, err := d.AppDiff(ctx, a.Name, a.From, a.To)
+		return map[string]string{"diff": text}, err
+	}, func(x map[string]string) {
+		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
+	})
+}
+
+type appRollback struct {
+	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Revision int64  `arg:"" optional:"" help:"Revision; else the one before the last." placeholder:"REVISION"`
+}
+
+func (appRollback) Help() string {
+	return `The files become a new revision, whose number is printed once the server answers. It can be rolled
+back itself.
+
+Examples:
+  engi app rollback shop
+  engi app rollback shop 1`
+}
+
+// Run implements the command.
+func (a *appRollback) Run(ctx context.Context, g *globals) error {
+	return create(ctx, g, func(d *connection) (v1.AppRevision, error) { return d.RollbackApp(ctx, a.Name, a.Revision) },
+		func(x v1.AppRevision) string { return fmt.Sprint(x.Number) })
+}
+
+type appZip struct {
+	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Output   string `short:"o" help:"File to write; - is standard output. Else the name of the app." placeholder:"FILE"`
+	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+}
+
+func (appZip) Help() string {
+	return `Examples:
+  engi app zip shop
+  engi app zip shop --revision 2 -o before.zip`
+}
+
+// Run implements the command.
+func (a *appZip) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.App(ctx, a.Name)
+		if err != nil {
+			return err
+		}
+		z, err := d.AppZip(ctx, a.Name, a.Revision)
+		if err != nil {
+			return err
+		}
+		defer z.Close()
+		if a.Output == "-" {
+			return copyTo(g.out, z)
+		}
+		to := cmp.Or(a.Output, filepath.Base(x.Name)+".zip")
+		f, err := os.Create(to)
+		if err != nil {
+			return engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name another file with -o")
+		}
+		err = copyTo(f, z)
+		if e := f.Close(); err == nil && e != nil {
+			err = engi.Errorf(engi.Unavailable, "write %s: %v", to, e)
+		}
+		switch {
+		case err != nil:
+			_ = os.Remove(to) // half of an archive is none
+			return err
+		case g.JSON:
+			return g.printJSON(map[string]string{"file": to})
+		}
+		_, err = fmt.Fprintln(g.out, to)
+		return err
+	})
+}
+
+type appStop struct {
+	Names []string `arg:"" name:"app" help:"Apps." placeholder:"APP"`
+}
+
+func (appStop) Help() string {
+	return `They get a sandbox again when they are used.
+
+Examples:
+  engi app stop shop`
+}
+
+// Run implements the command.
+func (a *appStop) Run(ctx context.Context, g *globals) error {
+	return each(ctx, g, a.Names, func(d *connection, name string) (v1.App, error) { return d.StopApp(ctx, name) },
+		func(x v1.App) string { return x.ID + " " + x.State })
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/cmd/engi/bench"
+)
+
+type benchApp struct {
+	N     int           `help:"Samples." default:"10" placeholder:"N"`
+	Limit time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
+}
+
+func (benchApp) Help() string {
+	return `An app of the template vite-react is created, changed and opened again. A hot reload is the time from
+when a file is told written to the message that a page gets of it, through the preview.
+
+Examples:
+  engi bench app
+  engi bench app --n 30 --json`
+}
+
+// Run implements the command.
+func (b *benchApp) Run(ctx context.Context, g *globals) error {
+	if b.N < 1 || b.N > 1000 {
+		return engi.Errorf(engi.Invalid, "--n %d cannot be measured", b.N)
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.Limit)
+	defer cancel()
+	c, _, err := g.config()
+	if err != nil {
+		return err
+	}
+	c.Pools, c.Sandboxes.Spare = nil, max(c.Sandboxes.Spare, 1)
+	p, err := g.openPrivate(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer g.closePrivate(p)
+	t, err := bench.Apps(ctx, client.New(p.Endpoint().URL, p.AdminKey()), p.Pools(), p.Endpoint().URL, b.N)
+	if err != nil {
+		return err
+	}
+	t.Host = bench.Stamp(version)
+	if g.JSON {
+		return g.printJSON(t)
+	}
+	var rows [][]string
+	failures, first := 0, ""
+	for _, act := range bench.AppActs {
+		s := t.Times[act]
+		rows = append(rows, []string{act, fmt.Sprint(s.N), fmt.Sprint(s.Failures), ms(s.Ms.P50), ms(s.Ms.P95), ms(s.Ms.Max)})
+		if failures += s.Failures; first == "" {
+			first = s.Failure
+		}
+	}
+	g.table("WHAT\tN\tFAILURES\tP50 ms\tP95\tMAX", rows)
+	printHost(g, t.Host)
+	return failed(g, failures, first)
+}

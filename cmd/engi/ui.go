@@ -1,0 +1,234 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type uiCommand struct {
+	Act     uiAct     `cmd:"" help:"Do something on the page of a session."`
+	Show    uiShow    `cmd:"" aliases:"get" help:"Print the page of a session."`
+	Watch   uiWatch   `cmd:"" help:"Follow what happens to the page of a session."`
+	Cancel  uiCancel  `cmd:"" help:"Stop the answers that are being given on pages."`
+	Restore uiRestore `cmd:"" help:"Make the page of a session what it was."`
+}
+
+type uiAct struct {
+	ID     string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
+	Action string `arg:"" help:"What is done, like the data-action of an element." placeholder:"ACTION"`
+	Data   string `short:"d" help:"What goes with it, an object of JSON; @FILE reads a file, - standard input." placeholder:"JSON"`
+	Agent  string `help:"Agent that answers; else the node's for pages." placeholder:"NAME"`
+	Model  string `help:"Model, instead of the agent's." placeholder:"PROVIDER:MODEL"`
+	Once   string `help:"Idempotency key: an action with the same key is done only once." placeholder:"KEY"`
+	Wait   bool   `short:"w" help:"Show what happens until the answer has ended."`
+}
+
+func (uiAct) Help() string {
+	return `Prints the seq of the action, after which the stream of the page has the answer; with --wait what
+happens instead, as 'engi ui watch' does, and exits with 1 if the answer failed. Ctrl-C ends the
+waiting only.
+
+Examples:
+  engi ui act page demo-counter --wait
+  engi ui act page add-task --data '{"title":"Buy milk"}'
+  engi ui act page import --data @tasks.json --once import-42`
+}
+
+// Run implements the command.
+func (u *uiAct) Run(ctx context.Context, g *globals) error {
+	data, err := g.object(u.Data)
+	if err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		seq, err := d.Act(ctx, u.ID, v1.UIActionRequest{Action: u.Action, Data: data, Agent: u.Agent, Model: u.Model}, u.Once)
+		switch {
+		case err != nil:
+			return err
+		case u.Wait:
+			return g.watchUI(ctx, d, u.ID, seq, true)
+		case g.JSON:
+			return g.printJSON(v1.UIAction{Seq: seq})
+		}
+		_, err = fmt.Fprintln(g.out, seq)
+		return err
+	})
+}
+
+type uiShow struct {
+	ID string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
+	At int64  `help:"As it was after the event of this seq." placeholder:"SEQ"`
+}
+
+func (uiShow) Help() string {
+	return `Prints what is in the body of the page, as HTML.
+
+Examples:
+  engi ui show page
+  engi ui show page --at 4711
+  engi ui show page --json`
+}
+
+// Run implements the command.
+func (u *uiShow) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.UI(ctx, u.ID, u.At)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(x)
+		}
+		_, err = fmt.Fprintln(g.out, x.HTML)
+		return err
+	})
+}
+
+type uiWatch struct {
+	ID     string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
+	After  int64  `help:"Begin after this seq; else with the whole page." placeholder:"SEQ"`
+	Format string `help:"Print the stream as other protocols have it: ai-sdk, ag-ui, json-render or a2ui." enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" placeholder:"FORMAT"`
+}
+
+func (uiWatch) Help() string {
+	return `Prints each change in a line until Ctrl-C; with --json whole. Comes back by itself when the connection
+breaks or the server is restarted, and misses nothing. With --format, what the server sends is
+printed as it is; ai-sdk and ag-ui end with the end of an answer.
+
+Examples:
+  engi ui watch page
+  engi ui watch page --after 4711 --json
+  engi ui watch page --format json-render`
+}
+
+// Run implements the command.
+func (u *uiWatch) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		if u.Format == "engi" {
+			return g.watchUI(ctx, d, u.ID, u.After, false)
+		}
+		r, err := d.StreamUI(ctx, u.ID, u.Format, u.After)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if _, err := io.Copy(g.out, r); err != nil && ctx.Err() == nil {
+			return engi.Errorf(engi.Unavailable, "the stream broke: %v", err).WithRemedy("watch it again")
+		}
+		return nil
+	})
+}
+
+// watchUI prints what happens on a page, up to the end of an answer if that is the last.
+func (g *globals) watchUI(ctx context.Context, d *connection, session string, after int64, ends bool) error {
+	for x, err := range d.WatchUI(ctx, session, after) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case g.JSON:
+			line, err := json.Marshal(x)
+			if err != nil {
+				return engi.Errorf(engi.Internal, "update %d: %v", x.Seq, err)
+			}
+			fmt.Fprintf(g.out, "%s\n", line)
+		default:
+			fmt.Fprintln(g.out, updateLine(x))
+		}
+		if ends && x.Type == v1.UIDone {
+			if x.State == string(engi.RunFailed) {
+				return exitCode(1)
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// updateLine returns an update of a page in one line.
+func updateLine(x v1.UIUpdate) string {
+	var what string
+	switch {
+	case x.HTML != nil && x.Partial:
+		what = fmt.Sprintf("%s so far", v1.Bytes(len(*x.HTML)))
+	case x.HTML != nil:
+		what = *x.HTML
+	case x.Result != nil:
+		what = x.Call.Name + " = " + x.Result.Text
+	case x.Call != nil:
+		what = x.Call.Name + " " + cmp.Or(x.Call.Arguments, x.Text)
+	case x.Type == v1.UIActed:
+		what = x.Action + " " + string(x.Data)
+	case len(x.Patches) > 0:
+		var all []string
+		for _, p := range x.Patches {
+			if b, err := json.Marshal(p); err == nil { // it came as JSON
+				all = append(all, string(b))
+			}
+		}
+		what = strings.Join(all, " ")
+	default:
+		what = cmp.Or(string(x.Stats), x.Text, x.State)
+	}
+	seq := "-"
+	if x.Seq > 0 {
+		seq = fmt.Sprint(x.Seq)
+	}
+	at := "-"
+	if !x.Time.IsZero() {
+		at = x.Time.Local().Format(time.TimeOnly)
+	}
+	return fmt.Sprintf("%s  %s  %s  %s", seq, at, x.Type, printable(what))
+}
+
+type uiCancel struct {
+	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+}
+
+func (uiCancel) Help() string {
+	return `Actions that wait are forgotten. What has changed on the pages stays.
+
+Examples:
+  engi ui cancel page`
+}
+
+// Run implements the command.
+func (u *uiCancel) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "cancelled", u.IDs, func(d *connection, id string) error { return d.CancelUI(ctx, id) })
+}
+
+type uiRestore struct {
+	ID  string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
+	Seq int64  `arg:"" help:"Of the event after which the page was so." placeholder:"SEQ"`
+}
+
+func (uiRestore) Help() string {
+	return `Prints the seq of the restored page. Restoring is an event itself, and can be undone.
+
+Examples:
+  engi ui restore page 4711`
+}
+
+// Run implements the command.
+func (u *uiRestore) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.RestoreUI(ctx, u.ID, u.Seq)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(x)
+		}
+		_, err = fmt.Fprintln(g.out, x.Seq)
+		return err
+	})
+}

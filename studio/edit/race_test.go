@@ -1,0 +1,5 @@
+//go:build race
+
+package edit_test
+
+func init() { raceDetector = true }

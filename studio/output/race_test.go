@@ -1,0 +1,5 @@
+//go:build race
+
+package output_test
+
+func init() { raceDetector = true }

@@ -1,0 +1,5 @@
+//go:build race
+
+package project_test
+
+func init() { raceDetector = true }

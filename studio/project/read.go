@@ -1,0 +1,183 @@
+package project
+
+import (
+	"crypto/sha256"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/evanw/esbuild/pkg/api"
+)
+
+// maxParse is the largest file that is parsed; of larger ones only the imports are
+// known. With it not even a file that the lexer misjudges ends the process: esbuild
+// takes up to 4 KiB of stack for a byte, and Go allows 512 MiB.
+const maxParse = 96 << 10
+
+// A reading is what is known of a file from its content alone.
+type reading struct {
+	imports  []Import
+	problems []Problem
+	facts    facts
+}
+
+// readings remembers files that were read, because an app's files are read again with
+// each change and most are as they were.
+var readings = struct {
+	sync.Mutex
+	known map[[sha256.Size]byte]reading
+	order [][sha256.Size]byte
+}{known: map[[sha256.Size]byte]reading{}}
+
+const (
+	maxReadings = 1000
+	maxReading  = 32 << 10 // bytes of a reading that is remembered
+)
+
+// detach copies what a reading has of the source, which would stay in memory otherwise,
+// and returns how much that is.
+func (r *reading) detach() (size int) {
+	own := func(s *string) {
+		*s = strings.Clone(*s)
+		size += len(*s) + 64
+	}
+	all := func(list []string) {
+		for i := range list {
+			own(&list[i])
+		}
+	}
+	for i := range r.imports {
+		own(&r.imports[i].Path)
+		own(&r.imports[i].Package)
+	}
+	all(r.facts.exports)
+	for i := range r.facts.components {
+		own(&r.facts.components[i].Name)
+		all(r.facts.components[i].Uses)
+	}
+	for i := range r.facts.routes {
+		own(&r.facts.routes[i].Path)
+		own(&r.facts.routes[i].Component)
+	}
+	for i := range r.problems {
+		own(&r.problems[i].Text)
+	}
+	return size
+}
+
+func read(path, content string) reading {
+	ext := extension(path)
+	if !scripts[ext] && ext != "css" && ext != "scss" && ext != "less" && ext != "py" {
+		return reading{}
+	}
+	key := sha256.Sum256([]byte(path + "\x00" + content))
+	readings.Lock()
+	r, ok := readings.known[key]
+	readings.Unlock()
+	if ok {
+		return r
+	}
+	switch {
+	case scripts[ext]:
+		r = readScript(path, ext, content)
+	case ext == "py":
+		r = readPython(content)
+	default:
+		r.imports = cssImports(content)
+	}
+	r.imports = slices.DeleteFunc(r.imports, func(im Import) bool { return len(im.Path) > maxPath })
+	for i := range r.imports {
+		im := &r.imports[i]
+		if im.Type != "python" && im.Type != "url" {
+			im.Package = PackageOf(im.Path)
+		}
+	}
+	size := r.detach()
+	readings.Lock()
+	defer readings.Unlock()
+	if _, ok := readings.known[key]; !ok && size <= maxReading {
+		if len(readings.order) >= maxReadings {
+			delete(readings.known, readings.order[0])
+			readings.order = readings.order[1:]
+		}
+		readings.known[key] = r
+		readings.order = append(readings.order, key)
+	}
+	return r
+}
+
+func readScript(path, ext, content string) reading {
+	jsx := ext != "ts" && ext != "mts" && ext != "cts"
+	found, l := scanImports(content, jsx, ext == "tsx")
+	r := reading{imports: found}
+	if strings.HasSuffix(path, ".d.ts") {
+		for i := range r.imports {
+			r.imports[i].Type = "type"
+		}
+		return r
+	}
+	if len(content) > maxParse || !l.shallow() {
+		return r
+	}
+	code, problems := compile(path, ext, content)
+	r.problems = problems
+	if len(problems) > 0 {
+		return r
+	}
+	// What is imported once types are gone is what counts.
+	kept, _ := scanImports(code, false, false)
+	for i, im := range r.imports {
+		if !slices.ContainsFunc(kept, func(k Import) bool { return k.Path == im.Path }) {
+			r.imports[i].Type = "type"
+		}
+	}
+	for _, k := range kept {
+		if slices.ContainsFunc(r.imports, func(im Import) bool { return im.Path == k.Path }) {
+			continue
+		}
+		if k.Line = 1; strings.HasSuffix(k.Path, "/jsx-runtime") {
+			k.Type = "jsx"
+		}
+		r.imports = append(r.imports, k)
+	}
+	r.facts = factsOf(code, content, jsx)
+	return r
+}
+
+// compile makes plain JavaScript of a file, in the form in which esbuild prints code:
+// no types, no JSX, strings in double quotes.
+func compile(path, ext, content string) (code string, problems []Problem) {
+	loader := api.LoaderJSX
+	switch ext {
+	case "ts", "mts", "cts":
+		loader = api.LoaderTS
+	case "tsx":
+		loader = api.LoaderTSX
+	}
+	res := api.Transform(content, api.TransformOptions{
+		Loader:      loader,
+		Sourcefile:  path,
+		JSX:         api.JSXAutomatic,
+		LogLevel:    api.LogLevelSilent,
+		LogLimit:    maxProblems,
+		Charset:     api.CharsetUTF8,
+		TreeShaking: api.TreeShakingFalse,
+		TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":true,"experimentalDecorators":true}}`,
+	})
+	for _, m := range res.Errors[:min(len(res.Errors), maxProblems)] {
+		p := Problem{File: path, Text: clip(m.Text, 500)}
+		if m.Location != nil {
+			p.Line, p.Column = m.Location.Line, m.Location.Column+1
+		}
+		problems = append(problems, p)
+	}
+	return string(res.Code), problems
+}
+
+// clip returns at most n bytes of s in valid UTF-8.
+func clip(s string, n int) string {
+	if len(s) > n {
+		s = s[:n] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}

@@ -1,0 +1,88 @@
+package studio
+
+import (
+	"context"
+
+	"github.com/engi-dev/engi"
+)
+
+// A Record is what is kept of an app beside its revisions. It is a value.
+type Record struct {
+	engi.App
+	Boots       int // sandboxes made for it so far
+	Env         map[string]string
+	Network     engi.NetworkPolicy
+	Undo        *Undo // what is to be put back, because an apply has not ended; nil for nothing
+	Idempotency string
+	Fingerprint string // of the request
+}
+
+// An Undo names what an apply changes in the sandbox, so that it can be put back to
+// what the last revision has.
+type Undo struct {
+	Paths    []string `json:"paths,omitempty"`
+	All      bool     `json:"all,omitempty"`      // it runs commands, which may change anything
+	Packages bool     `json:"packages,omitempty"` // it installs packages
+}
+
+// A File is a file of a revision.
+type File struct {
+	engi.AppFile
+	Blob string // ID of its content in git
+}
+
+// A Tx changes an app in one transaction.
+type Tx interface {
+	// Emit appends an event about the app. A key that the owner has used before for
+	// one of the app is a Conflict; the empty one is none.
+	Emit(kind string, data any, key string) (seq int64, err error)
+	// Revise adds a revision, whose files are those of the one before without
+	// removed, and with put. contents has what the store does not, by digest. It drops
+	// the oldest revisions beyond what b allows, and reports Exhausted if the owner then
+	// has more than that allows.
+	Revise(r engi.Revision, put []File, removed []string, contents map[string][]byte, b Bounds) error
+}
+
+// Bounds are how much history an app has.
+type Bounds struct {
+	Revisions int
+	Bytes     int64 // of contents; the last two revisions are kept whatever they take
+	Owner     int64 // bytes of contents of all apps of an owner
+}
+
+// A Store keeps apps durably. It is safe for concurrent use.
+type Store interface {
+	// Put adds an app, with its event. It reports Conflict for a name or an
+	// idempotency key that the owner has used.
+	Put(ctx context.Context, r Record) error
+	// Find returns an app by ID or name, or NotFound. Of several owners' apps of one
+	// name, the empty owner gets Conflict.
+	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
+	// ByIdempotencyKey returns the app that was put with a key, or NotFound.
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	// List returns the newest first.
+	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]Record, error)
+	// Change calls f with the record of an app and stores what f makes of it together
+	// with what f does with tx. Nothing is stored if f fails. f must not use the
+	// store.
+	Change(ctx context.Context, id engi.AppID, f func(r *Record, tx Tx) error) (Record, error)
+	// Remove deletes an app with its history, with an event.
+	Remove(ctx context.Context, id engi.AppID) error
+	// Emitted returns the Seq of the event about the app that was emitted with a key,
+	// or NotFound.
+	Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error)
+	History
+}
+
+// A History has the revisions of apps. It is safe for concurrent use.
+type History interface {
+	// Revisions returns the history, the newest first; a page goes on after a number.
+	Revisions(ctx context.Context, app engi.AppID, p engi.Page) ([]engi.Revision, error)
+	// Revision returns one, or NotFound.
+	Revision(ctx context.Context, app engi.AppID, number int64) (engi.Revision, error)
+	// Files returns the files of a revision by path, or NotFound if there is no such
+	// revision.
+	Files(ctx context.Context, app engi.AppID, number int64) ([]File, error)
+	// Content returns the content of a file, or NotFound.
+	Content(ctx context.Context, app engi.AppID, digest string) ([]byte, error)
+}

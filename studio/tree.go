@@ -1,0 +1,315 @@
+package studio
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+)
+
+// Bounds of an app's files.
+const (
+	maxFiles = 1000
+	maxFile  = 2 << 20  // bytes
+	maxTree  = 32 << 20 // bytes
+	maxPath  = 512      // bytes
+	maxDepth = 32       // directories
+
+	fileMode    = 0o644
+	programMode = 0o755
+)
+
+// untracked are directories that are no part of an app, wherever they are, and
+// untrackedRoot those that are none at its top.
+var (
+	untracked     = []string{".git", "node_modules", ".vite", "__pycache__", ".venv"}
+	untrackedRoot = []string{"dist", "build"}
+	// Databases change while the app runs, and going back to earlier files does not
+	// take back what its users did.
+	untrackedFiles = []string{".db", ".db-wal", ".db-shm", ".db-journal", ".sqlite", ".sqlite3", ".pyc", ".tsbuildinfo"}
+)
+
+// stageDir is where files are before they are moved into place. It is below a
+// directory that is not tracked, and on the same file system.
+const stageDir = ".git/engi-stage"
+
+// isTracked reports whether a clean path can be one of an app's files.
+func isTracked(p string) bool {
+	parts := strings.Split(p, "/")
+	if len(parts) > 1 && slices.Contains(untrackedRoot, parts[0]) {
+		return false
+	}
+	for _, name := range parts[:len(parts)-1] {
+		if slices.Contains(untracked, name) {
+			return false
+		}
+	}
+	name := parts[len(parts)-1]
+	return !slices.Contains(untracked, name) && !slices.ContainsFunc(untrackedFiles, func(end string) bool { return strings.HasSuffix(name, end) })
+}
+
+// CheckPath reports Invalid for what cannot be the path of an app's file.
+func CheckPath(p string) error {
+	invalid := func(why string) error {
+		return engi.Errorf(engi.Invalid, "the path %.100q %s", p, why).WithRemedy("name a file below the app's directory, like src/App.tsx")
+	}
+	parts := strings.Split(p, "/")
+	switch {
+	case p == "" || len(p) > maxPath || !utf8.ValidString(p):
+		return invalid("is empty, too long or no text")
+	case strings.ContainsFunc(p, func(r rune) bool { return unicode.IsControl(r) || r == '\\' }):
+		return invalid("has a backslash or a control character")
+	case path.IsAbs(p) || path.Clean(p) != p || parts[0] == ".." || p == ".":
+		return invalid("leads outside the app or is not clean")
+	case len(parts) > maxDepth || slices.ContainsFunc(parts, func(name string) bool { return len(name) > 255 }):
+		return invalid("is too deep, or has too long a name")
+	case !isTracked(p):
+		return invalid("is of what is made or installed, not of what is written")
+	}
+	return nil
+}
+
+// describe returns the record of a file.
+func describe(p string, content []byte, mode uint32) File {
+	sum := sha256.Sum256(content)
+	if mode&0o111 != 0 {
+		mode = programMode
+	} else {
+		mode = fileMode
+	}
+	return File{engi.AppFile{Path: p, Size: int64(len(content)), Mode: mode, Digest: hex.EncodeToString(sum[:])}, gitID("blob", content)}
+}
+
+// gitID returns the ID of an object of git.
+func gitID(kind string, content []byte) string {
+	h := sha1.New()
+	fmt.Fprintf(h, "%s %d\x00", kind, len(content))
+	h.Write(content)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// A tree is the files of an app by path.
+type tree map[string]File
+
+func treeOf(files []File) tree {
+	t := make(tree, len(files))
+	for _, f := range files {
+		t[f.Path] = f
+	}
+	return t
+}
+
+// sorted returns the files by path.
+func (t tree) sorted() []File {
+	return slices.SortedFunc(maps.Values(t), func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
+}
+
+// check reports Exhausted for more than an app may have.
+func (t tree) check() error {
+	var size int64
+	for _, f := range t.sorted() {
+		if f.Size > maxFile {
+			return tooLarge(f.Path, f.Size)
+		}
+		size += f.Size
+	}
+	if len(t) > maxFiles || size > maxTree {
+		return tooMuch(len(t), size)
+	}
+	return nil
+}
+
+func tooMuch(files int, size int64) error {
+	return engi.Errorf(engi.Exhausted, "the app has %d files of %d bytes or more, %d files and %d MiB are the most", files, size, maxFiles, maxTree>>20).
+		WithRemedy("leave out what can be made or downloaded")
+}
+
+func tooLarge(p string, size int64) error {
+	return engi.Errorf(engi.Exhausted, "%s has %d bytes, %d MiB is the most", p, size, maxFile>>20).WithRemedy("split it, or load what is large from elsewhere")
+}
+
+// changes returns what has changed from t to next, by path.
+func (t tree) changes(next tree) (all []engi.AppChange) {
+	for p, f := range next {
+		switch old, ok := t[p]; {
+		case !ok:
+			all = append(all, engi.AppChange{Path: p, Op: engi.FileCreated, Size: f.Size})
+		case old.Digest != f.Digest || old.Mode != f.Mode:
+			all = append(all, engi.AppChange{Path: p, Op: engi.FileWritten, Size: f.Size})
+		}
+	}
+	for p := range t {
+		if _, ok := next[p]; !ok {
+			all = append(all, engi.AppChange{Path: p, Op: engi.FileRemoved})
+		}
+	}
+	slices.SortFunc(all, func(a, b engi.AppChange) int { return cmp.Compare(a.Path, b.Path) })
+	return all
+}
+
+// A workingCopy is the files of an app in its sandbox, and what is known of them. It is
+// not safe for concurrent use, except for ratio.
+type workingCopy struct {
+	known map[string]known
+
+	mu           sync.Mutex
+	reads, saved int // files looked at, and those that needed not be read; guarded by mu
+}
+
+// A known is a file as it was when it was last read.
+type known struct {
+	file     File
+	modified time.Time
+	read     time.Time // when its reading began
+}
+
+// settled is how long a file must not have changed before it was read, so that another
+// change has another time of modification, however coarse the clock.
+const settled = 2 * time.Second
+
+// is reports whether the file cannot have changed since it was read.
+func (k known) is(fi engi.FileInfo) bool {
+	return k.modified.Equal(fi.Modified) && k.file.Size == fi.Size && k.read.Sub(k.modified) > settled && !k.modified.IsZero()
+}
+
+// ratio returns the share of files that needed not be read.
+func (w *workingCopy) ratio() float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.reads == 0 {
+		return 0
+	}
+	return float64(w.saved) / float64(w.reads)
+}
+
+// forget makes the next reading read everything.
+func (w *workingCopy) forget() { w.known = nil }
+
+// read returns what is tracked below dir, and the content of what was read, by digest.
+func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree, map[string][]byte, error) {
+	found, err := walk(ctx, g, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	t, contents, next := make(tree, len(found)), map[string][]byte{}, make(map[string]known, len(found))
+	all, texts := make([]known, len(found)), make([][]byte, len(found))
+	var size atomic.Int64
+	if err := parallel(len(found), func(i int) (err error) {
+		fi := found[i]
+		p := strings.TrimPrefix(fi.Path, dir+"/")
+		k, ok := w.known[p]
+		saved := ok && k.is(fi)
+		w.mu.Lock()
+		w.reads++
+		if saved {
+			w.saved++
+		}
+		w.mu.Unlock()
+		if !saved {
+			k = known{modified: fi.Modified, read: time.Now()}
+			if texts[i], err = readFile(ctx, g, fi.Path); err != nil {
+				if engi.KindOf(err) == engi.NotFound {
+					return nil // it has gone since
+				}
+				return err
+			}
+			k.file = describe(p, texts[i], uint32(fi.Mode.Perm()))
+		}
+		all[i] = k
+		if size := size.Add(k.file.Size); size > maxTree {
+			return tooMuch(len(found), size)
+		}
+		return nil
+	}); err != nil {
+		return nil, nil, err
+	}
+	for i, fi := range found {
+		k, p := all[i], all[i].file.Path
+		if p == "" {
+			continue
+		}
+		if texts[i] != nil {
+			contents[k.file.Digest] = texts[i]
+		}
+		k.file.Mode = fileMode
+		if fi.Mode.Perm()&0o111 != 0 {
+			k.file.Mode = programMode
+		}
+		t[p], next[p] = k.file, k
+	}
+	w.known = next
+	return t, contents, t.check()
+}
+
+// walk lists the regular files that are tracked below dir.
+func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, err error) {
+	for dirs := []string{dir}; len(dirs) > 0; dirs = dirs[1:] {
+		found, err := g.List(ctx, dirs[0], 1)
+		if engi.KindOf(err) == engi.NotFound && err != nil && dirs[0] != dir {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, fi := range found {
+			p := strings.TrimPrefix(fi.Path, dir+"/")
+			if CheckPath(p) != nil {
+				continue
+			}
+			switch {
+			case fi.Mode.IsDir() && strings.Count(p, "/") < maxDepth && !(path.Dir(p) == "." && slices.Contains(untrackedRoot, p)):
+				if dirs = append(dirs, fi.Path); len(dirs) > 4*maxFiles {
+					return nil, engi.Errorf(engi.Exhausted, "the app has more directories than %d", 4*maxFiles).WithRemedy("leave out what can be made or downloaded")
+				}
+			case fi.Mode.IsRegular():
+				if fi.Size > maxFile {
+					return nil, tooLarge(p, fi.Size)
+				}
+				if all = append(all, fi); len(all) > maxFiles {
+					return nil, tooMuch(len(all), 0)
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+// readFile returns the content of a file, of as many bytes as an app's may have.
+func readFile(ctx context.Context, g engi.Guest, p string) (_ []byte, err error) {
+	defer engi.Annotate(&err, "read %s", p)
+	r, err := g.Open(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	content, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	if err != nil {
+		return nil, guestError(err)
+	}
+	if len(content) > maxFile {
+		return nil, tooLarge(p, int64(len(content)))
+	}
+	return content, nil
+}
+
+// guestError classifies an error of a stream from a guest.
+func guestError(err error) error {
+	if engi.KindOf(err) != engi.Internal {
+		return err
+	}
+	return engi.Errorf(engi.Unavailable, "%v", err)
+}

@@ -1,0 +1,576 @@
+package studio_test
+
+import (
+	"archive/tar"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"maps"
+	"net"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/store/storetest"
+	"github.com/engi-dev/engi/studio"
+)
+
+// A world is everything around a service, as it is after a power cut: what was done is
+// done. With the power off, nothing is done any more.
+type world struct {
+	t      testing.TB
+	db     *store.DB
+	mu     sync.Mutex
+	left   int // steps until the power goes; negative means never. guarded by mu, like all below
+	off    bool
+	steps  int // so far
+	boxes  map[engi.SandboxID]*box
+	keys   map[string]engi.SandboxID
+	made   int
+	flaky  int           // installations that are still to fail
+	slow   chan struct{} // commands wait for it; nil for none
+	full   bool          // no template can be started
+	enter  int           // how often somebody entered a sandbox
+	health time.Duration // between checks; 0 means never
+	built  map[string]engi.Template
+}
+
+// A box is a sandbox: files, and a server that may run.
+type box struct {
+	engi.Sandbox
+	files   map[string]node
+	server  bool // runs
+	starts  int
+	commits []string
+	clock   time.Time // of the last change
+}
+
+type node struct {
+	data     string
+	mode     fs.FileMode
+	modified time.Time
+}
+
+const appDir = "/home/user/app"
+
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*box{}, keys: map[string]engi.SandboxID{}}
+	w.built = map[string]engi.Template{"vite-react": {Name: "vite-react", Digest: "d", WorkDir: appDir, Shell: "/bin/sh", Start: "serve", Ports: []int{5173}}}
+	return w
+}
+
+// begin returns a service that runs until the test ends or stop is called.
+func (w *world) begin(t testing.TB) (s *studio.Service, stop func()) {
+	s = studio.New(studio.Options{
+		Store: powerStore{store.Apps(w.db), w}, Events: powerEvents{store.Events(w.db), w}, Sandboxes: boxes{world: w}, Templates: templates{world: w},
+		MaxAwake: time.Hour, Health: cmp.Or(w.health, time.Hour),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	return s, stop
+}
+
+// act does one thing, unless the power is off. It may go before and after.
+func (w *world) act(do func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gone := func() bool {
+		w.steps++
+		if w.left == 0 {
+			w.off = true
+		}
+		if w.left > 0 {
+			w.left--
+		}
+		return w.off
+	}
+	if gone() {
+		return errPower
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	if gone() {
+		return errPower
+	}
+	return nil
+}
+
+var errPower = engi.Errorf(engi.Unavailable, "power cut")
+
+func (w *world) power(left int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left, w.off, w.steps = left, false, 0
+}
+
+func (w *world) isOff() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.off
+}
+
+// tracked returns the files of an app in its sandbox.
+func (w *world) tracked(id engi.SandboxID) map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := map[string]string{}
+	for p, n := range w.boxes[id].files {
+		rest, ok := strings.CutPrefix(p, appDir+"/")
+		if ok && n.mode.IsRegular() && !strings.HasPrefix(rest, ".git/") && !strings.HasPrefix(rest, "node_modules/") && !strings.HasPrefix(rest, ".vite/") {
+			all[rest] = n.data
+		}
+	}
+	return all
+}
+
+// change changes a sandbox as its owner may.
+func (w *world) change(id engi.SandboxID, f func(b *box)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f(w.boxes[id])
+}
+
+// ---- store
+
+type powerStore struct {
+	studio.Store
+	w *world
+}
+
+func (p powerStore) Put(ctx context.Context, r studio.Record) error {
+	return p.w.act(func() error { return p.Store.Put(ctx, r) })
+}
+
+func (p powerStore) Change(ctx context.Context, id engi.AppID, f func(*studio.Record, studio.Tx) error) (r studio.Record, err error) {
+	err = p.w.act(func() (err error) { r, err = p.Store.Change(ctx, id, f); return err })
+	return r, err
+}
+
+func (p powerStore) Remove(ctx context.Context, id engi.AppID) error {
+	return p.w.act(func() error { return p.Store.Remove(ctx, id) })
+}
+
+type powerEvents struct {
+	engi.EventLog
+	w *world
+}
+
+func (p powerEvents) Append(ctx context.Context, specs ...engi.EventSpec) (all []engi.Event, err error) {
+	err = p.w.act(func() (err error) { all, err = p.EventLog.Append(ctx, specs...); return err })
+	return all, err
+}
+
+// ---- templates
+
+type templates struct {
+	engi.Templates
+	*world
+}
+
+func (x templates) Get(_ context.Context, name string) (engi.Template, error) {
+	t, ok := x.built[name]
+	if !ok {
+		return t, engi.Errorf(engi.Unavailable, "template %s is not built", name).WithRemedy("engi template build %s", name)
+	}
+	return t, nil
+}
+
+// ---- sandboxes
+
+type boxes struct {
+	engi.Sandboxes
+	*world
+}
+
+func (x boxes) Create(_ context.Context, spec engi.SandboxSpec) (sb engi.Sandbox, err error) {
+	err = x.act(func() error {
+		if x.full {
+			return engi.Errorf(engi.Exhausted, "the node is full")
+		}
+		if id, ok := x.keys[spec.Idempotency]; ok {
+			if b, ok := x.boxes[id]; ok {
+				sb = b.Sandbox
+			} else {
+				sb = engi.Sandbox{ID: id, State: engi.Stopped}
+			}
+			return nil
+		}
+		x.made++
+		b := &box{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Active: time.Now()}, files: map[string]node{}, server: true, clock: time.Now().Add(-time.Hour)}
+		for p, text := range map[string]string{
+			"index.html": `<script type="module" src="/src/main.tsx"></script>`, "src/main.tsx": "import './App.tsx'\n", "src/App.tsx": "export default 'first'\n",
+			"package.json": `{"dependencies":{"react":"19"}}`, "vite.config.ts": "export default {}\n", ".git/objects/x": "", "node_modules/react/index.js": "react",
+		} {
+			b.put(p, text)
+		}
+		x.boxes[b.ID], x.keys[spec.Idempotency] = b, b.ID
+		sb = b.Sandbox
+		return nil
+	})
+	return sb, err
+}
+
+func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.Sandbox, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if b, ok := x.boxes[id]; ok {
+		return b.Sandbox, nil
+	}
+	return sb, errNoBox
+}
+
+var errNoBox = engi.Errorf(engi.NotFound, "there is no such sandbox")
+
+func (x boxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if x.isOff() {
+		return nil, nil, errPower
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	b, ok := x.boxes[id]
+	if !ok {
+		return nil, nil, errNoBox
+	}
+	b.Active = time.Now()
+	x.enter++
+	return &fakeGuest{w: x.world, b: b}, func() {}, nil
+}
+
+func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+	return x.act(func() error { delete(x.boxes, id); return nil })
+}
+
+func (x boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+	return []engi.Sample{{Memory: 100 << 20}}, nil
+}
+
+// ---- guest
+
+func (b *box) put(p, text string) {
+	if !strings.HasPrefix(p, "/") {
+		p = appDir + "/" + p
+	}
+	b.clock = b.clock.Add(time.Nanosecond)
+	b.files[p] = node{text, 0o644, b.clock}
+}
+
+// isDir reports whether something is below p.
+func (b *box) isDir(p string) bool {
+	for q := range b.files {
+		if strings.HasPrefix(q, p+"/") {
+			return true
+		}
+	}
+	return p == appDir
+}
+
+func (b *box) info(p string) (engi.FileInfo, bool) {
+	if n, ok := b.files[p]; ok {
+		return engi.FileInfo{Path: p, Size: int64(len(n.data)), Mode: n.mode, Modified: n.modified}, true
+	}
+	return engi.FileInfo{Path: p, Mode: fs.ModeDir | 0o755}, b.isDir(p)
+}
+
+// A fakeGuest is the guest of a box. It does as the real one: every step is done or not.
+type fakeGuest struct {
+	engi.Guest
+	w *world
+	b *box
+}
+
+var errNoFile = engi.Errorf(engi.NotFound, "there is no such file")
+
+func (g *fakeGuest) Stat(_ context.Context, p string) (fi engi.FileInfo, err error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off {
+		return fi, errPower
+	}
+	fi, ok := g.b.info(p)
+	if !ok {
+		return fi, errNoFile
+	}
+	return fi, nil
+}
+
+func (g *fakeGuest) List(_ context.Context, dir string, depth int) (all []engi.FileInfo, err error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off {
+		return nil, errPower
+	}
+	if depth != 1 || !g.b.isDir(dir) {
+		return nil, errNoFile
+	}
+	names := map[string]bool{}
+	for p := range g.b.files {
+		if rest, ok := strings.CutPrefix(p, dir+"/"); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			names[name] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		fi, _ := g.b.info(dir + "/" + name)
+		all = append(all, fi)
+	}
+	return all, nil
+}
+
+func (g *fakeGuest) Open(_ context.Context, p string) (io.ReadCloser, error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off {
+		return nil, errPower
+	}
+	n, ok := g.b.files[p]
+	if !ok {
+		return nil, errNoFile
+	}
+	return io.NopCloser(strings.NewReader(n.data)), nil
+}
+
+func (g *fakeGuest) Move(_ context.Context, from, to string) error {
+	return g.w.act(func() error {
+		n, ok := g.b.files[from]
+		if !ok {
+			return errNoFile
+		}
+		delete(g.b.files, from)
+		g.b.files[to] = n
+		return nil
+	})
+}
+
+func (g *fakeGuest) Remove(_ context.Context, p string) error {
+	return g.w.act(func() error {
+		delete(g.b.files, p)
+		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, p+"/") })
+		return nil
+	})
+}
+
+func (g *fakeGuest) Unpack(_ context.Context, dir string, r io.Reader) error {
+	in := tar.NewReader(r)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		data, err := io.ReadAll(in)
+		if err != nil {
+			return err
+		}
+		if err := g.w.act(func() error {
+			g.b.put(path.Join(dir, h.Name), string(data))
+			n := g.b.files[path.Join(dir, h.Name)]
+			n.mode = fs.FileMode(h.Mode)
+			g.b.files[path.Join(dir, h.Name)] = n
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+}
+
+var imported = regexp.MustCompile(`import '\./([^']+)'`)
+
+// Dial answers as Vite does, for modules that import others of their directory.
+func (g *fakeGuest) Dial(context.Context, int) (net.Conn, error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off || !g.b.server {
+		return nil, engi.Errorf(engi.Unavailable, "nothing listens there")
+	}
+	here, there := net.Pipe()
+	l := &oneConn{conns: make(chan net.Conn, 1)}
+	l.conns <- there
+	close(l.conns)
+	go http.Serve(l, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		g.w.mu.Lock()
+		defer g.w.mu.Unlock()
+		file := appDir + r.URL.Path
+		if r.URL.Path == "/" {
+			file += "index.html"
+		}
+		n, ok := g.b.files[file]
+		fail := func(text string) {
+			raw, _ := json.Marshal(map[string]any{"message": text, "id": file, "loc": map[string]any{"file": file, "line": 1}})
+			rw.WriteHeader(500)
+			fmt.Fprintf(rw, "<script>\n  const error = %s\n</script>", raw)
+		}
+		switch {
+		case !ok:
+			rw.WriteHeader(404)
+			return
+		case strings.Contains(n.data, "BROKEN"):
+			fail("Unexpected token")
+			return
+		}
+		for _, m := range imported.FindAllStringSubmatch(n.data, -1) {
+			if _, ok := g.b.files[path.Dir(file)+"/"+m[1]]; !ok {
+				fail("Failed to resolve import " + m[1])
+				return
+			}
+			fmt.Fprintf(rw, "import \"%s/%s\"\n", path.Dir(r.URL.Path), m[1])
+		}
+		io.WriteString(rw, n.data)
+	}))
+	return here, nil
+}
+
+// A oneConn is a listener of one connection.
+type oneConn struct{ conns chan net.Conn }
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// Start runs what the studio runs, and commands of the form "put PATH TEXT".
+func (g *fakeGuest) Start(_ context.Context, c engi.Command) (engi.Process, error) {
+	p := &process{w: g.w, b: g.b, name: c.Args[0], done: make(chan struct{})}
+	if c.Tag == "start" {
+		p.server = true
+		return p, g.w.act(func() error { g.b.server = true; g.b.starts++; return nil })
+	}
+	if g.w.slow != nil && c.Args[len(c.Args)-1] == "wait" {
+		go func() {
+			<-g.w.slow
+			close(p.done)
+		}()
+		return p, nil
+	}
+	defer close(p.done)
+	return p, g.w.act(func() error {
+		switch {
+		case c.Args[0] == "npm":
+			if g.w.flaky > 0 {
+				g.w.flaky--
+				p.code, p.output = 1, "npm error network ETIMEDOUT\n"
+				return nil
+			}
+			var m struct {
+				Dependencies map[string]string `json:"dependencies"`
+			}
+			if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
+				p.code, p.output = 1, "npm error EJSONPARSE\n"
+				return nil
+			}
+			for _, name := range c.Args[slices.Index(c.Args, "--")+1:] {
+				if name == "nope" {
+					p.code, p.output = 1, "npm error code E404\nnpm error 404 'nope' is not in this registry\n"
+					return nil
+				}
+				m.Dependencies[name] = "^1.0.0"
+			}
+			for name := range m.Dependencies {
+				g.b.put("node_modules/"+name+"/index.js", name)
+			}
+			raw, _ := json.Marshal(m)
+			g.b.put("package.json", string(raw))
+		case len(c.Args) > 3 && c.Args[3] == "git":
+			g.b.put(".git/refs/engi/head", c.Args[4])
+			g.b.commits = append(g.b.commits, c.Args[4])
+		case strings.HasPrefix(c.Args[2], "put "):
+			words := strings.SplitN(c.Args[2], " ", 3)
+			g.b.put(words[1], words[2])
+		case c.Args[2] == "fail":
+			p.code, p.output = 3, "it failed\n"
+		}
+		return nil
+	})
+}
+
+func (g *fakeGuest) Attach(_ context.Context, name string) (engi.Process, error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off {
+		return nil, errPower
+	}
+	if name != "start" || !g.b.server {
+		return nil, errNoFile
+	}
+	return &process{w: g.w, b: g.b, server: true, done: make(chan struct{}), output: "ready\n"}, nil
+}
+
+type process struct {
+	engi.Process
+	w      *world
+	b      *box
+	name   string
+	server bool
+	code   int
+	output string
+	done   chan struct{}
+}
+
+func (p *process) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk, error] {
+	return func(yield func(engi.Chunk, error) bool) {
+		if p.output != "" && !yield(engi.Chunk{Data: []byte(p.output)}, nil) {
+			return
+		}
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			yield(engi.Chunk{}, engi.Errorf(engi.Expired, "%v", ctx.Err()))
+		}
+	}
+}
+
+func (p *process) Wait(ctx context.Context) (engi.Exit, error) {
+	if p.server {
+		p.w.mu.Lock()
+		runs := p.b.server
+		p.w.mu.Unlock()
+		if !runs {
+			return engi.Exit{Cause: engi.CauseExited}, nil
+		}
+	}
+	select {
+	case <-p.done:
+		return engi.Exit{Code: p.code, Cause: engi.CauseExited}, nil
+	case <-ctx.Done():
+		return engi.Exit{}, engi.Errorf(engi.Expired, "%v", ctx.Err())
+	}
+}
+
+func (p *process) Signal(context.Context, string) error {
+	if !p.server {
+		return nil
+	}
+	return p.w.act(func() error { p.b.server = false; return nil })
+}
