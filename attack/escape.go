@@ -114,24 +114,39 @@ PY`)},
 // Devices is a Bash script for root that makes device nodes in directories, by
 // each way to make or name one, and opens them: no device of the host may answer.
 func Devices(dirs ...string) string {
-	return `tried=0
-open() { head -c1 "$1" >/tmp/got 2>/dev/null && [ -s /tmp/got ] && echo ESCAPED "$2" "$1"; }
-for dir in ` + strings.Join(dirs, " ") + `; do
-  mkdir -p $dir 2>/dev/null
-  for dev in "mem c 1 1" "kmem c 1 2" "port c 1 4" "kmsg c 1 11" "loop0 b 7 0" "sda b 8 0" "vda b 254 0" "vdb b 252 0" "nvme b 259 0" "dm b 253 0" "kvm c 10 232" "fuse c 10 229" "tun c 10 200"; do
-    set -- $dev
-    n=$dir/engi-attack-$1
-    tried=$((tried+1))
-    mknod $n $2 $3 $4 2>/dev/null || continue
-    open $n mknod
-    ln $n $n-hard 2>/dev/null && open $n-hard "hard link"
-    ln -s $n $n-soft 2>/dev/null && open $n-soft symlink
-    mv $n $n-moved 2>/dev/null && open $n-moved rename
-    mkdir -p /tmp/bound; touch /tmp/bound/$1; mount --bind $n-moved /tmp/bound/$1 2>/dev/null && open /tmp/bound/$1 "bind mount"
-    rm -f $n $n-hard $n-soft $n-moved
-  done
-done
-[ $tried -gt 0 ] && echo DENIED`
+	return `python3 - ` + strings.Join(dirs, " ") + ` <<'PY'
+import contextlib, ctypes, os, stat, sys
+libc = ctypes.CDLL(None)
+devices = [('mem', 'c', 1, 1), ('kmem', 'c', 1, 2), ('port', 'c', 1, 4), ('kmsg', 'c', 1, 11), ('loop0', 'b', 7, 0), ('sda', 'b', 8, 0), ('vda', 'b', 254, 0),
+    ('vdb', 'b', 252, 0), ('nvme', 'b', 259, 0), ('dm', 'b', 253, 0), ('kvm', 'c', 10, 232), ('fuse', 'c', 10, 229), ('tun', 'c', 10, 200)]
+def read(path, how):
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        if os.read(fd, 1): print('ESCAPED', how, path)
+def also(how, path, act):
+    with contextlib.suppress(OSError):
+        act()
+        read(path, how)
+tried = 0
+for d in sys.argv[1:]:
+    with contextlib.suppress(OSError): os.makedirs(d)
+    for name, kind, major, minor in devices:
+        n, bound = f'{d}/engi-attack-{name}', f'/tmp/bound-{name}'
+        tried += 1
+        try:
+            os.mknod(n, 0o600 | (stat.S_IFCHR if kind == 'c' else stat.S_IFBLK), os.makedev(major, minor))
+        except OSError:
+            continue
+        read(n, 'mknod')
+        also('hard link', n + '-hard', lambda: os.link(n, n + '-hard'))
+        also('symlink', n + '-soft', lambda: os.symlink(n, n + '-soft'))
+        also('rename', n + '-moved', lambda: os.rename(n, n + '-moved'))
+        open(bound, 'w').close()
+        if libc.mount((n + '-moved').encode(), bound.encode(), None, 4096, None) == 0: read(bound, 'bind mount')
+        for left in (n, n + '-hard', n + '-soft', n + '-moved'):
+            with contextlib.suppress(OSError): os.remove(left)
+if tried: print('DENIED')
+PY`
 }
 
 // devices brings device nodes into a sandbox and a volume in an archive, and makes

@@ -179,10 +179,24 @@ func (n *node) warm() *node {
 	return n
 }
 
+// onlyPools waits until there are the machines of warm sandboxes and others more.
+// The warm ones are those of the targets, or more while a pool has grown.
+func (fx *fixture) onlyPools(n *node, others int) {
+	fx.t.Helper()
+	n.warm()
+	n.eventually("used sandboxes are gone", func() bool {
+		found, ready := len(fx.machines()), 0
+		for _, p := range n.Pools(n.t.Context()) {
+			ready += p.Ready
+		}
+		return found == ready+others
+	})
+}
+
 // eventually waits for a condition that comes true in the background.
 func (n *node) eventually(what string, ok func() bool) {
 	n.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for !ok() {
 		if time.Now().After(deadline) {
 			n.t.Fatalf("never: %s; pools %+v", what, n.Pools(n.t.Context()))

@@ -89,8 +89,7 @@ func TestSandboxServesOneExecution(t *testing.T) {
 	if len(used) != 15 {
 		t.Errorf("15 executions used %d sandboxes", len(used))
 	}
-	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 3 })
+	fx.onlyPools(n, 0)
 }
 
 func TestClaimsOfAnEmptyPool(t *testing.T) {
@@ -317,8 +316,7 @@ func TestEndsHaveCauses(t *testing.T) {
 		fx.host.FillMemory(n.now(x.ID).Sandbox)
 		wantAnswer(t, n.wait(x.ID), -1, engi.CauseMemory, "begun\n")
 	})
-	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 4 })
+	fx.onlyPools(n, 0)
 }
 
 func TestArtifacts(t *testing.T) {

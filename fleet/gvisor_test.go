@@ -151,8 +151,7 @@ func TestRealSandboxes(t *testing.T) {
 		spec.Limits.Size.Disk = 32 << 20
 		wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "sized\n")
 	})
-	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 2 })
+	fx.onlyPools(n, 0)
 }
 
 // childDir names the directory in which TestRealNodeChild runs a node.
@@ -228,8 +227,7 @@ func TestRealSandboxesSurviveTheNode(t *testing.T) {
 	if !slices.Contains(warm, y.Sandbox) {
 		t.Error("a warm sandbox of before was not used")
 	}
-	n.warm()
-	n.eventually("used sandboxes are gone", func() bool { return len(fx.machines()) == 2 })
+	fx.onlyPools(n, 0)
 }
 
 // BenchmarkRealExecution runs a small program warm in gVisor, one at a time.

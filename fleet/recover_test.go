@@ -72,8 +72,7 @@ func TestRunsSurviveTheNode(t *testing.T) {
 			if len(done.Result.Artifacts) != 1 || string(done.Result.Stderr) != "after 1\nafter 2\nafter 3\n" {
 				t.Errorf("%+v", done.Result)
 			}
-			n.warm()
-			n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 2 })
+			fx.onlyPools(n, 0)
 		})
 	}
 }
@@ -408,8 +407,7 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 					t.Errorf("execution %s: %+v", id, x.Result)
 				}
 			}
-			n.warm()
-			n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 1 })
+			fx.onlyPools(n, 0)
 			for _, f := range fx.files() {
 				if !strings.HasPrefix(f, "executions/") {
 					t.Errorf("left: %s", f)

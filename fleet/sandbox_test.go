@@ -117,8 +117,7 @@ func TestCreateTakesFromThePool(t *testing.T) {
 	if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
 		t.Error("stop again: ", err)
 	}
-	n.warm()
-	n.eventually("only the pool is left", func() bool { return len(fx.machines()) == 2 })
+	fx.onlyPools(n, 0)
 }
 
 func TestCreateBootsWhatNoPoolHas(t *testing.T) {
@@ -583,8 +582,7 @@ func TestSandboxesAreAdopted(t *testing.T) {
 			}
 			n.Reconcile(t.Context())
 			n.wantState(s.ID, engi.Running)
-			n.warm()
-			n.eventually("two and the pool are left", func() bool { return len(fx.machines()) == 4 })
+			fx.onlyPools(n, 2)
 		})
 	}
 }

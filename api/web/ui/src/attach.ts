@@ -184,6 +184,9 @@ export class Attachment {
   close() {
     this.over = true
     clearTimeout(this.timer)
-    this.socket?.close()
+    const socket = this.socket
+    // A browser complains of a connection that is closed before it is there.
+    if (socket?.readyState === WebSocket.CONNECTING) socket.onopen = () => socket.close()
+    else socket?.close()
   }
 }
