@@ -165,8 +165,8 @@ func TestApply(t *testing.T) {
 		t.Errorf("the app is %+v (%v)", got, err)
 	}
 	diff, err := s.Diff(t.Context(), "ann", "shop", 1, 2)
-	if want := "diff --git a/src/App.tsx b/src/App.tsx\n--- a/src/App.tsx\n+++ b/src/App.tsx\n@@ -1 +1 @@\n-export default 'first'\n+import './Card.tsx'\n" +
-		"diff --git a/src/Card.tsx b/src/Card.tsx\nnew file mode 100644\n--- /dev/null\n+++ b/src/Card.tsx\n@@ -0,0 +1 @@\n+export const card = 1\n"; err != nil || diff != want {
+	if want := "diff --git a/src/App.tsx b/src/App.tsx\n--- a/src/App.tsx\n+++ b/src/App.tsx\n@@ -1,1 +1,1 @@\n-export default 'first'\n+import './Card.tsx'\n" +
+		"diff --git a/src/Card.tsx b/src/Card.tsx\nnew file mode 100644\n--- /dev/null\n+++ b/src/Card.tsx\n@@ -0,0 +1,1 @@\n+export const card = 1\n"; err != nil || diff != want {
 		t.Errorf("the diff is %v:\n%s", err, diff)
 	}
 	var b bytes.Buffer

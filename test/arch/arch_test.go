@@ -91,7 +91,7 @@ var rules = []rule{
 	{"studio/problems", "", ""},
 	{"studio/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
-	{"studio", ". studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
+	{"studio", ". studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/... github.com/rogpeppe/go-internal/diff"},
 
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
