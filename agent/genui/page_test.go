@@ -91,7 +91,11 @@ func TestRandomPatches(t *testing.T) {
 	}
 	width := "1px"
 	counts := map[string]int{}
-	for range 150 {
+	rounds := 150
+	if testing.Short() {
+		rounds = 20
+	}
+	for range rounds {
 		page := genui.NewPage(markup(4))
 		stable(t, page)
 		for range 40 {
