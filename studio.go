@@ -98,6 +98,7 @@ type AppFile struct {
 	Size   int64
 	Mode   uint32 // permission bits
 	Digest string // sha256 of the content
+	Since  int64  // number of the revision that has made it what it is
 }
 
 // An ApplySpec asks to apply what a model has written to an app.
@@ -225,6 +226,8 @@ type AppHistory interface {
 	Files(ctx context.Context, owner Owner, app string, revision int64) ([]AppFile, error)
 	// File opens a file of a revision; 0 is the last one. The caller closes it.
 	File(ctx context.Context, owner Owner, app, path string, revision int64) (io.ReadCloser, error)
+	// Manifest returns what a revision consists of; 0 is the last one.
+	Manifest(ctx context.Context, owner Owner, app string, revision int64) (AppManifest, error)
 	// Zip writes the files of a revision as an archive; 0 is the last one.
 	Zip(ctx context.Context, owner Owner, app string, revision int64, w io.Writer) error
 }

@@ -223,11 +223,11 @@ func (s appStore) Files(ctx context.Context, app engi.AppID, number int64) ([]st
 	if _, err := s.Revision(ctx, app, number); err != nil {
 		return nil, err
 	}
-	return list(ctx, s.db.read, scanFile, `SELECT `+fileColumns+` FROM app_files WHERE app = ?1 AND since <= ?2 AND (until = 0 OR until > ?2) ORDER BY path`, app, number)
+	return list(ctx, s.db.read, scanFile, `SELECT `+fileColumns+`, since FROM app_files WHERE app = ?1 AND since <= ?2 AND (until = 0 OR until > ?2) ORDER BY path`, app, number)
 }
 
 func scanFile(row scanner) (f studio.File, err error) {
-	return f, row.Scan(&f.Path, &f.Size, &f.Mode, &f.Digest, &f.Blob)
+	return f, row.Scan(&f.Path, &f.Size, &f.Mode, &f.Digest, &f.Blob, &f.Since)
 }
 
 func (s appStore) Content(ctx context.Context, app engi.AppID, digest string) ([]byte, error) {

@@ -134,17 +134,12 @@ func (u *use) run(ctx context.Context, limit time.Duration, line func(string), a
 	return 0, guestError(err)
 }
 
-// serves matches commands that do not end. The app's server runs already.
-var serves = regexp.MustCompile(`^\s*(npm|yarn|pnpm|bun)\s+(run\s+)?(dev|start|serve|preview)\b|^\s*(npx\s+)?(vite|next|nodemon)(\s+(dev|preview|serve))?\s*$|^\s*(uvicorn|gunicorn|flask\s+run)\b`)
-
 // commands returns the commands of a text that are run.
 func (s *Service) commands(out output.Output, say *teller) (all []string) {
 	for i, c := range out.Commands {
 		switch {
 		case i >= maxCommands || len(c) > maxCommand || strings.ContainsRune(c, 0):
 			say.warn("", 0, "a command was not run, because there are too many or it is too long: "+firstLine(c))
-		case serves.MatchString(c):
-			say.warn("", 0, "it was not run, because the server of the app runs already: "+firstLine(c))
 		default:
 			all = append(all, c)
 		}

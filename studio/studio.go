@@ -64,12 +64,13 @@ var size = engi.Size{VCPUs: 1, Memory: 2 << 30, Disk: 1 << 30}
 
 // A Service manages apps. It is safe for concurrent use.
 type Service struct {
-	opt   Options
-	meter *metrics
-	cache *cache
-	work  sync.WaitGroup     // what goes on after a call returns
-	life  context.Context    // of that
-	end   context.CancelFunc // of life
+	opt       Options
+	meter     *metrics
+	cache     *cache
+	manifests manifests
+	work      sync.WaitGroup     // what goes on after a call returns
+	life      context.Context    // of that
+	end       context.CancelFunc // of life
 
 	mu   sync.Mutex
 	apps map[engi.AppID]*app // guarded by mu
@@ -192,6 +193,7 @@ func (s *Service) forget(id engi.AppID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.apps, id)
+	s.manifests.forget(id)
 }
 
 // lock waits until nobody uses the sandbox of an app.

@@ -26,6 +26,7 @@ type FileInfo struct {
 	Lines   int
 	Imports []Import
 	Uses    []string // files of the app that it imports, each once
+	UsedBy  []string // files of the app that import it, by path
 	Exports []string // "default" and * among them
 }
 
@@ -67,6 +68,14 @@ func (b *Builder) Remove(p string) {
 	delete(b.facts, p)
 }
 
+// Weight is about how many bytes of memory the Builder takes.
+func (b *Builder) Weight() (n int) {
+	for p, info := range b.infos {
+		n += 500 + len(b.files[p]) + 200*(len(info.Imports)+len(info.Exports)+len(b.facts[p].facts.components)+len(b.facts[p].facts.routes))
+	}
+	return n
+}
+
 // Manifest returns what the app consists of.
 func (b *Builder) Manifest() Manifest {
 	r := newResolver(b.files)
@@ -82,11 +91,14 @@ func (b *Builder) Manifest() Manifest {
 			m.Packages[name[1]] = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(l), name[1]))
 		}
 	}
+	usedBy := map[string][]string{}
 	for _, p := range slices.Sorted(maps.Keys(b.infos)) {
 		info, known := b.infos[p], b.facts[p]
+		seen := map[string]bool{}
 		for _, im := range info.Imports {
-			if to, kind := r.resolve(p, im); kind == isFile && !slices.Contains(info.Uses, to) {
-				info.Uses = append(info.Uses, to)
+			if to, kind := r.resolve(p, im); kind == isFile && !seen[to] {
+				seen[to] = true
+				info.Uses, usedBy[to] = append(info.Uses, to), append(usedBy[to], p)
 			}
 		}
 		m.Files = append(m.Files, info)
@@ -107,6 +119,9 @@ func (b *Builder) Manifest() Manifest {
 		if n := 100 - len(m.Problems); n > 0 {
 			m.Problems = append(m.Problems, known.problems[:min(n, len(known.problems))]...)
 		}
+	}
+	for i := range m.Files {
+		m.Files[i].UsedBy = usedBy[m.Files[i].Path]
 	}
 	slices.SortStableFunc(m.Routes, func(x, y Route) int {
 		if c := strings.Compare(x.Path, y.Path); c != 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/engi-dev/engi/studio/project"
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -249,6 +250,43 @@ func TestManifest(t *testing.T) {
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Error(d)
 	}
+}
+
+// TestManifestIsKept changes the files of an app at random. What is known of them then is
+// what it would be if they had always been so.
+func TestManifestIsKept(t *testing.T) {
+	paths := slices.Sorted(maps.Keys(app))
+	paths = append(paths, "package.json", "tsconfig.json", "index.html", "src/main.tsx", "requirements.txt", "src/Admin.jsx")
+	contents := slices.Collect(maps.Values(app))
+	contents = append(contents, "", `{"dependencies": {"next": "15", "react": "19"}}`, `{"compilerOptions": {"paths": {"@/*": ["src/*"]}}}`,
+		"import { Home } from '@/pages/Home'\nimport './index.css'\n", "<script type=\"module\" src=\"/src/main.tsx\"></script>\n", "flask==3\n")
+	slices.Sort(contents)
+	rapid.Check(t, func(t *rapid.T) {
+		kept, files := project.NewBuilder(), map[string]string{}
+		for range rapid.IntRange(1, 30).Draw(t, "changes") {
+			p := rapid.SampledFrom(paths).Draw(t, "path")
+			if rapid.IntRange(0, 3).Draw(t, "removes") == 0 {
+				delete(files, p)
+				kept.Remove(p)
+			} else {
+				files[p] = rapid.SampledFrom(contents).Draw(t, "content")
+				kept.Update(p, files[p])
+			}
+			if rapid.IntRange(0, 4).Draw(t, "looks") > 0 {
+				continue
+			}
+			anew := project.NewBuilder()
+			for p, c := range files {
+				anew.Update(p, c)
+			}
+			if d := cmp.Diff(anew.Manifest(), kept.Manifest()); d != "" {
+				t.Fatalf("made anew and kept (-anew +kept):\n%s", d)
+			}
+			if anew.Weight() != kept.Weight() {
+				t.Fatalf("it weighs %d, made anew %d", kept.Weight(), anew.Weight())
+			}
+		}
+	})
 }
 
 func TestFileRoutes(t *testing.T) {

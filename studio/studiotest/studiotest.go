@@ -244,6 +244,10 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("revision %d:\n%s", i+1, d)
 			}
 		}
+		files, err := f.Store.Files(t.Context(), r.ID, 3)
+		if err != nil || len(files) != 3 || files[0].Since != 3 || files[1].Since != 3 || files[2].Since != 1 {
+			t.Errorf("revision 3 has %+v (%v)", files, err)
+		}
 		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{Limit: 2})
 		if err != nil || len(revs) != 2 || revs[0].Number != 3 || revs[1].Number != 2 || revs[0].Parent != 2 || revs[0].Message != "revision 3" || revs[0].Commit != "c" || len(revs[0].Changed) != 1 || revs[0].App != r.ID || revs[0].Created.IsZero() {
 			t.Errorf("the history is %+v (%v)", revs, err)
