@@ -134,6 +134,12 @@ func (c *Client) AppFile(ctx context.Context, name, path string, revision int64)
 	return c.open(ctx, apps+segment(name)+"/files", "path", path, "revision", offset(revision))
 }
 
+// AppManifest says what an app consists of: imports and exports of its files, components,
+// routes, style sheets and packages; revision 0 is the last one.
+func (c *Client) AppManifest(ctx context.Context, name string, revision int64) (v1.AppManifest, error) {
+	return get[v1.AppManifest](ctx, c, apps+segment(name)+"/manifest", set("revision", offset(revision)))
+}
+
 // AppZip downloads the files of an app as an archive; revision 0 is the last one. The
 // caller closes it.
 func (c *Client) AppZip(ctx context.Context, name string, revision int64) (io.ReadCloser, error) {

@@ -202,6 +202,21 @@ func ExampleClient_AppFile() {
 	// Output: export default function App() { return <h1>New</h1> }
 }
 
+func ExampleClient_AppManifest() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
+	m := must(c.AppManifest(ctx, "shop", 0))
+	fmt.Println("begins with", m.Entry)
+	for _, x := range m.Components {
+		fmt.Printf("%s at %s:%d\n", x.Name, x.File, x.Line)
+	}
+	// Output:
+	// begins with src/App.jsx
+	// App at src/App.jsx:1
+}
+
 func ExampleClient_AppZip() {
 	c, stop := connect()
 	defer stop()

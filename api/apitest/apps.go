@@ -433,12 +433,32 @@ func (a *Apps) Diff(_ context.Context, owner engi.Owner, name string, from, to i
 // Files implements engi.Apps.
 func (a *Apps) Files(_ context.Context, owner engi.Owner, name string, revision int64) ([]engi.AppFile, error) {
 	r, err := a.at(owner, name, revision)
+	if err != nil {
+		return nil, err
+	}
 	var list []engi.AppFile
 	for _, path := range slices.Sorted(maps.Keys(r.files)) {
 		sum := sha256.Sum256([]byte(r.files[path]))
-		list = append(list, engi.AppFile{Path: path, Size: int64(len(r.files[path])), Mode: 0o644, Digest: hex.EncodeToString(sum[:])})
+		list = append(list, engi.AppFile{Path: path, Size: int64(len(r.files[path])), Mode: 0o644, Digest: hex.EncodeToString(sum[:]), Since: r.Number})
 	}
-	return list, err
+	return list, nil
+}
+
+// Manifest implements engi.Apps. Each file imports react, and each in src is a component.
+func (a *Apps) Manifest(ctx context.Context, owner engi.Owner, name string, revision int64) (engi.AppManifest, error) {
+	r, err := a.at(owner, name, revision)
+	if err != nil {
+		return engi.AppManifest{}, err
+	}
+	files, err := a.Files(ctx, owner, name, r.Number)
+	m := engi.AppManifest{App: r.App, Revision: r.Number, Entry: "src/App.jsx", Packages: map[string]string{"react": "19.2.0"}, Routes: []engi.AppRoute{{Path: "/", Component: "App", File: "src/App.jsx", Line: 1}}}
+	for _, f := range files {
+		m.Files = append(m.Files, engi.AppSource{AppFile: f, Type: "component", Lines: 1, Imports: []engi.AppImport{{Path: "react", Package: "react", Line: 1, Type: "static"}}, Exports: []string{"default"}})
+		if title, ok := strings.CutPrefix(f.Path, "src/"); ok {
+			m.Components = append(m.Components, engi.AppComponent{Name: strings.TrimSuffix(title, ".jsx"), File: f.Path, Line: 1})
+		}
+	}
+	return m, err
 }
 
 func (a *Apps) at(owner engi.Owner, name string, revision int64) (appRevision, error) {

@@ -149,6 +149,10 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, a.diff),
 		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-app-files", Summary: "List files of an app", Text: "Of a revision; no sandbox is needed.", Access: look}, a.list),
 		raw(fileRoute(downloadFile, one, "get-app-file", look), a.file),
+		fetch(Route{
+			Pattern: "GET " + one + "/manifest", ID: "get-app-manifest", Summary: "See what an app consists of", Access: look,
+			Text: "Of a revision: what its files import and export, components, routes, style sheets and packages, as its code says. No sandbox is needed.",
+		}, a.manifest),
 		raw(Route{
 			Pattern: "GET " + one + "/zip", ID: "get-app-zip", Summary: "Download the files of an app", Access: look,
 			Answers: []answer{bytesOf(http.StatusOK, "application/zip", nil)},
@@ -359,7 +363,7 @@ func (a *apps) list(c *call, in *listAppFiles) (v1.AppFiles, error) {
 		case len(in.Extensions) > 0 && !slices.ContainsFunc(in.Extensions, func(e string) bool { return e != "" && strings.HasSuffix(f.Path, e) }):
 		case in.MaxSize > 0 && f.Size > in.MaxSize:
 		default:
-			item := v1.AppFile{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Size: v1.Bytes(f.Size), Mode: v1.Mode(f.Mode), SHA256: f.Digest}
+			item := v1.AppFile{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Size: v1.Bytes(f.Size), Mode: v1.Mode(f.Mode), SHA256: f.Digest, Since: f.Since}
 			if in.Content && f.Size > left {
 				out.Truncated = true
 			} else if in.Content {

@@ -190,6 +190,25 @@ func TestAppFilesAreSelected(t *testing.T) {
 	refused(t, ask(t, w, "GET", "/v1/apps/shop/files/list?revision=7", ""), 404, engi.NotFound)
 }
 
+// TestAppManifest has what a node knows of an app, in JSON.
+func TestAppManifest(t *testing.T) {
+	w := world(t, nil)
+	x := read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`), 201)
+	applying(t, w, "/v1/apps/shop", newApp)
+	m := read[v1.AppManifest](t, ask(t, w, "GET", "/v1/apps/shop/manifest", ""), 200)
+	if m.AppID != x.ID || m.Revision != 2 || m.Entry != "src/App.jsx" || len(m.Files) != 4 || len(m.Components) != 2 || m.Packages["react"] == "" || len(m.Routes) != 1 {
+		t.Errorf("%+v", m)
+	}
+	if f := m.Files[3]; f.Path != "src/Cart.jsx" || f.SHA256 == "" || f.Size == 0 || f.Since != 2 || f.Imports[0].Package != "react" || f.Exports[0] != "default" {
+		t.Errorf("%+v", f)
+	}
+	// Lists are there when they are empty.
+	if rec := ask(t, w, "GET", "/v1/apps/shop/manifest?revision=1", ""); !strings.Contains(rec.Body.String(), `"styles":[]`) || !strings.Contains(rec.Body.String(), `"problems":[]`) || !strings.Contains(rec.Body.String(), `"revision":1`) {
+		t.Errorf("%s", rec.Body)
+	}
+	refused(t, ask(t, w, "GET", "/v1/apps/shop/manifest?revision=7", ""), 404, engi.NotFound)
+}
+
 // TestNodesWithoutApps holds that every route says what to do instead.
 func TestNodesWithoutApps(t *testing.T) {
 	w := world(t, func(o *apitest.Options) { o.Apps = nil })

@@ -88,6 +88,7 @@ type AppFile struct {
 	Size          Bytes   `json:"size"`
 	Mode          Mode    `json:"mode" example:"0644"`
 	SHA256        string  `json:"sha256"`
+	Since         int64   `json:"since" doc:"revision that has made it what it is" example:"2"`
 	Content       *string `json:"content,omitempty" doc:"if it was asked for and is UTF-8"`
 	ContentBase64 []byte  `json:"content_base64,omitempty" doc:"if it was asked for and is not UTF-8"`
 }

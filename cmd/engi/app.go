@@ -27,10 +27,12 @@ type appCommand struct {
 	Cancel   removeCommand `cmd:"" help:"End applies that are under way."`
 	Open     appOpen       `cmd:"" help:"Open the page of an app in a browser."`
 	Watch    appWatch      `cmd:"" help:"Follow what happens to an app."`
+	Run      appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
 	Logs     appLogs       `cmd:"" help:"Print what the server of an app prints."`
 	Status   appStatus     `cmd:"" help:"Ask the server of an app how it does."`
 	Files    appFiles      `cmd:"" help:"List files of an app."`
 	Cat      appCat        `cmd:"" help:"Print a file of an app."`
+	Manifest appManifest   `cmd:"" help:"Show what an app consists of."`
 	History  appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
 	Diff     appDiff       `cmd:"" help:"Compare revisions of an app."`
 	Rollback appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
@@ -579,11 +581,16 @@ type appFiles struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
 	Path     string `arg:"" optional:"" help:"Only those below this directory, or that match this pattern." placeholder:"PATH"`
 	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+
+	Ext     []string `help:"Only those whose names end so; with commas between." placeholder:".EXT"`
+	MaxSize string   `help:"Only those of at most this size." placeholder:"SIZE"`
+	Content bool     `help:"With --json, with their content, up to 4 MiB in all."`
 }
 
 func (appFiles) Help() string {
 	return `Examples:
   engi app files shop
+  engi app files shop --json --content --ext .tsx,.css --max-size 10KiB
   engi app files shop 'src/*.jsx' --revision 2`
 }
 
@@ -591,7 +598,11 @@ func (appFiles) Help() string {
 func (a *appFiles) Run(ctx context.Context, g *globals) error {
 	files := table[v1.AppFile]{"PATH\tSIZE\tMODE", func(x v1.AppFile) []any { return []any{x.Path, int64(x.Size), x.Mode} }, nil}
 	return files.list(ctx, g, false, func(d *connection) ([]v1.AppFile, error) {
-		x, err := d.AppFiles(ctx, a.Name, client.AppFileFilter{Path: a.Path, Revision: a.Revision})
+		most, err := size("--max-size", a.MaxSize)
+		if err != nil {
+			return nil, err
+		}
+		x, err := d.AppFiles(ctx, a.Name, client.AppFileFilter{Path: a.Path, Revision: a.Revision, Extensions: a.Ext, MaxSize: int64(most), Content: a.Content})
 		return x.Items, err
 	})
 }

@@ -110,6 +110,21 @@ func TestAppCommands(t *testing.T) {
 	if out, _ := run(0, "", "files", "shop", "src"); strings.Count(out, "\n") != 2 || !strings.Contains(out, "src/App.jsx") {
 		t.Errorf("%s", out)
 	}
+	var files v1.AppFiles
+	out, _ = run(0, "", "files", "shop", "--json", "--content", "--ext", ".jsx,.html", "--max-size", "8")
+	if err := json.Unmarshal([]byte(`{"items":`+out+`}`), &files); err != nil || len(files.Items) != 1 || files.Items[0].Path != "src/App.jsx" || files.Items[0].Content == nil {
+		t.Errorf("%v in %s", err, out)
+	}
+	run(1, "", "files", "shop", "--max-size", "much")
+	if out, _ := run(0, "", "manifest", "shop"); !strings.Contains(out, "entry      src/App.jsx\n") || !strings.Contains(out, "route      / App\n") || !strings.Contains(out, "src/App.jsx  component, 1 lines: App\n") {
+		t.Errorf("%s", out)
+	}
+	var m v1.AppManifest
+	out, _ = run(0, "", "manifest", "shop", "--revision", "1", "--json")
+	if err := json.Unmarshal([]byte(out), &m); err != nil || m.Revision != 1 || len(m.Files) != 3 || m.Files[2].Imports[0].Package != "react" {
+		t.Errorf("%v in %s", err, out)
+	}
+	run(1, "", "manifest", "shop", "--revision", "99")
 	archive := filepath.Join(t.TempDir(), "a.zip")
 	if out, _ := run(0, "", "zip", "shop", "-o", archive); out != archive+"\n" {
 		t.Errorf("%s", out)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func (w *world) recorded() map[string]string {
 // there returns the files in the sandbox.
 func (w *world) there() map[string]string {
 	w.t.Helper()
-	out := w.Run("sandbox", "exec", w.app.SandboxID, "--", "python3", "-c", `import json, os
+	out := w.Run("app", "run", w.app.ID, "--", "python3", "-c", `import json, os
 print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).read() for d, dirs, files in os.walk(".") for f in files if not d.startswith(("./.git", "./node_modules", "./.vite"))}))`)
 	var all map[string]string
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
@@ -211,6 +212,12 @@ func TestStudio(t *testing.T) {
 	took("apply two files and a package")
 	if code := w.get("/src/components/Counter.tsx"); !strings.Contains(code, "zustand.js") {
 		t.Errorf("the app serves %s", code)
+	}
+	if err := w.Engi("app", "run", w.app.ID, "-c", "test -f package.json && exit 7").Run(); err == nil || !strings.HasSuffix(err.Error(), " 7") {
+		t.Errorf("a command that ends with 7: %v", err)
+	}
+	if m, err := w.AppManifest(ctx, w.app.ID, 0); err != nil || m.Entry != "src/main.tsx" || !slices.ContainsFunc(m.Components, func(c v1.AppComponent) bool { return c.Name == "Counter" }) {
+		t.Errorf("it consists of %+v (%v)", m, err)
 	}
 	messages := w.reloads()
 	began = time.Now()

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type appManifest struct {
+	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+}
+
+func (appManifest) Help() string {
+	return `What its files import and export, its components, routes, style sheets and packages, as its code
+says. With --json all of it, for a model that looks for where to change it.
+
+Examples:
+  engi app manifest shop
+  engi app manifest shop --json | jq -c '.files[] | {path, uses, exports}'`
+}
+
+// Run implements the command.
+func (a *appManifest) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (v1.AppManifest, error) { return d.AppManifest(ctx, a.Name, a.Revision) }, func(x v1.AppManifest) {
+		var f facts
+		f.add("revision", "%d", x.Revision)
+		f.add("entry", "%s", x.Entry)
+		for _, r := range x.Routes {
+			f.add("route", "%s", strings.TrimSpace(r.Method+" "+r.Path+" "+r.Component))
+		}
+		var packages []string
+		for _, name := range slices.Sorted(maps.Keys(x.Packages)) {
+			packages = append(packages, strings.TrimSpace(name+" "+x.Packages[name]))
+		}
+		f.add("packages", "%s", strings.Join(packages, ", "))
+		for _, p := range x.Problems {
+			f.add("problem", "%s:%d: %s", p.File, p.Line, p.Text)
+		}
+		f.print(g)
+		components := map[string][]string{}
+		for _, c := range x.Components {
+			components[c.File] = append(components[c.File], c.Name)
+		}
+		for _, file := range x.Files {
+			line := fmt.Sprintf("%s  %s, %d lines", file.Path, file.Type, file.Lines)
+			if names := components[file.Path]; len(names) > 0 {
+				line += ": " + strings.Join(names, ", ")
+			}
+			if len(file.Uses) > 0 {
+				line += " <- " + strings.Join(file.Uses, ", ")
+			}
+			fmt.Fprintln(g.out, printable(line))
+		}
+		if x.Truncated {
+			g.note("imports and the like of some files are left out, because there are too many")
+		}
+	})
+}
+
+type appRun struct {
+	Name    string   `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
+
+	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
+	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+}
+
+func (appRun) Help() string {
+	return `Runs it in the app's directory, in its sandbox, which it gets if it has none. Output comes live, what
+is piped into engi is its standard input, and its exit code is that of engi. What it changes in files
+is a revision of its own before the next apply or rollback.
+
+Examples:
+  engi app run shop -- npm run build
+  engi app run shop -c 'npm test | tail -20'
+  engi app run -it shop -- node`
+}
+
+// Run implements the command.
+func (a *appRun) Run(ctx context.Context, g *globals) error {
+	in := sandboxExec{Command: a.Command, Code: a.Code, Stdin: a.Stdin, Terminal: a.Terminal, Env: a.Env, Timeout: a.Timeout}
+	if err := g.atServer(ctx, func(d *connection) error {
+		x, err := d.OpenApp(ctx, a.Name)
+		if err != nil { // its server may be what the command is to repair
+			now, e := d.App(ctx, a.Name)
+			if e != nil || now.SandboxID == "" {
+				return err
+			}
+			g.note("the server of %s does not answer", now.Name)
+			x = now
+		}
+		in.ID = x.SandboxID
+		return nil
+	}); err != nil {
+		return err
+	}
+	return in.Run(ctx, g)
+}
