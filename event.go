@@ -135,6 +135,9 @@ const (
 	EventAppRolledBack  = "app.rolled_back" // the new revision has the files of an earlier one
 	EventAppRemoved     = "app.removed"
 
+	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
+	EventAppAlertResolved = "app.alert_resolved"
+
 	EventFunctionPrefix     = "function." // followed by the state that the run entered
 	EventFunctionStepDone   = "function.step.done"
 	EventFunctionStepFailed = "function.step.failed"
@@ -175,7 +178,7 @@ func EventTypes() []string {
 		EventQuotaRefused, EventNetworkRefused,
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
 		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
-		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppRemoved)
+		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

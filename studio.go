@@ -127,6 +127,8 @@ const (
 	AppApplied      AppUpdateKind = "done"     // an apply has ended and Revision has it
 	AppApplyFailed  AppUpdateKind = "error"    // an apply has ended and changed nothing
 	AppRolledBack   AppUpdateKind = "rollback"
+	AppAlerted      AppUpdateKind = "alert"    // Name is the metric
+	AppCalmed       AppUpdateKind = "resolved" // the alert about Name has ended
 )
 
 // An AppUpdate is one item in the stream of an app.
@@ -160,10 +162,12 @@ type AppStatus struct {
 	Checked   time.Time     // of the last check
 	Latency   time.Duration // of its answer
 	Startup   time.Duration // from creation of its sandbox to the first answer
+	FileTime  time.Duration // that reading or writing its files in the sandbox takes, on average
 	Memory    int64         // bytes that its sandbox uses
 	Files     int           // that are tracked
 	CacheHits float64       // share of reads of files that needed no sandbox; 0 before the first
-	Errors    float64       // share of failed operations among the last ones
+	Errors    float64       // share of failed operations among the last ones; faults of what was applied are none
+	Alerts    []AppAlert
 }
 
 // Apps writes applications, runs them and keeps their history. Its methods see only

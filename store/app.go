@@ -37,7 +37,8 @@ type appDetail struct {
 	Env      map[string]string  `json:"env,omitempty"`
 	Network  engi.NetworkPolicy `json:"network"`
 
-	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+	Alerts []engi.AppAlert `json:"alerts,omitempty"`
+	Sealed []byte          `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
 }
 
 // revisionDetail has the fields of a revision that no query selects by.
@@ -62,7 +63,7 @@ func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + 
 // appValues are the values of appColumns.
 func (db *DB) appValues(r studio.Record) ([]any, error) {
 	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
-		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, nil,
+		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -113,6 +114,7 @@ func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
 	}
 	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
+	r.Alerts = d.Alerts
 	return r, nil
 }
 

@@ -3,6 +3,7 @@ package studio
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -104,6 +105,8 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, s
 	began := time.Now()
 	err := s.tryApply(ctx, a, id, seq, spec)
 	s.meter.applied(began, err)
+	_, broken := errors.AsType[faulty](err)
+	a.count(err != nil && !broken && slices.Contains([]engi.Kind{engi.Internal, engi.Unavailable, engi.Exhausted}, engi.KindOf(err)))
 	if err == nil || s.life.Err() != nil {
 		return // the next node tells of what this one has not ended
 	}
@@ -119,8 +122,12 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, s
 	if r.Undo != nil {
 		s.putBackLater(ctx, id)
 	}
-	a.count(true)
 }
+
+// A faulty is what is wrong with what was applied, not with the app's sandbox.
+type faulty struct{ error }
+
+func (f faulty) Unwrap() error { return f.error }
 
 // ended records that an apply has failed.
 func (s *Service) ended(ctx context.Context, id engi.AppID, why error) (Record, error) {
@@ -414,7 +421,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		return err
 	}
 	if wrong != nil && !p.keep {
-		return wrong
+		return faulty{wrong}
 	}
 	now, contents, err := u.app.copy.read(ctx, u.g, u.dir)
 	if err != nil {
@@ -441,7 +448,6 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 	})
 	if err == nil {
 		s.projectLater(ctx, u)
-		u.app.count(false)
 	}
 	return err
 }

@@ -15,7 +15,7 @@ func (w *WorkingCopy) Read(ctx context.Context, g engi.Guest, dir string) (map[s
 	return t, err
 }
 
-func (w *WorkingCopy) Ratio() float64 { return w.c.ratio() }
+func (w *WorkingCopy) Ratio() (float64, int) { return w.c.ratio() }
 
 // GitCommit returns the commit of a revision and all objects of its files, by ID.
 func GitCommit(r engi.Revision, parent string, files map[string]string) (id string, packed map[string][]byte, err error) {

@@ -8,14 +8,9 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Thresholds beyond which something is done about an app, or told.
 const (
-	mostMemory  = 0.8             // of what the sandbox may use
-	mostErrors  = 0.1             // of the last operations
-	mostLatency = 5 * time.Second // of an answer
-	leastHits   = 0.5             // of reads of files
-	outcomes    = 20              // operations that are remembered
-	fewOutcomes = 5               // below which a share says nothing
+	outcomes    = 20 // operations that are remembered
+	fewOutcomes = 5  // below which a share says nothing
 )
 
 // A health is what is known of how an app does.
@@ -25,9 +20,9 @@ type health struct {
 	latency time.Duration
 	startup time.Duration
 	memory  int64
-	failed  []bool          // of the last operations
-	told    map[string]bool // thresholds that are crossed
-	left    time.Time       // when a check last left the sandbox
+	failed  []bool               // of the last operations
+	turning map[string]time.Time // since when metrics are not what the alerts say
+	left    time.Time            // when a check last left the sandbox
 }
 
 func (h health) errors() float64 {
@@ -47,8 +42,7 @@ func (h health) errors() float64 {
 func (a *app) count(failed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.health.failed = append(a.health.failed, failed)
-	a.health.failed = a.health.failed[max(0, len(a.health.failed)-outcomes):]
+	a.health.failed = lately(a.health.failed, failed)
 }
 
 func (a *app) setStartup(d time.Duration) {
@@ -90,6 +84,11 @@ func (s *Service) checkAll(ctx context.Context) {
 		}
 		a := s.live(r.ID)
 		sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+		if err == nil && len(r.Alerts) > 0 && (sb.State == engi.Hibernated || sb.State == engi.Paused) {
+			if err := s.rest(ctx, r); err != nil && ctx.Err() == nil {
+				s.opt.Log.WarnContext(ctx, "end the alerts of an app that sleeps", "app", r.ID, "error", err)
+			}
+		}
 		gone := engi.KindOf(err) == engi.NotFound && err != nil || sb.State == engi.Stopped
 		if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
 			continue
@@ -124,6 +123,12 @@ func (s *Service) lose(ctx context.Context, r Record) error {
 	return err
 }
 
+// rest ends the alerts of an app that sleeps.
+func (s *Service) rest(ctx context.Context, r Record) error {
+	_, err := s.opt.Store.Change(ctx, r.ID, func(now *Record, tx Tx) error { return calm(now, tx) })
+	return err
+}
+
 // checkOne looks how an app does and acts on that. The caller holds the app's lock.
 func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	t, err := s.opt.Templates.Get(ctx, r.Template)
@@ -142,54 +147,21 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 		a.mu.Unlock()
 	}()
 	h := s.look(ctx, u)
-	restart := !h.healthy && r.State == engi.AppReady
-	tell := func(name string, is bool, text string) error {
-		a.mu.Lock()
-		if a.health.told == nil {
-			a.health.told = map[string]bool{}
+	all := s.measures(a, h, t.Size.Or(size).Memory)
+	for i := range all {
+		if m := &all[i]; m.action == engi.AppActCheckNetwork && m.known && m.beyond() {
+			m.text += u.way(ctx)
 		}
-		fresh := is && !a.health.told[name]
-		a.health.told[name] = is
-		a.mu.Unlock()
-		if !fresh {
-			return nil
+	}
+	if err := s.judge(ctx, u, all); err != nil {
+		return err
+	}
+	if !h.healthy && r.State == engi.AppReady {
+		if err := s.restartServer(ctx, u); err != nil || u.rec.State != engi.AppReady {
+			return err
 		}
-		s.meter.warned.WithLabelValues(name).Inc()
-		return s.teller(ctx, u, 0).tell(eventData{Kind: engi.AppWarning, Step: "check", Name: name, Text: text})
 	}
-	memory := t.Size.Or(size).Memory
-	if err := tell("memory", float64(h.memory) > mostMemory*float64(memory), "the sandbox uses more than 80 % of its memory"); err != nil {
-		return err
-	}
-	if err := tell("latency", h.latency > mostLatency, "the server takes longer than 5 seconds to answer"); err != nil {
-		return err
-	}
-	hits := a.copy.ratio()
-	if err := tell("cache", hits > 0 && hits < leastHits, "more than half of the files must be read again each time"); err != nil {
-		return err
-	}
-	many := h.errors() > mostErrors
-	if err := tell("errors", many, "more than 10 % of the last operations failed"); err != nil {
-		return err
-	}
-	if !restart {
-		return nil
-	}
-	if err := tell("server", true, "the server does not answer and is started again"); err != nil {
-		return err
-	}
-	if u.rec, err = s.setState(ctx, r.ID, engi.AppStarting, nil); err != nil {
-		return err
-	}
-	if err := u.restart(ctx); err != nil {
-		_, e := s.setState(ctx, r.ID, engi.AppFailed, err)
-		return e
-	}
-	if err := tell("server", false, ""); err != nil {
-		return err
-	}
-	_, err = s.setState(ctx, r.ID, engi.AppReady, nil)
-	return err
+	return s.act(ctx, u)
 }
 
 // look asks the app's server for its page, and remembers how it did.
@@ -241,7 +213,11 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 			h.healthy = false // it sleeps, and is not woken for this
 		}
 	}
-	st = engi.AppStatus{App: r.App, Healthy: h.healthy && r.Sandbox != "", Checked: h.checked, Latency: h.latency, Startup: h.startup, Memory: h.memory, CacheHits: a.copy.ratio(), Errors: h.errors()}
+	hits, _ := a.copy.ratio()
+	st = engi.AppStatus{
+		App: r.App, Healthy: h.healthy && r.Sandbox != "", Checked: h.checked, Latency: h.latency, Startup: h.startup, FileTime: a.copy.usual(), Memory: h.memory,
+		CacheHits: hits, Errors: h.errors(), Alerts: r.Alerts,
+	}
 	if r.Revision > 0 {
 		files, err := s.opt.Store.Files(ctx, r.ID, r.Revision)
 		if err != nil && engi.KindOf(err) != engi.NotFound {

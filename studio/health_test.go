@@ -25,7 +25,7 @@ func TestServerIsStartedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u.Kind == engi.AppWarning {
+		if u.Kind == engi.AppAlerted {
 			told += u.Text
 		}
 		if told != "" && u.State == engi.AppReady {

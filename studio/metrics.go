@@ -18,6 +18,7 @@ type metrics struct {
 	checks  *prometheus.CounterVec // by result: ok, failed
 	warned  *prometheus.CounterVec // by threshold
 	apps    *prometheus.GaugeVec   // by state
+	alerts  *prometheus.GaugeVec   // by metric
 	memory  prometheus.Gauge
 }
 
@@ -35,10 +36,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		checks:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "engi_app_checks_total", Help: "Checks of servers of apps, by result."}, []string{"result"}),
 		warned:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "engi_app_thresholds_total", Help: "Thresholds that apps have crossed, by threshold."}, []string{"threshold"}),
 		apps:    prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "engi_apps", Help: "Apps, by state."}, []string{"state"}),
+		alerts:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "engi_app_alerts", Help: "Apps beyond a threshold, by metric."}, []string{"metric"}),
 		memory:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "engi_app_memory_bytes", Help: "Memory that sandboxes of apps used at their last check, in all."}),
 	}
 	if r != nil {
-		r.MustRegister(m.starts, m.applies, m.answers, m.files, m.reads, m.checks, m.warned, m.apps, m.memory)
+		r.MustRegister(m.starts, m.applies, m.answers, m.files, m.reads, m.checks, m.warned, m.apps, m.alerts, m.memory)
 	}
 	return m
 }
@@ -64,9 +66,15 @@ func (m *metrics) checked(took time.Duration, err error) {
 
 // count counts the apps that there are.
 func (m *metrics) count(all []Record) {
-	n := map[engi.AppState]int{}
+	n, alerts := map[engi.AppState]int{}, map[string]int{}
 	for _, r := range all {
 		n[r.State]++
+		for _, x := range r.Alerts {
+			alerts[x.Metric]++
+		}
+	}
+	for _, metric := range []string{"memory", "errors", "latency", "files", "cache", "startup", metricServer} {
+		m.alerts.WithLabelValues(metric).Set(float64(alerts[metric]))
 	}
 	for _, state := range engi.AppStates() {
 		if state != engi.AppRemoved {

@@ -262,6 +262,7 @@ type content struct {
 // so that each file is old or new, and everything that can fail for want of space has
 // failed before. Files that did not exist come first, since others may import them.
 func (u *use) write(ctx context.Context, put []content, removed []string) (err error) {
+	defer u.app.copy.timed(time.Now())
 	if len(put) > 0 {
 		if err := u.stage(ctx, put); err != nil {
 			return err

@@ -12,6 +12,7 @@ type Record struct {
 	Boots       int // sandboxes made for it so far
 	Env         map[string]string
 	Network     engi.NetworkPolicy
+	Alerts      []engi.AppAlert
 	Undo        *Undo // what is to be put back, because an apply has not ended; nil for nothing
 	Idempotency string
 	Fingerprint string // of the request

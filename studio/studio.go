@@ -36,6 +36,7 @@ type Options struct {
 	Events    engi.EventLog
 	Sandboxes engi.Sandboxes
 	Templates engi.Templates
+	Lifecycle engi.Lifecycle
 	Log       *slog.Logger          // nil discards
 	Metrics   prometheus.Registerer // nil registers none
 
@@ -43,6 +44,7 @@ type Options struct {
 	MaxAwake time.Duration      // how long a sandbox may run before it hibernates, however it is used
 	Idle     time.Duration      // without use, after which a sandbox hibernates; 0 means 15 minutes
 	Health   time.Duration      // between checks of apps that are used; 0 means 30 seconds
+	Alerts   Settings           // zero means [DefaultSettings]; its Health is not looked at
 }
 
 const (
@@ -94,6 +96,9 @@ type app struct {
 // New returns a service. It does nothing by itself before Run.
 func New(o Options) *Service {
 	o.Idle, o.Health = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Health, defaultHealth)
+	if o.Alerts == (Settings{}) {
+		o.Alerts = DefaultSettings()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -445,6 +450,11 @@ func become(r *Record, tx Tx, to engi.AppState, why *engi.Error) error {
 	}
 	if to == engi.AppStopped || to == engi.AppStarting || to == engi.AppReady {
 		why = nil
+	}
+	if to == engi.AppStopped {
+		if err := calm(r, tx); err != nil {
+			return err
+		}
 	}
 	from := r.State
 	r.State, r.Error, r.Used = to, why, time.Now().UTC()

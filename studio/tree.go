@@ -162,12 +162,39 @@ func (t tree) changes(next tree) (all []engi.AppChange) {
 }
 
 // A workingCopy is the files of an app in its sandbox, and what is known of them. It is
-// not safe for concurrent use, except for ratio.
+// not safe for concurrent use, except for ratio and usual.
 type workingCopy struct {
 	known map[string]known
 
-	mu           sync.Mutex
-	reads, saved int // files looked at, and those that needed not be read; guarded by mu
+	mu    sync.Mutex
+	reads []reading       // the last ones that could have known files; guarded by mu, like all below
+	took  []time.Duration // of the last readings and writings
+}
+
+// A reading counts files that were looked at, and those that needed not be read.
+type reading struct{ files, saved int }
+
+// lately adds to what is remembered of the last operations.
+func lately[T any](all []T, x T) []T {
+	all = append(all, x)
+	return all[max(0, len(all)-outcomes):]
+}
+
+// timed remembers how long an operation with files took.
+func (w *workingCopy) timed(began time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took = lately(w.took, time.Since(began))
+}
+
+// usual returns the mean time of the last operations with files.
+func (w *workingCopy) usual() (d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.took {
+		d += t / time.Duration(len(w.took))
+	}
+	return d
 }
 
 // A known is a file as it was when it was last read.
@@ -186,14 +213,19 @@ func (k known) is(fi engi.FileInfo) bool {
 	return k.modified.Equal(fi.Modified) && k.file.Size == fi.Size && k.read.Sub(k.modified) > settled && !k.modified.IsZero()
 }
 
-// ratio returns the share of files that needed not be read.
-func (w *workingCopy) ratio() float64 {
+// ratio returns the share of files that needed not be read, lately, and of how many
+// readings. One of which nothing could be known does not count.
+func (w *workingCopy) ratio() (share float64, readings int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.reads == 0 {
-		return 0
+	var sum reading
+	for _, r := range w.reads {
+		sum.files, sum.saved = sum.files+r.files, sum.saved+r.saved
 	}
-	return float64(w.saved) / float64(w.reads)
+	if sum.files == 0 {
+		return 0, 0
+	}
+	return float64(sum.saved) / float64(sum.files), len(w.reads)
 }
 
 // forget makes the next reading read everything.
@@ -201,25 +233,22 @@ func (w *workingCopy) forget() { w.known = nil }
 
 // read returns what is tracked below dir, and the content of what was read, by digest.
 func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree, map[string][]byte, error) {
+	began := time.Now()
 	found, err := walk(ctx, g, dir)
 	if err != nil {
 		return nil, nil, err
 	}
 	t, contents, next := make(tree, len(found)), map[string][]byte{}, make(map[string]known, len(found))
 	all, texts := make([]known, len(found)), make([][]byte, len(found))
-	var size atomic.Int64
+	var size, hits atomic.Int64
 	if err := parallel(len(found), func(i int) (err error) {
 		fi := found[i]
 		p := strings.TrimPrefix(fi.Path, dir+"/")
 		k, ok := w.known[p]
 		saved := ok && k.is(fi)
-		w.mu.Lock()
-		w.reads++
 		if saved {
-			w.saved++
-		}
-		w.mu.Unlock()
-		if !saved {
+			hits.Add(1)
+		} else {
 			k = known{modified: fi.Modified, read: time.Now()}
 			if texts[i], err = readFile(ctx, g, fi.Path); err != nil {
 				if engi.KindOf(err) == engi.NotFound {
@@ -251,7 +280,13 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 		}
 		t[p], next[p] = k.file, k
 	}
+	if w.known != nil {
+		w.mu.Lock()
+		w.reads = lately(w.reads, reading{len(found), int(hits.Load())})
+		w.mu.Unlock()
+	}
 	w.known = next
+	w.timed(began)
 	return t, contents, t.check()
 }
 

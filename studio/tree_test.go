@@ -69,7 +69,7 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r := c.Ratio(); r != 0.75 {
+	if r, _ := c.Ratio(); r != 0.75 {
 		t.Errorf("%v of the files needed not be read", r)
 	}
 }

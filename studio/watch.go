@@ -31,6 +31,11 @@ type eventData struct {
 	Commit   string             `json:"commit,omitempty"`
 	Actor    string             `json:"actor,omitempty"`
 	Error    *errorData         `json:"error,omitempty"`
+	Metric   string             `json:"metric,omitempty"`
+	Value    float64            `json:"value,omitempty"`
+	Limit    float64            `json:"limit,omitempty"`
+	Action   engi.AppAction     `json:"action,omitempty"`
+	Alert    int64              `json:"alert,omitempty"` // seq of the one that has ended
 }
 
 type errorData struct {
@@ -62,6 +67,9 @@ var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppApplyFailed: engi.AppApplyFailed,
 	engi.EventAppRolledBack:  engi.AppRolledBack,
 	engi.EventAppRemoved:     engi.AppStateChanged,
+
+	engi.EventAppAlert:         engi.AppAlerted,
+	engi.EventAppAlertResolved: engi.AppCalmed,
 }
 
 // updateOf returns an event as an update; ok is false for one that is none.
@@ -83,6 +91,8 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 		u.State, u.Name = engi.AppStarting, d.Name
 	case engi.EventAppApplying:
 		u.Apply = e.Seq
+	case engi.EventAppAlert, engi.EventAppAlertResolved:
+		u.Name = d.Metric
 	case engi.EventAppRemoved:
 		u.State = engi.AppRemoved
 	}

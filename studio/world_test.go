@@ -45,6 +45,12 @@ type world struct {
 	enter  int           // how often somebody entered a sandbox
 	health time.Duration // between checks; 0 means never
 	built  map[string]engi.Template
+	alerts studio.Settings // zero means the default
+	busy   bool            // sandboxes are always in use
+	memory int64           // that each uses
+	deaf   int             // connections to servers that are still to fail
+	gone   int             // attempts to enter a sandbox that are still to fail
+	cold   int             // how often a sandbox was written to disk without its memory
 }
 
 // A box is a sandbox: files, and a server that may run.
@@ -75,6 +81,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) begin(t testing.TB) (s *studio.Service, stop func()) {
 	s = studio.New(studio.Options{
 		Store: powerStore{store.Apps(w.db), w}, Events: powerEvents{store.Events(w.db), w}, Sandboxes: boxes{world: w}, Templates: templates{world: w},
+		Lifecycle: boxes{world: w}, Alerts: w.alerts,
 		MaxAwake: time.Hour, Health: cmp.Or(w.health, time.Hour),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -205,7 +212,25 @@ func (x templates) Get(_ context.Context, name string) (engi.Template, error) {
 
 type boxes struct {
 	engi.Sandboxes
+	lifecycle
 	*world
+}
+
+// A lifecycle is what boxes do not do.
+type lifecycle struct{ engi.Lifecycle }
+
+func (x boxes) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, diskOnly bool) error {
+	return x.act(func() error {
+		b, ok := x.boxes[id]
+		if !ok {
+			return errNoBox
+		}
+		if b.State = engi.Hibernated; diskOnly {
+			x.cold++
+			b.server = false
+		}
+		return nil
+	})
 }
 
 func (x boxes) Create(_ context.Context, spec engi.SandboxSpec) (sb engi.Sandbox, err error) {
@@ -257,7 +282,14 @@ func (x boxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (engi.G
 	if !ok {
 		return nil, nil, errNoBox
 	}
-	b.Active = time.Now()
+	if x.gone != 0 {
+		x.gone--
+		return nil, nil, errPower
+	}
+	b.Active, b.State = time.Now(), engi.Running
+	if x.busy {
+		b.Active = b.Active.Add(time.Hour)
+	}
 	x.enter++
 	return &fakeGuest{w: x.world, b: b}, func() {}, nil
 }
@@ -267,7 +299,9 @@ func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
 }
 
 func (x boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
-	return []engi.Sample{{Memory: 100 << 20}}, nil
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return []engi.Sample{{Memory: cmp.Or(x.memory, 100<<20)}}, nil
 }
 
 // ---- guest
@@ -407,6 +441,10 @@ var imported = regexp.MustCompile(`import '\./([^']+)'`)
 func (g *fakeGuest) Dial(context.Context, int) (net.Conn, error) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
+	if g.w.deaf > 0 {
+		g.w.deaf--
+		return nil, engi.Errorf(engi.Unavailable, "it does not answer")
+	}
 	if g.w.off || !g.b.server {
 		return nil, engi.Errorf(engi.Unavailable, "nothing listens there")
 	}
