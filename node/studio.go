@@ -20,6 +20,7 @@ func (n *Node) openStudio(metrics prometheus.Registerer) {
 	n.apps = studio.New(studio.Options{
 		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Log: n.log.With("component", "studio"),
 		Metrics: metrics, Network: network, MaxAwake: time.Duration(n.config.Sandboxes.Max),
+		Lifecycle: n.fleet.Lifecycle(), Health: time.Duration(n.config.Studio.Health), Alerts: n.config.Studio,
 	})
 }
 

@@ -529,5 +529,6 @@ func (a *Apps) Status(ctx context.Context, owner engi.Owner, name string) (engi.
 		return engi.AppStatus{}, err
 	}
 	r, err := a.at(owner, name, 0)
-	return engi.AppStatus{App: x, Healthy: x.State == engi.AppReady, Checked: appMoment, Latency: 2 * time.Millisecond, Startup: time.Second, Memory: 100 << 20, Files: len(r.files), CacheHits: 0.9}, err
+	return engi.AppStatus{App: x, Healthy: x.State == engi.AppReady, Checked: appMoment, Latency: 2 * time.Millisecond, Startup: time.Second, Memory: 100 << 20, Files: len(r.files), CacheHits: 0.9, FileTime: 4 * time.Millisecond,
+		Alerts: []engi.AppAlert{{Metric: "memory", Value: 0.85, Limit: 0.8, Action: engi.AppActRestartServer, Text: "the sandbox uses 85 % of its memory, more than 80 %", Since: appMoment, Seq: 7}}}, err
 }

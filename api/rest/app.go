@@ -417,9 +417,13 @@ func (a *apps) zip(c *call, in *ofRevision, _ none) error {
 
 func (a *apps) status(c *call, in *anApp) (v1.AppStatus, error) {
 	x, err := a.Status(c, c.owner(), in.ID)
+	alerts := make([]v1.AppAlert, len(x.Alerts))
+	for i, y := range x.Alerts {
+		alerts[i] = v1.AppAlert{Metric: y.Metric, Value: y.Value, Limit: y.Limit, Action: string(y.Action), Text: y.Text, Since: y.Since.UTC(), Seq: y.Seq}
+	}
 	return v1.AppStatus{
 		App: a.of(x.App), Healthy: x.Healthy, CheckedAt: moment(x.Checked), Latency: length(x.Latency), Startup: length(x.Startup), Memory: v1.Bytes(max(0, x.Memory)),
-		Files: x.Files, CacheHits: x.CacheHits, Errors: x.Errors,
+		Files: x.Files, CacheHits: x.CacheHits, Errors: x.Errors, FileTime: length(x.FileTime), Alerts: alerts,
 	}, err
 }
 

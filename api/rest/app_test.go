@@ -138,7 +138,7 @@ func TestApps(t *testing.T) {
 	if logs := read[v1.AppLogs](t, ask(t, w, "GET", app+"/logs?max=3", ""), 200); logs.Text != "ms\n" || !logs.Truncated {
 		t.Errorf("%+v", logs)
 	}
-	if s := read[v1.AppStatus](t, ask(t, w, "GET", app+"/status", ""), 200); !s.Healthy || s.Files != 4 || s.App.PreviewURL == "" {
+	if s := read[v1.AppStatus](t, ask(t, w, "GET", app+"/status", ""), 200); !s.Healthy || s.Files != 4 || s.App.PreviewURL == "" || len(s.Alerts) != 1 || s.Alerts[0].Action != "restart_server" || s.Alerts[0].Since.IsZero() || s.FileTime == 0 {
 		t.Errorf("%+v", s)
 	}
 	if x := read[v1.App](t, ask(t, w, "POST", app+"/stop", ""), 200); x.State != v1.AppStopped || x.PreviewURL != "" {

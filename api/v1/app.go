@@ -106,10 +106,12 @@ type AppStatus struct {
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 	Latency   Duration   `json:"latency" doc:"of its answer"`
 	Startup   Duration   `json:"startup" doc:"from the creation of its sandbox to the first answer"`
+	FileTime  Duration   `json:"file_time" doc:"that reading or writing its files takes, on average"`
 	Memory    Bytes      `json:"memory" doc:"that its sandbox uses"`
 	Files     int        `json:"files"`
 	CacheHits float64    `json:"cache_hits" doc:"share of reads of files that needed no sandbox" example:"0.9"`
-	Errors    float64    `json:"errors" doc:"share of failed operations among the last ones" example:"0.1"`
+	Errors    float64    `json:"errors" doc:"share of failed operations among the last ones; faults of what was applied are none" example:"0.1"`
+	Alerts    []AppAlert `json:"alerts" doc:"thresholds that it is beyond"`
 }
 
 // Types of updates of an app. An error without seq is the end of the stream.
@@ -125,11 +127,13 @@ const (
 	AppDone         = "done"
 	AppError        = "error"
 	AppRollback     = "rollback"
+	AppAlerted      = "alert"
+	AppCalmed       = "resolved"
 )
 
 // An AppUpdate is one item in the stream of an app.
 type AppUpdate struct {
-	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,heartbeat"`
+	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,alert,resolved,heartbeat"`
 	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output" example:"4711"`
 	Time     time.Time `json:"time,omitzero"`
 	Apply    int64     `json:"apply,omitempty" doc:"seq of the event with which the apply began that this is of" example:"4711"`
@@ -137,7 +141,7 @@ type AppUpdate struct {
 	Text     string    `json:"text,omitempty" doc:"for people"`
 	Path     string    `json:"path,omitempty" example:"src/App.jsx"`
 	Op       string    `json:"op,omitempty" doc:"of file" enum:"create,write,remove"`
-	Name     string    `json:"name,omitempty" doc:"of a package, or a command" example:"lucide-react"`
+	Name     string    `json:"name,omitempty" doc:"of a package, a command or a metric" example:"lucide-react"`
 	Code     int       `json:"code,omitempty" doc:"exit code of a command"`
 	Line     int       `json:"line,omitempty" doc:"in the file path, from 1"`
 	State    string    `json:"state,omitempty" enum:"starting,ready,failed,stopped,removed"`

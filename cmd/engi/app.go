@@ -566,8 +566,14 @@ func (a *appStatus) Run(ctx context.Context, g *globals) error {
 			}
 			f.add("memory", "%d MiB", x.Memory>>20)
 			f.add("files", "%d", x.Files)
+			if x.FileTime > 0 {
+				f.add("file time", "%s", short(x.FileTime.Std()))
+			}
 			f.add("cache hits", "%.0f %%", 100*x.CacheHits)
 			f.add("errors", "%.0f %%", 100*x.Errors)
+			for _, y := range x.Alerts {
+				f.add("alert", "%s, %s: %s", ago(y.Since), strings.ReplaceAll(y.Action, "_", " "), y.Text)
+			}
 			f.print(g)
 		}
 		if !x.Healthy {

@@ -138,7 +138,7 @@ func TestAppCommands(t *testing.T) {
 	if out, _ := run(0, "", "logs", "shop"); out != "VITE ready in 100 ms\n" {
 		t.Errorf("%s", out)
 	}
-	if out, _ := run(0, "", "status", "shop"); !strings.Contains(out, "after 2ms") {
+	if out, _ := run(0, "", "status", "shop"); !strings.Contains(out, "after 2ms") || !strings.Contains(out, "restart server: the sandbox uses 85 % of its memory") {
 		t.Errorf("%s", out)
 	}
 	run(1, "", "status", "worse")

@@ -319,9 +319,11 @@ function Status({ of: a, path }: { of: App; path: string }) {
   return (
     <Card title="How it does">
       <Trouble of={found.problem} again={found.reload} />
+      {s?.alerts?.map((x) => <p key={x.metric} class="err" role="status">{x.text}: {x.action.replaceAll('_', ' ')}, <Ago at={x.since} /></p>)}
       {s && <Facts of={[
         ['Server', <State of={s.healthy ? 'ready' : a.state === 'stopped' ? 'stopped' : 'failed'} />], ['Checked', <Ago at={s.checked_at} />], ['Answers after', s.healthy ? duration(seconds(s.latency)) : '–'],
         ['Startup', seconds(s.startup) ? duration(seconds(s.startup)) : '–'], ['Memory', bytes(s.memory)], ['Files', s.files],
+        ['Files are read and written in', seconds(s.file_time) ? duration(seconds(s.file_time)) : '–'],
         ['Reads without the sandbox', `${Math.round(s.cache_hits * 100)} %`], ['Failed operations', `${Math.round(s.errors * 100)} %`],
         ['Sandbox', a.sandbox_id ? <a href={href('sandboxes', a.sandbox_id)}><Id of={a.sandbox_id} /></a> : '–'],
         ['Events', <a href={`${href('events')}?subject=${segment(a.id)}`}>what happened to it</a>],
