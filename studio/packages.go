@@ -23,7 +23,16 @@ const (
 )
 
 // forGood matches what npm and pip print if another attempt would fail like the first.
-var forGood = regexp.MustCompile(`(?i)\bE404\b|\bETARGET\b|\bENOVERSIONS\b|\bEINVALIDPACKAGENAME\b|\bEUSAGE\b|\bEBADENGINE\b|No matching distribution|Invalid requirement|ENOSPC`)
+var forGood = regexp.MustCompile(`(?i)\bE404\b|\bETARGET\b|\bENOVERSIONS\b|\bEINVALIDPACKAGENAME\b|\bEUSAGE\b|\bEBADENGINE\b|No matching distribution|Invalid requirement`)
+
+// noSpace matches what they print if the disk is full.
+var noSpace = regexp.MustCompile(`ENOSPC|No space left on device`)
+
+// clearCaches makes room on a full disk: what npm and pip keep can be downloaded again.
+func (u *use) clearCaches(ctx context.Context) error {
+	_, err := u.run(ctx, commandTime, func(string) {}, u.shell(), "-c", `rm -rf "$HOME/.npm/_cacache" "$HOME/.cache/pip" "$HOME/.cache/node"`)
+	return err
+}
 
 // install installs packages, or without any what the app's manifest asks for.
 func (s *Service) install(ctx context.Context, u *use, packages []string, line func(string)) error {
@@ -39,6 +48,7 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 		}
 	}
 	args = append(args, packages...)
+	cleared := false
 	for pause, i := installPause, 1; ; pause, i = 2*pause, i+1 {
 		var printed []string
 		code, err := u.run(ctx, installTime, func(text string) {
@@ -54,7 +64,14 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 			break
 		}
 		text := strings.Join(printed, "\n")
-		if i == installTries || forGood.MatchString(text) {
+		if !cleared && noSpace.MatchString(text) {
+			line("the disk is full: clear caches and try again")
+			if cleared, err = true, u.clearCaches(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if i >= installTries || cleared || forGood.MatchString(text) {
 			return engi.Errorf(engi.Conflict, "%s ended with %d:\n%.4000s", strings.Join(args[:2], " "), code, text).
 				WithRemedy("name packages that exist, in versions that fit each other")
 		}

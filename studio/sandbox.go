@@ -264,7 +264,13 @@ type content struct {
 func (u *use) write(ctx context.Context, put []content, removed []string) (err error) {
 	defer u.app.copy.timed(time.Now())
 	if len(put) > 0 {
-		if err := u.stage(ctx, put); err != nil {
+		err := u.stage(ctx, put)
+		if err != nil && engi.KindOf(err) == engi.Exhausted { // nothing was moved into place
+			if err = u.clearCaches(ctx); err == nil {
+				err = u.stage(ctx, put)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -49,6 +49,7 @@ type world struct {
 	busy   bool            // sandboxes are always in use
 	memory int64           // that each uses
 	deaf   int             // connections to servers that are still to fail
+	packed int             // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
 	gone   int             // attempts to enter a sandbox that are still to fail
 	cold   int             // how often a sandbox was written to disk without its memory
 }
@@ -424,6 +425,9 @@ func (g *fakeGuest) Unpack(_ context.Context, dir string, r io.Reader) error {
 			return err
 		}
 		if err := g.w.act(func() error {
+			if g.w.packed != 0 {
+				return engi.Errorf(engi.Exhausted, "no space left on device")
+			}
 			g.b.put(path.Join(dir, h.Name), string(data))
 			n := g.b.files[path.Join(dir, h.Name)]
 			n.mode = fs.FileMode(h.Mode)
@@ -515,6 +519,11 @@ func (g *fakeGuest) Start(_ context.Context, c engi.Command) (engi.Process, erro
 	defer close(p.done)
 	return p, g.w.act(func() error {
 		switch {
+		case strings.Contains(c.Args[2], "_cacache"):
+			g.w.packed = min(g.w.packed, 0)
+			g.b.put("/root/cleared", "")
+		case c.Args[0] == "npm" && g.w.packed != 0:
+			p.code, p.output = 1, "npm error code ENOSPC\n"
 		case c.Args[0] == "npm":
 			if g.w.flaky > 0 {
 				g.w.flaky--

@@ -508,6 +508,7 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 	do("GET", app+"/files/list?path=src&extensions=.jsx&content=true", "")
 	do("GET", app+"/files?path=package.json", "")
 	do("GET", app+"/files?path=package.json", "", "Range", "bytes=1-3")
+	do("GET", app+"/manifest", "")
 	do("GET", app+"/zip", "")
 	do("GET", app+"/logs", "")
 	do("GET", app+"/status", "")

@@ -83,9 +83,9 @@ In the environment and in flags: ` + "`ENGI_POOLS=python=4:16,base/bash=2`" + `,
 	return b.String()
 }
 
-// TestSecurityPageNamesTestsThatExist keeps the table of threats honest: a
-// test it names, by function or by the name of an attack, is there.
-func TestSecurityPageNamesTestsThatExist(t *testing.T) {
+// TestPagesNameTestsThatExist keeps tables honest: a test that a page names, by function
+// or by the name of an attack, is there, and each row of the studio's tables names one.
+func TestPagesNameTestsThatExist(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
@@ -104,14 +104,40 @@ func TestSecurityPageNamesTestsThatExist(t *testing.T) {
 			tests.Write(src)
 		}
 	}
-	names := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(page), -1)
-	if len(names) < 8 {
-		t.Fatalf("the page names only %d tests", len(names))
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, m := range names {
-		if !strings.Contains(tests.String(), "func "+m[1]+"(t *testing.T)") {
-			t.Errorf("there is no test %s", m[1])
+	name, rows := regexp.MustCompile("`(Test[A-Za-z0-9]+)`"), 0
+	for _, file := range pages {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
+		for _, m := range name.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(tests.String(), "func "+m[1]+"(t *testing.T)") {
+				t.Errorf("%s: there is no test %s", file, m[1])
+			}
+		}
+		of := false // a table with a column for tests
+		for line := range strings.Lines(string(text)) {
+			line = strings.TrimSpace(line)
+			switch {
+			case !strings.HasPrefix(line, "|"):
+				of = false
+			case filepath.Base(file) == "studio.md" && strings.HasSuffix(line, "| Test |"):
+				of = true
+			case of && !strings.HasPrefix(line, "|-"):
+				rows++
+				cells := strings.Split(line, "|")
+				if !name.MatchString(cells[len(cells)-2]) {
+					t.Errorf("%s: no test is named in %s", file, line)
+				}
+			}
+		}
+	}
+	if len(name.FindAllString(string(page), -1)) < 8 || rows < 10 {
+		t.Errorf("the page on security names too few tests, or the tables have too few rows: %d", rows)
 	}
 	for _, attack := range []string{
 		"fork bomb", "thread bomb", "memory bomb", "memory bomb in a temporary file system", "disk filling", "inode filling", "open files",
