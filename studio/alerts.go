@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -26,7 +27,16 @@ func (s *Span) UnmarshalText(text []byte) error {
 // MarshalText is the counterpart of UnmarshalText.
 func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-func (s Span) String() string { return time.Duration(s).String() }
+// String writes s without zero parts at its end.
+func (s Span) String() string {
+	text := time.Duration(s).String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-2]
+		}
+	}
+	return text
+}
 
 // Settings say when something is done about an app. A threshold of 0 is none.
 type Settings struct {

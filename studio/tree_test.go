@@ -69,8 +69,9 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, _ := c.Ratio(); r != 0.75 {
-		t.Errorf("%v of the files needed not be read", r)
+	// The first reading could know nothing.
+	if r, n := c.Ratio(); r != 1 || n != 3 {
+		t.Errorf("%v of the files needed not be read, in %d readings", r, n)
 	}
 }
 

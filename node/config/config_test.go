@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/studio"
 )
 
 func write(t *testing.T, text string) string {
@@ -203,7 +204,8 @@ func TestEveryKeyHasItsVariable(t *testing.T) {
 		if value == "" {
 			value = "7"
 		}
-		if _, ok := k.Value.Interface().(Duration); ok {
+		switch k.Value.Interface().(type) {
+		case Duration, studio.Span:
 			value = "7s"
 		}
 		got, from := Defaults(), Sources{}
