@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -188,7 +189,8 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	if t.bare {
-		w.Header().Set("Location", localRef(t.prefix+"/", r.URL.RawQuery))
+		// Relative, as a proxy in front may have removed a part of the path.
+		w.Header().Set("Location", strconv.Itoa(t.port)+localRef("/", r.URL.RawQuery))
 		w.WriteHeader(http.StatusPermanentRedirect)
 		return
 	}
@@ -203,7 +205,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
-	if done := p.authorize(w, r, t, s); done {
+	if done := p.authorize(w, r, t, s) || preflight(w, r, t); done {
 		return
 	}
 	if secret := secretOf(r.Header); secret != "" && (p.o.Private || s.Ports.Private) {

@@ -43,13 +43,19 @@ func rewrite(pr *httputil.ProxyRequest) {
 
 	stripCredentials(out.Header, x.target.header)
 	pr.SetXForwarded()
-	if origin := out.Header.Get("Origin"); origin != "" && sameHost(origin, pr.In.Host) {
+	if x.target.prefix != "" && navigation(pr.In) {
+		out.Header.Del("Accept-Encoding") // the page is changed
+	}
+	if origin := out.Header.Get("Origin"); origin != "" && (sameHost(origin, pr.In.Host) || x.target.prefix != "" && origin == opaque) {
 		// Services compare Origin with Host or with the forwarded headers, so
 		// all of them must agree.
 		x.origin = origin
 		out.Header.Set("Origin", "http://"+x.serviceHost)
 		out.Header.Set("X-Forwarded-Host", x.serviceHost)
 		out.Header.Set("X-Forwarded-Proto", "http")
+		if origin == opaque && out.Header.Get("Sec-Fetch-Site") != "" {
+			out.Header.Set("Sec-Fetch-Site", "same-origin")
+		}
 	}
 	if ref := out.Header.Get("Referer"); ref != "" && sameHost(ref, pr.In.Host) {
 		if u, err := url.Parse(ref); err == nil {
@@ -87,12 +93,7 @@ func (p *Proxy) modifyResponse(res *http.Response) error {
 	}
 	x.cookies(h)
 	if x.target.prefix != "" {
-		// The page shares its origin with other sandboxes and with the API,
-		// and these headers apply to the whole origin.
-		for _, name := range []string{"Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Nel", "Report-To", "Reporting-Endpoints"} {
-			h.Del(name)
-		}
-		h.Add("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
+		x.contain(res)
 	}
 
 	stream, _, _ := strings.Cut(h.Get("Content-Type"), ";")
@@ -130,7 +131,14 @@ func (x *exchange) location(loc string) string {
 	} else if u.Scheme != "" || x.target.prefix == "" || !strings.HasPrefix(loc, "/") {
 		return loc
 	}
-	ref := localRef(x.target.prefix+"/"+strings.TrimPrefix(u.EscapedPath(), "/"), u.RawQuery)
+	path := u.EscapedPath()
+	if x.target.prefix != "" {
+		path = x.target.below(path)
+	}
+	ref := localRef(path, u.RawQuery)
+	if x.target.prefix != "" {
+		ref = x.target.root(x.in.URL.EscapedPath()) + ref[1:]
+	}
 	if u.Fragment != "" {
 		ref += "#" + u.EscapedFragment()
 	}

@@ -59,6 +59,7 @@ var rules = []rule{
 	{"gate/secret", ". gate/egress/policy", ""},
 	{"gate/term", ".", "github.com/charmbracelet/ultraviolet github.com/charmbracelet/x/ansi github.com/charmbracelet/x/vt"},
 	{"gate/ssh", ".", "golang.org/x/crypto/ssh"},
+	{"gate/preview", ".", "golang.org/x/net/html golang.org/x/time/..."},
 	{"gate/...", ".", "golang.org/x/time/... github.com/caddyserver/certmagic go.uber.org/zap"},
 
 	{"script/wire", ".", ""},
