@@ -17,7 +17,8 @@ type benchApp struct {
 
 func (benchApp) Help() string {
 	return `An app of the template vite-react is created, changed and opened again. A hot reload is the time from
-when a file is told written to the message that a page gets of it, through the preview.
+the request that writes a file, or applies one, until a page was told and has the module, through the preview.
+A page reconnects when its socket was cut: it gets a new one, and all its modules.
 
 Examples:
   engi bench app

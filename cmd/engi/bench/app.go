@@ -2,12 +2,14 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -27,7 +29,10 @@ type AppTimes struct {
 }
 
 // AppActs are the operations in the order in which they are measured.
-var AppActs = []string{"create, nothing ready", "create", "page", "apply 1 file", "apply 10 files", "apply 50 files", "hot reload", "open", "open, sandbox lost"}
+var AppActs = []string{
+	"create, nothing ready", "create", "its sandbox alone", "page with modules, the first time", "page with modules", "apply 1 file", "apply 10 files", "apply 50 files",
+	"hot reload of a file", "hot reload of an apply", "reconnect", "reconnect, sandbox asleep", "open", "open, sandbox lost",
+}
 
 // appTemplate is the template of the app, whose pages have hot reload.
 const appTemplate = "vite-react"
@@ -80,9 +85,27 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 		if err := create("create"); err != nil {
 			return t, err
 		}
+		if err := timed("page with modules, the first time", func() error { return modules(ctx, base, app) }); err != nil {
+			return t, err
+		}
+	}
+	for range n {
+		if err := untilReady(ctx, pools); err != nil {
+			return t, err
+		}
+		var s v1.Sandbox
+		if err := timed("its sandbox alone", func() (err error) {
+			s, err = c.CreateSandbox(ctx, v1.SandboxRequest{Template: appTemplate})
+			return err
+		}); err != nil {
+			return t, err
+		}
+		if err := c.StopSandbox(ctx, s.ID); err != nil {
+			return t, err
+		}
 	}
 	for i := range n {
-		if err := timed("page", func() error { _, err := page(ctx, base, app, "/"); return err }); err != nil {
+		if err := timed("page with modules", func() error { return modules(ctx, base, app) }); err != nil {
 			return t, err
 		}
 		for _, files := range []int{1, 10, 50} {
@@ -91,12 +114,12 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 				act = "apply 1 file"
 			}
 			time.Sleep(500 * time.Millisecond) // until the repository in the sandbox is up to date
-			if err := timed(act, func() error { return applyFiles(ctx, c, app.ID, files, i, nil) }); err != nil {
+			if err := timed(act, func() error { return applyFiles(ctx, c, app.ID, files, i) }); err != nil {
 				return t, err
 			}
 		}
 	}
-	if err := reloads(ctx, c, base, app, n, func(took time.Duration, err error) { record("hot reload", took, err) }); err != nil {
+	if err := reloads(ctx, c, base, app, n, timed); err != nil {
 		return t, err
 	}
 	for range n {
@@ -134,9 +157,8 @@ func untilReady(ctx context.Context, pools engi.Pools) error {
 	}
 }
 
-// applyFiles applies files in a version to an app, and waits for the end. seen is called
-// when they are written.
-func applyFiles(ctx context.Context, c *client.Client, id string, files, version int, seen func()) error {
+// applyFiles applies files in a version to an app, and waits for the end.
+func applyFiles(ctx context.Context, c *client.Client, id string, files, version int) error {
 	var text strings.Builder
 	for i := range files {
 		if i == 0 {
@@ -153,9 +175,6 @@ func applyFiles(ctx context.Context, c *client.Client, id string, files, version
 		switch {
 		case err != nil:
 			return err
-		case u.Type == v1.AppWritten && seen != nil:
-			seen()
-			seen = nil
 		case u.Type == v1.AppDone:
 			return nil
 		case u.Type == v1.AppError && u.Error != nil:
@@ -196,64 +215,170 @@ func previewHost(app v1.App) (string, error) {
 
 var reloadToken = regexp.MustCompile(`wsToken = "([^"]+)"`)
 
-// reloads measures the time from when it is told that a file is written to the message
-// with which a page takes it over, which is 0 if the message is there before.
-func reloads(ctx context.Context, c *client.Client, base string, app v1.App, n int, sample func(time.Duration, error)) error {
+// A reloader gets what the development server of an app tells its pages.
+type reloader struct {
+	c        *websocket.Conn
+	messages chan string // closed at the end of the connection
+}
+
+// listen connects as a page does.
+func listen(ctx context.Context, base string, app v1.App) (*reloader, error) {
 	text, err := page(ctx, base, app, "/@vite/client")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	host, err := previewHost(app)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	token := reloadToken.FindStringSubmatch(text)
 	if token == nil {
-		return engi.Errorf(engi.Unavailable, "the development server has no token for its socket")
+		return nil, engi.Errorf(engi.Unavailable, "the development server has no token for its socket")
 	}
-	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(base, "http")+"/?token="+token[1], &websocket.DialOptions{
+	c, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(base, "http")+"/?token="+token[1], &websocket.DialOptions{
 		Host: host, Subprotocols: []string{"vite-hmr"}, HTTPHeader: http.Header{"Origin": {"http://" + host}},
 	})
 	if err != nil {
-		return engi.Errorf(engi.Unavailable, "%v", err)
+		return nil, engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	came := make(chan time.Time, 1000)
-	done := make(chan struct{})
+	r := &reloader{c, make(chan string, 1000)}
 	go func() {
-		defer close(done)
+		defer close(r.messages)
 		for {
-			_, data, err := ws.Read(ctx)
+			_, data, err := c.Read(ctx)
 			if err != nil {
 				return
 			}
-			if strings.Contains(string(data), `"update"`) {
-				came <- time.Now()
-			}
+			r.messages <- string(data)
 		}
 	}()
-	defer func() {
-		ws.CloseNow()
-		<-done
-	}()
+	return r, r.wait("connected")
+}
+
+func (r *reloader) close() {
+	r.c.CloseNow()
+	for range r.messages {
+	}
+}
+
+// wait waits for a message of a type.
+func (r *reloader) wait(kind string) error {
+	late := time.After(time.Minute)
+	for {
+		select {
+		case m, ok := <-r.messages:
+			if !ok {
+				return engi.Errorf(engi.Unavailable, "the connection has ended before the message %q", kind)
+			}
+			if strings.Contains(m, `"`+kind+`"`) {
+				return nil
+			}
+		case <-late:
+			return engi.Errorf(engi.Expired, "no message %q came", kind)
+		}
+	}
+}
+
+// reloads measures the time from a change until a page was told and has the module, and
+// from the end of the connection until a page has all it needs again.
+func reloads(ctx context.Context, c *client.Client, base string, app v1.App, n int, timed func(act string, f func() error) error) error {
+	r, err := listen(ctx, base, app)
+	if err != nil {
+		return err
+	}
+	defer func() { r.close() }()
 	// The server tells of modules that a page has.
-	for _, path := range []string{"/src/main.tsx", "/src/App.tsx"} {
-		if _, err := page(ctx, base, app, path); err != nil {
-			return err
+	if err := modules(ctx, base, app); err != nil {
+		return err
+	}
+	t, err := c.Template(ctx, app.Template)
+	if err != nil {
+		return err
+	}
+	files := c.Files(app.SandboxID)
+	took := func(text string) error {
+		for {
+			if err := r.wait("update"); err != nil {
+				return err
+			}
+			code, err := page(ctx, base, app, fmt.Sprintf("/src/App.tsx?t=%d", time.Now().UnixMilli()))
+			if err != nil || strings.Contains(code, text) {
+				return err
+			}
 		}
 	}
 	for i := range n {
-		var written time.Time
-		if err := applyFiles(ctx, c, app.ID, 1, 1000+i, func() { written = time.Now() }); err != nil {
+		text := fmt.Sprintf("export default function App() {\n  return <h1>written %d</h1>\n}\n", i)
+		if err := timed("hot reload of a file", func() error {
+			if _, err := files.Write(ctx, t.WorkDir+"/src/App.tsx", strings.NewReader(text)); err != nil {
+				return err
+			}
+			return took(fmt.Sprintf("written %d", i))
+		}); err != nil {
 			return err
 		}
-		select {
-		case at := <-came:
-			sample(max(0, at.Sub(written)), nil)
-		case <-time.After(10 * time.Second):
-			sample(0, engi.Errorf(engi.Expired, "no hot reload came"))
+		var applied error
+		done := make(chan struct{})
+		err := timed("hot reload of an apply", func() error {
+			go func() {
+				defer close(done)
+				applied = applyFiles(ctx, c, app.ID, 1, 1000+i)
+			}()
+			return took(fmt.Sprintf("files 1 version %d", 1000+i))
+		})
+		if <-done; err != nil || applied != nil {
+			return errors.Join(err, applied)
 		}
-		for len(came) > 0 {
-			<-came
+	}
+	for _, act := range []string{"reconnect", "reconnect, sandbox asleep"} {
+		for range min(n, 5) {
+			if act == "reconnect" {
+				r.close()
+			} else if _, err := c.HibernateSandbox(ctx, app.SandboxID, false); err != nil {
+				return err
+			}
+			if err := timed(act, func() error {
+				again, err := listen(ctx, base, app)
+				if err != nil {
+					return err
+				}
+				r.close()
+				r = again
+				return modules(ctx, base, app)
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+var moduleImport = regexp.MustCompile(`(?:\bfrom|\bimport)\s*\(?\s*["'](/[^"'\s]+)["']|<script[^>]+src="(/[^"\s]+)"`)
+
+// modules gets the page of an app with all its modules, six at a time, as a browser does.
+func modules(ctx context.Context, base string, app v1.App) error {
+	seen, level := map[string]bool{}, []string{"/"}
+	for len(level) > 0 {
+		texts, errs := make([]string, len(level)), make([]error, len(level))
+		var work sync.WaitGroup
+		slots := make(chan struct{}, 6)
+		for i, path := range level {
+			slots <- struct{}{}
+			work.Go(func() {
+				texts[i], errs[i] = page(ctx, base, app, path)
+				<-slots
+			})
+		}
+		work.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		level = nil
+		for _, m := range moduleImport.FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
+			if path := m[1] + m[2]; !seen[path] {
+				seen[path] = true
+				level = append(level, path)
+			}
 		}
 	}
 	return nil

@@ -4,21 +4,30 @@
 package studio
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/gate/cert"
 	"github.com/engi-dev/engi/test/env"
 )
 
@@ -104,7 +113,7 @@ print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).
 // wantSame checks that the sandbox has what is recorded.
 func (w *world) wantSame() {
 	w.t.Helper()
-	if d := cmp.Diff(w.recorded(), w.there()); d != "" {
+	if d := gocmp.Diff(w.recorded(), w.there()); d != "" {
 		w.t.Errorf("the sandbox differs (-recorded +there):\n%s", d)
 	}
 }
@@ -145,6 +154,159 @@ func (w *world) reloads() <-chan string {
 	return messages
 }
 
+// How a page has come to show something.
+const (
+	opened   = "opened"
+	hot      = "hot"  // without being loaded again
+	back     = "back" // loaded again by itself
+	whatever = "whatever"
+)
+
+// browser has Chromium show the app by all ways to it, and returns a function that waits
+// until all pages show a text.
+func (w *world) browser(made cert.Files, secure int) (shown func(text, how string)) {
+	w.t.Helper()
+	chromium, driver := cmp.Or(os.Getenv("ENGI_TEST_CHROMIUM"), "/usr/bin/chromium"), "../web/browser"
+	for path, of := range map[string]string{chromium: "make setup", driver + "/node_modules": "make packages"} {
+		if _, err := os.Stat(path); err != nil {
+			env.Need(w.t, path+" ("+of+")")
+		}
+	}
+	proxy := w.nginx(made)
+	label := strings.TrimPrefix(w.app.SandboxID, "sbx_")
+	byName := func(scheme, domain string, port any) string {
+		return fmt.Sprintf("%s://5173-%s.%s:%v/", scheme, label, domain, port)
+	}
+	path := "/preview/" + w.app.SandboxID + "/5173/"
+	pages, err := json.Marshal(map[string]string{
+		"by name":                 byName("http", "localhost", w.URL[strings.LastIndexByte(w.URL, ':')+1:]),
+		"by path":                 w.URL + path,
+		"TLS":                     byName("https", "sbx.localhost", secure),
+		"behind a proxy":          byName("https", "sbx.localhost", proxy),
+		"behind a proxy, by path": fmt.Sprintf("https://127.0.0.1:%d/engi%s", proxy, path),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	drive := exec.CommandContext(w.t.Context(), "node", driver+"/reload.mjs", string(pages))
+	drive.Env = append(os.Environ(), "ENGI_TEST_CHROMIUM="+chromium)
+	var said bytes.Buffer
+	drive.Stderr = &said
+	in, err := drive.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := drive.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := drive.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() {
+		in.Close()
+		drive.Wait() // what went wrong has been told
+	})
+	lines := bufio.NewScanner(out)
+	return func(text, how string) {
+		w.t.Helper()
+		line, err := json.Marshal(map[string]any{"text": text, "back": how == back})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if _, err := in.Write(append(line, '\n')); err != nil || !lines.Scan() {
+			in.Close()
+			drive.Wait()
+			w.t.Fatalf("the browser ended before it showed %q: %v\n%s", text, err, said.String())
+		}
+		var pages []struct {
+			Name, Origin, Typed string
+			Ms, Loaded          int
+			Problems            []string
+		}
+		if err := json.Unmarshal(lines.Bytes(), &pages); err != nil || len(pages) != 5 {
+			w.t.Fatalf("%s: %v", lines.Text(), err)
+		}
+		for _, p := range pages {
+			w.t.Logf("%-25s %-10s %-12s %5d ms", p.Name, how, text, p.Ms)
+			if strings.Contains(p.Name, "path") != (p.Origin == "null") {
+				w.t.Errorf("the page %s has the origin %s", p.Name, p.Origin)
+			}
+			switch {
+			case how == hot && (p.Typed != "typed" || p.Loaded != 0), how == opened && p.Loaded != 1, how == back && p.Loaded < 1,
+				(how == hot || how == opened) && len(p.Problems) > 0:
+				w.t.Errorf("%s, %s: %+v", text, how, p)
+			}
+		}
+	}
+}
+
+// nginx starts one as docs/previews.md says, and returns its port.
+func (w *world) nginx(made cert.Files) (port int) {
+	w.t.Helper()
+	program := "/usr/sbin/nginx"
+	if _, err := os.Stat(program); err != nil {
+		env.Need(w.t, program+" (make setup)")
+	}
+	docs, err := os.ReadFile("../../../docs/previews.md")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	_, config, _ := strings.Cut(string(docs), "```nginx\n")
+	config, _, _ = strings.Cut(config, "```")
+	port = freePort(w.t)
+	for from, to := range map[string]string{
+		"443 ssl": fmt.Sprintf("127.0.0.1:%d ssl", port), "http://127.0.0.1:7777": w.URL, "/etc/engi/sbx.pem": made.Cert, "/etc/engi/sbx.key": made.Key,
+	} {
+		if !strings.Contains(config, from) {
+			w.t.Fatalf("the configuration in docs/previews.md has no %q", from)
+		}
+		config = strings.ReplaceAll(config, from, to)
+	}
+	dir := env.Dir(w.t)
+	if err := os.WriteFile(dir+"/nginx.conf", []byte("daemon off; pid nginx.pid; events {}\nhttp {\naccess_log off;\n"+config+"}\n"), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	nginx := exec.Command(program, "-p", dir, "-c", dir+"/nginx.conf", "-e", "stderr")
+	var said bytes.Buffer
+	nginx.Stdout, nginx.Stderr = &said, &said
+	if err := nginx.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- nginx.Wait() }()
+	w.t.Cleanup(func() {
+		nginx.Process.Signal(syscall.SIGTERM) // it may have ended
+		if err := <-ended; err != nil || w.t.Failed() {
+			w.t.Logf("nginx: %v\n%s", err, said.String())
+		}
+	})
+	for {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			c.Close()
+			return port
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			w.t.Fatalf("nginx ended: %v\n%s", err, said.String())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// freePort returns a port that nobody listens at.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
 const (
 	counter = `Here is a counter.
 
@@ -153,7 +315,7 @@ const (
 import { Counter } from './components/Counter'
 
 export default function App() {
-  return <main className="p-4"><Counter label="first" /></main>
+  return <main className="p-4"><input /><Counter label="first" /></main>
 }
 </file>
 <file path="src/components/Counter.tsx">
@@ -187,7 +349,12 @@ export const Counter = ({ label }: { label: string }) => <p>half {label}</p>
 )
 
 func TestStudio(t *testing.T) {
-	w := &world{Server: env.Serve(t, env.ServerOptions{}), t: t}
+	made, err := cert.Make(env.Dir(t), []string{"sbx.localhost"}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := freePort(t)
+	w := &world{Server: env.Serve(t, env.ServerOptions{Config: fmt.Sprintf("[preview]\npath = true\ndomain = \"sbx.localhost\"\n[tls]\nlisten = \"127.0.0.1:%d\"\ncert = %q\nkey = %q\n", secure, made.Cert, made.Key)}), t: t}
 	ctx := t.Context()
 	began := time.Now()
 	took := func(what string) {
@@ -196,7 +363,6 @@ func TestStudio(t *testing.T) {
 	}
 	w.Run("template", "build", "vite-react")
 	took("build the template")
-	var err error
 	if w.app, err = w.CreateApp(ctx, v1.AppRequest{Name: "shop"}); err != nil {
 		t.Fatal(err)
 	}
@@ -220,6 +386,9 @@ func TestStudio(t *testing.T) {
 		t.Errorf("it consists of %+v (%v)", m, err)
 	}
 	messages := w.reloads()
+	shown := w.browser(made, secure)
+	shown("first 1", opened)
+	took("until five pages show it")
 	began = time.Now()
 	var written time.Time
 	if u := w.apply(edited, func(u v1.AppUpdate) {
@@ -239,6 +408,8 @@ func TestStudio(t *testing.T) {
 		}
 	}
 	t.Logf("the hot reload came %v after the file was told written", time.Since(written).Round(time.Millisecond))
+	shown("second 1", hot)
+	took("until all pages show it")
 	good := w.recorded()
 	if code := w.get("/src/App.tsx"); !strings.Contains(code, `label: "second"`) {
 		t.Errorf("the app serves %s", code)
@@ -249,7 +420,7 @@ func TestStudio(t *testing.T) {
 		t.Errorf("what is broken ended with %+v, %+v", u, u.Error)
 	}
 	took("undo what does not work")
-	if d := cmp.Diff(good, w.recorded()); d != "" {
+	if d := gocmp.Diff(good, w.recorded()); d != "" {
 		t.Error(d)
 	}
 	w.wantSame()
@@ -281,6 +452,7 @@ func TestStudio(t *testing.T) {
 	for w.there()["half.txt"] == "" {
 		time.Sleep(20 * time.Millisecond)
 	}
+	shown("half second", whatever)
 	w.Kill()
 	w.Start()
 	began = time.Now()
@@ -289,9 +461,25 @@ func TestStudio(t *testing.T) {
 	}
 	took("open after the daemon was killed")
 	w.wantSame()
-	if d := cmp.Diff(good, w.recorded()); d != "" {
+	if d := gocmp.Diff(good, w.recorded()); d != "" {
 		t.Error(d)
 	}
+
+	// Pages come back by themselves, also to a sandbox that has slept, and are changed
+	// without being loaded again from then on.
+	shown("second 1", back)
+	took("until all pages are back")
+	w.Run("sandbox", "hibernate", w.app.SandboxID)
+	shown("second 1", back)
+	took("until all pages are back after hibernation")
+	for _, label := range []string{"third", "second"} {
+		text := strings.Replace(good["src/App.tsx"], "second", label, 1)
+		if _, err := w.Files(w.app.SandboxID).Write(ctx, "/home/user/app/src/App.tsx", strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+		shown(label+" 1", hot)
+	}
+	took("until all pages show what was written, twice")
 
 	// The sandbox is lost, and made again with the same commits.
 	revisions, err := w.AppRevisions(ctx, w.app.ID)
@@ -320,7 +508,7 @@ func TestStudio(t *testing.T) {
 		}
 		return strings.Fields(string(out))
 	}
-	for end := time.Now().Add(10 * time.Second); !cmp.Equal(want, git()); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !gocmp.Equal(want, git()); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the commits are %v, want %v", git(), want)
 		}
