@@ -20,6 +20,10 @@
   }
   const { open } = XMLHttpRequest.prototype
   XMLHttpRequest.prototype.open = function (method, address, ...rest) { return open.call(this, method, own(address), ...rest) }
+  for (const name of ['pushState', 'replaceState']) {
+    const change = history[name]
+    history[name] = (state, title, address) => change.call(history, state, title, address == null ? address : own(address))
+  }
   delete globalThis.SharedWorker // refused to such pages; Vite does without, if there is none
 
   const names = ['src', 'href', 'action', 'formaction', 'poster']

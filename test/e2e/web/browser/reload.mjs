@@ -14,6 +14,7 @@ try {
     const page = await context.newPage()
     page.setDefaultTimeout(60_000)
     const of = { name, page, loads: 0, loaded: 0, problems: [] }
+    page.on('console', (m) => { if (m.type() === 'error' && !m.text().startsWith('Failed to load resource')) of.problems.push(m.text()) })
     page.on('pageerror', (e) => of.problems.push(String(e)))
     page.on('websocket', (s) => s.on('framereceived', ({ payload }) => { if (String(payload).includes('"connected"')) of.loads++ }))
     page.on('response', (r) => { if (r.status() >= 400) of.problems.push(`${r.url()}: ${r.status()}`) })
@@ -25,7 +26,9 @@ try {
     for (const end = Date.now() + 60_000; back && of.loads === of.loaded; await new Promise((done) => setTimeout(done, 20))) {
       if (Date.now() > end) throw new Error(`${of.name} does not come back`)
     }
-    await page.getByText(text, { exact: true }).waitFor()
+    await page.getByText(text, { exact: true }).waitFor().catch(async (e) => {
+      throw new Error(`${of.name} shows ${await page.locator('body').innerText()}, loads ${of.loads}, ${of.problems.join('; ')}`, { cause: e })
+    })
     const ms = Math.round(performance.now() - began)
     const input = page.locator('input')
     const typed = await input.inputValue()
