@@ -11,8 +11,8 @@ type AppManifest struct {
 	Routes     []AppRoute     // by path
 	Styles     []string       // style sheets
 	Packages   map[string]string
-	Problems   []AppProblem // syntax errors, at most 100
-	Truncated  bool         // imports, exports, components or routes of some files are left out
+	Problems   []AppSyntaxError // syntax errors, at most 100
+	Truncated  bool             // imports, exports, components or routes of some files are left out
 }
 
 // An AppSource is a file of an app and its place in the tree of those that import each
@@ -52,8 +52,8 @@ type AppRoute struct {
 	Line      int // 0 if the file itself is the route
 }
 
-// An AppProblem is something wrong in a file.
-type AppProblem struct {
+// An AppSyntaxError is what cannot be parsed in a file.
+type AppSyntaxError struct {
 	File         string
 	Line, Column int // from 1; 0 for unknown
 	Text         string

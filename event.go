@@ -133,6 +133,8 @@ const (
 	EventAppApplied     = "app.applied"  // there is a new revision
 	EventAppApplyFailed = "app.apply_failed"
 	EventAppRolledBack  = "app.rolled_back" // the new revision has the files of an earlier one
+	EventAppEditing     = "app.editing"     // a model began to change it
+	EventAppEdited      = "app.edited"
 	EventAppRemoved     = "app.removed"
 
 	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
@@ -178,7 +180,8 @@ func EventTypes() []string {
 		EventQuotaRefused, EventNetworkRefused,
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
 		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
-		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
+		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack,
+		EventAppEditing, EventAppEdited, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

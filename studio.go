@@ -21,6 +21,7 @@ type App struct {
 	Port     int       // that its server listens on
 	Revision int64     // number of the last revision; 0 before the first
 	Applying int64     // Seq of the event with which the apply under way began; 0 for none
+	Editing  int64     // the same of the edit by a model that is under way
 	Error    *Error    // why it is failed; nil otherwise
 	Metadata map[string]string
 	Created  time.Time
@@ -112,6 +113,29 @@ type ApplySpec struct {
 	Idempotency string // a repeated key of the same owner and app returns the first apply
 }
 
+// An EditSpec asks a model to change an app.
+type EditSpec struct {
+	Owner       Owner
+	App         string // ID or name
+	Prompt      string // what is to become of it; 32 KiB at most
+	Model       string // provider:model; empty means the node's default
+	Rounds      int    // answers of the model at most; 0 means 3, 10 is the most
+	MaxCost     int64  // in millionths of the price table's currency, after which the model is not asked again; 0 means no limit
+	Element     *AppElement
+	Actor       string
+	Idempotency string // a repeated key of the same owner and app returns the first edit
+}
+
+// An AppElement is a part of an app's page that a prompt is about. What is not known is
+// empty.
+type AppElement struct {
+	Selector string
+	Text     string
+	HTML     string // at most 4 KiB of all this are looked at
+	Path     string // of the file that has it
+	Line     int
+}
+
 // An AppUpdateKind tells what happens to an app apart.
 type AppUpdateKind string
 
@@ -129,6 +153,11 @@ const (
 	AppRolledBack   AppUpdateKind = "rollback"
 	AppAlerted      AppUpdateKind = "alert"    // Name is the metric
 	AppCalmed       AppUpdateKind = "resolved" // the alert about Name has ended
+	AppEditBegun    AppUpdateKind = "edit"     // a model begins to change the app
+	AppRound        AppUpdateKind = "round"    // it is asked, for the time that Round says
+	AppOutput       AppUpdateKind = "output"   // a piece of what it writes, in Text; not kept
+	AppProblem      AppUpdateKind = "problem"  // something is wrong with the app, and the model is told if it is asked again
+	AppEdited       AppUpdateKind = "edited"   // the edit has ended: Error says why the app is not well, Text what was tried
 )
 
 // An AppUpdate is one item in the stream of an app.
@@ -137,6 +166,7 @@ type AppUpdate struct {
 	Time     time.Time
 	Kind     AppUpdateKind
 	Apply    int64  // Seq of the event with which the apply began; 0 for what is not of one
+	Edit     int64  // Seq of the event with which the edit began; 0 for what is not of one
 	Step     string // parse, packages, write, command, restart, check
 	Text     string // for people
 	Path     string
@@ -145,7 +175,10 @@ type AppUpdate struct {
 	Code     int
 	Line     int // in the file Path, from 1; 0 if unknown
 	State    AppState
-	Revision int64
+	Revision int64  // that was made; of AppEdited the last one that the edit has made, 0 for none
+	Round    int    // of AppRound, from 1; of AppEdited how many there were
+	Source   string // of AppProblem: apply, model, vite, tsc, check, node, python or browser
+	Cost     int64  // of AppEdited: of the model, in millionths of the price table's currency
 	Error    *Error
 }
 
@@ -176,6 +209,7 @@ type AppStatus struct {
 type Apps interface {
 	AppRunner
 	AppWriter
+	AppEditor
 	AppHistory
 }
 
@@ -212,11 +246,22 @@ type AppWriter interface {
 	// Watch yields what happens to an app after seq, until ctx ends or the app is
 	// removed.
 	Watch(ctx context.Context, owner Owner, app string, seq int64) iter.Seq2[AppUpdate, error]
-	// Cancel ends an apply that is under way, which then changes nothing.
+	// Cancel ends an apply that is under way, which then changes nothing, or an edit,
+	// whose applies that have ended stay.
 	Cancel(ctx context.Context, owner Owner, app string) error
 	// Rollback makes the files those of an earlier revision, as a new revision, and
 	// returns it once the server answers.
 	Rollback(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
+}
+
+// An AppEditor has models change apps; see [Apps].
+type AppEditor interface {
+	// Edit begins to have a model change an app and returns the Seq of the event with
+	// which that begins; Watch shows the rest. It goes on when ctx ends. What the model
+	// writes is applied, and what is wrong then goes back to it, until the app is well or
+	// a bound is reached. Each apply is one of its own, as Apply makes it. It reports
+	// Conflict while something else changes the app, and Unsupported if there is no model.
+	Edit(ctx context.Context, spec EditSpec) (seq int64, err error)
 }
 
 // AppHistory has the revisions of apps; see [Apps]. No sandbox is needed for it.

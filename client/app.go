@@ -47,14 +47,26 @@ func (c *Client) StopApp(ctx context.Context, name string) (v1.App, error) {
 // earlier one is that apply and starts nothing. Without a key, a broken connection
 // still starts no second one.
 func (c *Client) ApplyToApp(ctx context.Context, name string, q v1.ApplyRequest, key string) (int64, error) {
+	return c.changeApp(ctx, name, "/apply", q, key)
+}
+
+// EditApp has a model change an app and returns the seq with which that began, at once:
+// [Client.WatchApp] shows the rest, up to an update of type edited. Keys are as for
+// [Client.ApplyToApp].
+func (c *Client) EditApp(ctx context.Context, name string, q v1.EditRequest, key string) (int64, error) {
+	return c.changeApp(ctx, name, "/edit", q, key)
+}
+
+func (c *Client) changeApp(ctx context.Context, name, how string, q any, key string) (int64, error) {
 	if key == "" {
 		key = rand.Text()
 	}
-	x, err := ask[v1.Applying](ctx, c, &call{method: http.MethodPost, path: apps + segment(name) + "/apply", body: encode(q), header: http.Header{keyHeader: {key}}})
+	x, err := ask[v1.Applying](ctx, c, &call{method: http.MethodPost, path: apps + segment(name) + how, body: encode(q), header: http.Header{keyHeader: {key}}})
 	return x.Seq, err
 }
 
-// CancelApply ends the apply that is under way in an app, which then changes nothing.
+// CancelApply ends the apply that is under way in an app, which then changes nothing, or
+// the edit.
 func (c *Client) CancelApply(ctx context.Context, name string) error {
 	return c.act(ctx, &call{method: http.MethodPost, path: apps + segment(name) + "/cancel"})
 }
@@ -67,7 +79,7 @@ func (c *Client) WatchApp(ctx context.Context, name string, after int64) iter.Se
 		return &call{method: http.MethodGet, path: apps + segment(name) + "/stream", query: set("after", offset(max(-1, after))), header: ndjson()}
 	}
 	read := func(e v1.AppUpdate) (string, *v1.Problem) {
-		if e.Type == v1.AppError && e.Seq > 0 {
+		if e.Seq > 0 {
 			return "", nil // it is not the stream's
 		}
 		return e.Type, e.Error

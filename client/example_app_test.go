@@ -28,6 +28,25 @@ func apply(ctx context.Context, c *client.Client, app, text string) {
 	}
 }
 
+func ExampleClient_EditApp() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
+	// The model of this example answers with what it is told.
+	seq := must(c.EditApp(ctx, "shop", v1.EditRequest{Prompt: written, MaxRounds: 5}, ""))
+	for e, err := range c.WatchApp(ctx, "shop", seq) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		if e.Type == v1.AppEdited {
+			fmt.Println(e.Revision, e.Rounds, e.Error == nil)
+			break
+		}
+	}
+	// Output: 2 1 true
+}
+
 func ExampleClient_CreateApp() {
 	c, stop := connect()
 	defer stop()

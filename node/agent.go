@@ -48,6 +48,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	n.models = models
 	if err := n.openLibrary(ctx, models); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/agent/budget"
 	"github.com/engi-dev/engi/agent/genui"
+	"github.com/engi-dev/engi/agent/llm"
 	"github.com/engi-dev/engi/agent/remote"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/api/compat/e2b"
@@ -79,6 +80,7 @@ type Node struct {
 	script     *script.Runner // nil if scripts are not served
 	sessions   *sessions
 	apps       *studio.Service
+	models     *llm.Registry    // nil if agents are off
 	library    *library.Library // nil if it is off
 	embedder   library.Embedder
 	agents     *agent.Runner  // nil if they are off

@@ -30,6 +30,7 @@ type appDetail struct {
 	Port     int                `json:"port,omitempty"`
 	Revision int64              `json:"revision"`
 	Applying int64              `json:"applying,omitempty"`
+	Editing  int64              `json:"editing,omitempty"`
 	Error    *keptError         `json:"error,omitempty"`
 	Metadata map[string]string  `json:"metadata,omitempty"`
 	Boots    int                `json:"boots,omitempty"`
@@ -63,7 +64,7 @@ func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + 
 // appValues are the values of appColumns.
 func (db *DB) appValues(r studio.Record) ([]any, error) {
 	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
-		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, nil,
+		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -112,7 +113,7 @@ func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
 	if lost {
 		d.Network = lostNetwork
 	}
-	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying
+	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
 	r.Alerts = d.Alerts
 	return r, nil

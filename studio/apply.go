@@ -40,17 +40,47 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 		}
 	}
 	a := s.live(r.ID)
-	var seq int64
-	if _, err := s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
-		if r.Applying != 0 {
-			return engi.Errorf(engi.Conflict, "another apply to the app is under way").WithRemedy("wait for its end, or cancel it")
-		}
-		seq, err = tx.Emit(engi.EventAppApplying, eventData{Text: firstLine(spec.Message), Actor: spec.Actor}, spec.Idempotency)
-		r.Applying, r.Used = seq, time.Now().UTC()
-		return err
-	}); err != nil {
+	seq, err := s.applying(ctx, r.ID, job{ApplySpec: spec})
+	if err != nil {
 		return 0, err
 	}
+	return seq, s.beginCancellable(ctx, a, func(ctx context.Context) { s.apply(ctx, a, r.ID, seq, job{ApplySpec: spec}) })
+}
+
+// A job is an apply that is to be done.
+type job struct {
+	engi.ApplySpec
+	edit   int64           // Seq of the edit that it is of; 0 for none
+	drafts []output.Output // what was written before the text, and is not in the app yet
+}
+
+// applying records that an apply begins.
+func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64, err error) {
+	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
+		if err := r.busy(j.edit); err != nil {
+			return err
+		}
+		seq, err = tx.Emit(engi.EventAppApplying, eventData{Text: firstLine(j.Message), Actor: j.Actor, Edit: j.edit}, j.Idempotency)
+		r.Applying, r.Used = seq, time.Now().UTC()
+		return err
+	})
+	return seq, err
+}
+
+// busy reports Conflict while something changes the app, unless that is an edit with the
+// Seq edit.
+func (r *Record) busy(edit int64) error {
+	switch {
+	case r.Applying != 0 && r.Editing == 0:
+		return engi.Errorf(engi.Conflict, "another apply to the app is under way").WithRemedy("wait for its end, or cancel it")
+	case r.Applying != 0 || r.Editing != edit:
+		return engi.Errorf(engi.Conflict, "a model changes the app").WithRemedy("wait for the end of the edit, or cancel it")
+	}
+	return nil
+}
+
+// beginCancellable runs f in the background until somebody cancels what changes the app.
+func (s *Service) beginCancellable(ctx context.Context, a *app, f func(ctx context.Context)) error {
 	cancelled := make(chan struct{})
 	if !s.begin(ctx, func(ctx context.Context) {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -58,12 +88,12 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 		a.setCancel(cancel)
 		close(cancelled)
 		defer a.setCancel(nil)
-		s.apply(ctx, a, r.ID, seq, spec)
+		f(ctx)
 	}) {
-		return 0, engi.Errorf(engi.Unavailable, "the node is being stopped").WithRemedy("apply it again in a moment")
+		return engi.Errorf(engi.Unavailable, "the node is being stopped").WithRemedy("try it again in a moment")
 	}
 	<-cancelled // whoever cancels it from now on does
-	return seq, nil
+	return nil
 }
 
 func (a *app) setCancel(f context.CancelCauseFunc) {
@@ -90,38 +120,56 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, idOrName string)
 	if err != nil {
 		return err
 	}
-	if !s.live(r.ID).cancelApply(errCancelled) {
-		return engi.Errorf(engi.Conflict, "no apply is under way")
+	why := errCancelled
+	if r.Editing != 0 {
+		why = errEditCancelled
+	}
+	if !s.live(r.ID).cancelApply(why) {
+		return engi.Errorf(engi.Conflict, "neither an apply nor an edit is under way")
 	}
 	return nil
 }
 
-var errCancelled = engi.Errorf(engi.Expired, "the apply was cancelled")
+var (
+	errCancelled     = engi.Errorf(engi.Expired, "the apply was cancelled")
+	errEditCancelled = engi.Errorf(engi.Expired, "the edit was cancelled")
+)
 
-// apply does what Apply has begun, and records its end.
-func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, spec engi.ApplySpec) {
+// An outcome is what became of an apply.
+type outcome struct {
+	err      error
+	step     string // in which it failed
+	revision int64
+	told     []eventData       // warnings
+	bad      string            // file with an edit that has no place
+	wrote    map[string]string // what was to be written
+}
+
+// apply does what has begun, and records its end.
+func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j job) (o outcome) {
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, engi.Errorf(engi.Expired, "the apply took longer than %v", applyTime))
 	defer cancel()
 	began := time.Now()
-	err := s.tryApply(ctx, a, id, seq, spec)
-	s.meter.applied(began, err)
-	_, broken := errors.AsType[faulty](err)
-	a.count(err != nil && !broken && slices.Contains([]engi.Kind{engi.Internal, engi.Unavailable, engi.Exhausted}, engi.KindOf(err)))
-	if err == nil || s.life.Err() != nil {
-		return // the next node tells of what this one has not ended
+	o.err = s.tryApply(ctx, a, id, seq, j, &o)
+	s.meter.applied(began, o.err)
+	_, broken := errors.AsType[faulty](o.err)
+	a.count(o.err != nil && !broken && slices.Contains([]engi.Kind{engi.Internal, engi.Unavailable, engi.Exhausted}, engi.KindOf(o.err)))
+	if o.err == nil || s.life.Err() != nil {
+		return o // the next node tells of what this one has not ended
 	}
 	if cause := context.Cause(ctx); cause != nil {
-		err = cause
+		o.err = cause
 	}
 	late, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer stop()
-	r, e := s.ended(late, id, err)
+	r, e := s.ended(late, id, o.err)
 	if e != nil && engi.KindOf(e) != engi.NotFound {
 		s.opt.Log.ErrorContext(ctx, "record the end of an apply", "app", id, "error", e)
 	}
 	if r.Undo != nil {
 		s.putBackLater(ctx, id)
 	}
+	return o
 }
 
 // A faulty is what is wrong with what was applied, not with the app's sandbox.
@@ -135,13 +183,13 @@ func (s *Service) ended(ctx context.Context, id engi.AppID, why error) (Record, 
 		if r.Applying == 0 {
 			return nil
 		}
-		_, err := tx.Emit(engi.EventAppApplyFailed, eventData{Apply: r.Applying, Error: errorOf(asError(why))}, "")
+		_, err := tx.Emit(engi.EventAppApplyFailed, eventData{Apply: r.Applying, Edit: r.Editing, Error: errorOf(asError(why))}, "")
 		r.Applying = 0
 		return err
 	})
 }
 
-func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64, spec engi.ApplySpec) error {
+func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64, j job, o *outcome) error {
 	unlock, err := lock(ctx, a.locked)
 	if err != nil {
 		return err
@@ -157,10 +205,16 @@ func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64
 		return err
 	}
 	say := s.teller(ctx, u, seq)
+	say.edit = j.edit
+	defer func() { o.step, o.told, o.revision = say.now, say.told, u.rec.Revision }()
 	if err := say.step("parse", "Read what the model has written"); err != nil {
 		return err
 	}
-	p, err := s.plan(ctx, u, spec, say)
+	p, err := s.plan(ctx, u, j, say)
+	o.bad, o.wrote = p.bad, map[string]string{}
+	for _, c := range p.put {
+		o.wrote[c.path] = string(c.data)
+	}
 	if err != nil {
 		return err
 	}
@@ -177,6 +231,7 @@ type plan struct {
 	actor    string
 	of       int64 // revision that it goes back to; 0 for none
 	keep     bool  // although something is wrong with it
+	bad      string
 }
 
 func (p plan) paths() (all []string) {
@@ -186,93 +241,49 @@ func (p plan) paths() (all []string) {
 	return append(all, p.removed...)
 }
 
-// plan reads a text. What has no effect is told.
-func (s *Service) plan(ctx context.Context, u *use, spec engi.ApplySpec, say *teller) (p plan, err error) {
-	out := output.Parse(spec.Text)
+// plan reads a text, and what was written before it. What has no effect is told.
+func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan, err error) {
+	out := output.Parse(j.Text)
 	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
 	if err != nil {
 		return p, err
 	}
 	before := treeOf(files)
-	read := func(path string) (string, bool, error) {
-		f, ok := before[path]
-		if !ok {
-			return "", false, nil
-		}
-		content, err := s.content(ctx, u.rec.ID, f.Digest)
-		return string(content), true, err
-	}
 	for _, w := range out.Warnings {
 		say.warn(w.Path, w.Line, w.Text)
 	}
 	for _, path := range out.Cut {
 		say.warn(path, 0, "the text ends in the middle of this file, so it is as it was: ask the model for it again")
 	}
-	next := map[string]string{}
-	order := []string{}
-	set := func(path, text string) {
-		if _, ok := next[path]; !ok {
-			order = append(order, path)
+	d := desk{next: map[string]string{}, gone: map[string]bool{}, placed: map[string]bool{}, read: func(path string) (string, bool, error) {
+		f, ok := before[path]
+		if !ok {
+			return "", false, nil
 		}
-		next[path] = text
-	}
-	for _, f := range out.Files {
-		if err := CheckPath(f.Path); err != nil {
-			say.warn(f.Path, f.Line, err.Error())
-			continue
-		}
-		old, ok, err := read(f.Path)
-		if err != nil {
+		content, err := s.content(ctx, u.rec.ID, f.Digest)
+		return string(content), true, err
+	}}
+	var asked []string
+	for _, o := range append(slices.Clone(j.drafts), out) {
+		if p.bad, err = d.put(o, say); err != nil {
 			return p, err
 		}
-		if text := f.Content; ok {
-			set(f.Path, edit.Like(old, text))
-		} else {
-			set(f.Path, text)
-		}
-	}
-	gone := map[string]bool{}
-	for _, e := range out.Edits {
-		if err := CheckPath(e.Path); err != nil {
-			say.warn(e.Path, e.Line, err.Error())
-			continue
-		}
-		from := cmp.Or(e.From, e.Path)
-		text, ok := next[from]
-		if !ok {
-			if text, ok, err = read(from); err != nil {
-				return p, err
+		asked = append(asked, o.Packages...)
+		for _, c := range s.commands(o, say) {
+			if !slices.Contains(p.commands, c) {
+				p.commands = append(p.commands, c)
 			}
 		}
-		if !ok && e.From != "" {
-			return p, engi.Errorf(engi.Conflict, "there is no %s that could be moved to %s", e.From, e.Path).WithRemedy("have the model write the whole file")
-		}
-		if text, err = edit.Apply(text, e.Blocks); err != nil {
-			return p, engi.Errorf(engi.KindOf(err), "%s: %w", e.Path, err)
-		}
-		if e.From != "" {
-			gone[e.From] = true
-			delete(next, e.From)
-		}
-		set(e.Path, text)
 	}
-	for _, path := range out.Removed {
-		_, there := before[path]
-		if _, ok := next[path]; !there && !ok {
-			say.warn(path, 0, "there is no such file to remove")
-		}
-		if _, ok := next[path]; !ok {
-			gone[path] = true // else it was moved away and written again
-		}
-	}
+	next, gone := d.next, d.gone
 	maps.DeleteFunc(gone, func(path string, _ bool) bool {
 		_, there := before[path]
 		_, again := next[path]
 		return !there || again
 	})
-	p = plan{removed: slices.Sorted(maps.Keys(gone)), commands: s.commands(out, say), message: cmp.Or(spec.Message, out.Message), actor: spec.Actor, keep: spec.Keep}
+	p.removed, p.message, p.actor, p.keep = slices.Sorted(maps.Keys(gone)), cmp.Or(j.Message, out.Message), j.Actor, j.Keep
 	now := maps.Clone(before)
-	for _, path := range order {
+	for _, path := range d.order {
 		text, ok := next[path]
 		if !ok {
 			continue // it was moved on
@@ -293,7 +304,7 @@ func (s *Service) plan(ctx context.Context, u *use, spec engi.ApplySpec, say *te
 	if err := now.check(); err != nil {
 		return p, err
 	}
-	if p.packages, err = s.missing(ctx, u, now, next, out.Packages, say); err != nil {
+	if p.packages, err = s.missing(ctx, u, now, next, asked, say); err != nil {
 		return p, err
 	}
 	if len(p.put)+len(p.removed)+len(p.packages)+len(p.commands) == 0 {
@@ -305,6 +316,85 @@ func (s *Service) plan(ctx context.Context, u *use, spec engi.ApplySpec, say *te
 	}
 	p.message = firstLine(p.message)
 	return p, nil
+}
+
+// A desk has the files that are to be written, as far as that is known.
+type desk struct {
+	read func(path string) (string, bool, error) // returns what the app has
+	next map[string]string
+	gone map[string]bool
+
+	order  []string // of paths that were ever in next
+	placed map[string]bool
+}
+
+func (d *desk) set(path, text string) {
+	if !d.placed[path] {
+		d.placed[path] = true
+		d.order = append(d.order, path)
+	}
+	d.next[path] = text
+	delete(d.gone, path)
+}
+
+// put does what a text says to the files. If an edit has no place, bad is its file.
+func (d *desk) put(out output.Output, say *teller) (bad string, err error) {
+	written := map[string]bool{}
+	for _, f := range out.Files {
+		if err := CheckPath(f.Path); err != nil {
+			say.warn(f.Path, f.Line, err.Error())
+			continue
+		}
+		old, ok, err := d.read(f.Path)
+		if err != nil {
+			return "", err
+		}
+		text := f.Content
+		if ok {
+			text = edit.Like(old, text)
+		}
+		d.set(f.Path, text)
+		written[f.Path] = true
+	}
+	for _, e := range out.Edits {
+		if err := CheckPath(e.Path); err != nil {
+			say.warn(e.Path, e.Line, err.Error())
+			continue
+		}
+		from := cmp.Or(e.From, e.Path)
+		text, ok := d.next[from]
+		if !ok && !d.gone[from] {
+			if text, ok, err = d.read(from); err != nil {
+				return "", err
+			}
+		}
+		if !ok && e.From != "" {
+			return e.Path, engi.Errorf(engi.Conflict, "there is no %s that could be moved to %s", e.From, e.Path).WithRemedy("have the model write the whole file")
+		}
+		if text, err = edit.Apply(text, e.Blocks); err != nil {
+			return e.Path, engi.Errorf(engi.KindOf(err), "%s: %w", e.Path, err)
+		}
+		if e.From != "" {
+			delete(d.next, e.From)
+			d.gone[e.From] = true
+		}
+		d.set(e.Path, text)
+		written[e.Path] = true
+	}
+	for _, path := range out.Removed {
+		_, there, err := d.read(path)
+		if err != nil {
+			return "", err
+		}
+		if _, ok := d.next[path]; !there && !ok {
+			say.warn(path, 0, "there is no such file to remove")
+		}
+		if !written[path] { // else it was moved away and written again
+			delete(d.next, path)
+			d.gone[path] = true
+		}
+	}
+	return "", nil
 }
 
 // summary says in one line what changes.
@@ -440,7 +530,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		if p.of != 0 {
 			kind = engi.EventAppRolledBack
 		}
-		_, err := tx.Emit(kind, eventData{Apply: say.seq, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Error: errorOf(asError(wrong))}, "")
+		_, err := tx.Emit(kind, eventData{Apply: say.seq, Edit: say.edit, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Error: errorOf(asError(wrong))}, "")
 		if say.seq != 0 {
 			r.Applying = 0
 		}

@@ -17,8 +17,8 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 	if err != nil {
 		return engi.Revision{}, err
 	}
-	if r.Applying != 0 {
-		return engi.Revision{}, engi.Errorf(engi.Conflict, "an apply to the app is under way").WithRemedy("wait for its end, or cancel it")
+	if err := r.busy(0); err != nil {
+		return engi.Revision{}, err
 	}
 	files, err := s.opt.Store.Files(ctx, r.ID, number)
 	if err != nil {
@@ -241,6 +241,6 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName string, m
 	if err != nil {
 		return engi.AppLogs{}, err
 	}
-	text, cut := lastOutput(ctx, p, most)
-	return engi.AppLogs{Text: text, Truncated: cut}, nil
+	text, _, cut := lastOutput(ctx, p, most)
+	return engi.AppLogs{Text: strings.ToValidUTF8(text, "\ufffd"), Truncated: cut}, nil
 }

@@ -131,7 +131,7 @@ func manifestOf(app engi.AppID, number int64, files tree, m project.Manifest) en
 		out.Files = append(out.Files, file)
 	}
 	for _, p := range m.Problems {
-		out.Problems = append(out.Problems, engi.AppProblem(p))
+		out.Problems = append(out.Problems, engi.AppSyntaxError(p))
 	}
 	out.Truncated = total > maxParts
 	return out

@@ -491,35 +491,35 @@ func (u *use) vite() bool {
 
 // outputOf returns the end of what a process has printed so far.
 func outputOf(ctx context.Context, p engi.Process, most int) string {
-	text, _ := lastOutput(ctx, p, most)
-	return strings.TrimSpace(text)
+	text, _, _ := lastOutput(ctx, p, most)
+	return strings.TrimSpace(strings.ToValidUTF8(text, "\ufffd"))
 }
 
 // quiet is how long a process that runs must print nothing for its output to be all
 // there is by now.
 const quiet = 50 * time.Millisecond
 
-// lastOutput returns the end of what a process has printed so far, and whether there was
-// more before.
-func lastOutput(ctx context.Context, p engi.Process, most int) (string, bool) {
+// lastOutput returns the end of what a process has printed so far, the offset after it,
+// and whether there was more before.
+func lastOutput(ctx context.Context, p engi.Process, most int) (text string, end int64, cut bool) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	timer := time.AfterFunc(time.Second, cancel)
 	defer timer.Stop()
 	var tail []byte
-	cut := false
 	for c, err := range p.Output(ctx, engi.OldestOutput) {
 		if err != nil {
 			break
 		}
 		cut = cut || len(tail) == 0 && c.Offset > 0
+		end = c.Offset + int64(len(c.Data))
 		tail = append(tail, c.Data...)
 		if n := len(tail) - most; n > 0 {
 			tail, cut = tail[n:], true
 		}
 		timer.Reset(quiet)
 	}
-	return strings.ToValidUTF8(string(tail), "\ufffd"), cut
+	return string(tail), end, cut
 }
 
 // drain follows the output of a process by lines until it ends.

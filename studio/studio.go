@@ -30,13 +30,14 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// Options configure a Service. Everything but Log, Metrics and the times is required.
+// Options configure a Service. Everything but Models, Log, Metrics and the times is required.
 type Options struct {
 	Store     Store
 	Events    engi.EventLog
 	Sandboxes engi.Sandboxes
 	Templates engi.Templates
 	Lifecycle engi.Lifecycle
+	Models    Models                // that write apps; nil for none
 	Log       *slog.Logger          // nil discards
 	Metrics   prometheus.Registerer // nil registers none
 
@@ -45,6 +46,7 @@ type Options struct {
 	Idle     time.Duration      // without use, after which a sandbox hibernates; 0 means 15 minutes
 	Health   time.Duration      // between checks of apps that are used; 0 means 30 seconds
 	Alerts   Settings           // zero means [DefaultSettings]; its Health is not looked at
+	Look     time.Duration      // that errors of a page are waited for after an apply of an edit; 0 means 1 second
 }
 
 const (
@@ -69,6 +71,7 @@ type Service struct {
 	opt       Options
 	meter     *metrics
 	cache     *cache
+	edits     *engi.Shares
 	manifests manifests
 	work      sync.WaitGroup     // what goes on after a call returns
 	life      context.Context    // of that
@@ -89,20 +92,20 @@ type app struct {
 	live   hub
 
 	mu     sync.Mutex
-	cancel context.CancelCauseFunc // ends the apply under way; nil if there is none. guarded by mu, like all below
+	cancel context.CancelCauseFunc // ends the apply or edit under way; nil if there is none. guarded by mu, like all below
 	health health
 }
 
 // New returns a service. It does nothing by itself before Run.
 func New(o Options) *Service {
-	o.Idle, o.Health = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Health, defaultHealth)
+	o.Idle, o.Health, o.Look = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Health, defaultHealth), cmp.Or(o.Look, lookTime)
 	if o.Alerts == (Settings{}) {
 		o.Alerts = DefaultSettings()
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), apps: map[engi.AppID]*app{}}
+	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -152,7 +155,7 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	return true
 }
 
-// reconcile tells of applies that ended with a former node. What they have changed is
+// reconcile tells of applies and edits that ended with a former node. What they have changed is
 // put back before the app is used.
 func (s *Service) reconcile(ctx context.Context) error {
 	all, err := s.opt.Store.List(ctx, "", engi.Page{})
@@ -162,6 +165,12 @@ func (s *Service) reconcile(ctx context.Context) error {
 	for _, r := range all {
 		if r.Applying != 0 {
 			if _, err := s.ended(ctx, r.ID, engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")); err != nil {
+				return err
+			}
+		}
+		if r.Editing != 0 {
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the edit").WithRemedy("look at what there is, and edit again")
+			if err := s.edited(ctx, r.ID, eventData{Error: errorOf(why)}); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,7 @@ import (
 type eventData struct {
 	Kind     engi.AppUpdateKind `json:"kind,omitempty"` // of app.progress
 	Apply    int64              `json:"apply,omitempty"`
+	Edit     int64              `json:"edit,omitempty"`
 	From     engi.AppState      `json:"from,omitempty"`
 	State    engi.AppState      `json:"state,omitempty"`
 	Sandbox  engi.SandboxID     `json:"sandbox_id,omitempty"`
@@ -30,6 +31,10 @@ type eventData struct {
 	Of       int64              `json:"of,omitempty"`
 	Commit   string             `json:"commit,omitempty"`
 	Actor    string             `json:"actor,omitempty"`
+	Round    int                `json:"round,omitempty"`
+	Source   string             `json:"source,omitempty"`
+	Model    string             `json:"model,omitempty"`
+	Cost     int64              `json:"cost,omitempty"` // in millionths
 	Error    *errorData         `json:"error,omitempty"`
 	Metric   string             `json:"metric,omitempty"`
 	Value    float64            `json:"value,omitempty"`
@@ -66,6 +71,8 @@ var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppApplied:     engi.AppApplied,
 	engi.EventAppApplyFailed: engi.AppApplyFailed,
 	engi.EventAppRolledBack:  engi.AppRolledBack,
+	engi.EventAppEditing:     engi.AppEditBegun,
+	engi.EventAppEdited:      engi.AppEdited,
 	engi.EventAppRemoved:     engi.AppStateChanged,
 
 	engi.EventAppAlert:         engi.AppAlerted,
@@ -83,8 +90,8 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 		kind, ok = d.Kind, true
 	}
 	u = engi.AppUpdate{
-		Seq: e.Seq, Time: e.Time, Kind: kind, Apply: d.Apply, Step: d.Step, Text: d.Text, Path: d.Path, Op: d.Op, Name: d.Name, Code: d.Code, Line: d.Line,
-		State: d.State, Revision: d.Revision, Error: d.Error.error(),
+		Seq: e.Seq, Time: e.Time, Kind: kind, Apply: d.Apply, Edit: d.Edit, Step: d.Step, Text: d.Text, Path: d.Path, Op: d.Op, Name: d.Name, Code: d.Code, Line: d.Line,
+		State: d.State, Revision: d.Revision, Round: d.Round, Source: d.Source, Cost: d.Cost, Error: d.Error.error(),
 	}
 	switch e.Type {
 	case engi.EventAppCreated:
@@ -93,6 +100,8 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 		u.Apply = e.Seq
 	case engi.EventAppAlert, engi.EventAppAlertResolved:
 		u.Name = d.Metric
+	case engi.EventAppEditing:
+		u.Edit = e.Seq
 	case engi.EventAppRemoved:
 		u.State = engi.AppRemoved
 	}
@@ -194,12 +203,14 @@ func (h *hub) send(u engi.AppUpdate) {
 // A teller tells of the progress of an apply. It is used by one goroutine, except for
 // line.
 type teller struct {
-	s   *Service
-	ctx context.Context
-	u   *use
-	seq int64 // of the event with which the apply began; 0 for none
-	err error // of the first event that could not be appended
-	now string
+	s    *Service
+	ctx  context.Context
+	u    *use
+	seq  int64 // of the event with which the apply began; 0 for none
+	edit int64 // the same of the edit
+	err  error // of the first event that could not be appended
+	now  string
+	told []eventData // warnings
 }
 
 func (s *Service) teller(ctx context.Context, u *use, seq int64) *teller {
@@ -213,7 +224,10 @@ func (t *teller) tell(all ...eventData) error {
 	}
 	specs := make([]engi.EventSpec, len(all))
 	for i, d := range all {
-		d.Apply = t.seq
+		d.Apply, d.Edit = t.seq, t.edit
+		if d.Kind == engi.AppWarning {
+			t.told = append(t.told, d)
+		}
 		raw, err := json.Marshal(d)
 		if err != nil {
 			return engi.Errorf(engi.Internal, "encode event: %v", err)
@@ -242,7 +256,7 @@ func (t *teller) fault(f fault) {
 
 // line passes a line of output on to those who watch.
 func (t *teller) line(text string) {
-	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Text: cut(text, maxLine)})
+	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Edit: t.edit, Text: cut(text, maxLine)})
 }
 
 func (t *teller) packages(names []string) error {

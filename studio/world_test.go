@@ -52,6 +52,7 @@ type world struct {
 	packed int             // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
 	gone   int             // attempts to enter a sandbox that are still to fail
 	cold   int             // how often a sandbox was written to disk without its memory
+	models studio.Models
 }
 
 // A box is a sandbox: files, and a server that may run.
@@ -59,6 +60,7 @@ type box struct {
 	engi.Sandbox
 	files   map[string]node
 	server  bool // runs
+	log     string
 	starts  int
 	commits []string
 	clock   time.Time // of the last change
@@ -83,7 +85,8 @@ func (w *world) begin(t testing.TB) (s *studio.Service, stop func()) {
 	s = studio.New(studio.Options{
 		Store: powerStore{store.Apps(w.db), w}, Events: powerEvents{store.Events(w.db), w}, Sandboxes: boxes{world: w}, Templates: templates{world: w},
 		Lifecycle: boxes{world: w}, Alerts: w.alerts,
-		MaxAwake: time.Hour, Health: cmp.Or(w.health, time.Hour),
+		Models:   w.models,
+		MaxAwake: time.Hour, Look: time.Millisecond, Health: cmp.Or(w.health, time.Hour),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
@@ -398,6 +401,9 @@ func (g *fakeGuest) Move(_ context.Context, from, to string) error {
 		}
 		delete(g.b.files, from)
 		g.b.files[to] = n
+		if strings.Contains(n.data, "CRASH") { // somebody looks at the page
+			g.b.log += "1:02:03 PM [vite] (client) [Unhandled error] TypeError: Cannot read properties of undefined (reading 'x')\n > App " + strings.TrimPrefix(to, appDir+"/") + ":1:1\n"
+		}
 		return nil
 	})
 }
@@ -522,6 +528,12 @@ func (g *fakeGuest) Start(_ context.Context, c engi.Command) (engi.Process, erro
 		case strings.Contains(c.Args[2], "_cacache"):
 			g.w.packed = min(g.w.packed, 0)
 			g.b.put("/root/cleared", "")
+		case c.Args[0] == "npm" && c.Args[1] == "run":
+			for name, n := range g.b.files {
+				if strings.Contains(n.data, "TYPEERROR") {
+					p.code, p.output = 2, p.output+strings.TrimPrefix(name, appDir+"/")+"(1,1): error TS2322: Type 'string' is not assignable to type 'number'.\n"
+				}
+			}
 		case c.Args[0] == "npm" && g.w.packed != 0:
 			p.code, p.output = 1, "npm error code ENOSPC\n"
 		case c.Args[0] == "npm":
@@ -532,6 +544,7 @@ func (g *fakeGuest) Start(_ context.Context, c engi.Command) (engi.Process, erro
 			}
 			var m struct {
 				Dependencies map[string]string `json:"dependencies"`
+				Scripts      map[string]string `json:"scripts,omitempty"`
 			}
 			if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
 				p.code, p.output = 1, "npm error EJSONPARSE\n"
@@ -571,7 +584,7 @@ func (g *fakeGuest) Attach(_ context.Context, name string) (engi.Process, error)
 	if name != "start" || !g.b.server {
 		return nil, errNoFile
 	}
-	return &process{w: g.w, b: g.b, server: true, done: make(chan struct{}), output: "ready\n"}, nil
+	return &process{w: g.w, b: g.b, server: true, done: make(chan struct{}), output: "ready\n" + g.b.log}, nil
 }
 
 type process struct {
@@ -584,6 +597,8 @@ type process struct {
 	output string
 	done   chan struct{}
 }
+
+func (p *process) ID() string { return fmt.Sprint(p.b.starts) }
 
 func (p *process) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {

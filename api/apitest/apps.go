@@ -82,6 +82,9 @@ func (a *Apps) happen(ctx context.Context, x *app, event string, u engi.AppUpdat
 		if u.Kind == engi.AppApplyBegun {
 			u.Apply = u.Seq
 		}
+		if u.Kind == engi.AppEditBegun {
+			u.Edit = u.Seq
+		}
 	}
 	x.log = append(x.log, u)
 	if a.wake != nil {
@@ -298,6 +301,54 @@ func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
 	do(engi.AppUpdate{Kind: engi.AppProgress, Step: "check"})
 	r := x.revise(engi.Revision{Message: cmp.Or(spec.Message, "Changed "+found[0][1]), Actor: spec.Actor}, files)
 	do(engi.AppUpdate{Kind: engi.AppApplied, Revision: r.Number})
+	return seq, err
+}
+
+// Edit implements engi.Apps: the prompt is what the model writes.
+func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
+	a.mu.Lock()
+	x, err := a.find(spec.Owner, spec.App)
+	if err != nil {
+		a.mu.Unlock()
+		return 0, err
+	}
+	key := "edit " + spec.Idempotency
+	if first, ok := x.applied[key]; ok && spec.Idempotency != "" {
+		a.mu.Unlock()
+		if first.spec.Text != spec.Prompt {
+			return 0, errRepeated
+		}
+		return first.seq, nil
+	}
+	if spec.Model == "none" {
+		a.mu.Unlock()
+		return 0, engi.Errorf(engi.Unsupported, "no language model is configured").WithRemedy("configure one")
+	}
+	seq, err := a.happen(ctx, x, engi.EventAppEditing, engi.AppUpdate{Kind: engi.AppEditBegun})
+	x.applied[key] = appRepeat{engi.ApplySpec{Text: spec.Prompt}, seq}
+	tell := func(event string, u engi.AppUpdate) {
+		if u.Edit = seq; err == nil {
+			_, err = a.happen(ctx, x, event, u)
+		}
+	}
+	tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppRound, Round: 1})
+	tell("", engi.AppUpdate{Kind: engi.AppOutput, Text: spec.Prompt})
+	a.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	before := x.Revision
+	if _, err := a.Apply(ctx, engi.ApplySpec{Owner: spec.Owner, App: spec.App, Text: spec.Prompt, Actor: spec.Actor}); err != nil {
+		return 0, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := engi.AppUpdate{Kind: engi.AppEdited, Round: 1, Cost: 1500, Text: "1: tried", Revision: x.Revision}
+	if x.Revision == before {
+		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppProblem, Source: "apply", Path: "src/App.jsx", Line: 3, Text: "unexpected token"})
+		last.Revision, last.Error = 0, engi.Errorf(engi.Conflict, "the app is not well after 1 rounds").WithRemedy("edit again")
+	}
+	tell(engi.EventAppEdited, last)
 	return seq, err
 }
 

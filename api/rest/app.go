@@ -125,9 +125,18 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 			Uploads: []string{"text/plain"},
 			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, a.apply),
+		raw(Route{
+			Pattern: "POST " + one + "/edit", ID: "edit-app", Summary: "Have a model change an app", Access: change,
+			Text: "A model is told what is to become of the app, what it consists of and the files that matter; what it writes is applied, and what is wrong then goes back to it, " +
+				"until the app is well or a bound is reached. Each apply is one of its own. Once this is answered, the edit goes on by itself; the stream of the app shows it. " +
+				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this edit: edited. While something else changes the app, it is a conflict.",
+			Creates: "a repeated key returns the first edit and starts nothing",
+			Bodies:  []example{{"cart", "a wish", `{"prompt": "Add a cart that keeps what is in it", "max_rounds": 5}`}},
+			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
+		}, a.edit),
 		act(Route{
-			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "End the apply that is under way", Access: change,
-			Text: "It changes nothing then. Without one it is a conflict.",
+			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "End the apply or edit that is under way", Access: change,
+			Text: "An apply changes nothing then; of an edit, the applies that have ended stay. Without either it is a conflict.",
 		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.owner(), in.ID) }),
 		raw(Route{
 			Pattern: "GET " + one + "/stream", ID: "watch-app", Summary: "Watch an app", Access: look,
@@ -192,6 +201,20 @@ func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
 }
 
 func (a *apps) apply(c *call, in *anApp, q v1.ApplyRequest) error {
+	return a.answer(c, in.ID, func() (int64, error) { return a.begin(c, in.ID, q) }, func(x engi.AppUpdate, seq int64) bool {
+		return x.Apply == seq && (x.Kind == engi.AppApplied || x.Kind == engi.AppApplyFailed)
+	})
+}
+
+func (a *apps) edit(c *call, in *anApp, q v1.EditRequest) error {
+	return a.answer(c, in.ID, func() (int64, error) { return a.beginEdit(c, in.ID, q) }, func(x engi.AppUpdate, seq int64) bool {
+		return x.Edit == seq && x.Kind == engi.AppEdited
+	})
+}
+
+// answer begins something and answers with its seq, or with what happens up to its last
+// update.
+func (a *apps) answer(c *call, app string, begin func() (int64, error), last func(engi.AppUpdate, int64) bool) error {
 	if c.form != httpio.JSON {
 		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
 		if err != nil {
@@ -199,16 +222,50 @@ func (a *apps) apply(c *call, in *anApp, q v1.ApplyRequest) error {
 		}
 		defer leave()
 	}
-	seq, err := a.begin(c, in.ID, q)
+	seq, err := begin()
 	switch {
 	case err != nil:
 		return err
 	case c.form == httpio.JSON:
 		return c.reply(http.StatusAccepted, v1.Applying{Seq: seq})
 	}
-	return a.stream(c, in.ID, seq-1, nil, func(x engi.AppUpdate) bool {
-		return x.Apply == seq && (x.Kind == engi.AppApplied || x.Kind == engi.AppApplyFailed)
-	})
+	return a.stream(c, app, seq-1, nil, func(x engi.AppUpdate) bool { return last(x, seq) })
+}
+
+const (
+	maxAppPrompt = 32 << 10
+	maxAppRounds = 10
+)
+
+// beginEdit starts an edit.
+func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err error) {
+	var check checker
+	switch {
+	case strings.TrimSpace(q.Prompt) == "":
+		check.addf("prompt", "it is missing")
+	case len(q.Prompt) > maxAppPrompt:
+		check.addf("prompt", "it is longer than %s", v1.Bytes(maxAppPrompt))
+	}
+	if q.MaxRounds < 0 || q.MaxRounds > maxAppRounds {
+		check.addf("max_rounds", "it is not between 1 and %d", maxAppRounds)
+	}
+	if !(q.MaxCost >= 0 && q.MaxCost <= 1e9) {
+		check.addf("max_cost", "it is not between 0 and a billion")
+	}
+	spec := engi.EditSpec{Owner: c.owner(), App: app, Prompt: q.Prompt, Model: q.Model, Rounds: q.MaxRounds, MaxCost: int64(q.MaxCost * 1e6), Actor: c.auth.ID, Idempotency: c.key}
+	if q.MaxCost > 0 && spec.MaxCost == 0 {
+		spec.MaxCost = 1
+	}
+	if e := q.Element; e != nil {
+		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
+	}
+	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+		return 0, err
+	}
+	if err := check.err(); err != nil {
+		return 0, err
+	}
+	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Edit(c, spec) }})
 }
 
 // begin starts an apply. Its text is not held any more when it returns.
@@ -258,7 +315,7 @@ func (a *apps) watch(c *call, in *watchApp, _ none) error {
 		return err
 	}
 	if in.After < 0 && in.LastEvent == "" {
-		first = &engi.AppUpdate{Kind: engi.AppStateChanged, Seq: after, Time: x.Used, State: x.State, Revision: x.Revision, Apply: x.Applying}
+		first = &engi.AppUpdate{Kind: engi.AppStateChanged, Seq: after, Time: x.Used, State: x.State, Revision: x.Revision, Apply: x.Applying, Edit: x.Editing}
 	}
 	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
 	if err != nil {
@@ -430,7 +487,7 @@ func (a *apps) status(c *call, in *anApp) (v1.AppStatus, error) {
 func (a *apps) of(x engi.App) v1.App {
 	out := v1.App{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
-		Revision: x.Revision, Applying: x.Applying, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
+		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
 	}
 	if x.Sandbox != "" && a.ports != nil {
 		out.PreviewURL = a.ports.URL(x.Sandbox, x.Port)
@@ -450,8 +507,13 @@ func revisionOf(x engi.Revision) v1.AppRevision {
 }
 
 func appUpdateOf(x engi.AppUpdate) v1.AppUpdate {
-	return v1.AppUpdate{
-		Type: string(x.Kind), Seq: x.Seq, Time: x.Time.UTC(), Apply: x.Apply, Step: x.Step, Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Path: strings.ToValidUTF8(x.Path, "\uFFFD"),
-		Op: string(x.Op), Name: strings.ToValidUTF8(x.Name, "\uFFFD"), Code: x.Code, Line: x.Line, State: string(x.State), Revision: x.Revision, Error: problemOf(x.Error),
+	out := v1.AppUpdate{
+		Type: string(x.Kind), Seq: x.Seq, Time: x.Time.UTC(), Apply: x.Apply, Edit: x.Edit, Step: x.Step, Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Path: strings.ToValidUTF8(x.Path, "\uFFFD"),
+		Op: string(x.Op), Name: strings.ToValidUTF8(x.Name, "\uFFFD"), Code: x.Code, Line: x.Line, State: string(x.State), Revision: x.Revision,
+		Round: x.Round, Source: x.Source, Cost: float64(x.Cost) / 1e6, Error: problemOf(x.Error),
 	}
+	if x.Kind == engi.AppEdited {
+		out.Round, out.Rounds = 0, x.Round
+	}
+	return out
 }

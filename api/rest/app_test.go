@@ -24,9 +24,15 @@ export const Cart = () => null
 </file>`
 
 // applying asks to apply a text and returns the updates up to the end of that.
-func applying(t *testing.T, w *apitest.Fixture, app, text string) (all []v1.AppUpdate) {
+func applying(t *testing.T, w *apitest.Fixture, app, text string) []v1.AppUpdate {
 	t.Helper()
-	rec := ask(t, w, "POST", app+"/apply", text, "Content-Type", "text/plain", "Accept", "application/x-ndjson")
+	return updatesOf(t, w, app+"/apply", text, "Content-Type", "text/plain")
+}
+
+// updatesOf returns the stream that a request is answered with.
+func updatesOf(t *testing.T, w *apitest.Fixture, path, body string, header ...string) (all []v1.AppUpdate) {
+	t.Helper()
+	rec := ask(t, w, "POST", path, body, append(header, "Accept", "application/x-ndjson")...)
 	if rec.Code != 200 {
 		t.Fatalf("%d %s", rec.Code, rec.Body)
 	}
@@ -38,6 +44,37 @@ func applying(t *testing.T, w *apitest.Fixture, app, text string) (all []v1.AppU
 		all = append(all, u)
 	}
 	return all
+}
+
+func TestAppIsEdited(t *testing.T) {
+	w, _ := apitest.Serve(t, nil)
+	ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`)
+	const edit = "/v1/apps/shop/edit"
+	all := updatesOf(t, w, edit, `{"prompt":"<file path=\"a.js\">x</file>","max_rounds":2,"max_cost":0.5,"model":"openai:x","element":{"selector":"h1","path":"src/App.jsx","line":3}}`)
+	first, last := all[0], all[len(all)-1]
+	if first.Type != "edit" || first.Edit != first.Seq || last.Type != "edited" || last.Edit != first.Seq || last.Revision != 2 || last.Rounds != 1 || last.Round != 0 || last.Cost != 0.0015 || last.Error != nil {
+		t.Errorf("from %+v to %+v", first, last)
+	}
+	for _, u := range all {
+		if (u.Seq == 0) != (u.Type == v1.AppOutput) {
+			t.Errorf("%+v", u)
+		}
+	}
+	all = updatesOf(t, w, edit, `{"prompt":"fail"}`)
+	if last := all[len(all)-1]; last.Type != "edited" || last.Revision != 0 || last.Error == nil || last.Error.Remedy == "" || last.Text == "" {
+		t.Errorf("it ends with %+v", last)
+	}
+	if p := all[len(all)-2]; p.Type != "problem" || p.Source != "apply" || p.Line != 3 {
+		t.Errorf("before it is %+v", p)
+	}
+	if x := read[v1.Applying](t, ask(t, w, "POST", edit, `{"prompt":"<file path=\"a.js\">y</file>"}`), 202); x.Seq <= first.Seq {
+		t.Errorf("%+v", x)
+	}
+	refused(t, ask(t, w, "POST", edit, `{"prompt":"x","model":"none"}`), 501, engi.Unsupported)
+	refused(t, ask(t, w, "POST", "/v1/apps/other/edit", `{"prompt":"x"}`), 404, engi.NotFound)
+	for _, body := range []string{`{}`, `{"prompt":" "}`, `{"prompt":"x","max_rounds":11}`, `{"prompt":"x","max_rounds":-1}`, `{"prompt":"x","max_cost":-1}`, `{"prompt":"x","max_cost":1e300}`, `{"prompt":"` + strings.Repeat("x", 33<<10) + `"}`} {
+		refused(t, ask(t, w, "POST", edit, body), 400, engi.Invalid)
+	}
 }
 
 func TestApps(t *testing.T) {

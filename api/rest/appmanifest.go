@@ -10,7 +10,7 @@ func (a *apps) manifest(c *call, in *ofRevision) (v1.AppManifest, error) {
 	x, err := a.Manifest(c, c.owner(), in.ID, in.Revision)
 	out := v1.AppManifest{
 		AppID: string(x.App), Revision: x.Revision, Entry: text(x.Entry), Files: []v1.AppSource{}, Components: []v1.AppComponent{}, Routes: []v1.AppRoute{}, Styles: texts(x.Styles),
-		Packages: map[string]string{}, Problems: []v1.AppProblem{}, Truncated: x.Truncated,
+		Packages: map[string]string{}, Problems: []v1.AppSyntaxError{}, Truncated: x.Truncated,
 	}
 	for _, f := range x.Files {
 		file := v1.AppSource{
@@ -31,7 +31,7 @@ func (a *apps) manifest(c *call, in *ofRevision) (v1.AppManifest, error) {
 		out.Packages[text(name)] = text(version)
 	}
 	for _, x := range x.Problems {
-		out.Problems = append(out.Problems, v1.AppProblem{File: text(x.File), Line: x.Line, Column: x.Column, Text: text(x.Text)})
+		out.Problems = append(out.Problems, v1.AppSyntaxError{File: text(x.File), Line: x.Line, Column: x.Column, Text: text(x.Text)})
 	}
 	return out, err
 }

@@ -27,6 +27,7 @@ var twice = map[string][2]string{
 	"POST /v1/secrets":                                   {`{"name":"new","value":"x"}`, `{"name":"new","value":"y"}`},
 	"POST /v1/sessions":                                  {``, `{"ttl":"1h"}`},
 	"POST /v1/apps":                                      {`{"name":"new"}`, `{"name":"newer"}`},
+	"POST /v1/apps/{id}/edit":                            {`{"prompt":"<file path=\"a\">a</file>"}`, `{"prompt":"<file path=\"a\">b</file>"}`},
 	"POST /v1/apps/{id}/apply":                           {`{"text":"<file path=\"a\">a</file>"}`, `{"text":"<file path=\"a\">b</file>"}`},
 	"POST /v1/docs":                                      {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
 	"POST /v1/agents/{name}/runs":                        {`{"input":"x"}`, `{"input":"y"}`},

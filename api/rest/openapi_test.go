@@ -490,6 +490,7 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 	for _, form := range []string{"text/event-stream", "application/x-ndjson"} {
 		do("POST", app+"/apply", newApp, "Accept", form, "Content-Type", "text/plain")
 		do("POST", app+"/apply", "fail", "Accept", form, "Content-Type", "text/plain")
+		do("POST", app+"/edit", `{"prompt":"fail","model":"m","max_rounds":1,"max_cost":1,"element":{"selector":"h1","text":"t","html":"<h1>","path":"a.js","line":1}}`, "Accept", form)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost"+app+"/stream?after=0", nil)
@@ -499,6 +500,7 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 		w.Handler.ServeHTTP(rec, r)
 		c.check("GET", app+"/stream", rec)
 	}
+	do("POST", app+"/edit", `{"prompt":"<file path=\"a.js\">b</file>"}`)
 	do("POST", app+"/apply", `{"text":"wait"}`)
 	do("GET", app, "")
 	do("POST", app+"/cancel", "")

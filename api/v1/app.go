@@ -33,6 +33,7 @@ type App struct {
 	PreviewURL string            `json:"preview_url,omitempty" doc:"where its page is; absent while it is stopped" example:"http://5173-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
 	Revision   int64             `json:"revision" doc:"number of the last one; 0 before the first" example:"3"`
 	Applying   int64             `json:"applying,omitempty" doc:"seq of the event with which the apply under way began" example:"4711"`
+	Editing    int64             `json:"editing,omitempty" doc:"the same of the edit by a model that is under way" example:"4711"`
 	Error      *Problem          `json:"error,omitempty" doc:"why it is failed"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
@@ -49,6 +50,24 @@ type ApplyRequest struct {
 // An Applying is an apply that has begun.
 type Applying struct {
 	Seq int64 `json:"seq" doc:"of its event; the stream of the app after it shows the rest" example:"4711"`
+}
+
+// An EditRequest asks a model to change an app.
+type EditRequest struct {
+	Prompt    string      `json:"prompt" doc:"what is to become of it, 32 KiB at most" example:"Add a cart that keeps what is in it"`
+	Model     string      `json:"model,omitempty" maxLength:"200" doc:"absent means the default of the node" example:"openai:gpt-4o"`
+	MaxRounds int         `json:"max_rounds,omitempty" minimum:"1" maximum:"10" doc:"answers of the model at most; absent means 3" example:"3"`
+	MaxCost   float64     `json:"max_cost,omitempty" minimum:"0" doc:"after which the model is not asked again, by the node's prices, in their currency; absent means no limit" example:"0.5"`
+	Element   *AppElement `json:"element,omitempty" doc:"part of the page that the prompt is about"`
+}
+
+// An AppElement is a part of an app's page.
+type AppElement struct {
+	Selector string `json:"selector,omitempty" maxLength:"2000" example:"main > h1"`
+	Text     string `json:"text,omitempty" maxLength:"4096" example:"Nothing here yet"`
+	HTML     string `json:"html,omitempty" maxLength:"16384"`
+	Path     string `json:"path,omitempty" maxLength:"512" doc:"of the file that has it" example:"src/App.tsx"`
+	Line     int    `json:"line,omitempty" minimum:"1"`
 }
 
 // A RollbackRequest makes the files of an app those of an earlier revision.
@@ -129,14 +148,20 @@ const (
 	AppRollback     = "rollback"
 	AppAlerted      = "alert"
 	AppCalmed       = "resolved"
+	AppEditBegun    = "edit"
+	AppRound        = "round"
+	AppOutput       = "output"
+	AppProblem      = "problem"
+	AppEdited       = "edited"
 )
 
 // An AppUpdate is one item in the stream of an app.
 type AppUpdate struct {
-	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,alert,resolved,heartbeat"`
-	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output" example:"4711"`
+	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,alert,resolved,edit,round,output,problem,edited,heartbeat"`
+	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output, and what a model writes" example:"4711"`
 	Time     time.Time `json:"time,omitzero"`
 	Apply    int64     `json:"apply,omitempty" doc:"seq of the event with which the apply began that this is of" example:"4711"`
+	Edit     int64     `json:"edit,omitempty" doc:"seq of the event with which the edit by a model began that this is of" example:"4700"`
 	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart or check"`
 	Text     string    `json:"text,omitempty" doc:"for people"`
 	Path     string    `json:"path,omitempty" example:"src/App.jsx"`
@@ -145,6 +170,10 @@ type AppUpdate struct {
 	Code     int       `json:"code,omitempty" doc:"exit code of a command"`
 	Line     int       `json:"line,omitempty" doc:"in the file path, from 1"`
 	State    string    `json:"state,omitempty" enum:"starting,ready,failed,stopped,removed"`
-	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made" example:"3"`
-	Error    *Problem  `json:"error,omitempty" doc:"of error: why the apply changed nothing; without seq, why the stream ends"`
+	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made; of edited: the last one that was" example:"3"`
+	Round    int       `json:"round,omitempty" doc:"of round: how often the model is asked now" example:"1"`
+	Rounds   int       `json:"rounds,omitempty" doc:"of edited: how often it was asked" example:"2"`
+	Source   string    `json:"source,omitempty" doc:"of problem, who says so: apply, model, vite, tsc, check, node, python or browser" example:"tsc"`
+	Cost     float64   `json:"cost,omitempty" doc:"of edited: of the model, by the node's prices, in their currency" example:"0.02"`
+	Error    *Problem  `json:"error,omitempty" doc:"of error: why the apply changed nothing; of edited: why the app is not well; without seq, why the stream ends"`
 }

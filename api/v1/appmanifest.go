@@ -10,7 +10,7 @@ type AppManifest struct {
 	Routes     []AppRoute        `json:"routes" doc:"by path"`
 	Styles     []string          `json:"styles" doc:"style sheets" example:"[\"src/index.css\"]"`
 	Packages   map[string]string `json:"packages" doc:"that package.json or requirements.txt asks for, with their versions"`
-	Problems   []AppProblem      `json:"problems" doc:"syntax errors, 100 at most"`
+	Problems   []AppSyntaxError  `json:"problems" doc:"syntax errors, 100 at most"`
 	Truncated  bool              `json:"truncated" doc:"imports and the like of some files are left out, because there are more than 20,000"`
 }
 
@@ -54,8 +54,8 @@ type AppRoute struct {
 	Line      int    `json:"line,omitempty" doc:"absent if the file itself is the route"`
 }
 
-// An AppProblem is something wrong in a file.
-type AppProblem struct {
+// An AppSyntaxError is what cannot be parsed in a file.
+type AppSyntaxError struct {
 	File   string `json:"file" example:"src/App.tsx"`
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`

@@ -23,8 +23,9 @@ type appCommand struct {
 	List     appList       `cmd:"" aliases:"ls" help:"List apps."`
 	Show     showCommand   `cmd:"" aliases:"get" help:"Show an app."`
 	Apply    appApply      `cmd:"" help:"Apply what a model has written to an app."`
-	Edit     appEdit       `cmd:"" help:"Change one file of an app."`
-	Cancel   removeCommand `cmd:"" help:"End applies that are under way."`
+	Edit     appEdit       `cmd:"" help:"Have a model change an app."`
+	Write    appWrite      `cmd:"" help:"Change one file of an app."`
+	Cancel   removeCommand `cmd:"" help:"End applies and edits that are under way."`
 	Open     appOpen       `cmd:"" help:"Open the page of an app in a browser."`
 	Watch    appWatch      `cmd:"" help:"Follow what happens to an app."`
 	Run      appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
@@ -299,6 +300,127 @@ func (g *globals) followApply(ctx context.Context, d *connection, app string, se
 	return engi.Errorf(engi.NotFound, "app %s was removed", app)
 }
 
+type appEdit struct {
+	Name    string  `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Prompt  string  `arg:"" help:"What is to become of it; - reads standard input." placeholder:"PROMPT"`
+	Model   string  `help:"Model to ask, provider:model; else the default of the node." placeholder:"MODEL"`
+	Rounds  int     `help:"Answers of the model at most." default:"3" placeholder:"N"`
+	MaxCost float64 `help:"Cost after which the model is not asked again, in the currency of the node's prices." placeholder:"COST"`
+	Once    string  `help:"Idempotency key: a prompt with the same key is answered only once." placeholder:"KEY"`
+	Detach  bool    `short:"d" help:"Print the seq of the edit and do not wait for its end."`
+}
+
+func (appEdit) Help() string {
+	return `What the model writes is applied, and what is wrong with the app goes back to it until the app is
+well, or a bound is reached. The number of the last revision that it has made is printed; if the app is
+not well then, it exits with 1 and says why. What is done is shown on standard error, with what the model
+writes if --verbose is given. With --json, one object that says what became of it. Ctrl-C ends the
+waiting only; 'engi app cancel' ends the edit.
+
+Examples:
+  engi app edit shop 'Add a cart that keeps what is in it'
+  engi app edit shop 'The list is empty: correct that' --rounds 5 --max-cost 0.50
+  engi app edit shop - --model ollama:qwen3-coder < wish.txt`
+}
+
+// An editResult says what became of an edit.
+type editResult struct {
+	Seq      int64          `json:"seq"`
+	State    string         `json:"state"` // done or failed
+	Revision int64          `json:"revision,omitempty"`
+	Rounds   int            `json:"rounds"`
+	Cost     float64        `json:"cost"`
+	Tried    string         `json:"tried,omitempty"`
+	Problems []v1.AppUpdate `json:"problems"`
+	Error    *v1.Problem    `json:"error,omitempty"`
+}
+
+// Run implements the command.
+func (a *appEdit) Run(ctx context.Context, g *globals) error {
+	prompt := a.Prompt
+	if prompt == "-" {
+		var err error
+		if prompt, err = g.text("-"); err != nil {
+			return err
+		}
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		seq, err := d.EditApp(ctx, a.Name, v1.EditRequest{Prompt: prompt, Model: a.Model, MaxRounds: a.Rounds, MaxCost: a.MaxCost}, a.Once)
+		switch {
+		case err != nil:
+			return err
+		case !a.Detach:
+			return g.followEdit(ctx, d, a.Name, seq)
+		case g.JSON:
+			return g.printJSON(v1.Applying{Seq: seq})
+		}
+		_, err = fmt.Fprintln(g.out, seq)
+		return err
+	})
+}
+
+// followEdit shows an edit up to its end.
+func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq int64) error {
+	out := editResult{Seq: seq, State: "failed", Problems: []v1.AppUpdate{}}
+	text := "" // of the model, in a line that has not ended
+	say := func(lines string) {
+		for line := range strings.Lines(lines) {
+			if g.Verbose && !g.JSON {
+				fmt.Fprintln(g.err, "    "+printable(strings.TrimRight(line, "\r\n")))
+			}
+		}
+	}
+	for x, err := range d.WatchApp(ctx, app, seq) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			g.note("the edit goes on; 'engi app watch %s --after %d' shows it", app, seq)
+			return exitCode(exitCancelled)
+		case err != nil:
+			return err
+		case x.Edit != seq:
+			continue
+		}
+		if x.Type == v1.AppOutput { // its lines come in pieces
+			text += x.Text
+			end := strings.LastIndexByte(text, '\n') + 1
+			if len(text) > 4<<10 {
+				end = len(text)
+			}
+			say(text[:end])
+			text = text[end:]
+			continue
+		}
+		say(text)
+		if text = ""; !g.JSON && (x.Type != v1.AppLog || g.Verbose) {
+			fmt.Fprintln(g.err, appLine(x))
+		}
+		switch x.Type {
+		case v1.AppProblem:
+			out.Problems = append(out.Problems, x)
+		case v1.AppEdited:
+			if out.Revision, out.Rounds, out.Cost, out.Tried, out.Error = x.Revision, x.Rounds, x.Cost, x.Text, x.Error; x.Error == nil {
+				out.State = "done"
+			}
+			if g.JSON {
+				if err := g.printJSON(out); err != nil || x.Error == nil {
+					return err
+				}
+				return exitCode(exitFailed)
+			}
+			if x.Revision > 0 {
+				if _, err := fmt.Fprintln(g.out, x.Revision); err != nil {
+					return err
+				}
+			}
+			if x.Error != nil {
+				return &client.Error{Problem: *x.Error}
+			}
+			return nil
+		}
+	}
+	return engi.Errorf(engi.NotFound, "app %s was removed", app)
+}
+
 // appLine returns an update of an app in one line, of whose texts it has the first.
 func appLine(x v1.AppUpdate) string {
 	where := printable(x.Path)
@@ -316,9 +438,15 @@ func appLine(x v1.AppUpdate) string {
 		add(cmp.Or(x.Step, "apply"))
 	case v1.AppLog:
 		return "    " + printable(strings.TrimRight(x.Text, "\r\n"))
+	case v1.AppOutput:
+		return "    " + printable(strings.TrimRight(x.Text, "\r\n"))
 	case v1.AppDone, v1.AppRollback:
 		add(x.Type)
 		add(fmt.Sprintf("revision %d", x.Revision))
+	case v1.AppRound:
+		return fmt.Sprintf("round %d", x.Round)
+	case v1.AppEditBegun, v1.AppEdited:
+		add(x.Type)
 	default:
 		add("  " + x.Type)
 	}
@@ -340,24 +468,24 @@ func appLine(x v1.AppUpdate) string {
 	return strings.Join(all, " ")
 }
 
-type appEdit struct {
+type appWrite struct {
 	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
 	Path    string `arg:"" help:"File, relative to the app; one that is not there is made." placeholder:"PATH"`
 	With    string `help:"Take the content from FILE, or from standard input if that is -, instead of an editor." placeholder:"FILE"`
 	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
 }
 
-func (appEdit) Help() string {
+func (appWrite) Help() string {
 	return `Opens the file in the editor that VISUAL or EDITOR names, and applies it when that ends.
 
 Examples:
-  engi app edit shop src/App.jsx
-  engi app edit shop src/App.jsx --with App.jsx --message 'Fix the title'
-  engi app cat shop src/App.jsx | sed s/Shop/Store/ | engi app edit shop src/App.jsx --with -`
+  engi app write shop src/App.jsx
+  engi app write shop src/App.jsx --with App.jsx --message 'Fix the title'
+  engi app cat shop src/App.jsx | sed s/Shop/Store/ | engi app write shop src/App.jsx --with -`
 }
 
 // Run implements the command.
-func (a *appEdit) Run(ctx context.Context, g *globals) error {
+func (a *appWrite) Run(ctx context.Context, g *globals) error {
 	if strings.ContainsAny(a.Path, "\"'<>&\n") {
 		return engi.Errorf(engi.Invalid, "%q has characters that a model's text cannot have in a path", a.Path)
 	}
@@ -385,7 +513,7 @@ func (a *appEdit) Run(ctx context.Context, g *globals) error {
 }
 
 // edit returns the content of the file as it is after it was in an editor.
-func (a *appEdit) edit(ctx context.Context, g *globals, d *connection) (string, error) {
+func (a *appWrite) edit(ctx context.Context, g *globals, d *connection) (string, error) {
 	editor := first(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
 	if editor == "" {
 		return "", engi.Errorf(engi.Invalid, "neither VISUAL nor EDITOR names an editor").WithRemedy("set EDITOR, or give the content with --with FILE")

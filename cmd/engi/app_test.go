@@ -76,22 +76,42 @@ func TestAppCommands(t *testing.T) {
 	if out, _ := run(0, "", "cat", "shop", "src/App.jsx"); out != "export default () => <h1>Store</h1>\n" {
 		t.Errorf("%s", out)
 	}
-	if out, _ := run(0, "new\n", "edit", "shop", "src/App.jsx", "--with", "-"); out != "4\n" {
+	if out, _ := run(0, "new\n", "write", "shop", "src/App.jsx", "--with", "-"); out != "4\n" {
 		t.Errorf("%s", out)
 	}
 	t.Setenv("VISUAL", "sed -i s/new/newer/")
 	for _, want := range []string{"5\n", "6\n"} {
-		if out, _ := run(0, "", "edit", "shop", "src/App.jsx"); out != want {
+		if out, _ := run(0, "", "write", "shop", "src/App.jsx"); out != want {
 			t.Errorf("%q, want %q", out, want)
 		}
 	}
 	t.Setenv("VISUAL", "true")
-	if out, said := run(0, "", "edit", "shop", "src/App.jsx"); out != "" || !strings.Contains(said, "nothing has changed") {
+	if out, said := run(0, "", "write", "shop", "src/App.jsx"); out != "" || !strings.Contains(said, "nothing has changed") {
 		t.Errorf("%q %q", out, said)
 	}
-	run(1, "", "edit", "nobody", "src/App.jsx")
-	run(1, "a</file>b", "edit", "shop", "src/App.jsx", "--with", "-")
-	run(1, "a", "edit", "shop", `src/"App.jsx`, "--with", "-")
+	run(1, "", "write", "nobody", "src/App.jsx")
+	run(1, "a</file>b", "write", "shop", "src/App.jsx", "--with", "-")
+	run(1, "a", "write", "shop", `src/"App.jsx`, "--with", "-")
+
+	// What the model of this server writes is what it is told.
+	page := "<file path=\"x.js\">\nx\n</file>"
+	run(0, "", "create", "edited")
+	if out, said := run(0, "", "edit", "edited", page, "--verbose"); out != "2\n" || !strings.Contains(said, "round 1\n    <file path=\"x.js\">\n    x\n") || !strings.Contains(said, "</file>\nedited 1: tried\n") {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, said := run(0, strings.Replace(page, "x", "y", 2), "edit", "edited", "-", "--once", "edit", "--model", "a:b", "--rounds", "2", "--max-cost", "1"); out != "3\n" || strings.Contains(said, "<file path") {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, said := run(1, "", "edit", "edited", "fail"); out != "" || !strings.Contains(said, "  problem src/App.jsx:3 unexpected token\n") || !strings.Contains(said, "the app is not well after 1 rounds\n  edit again") {
+		t.Errorf("%q %q", out, said)
+	}
+	var tried editResult
+	out, _ = run(1, "", "edit", "edited", "fail", "--json")
+	if err := json.Unmarshal([]byte(out), &tried); err != nil || tried.State != "failed" || tried.Rounds != 1 || tried.Cost != 0.0015 || len(tried.Problems) != 1 || tried.Error == nil {
+		t.Errorf("%v in %s", err, out)
+	}
+	run(1, "", "edit", "edited", "x", "--model", "none")
+	run(0, "", "kill", "edited")
 
 	out, _ = run(0, "", "history", "shop")
 	if lines := strings.Split(strings.TrimSpace(out), "\n"); len(lines) != 7 || !strings.HasPrefix(lines[1], "6 ") || !strings.Contains(lines[4], "Rename") || !strings.Contains(lines[1], "Edit src/App.jsx") {

@@ -39,6 +39,9 @@ var (
 	ansi     = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)`)
 	tsc      = regexp.MustCompile(`^(\S.*?)(?:\((\d{1,7}),(\d{1,7})\):|:(\d{1,7}):(\d{1,7}) -) error (TS\d+: .*)$`)
 	viteErr  = regexp.MustCompile(`\[vite\] (?:\(\w+\) )?(?:Internal server error|Pre-transform error|hmr update error|Error when evaluating SSR module \S+):? (.*)$`)
+	console  = regexp.MustCompile(`\[vite\] (?:\(\w+\) )?\[(?:Unhandled error|Unhandled rejection|console\.error)\] (.*)$`)
+	stamped  = regexp.MustCompile(`^\d+:\d+:\d+(?: [AP]M)? \[vite\] `)
+	mapped   = regexp.MustCompile(`^ > (?:\S.* )?(\S+):(\d{1,7}):(\d{1,7})$`)
 	viteFile = regexp.MustCompile(`^\s+File: (.+?)(?::(\d{1,7}):(\d{1,7}))?$`)
 	box      = regexp.MustCompile(`╭─\[ (.+?):(\d{1,7}):(\d{1,7}) \]`)
 	tagged   = regexp.MustCompile(`^\[([A-Z][A-Z_]+|builtin:[\w-]+|vite:[\w-]+)\] (.*)$`)
@@ -138,6 +141,25 @@ func (r *reader) line(l string) {
 	if m := viteErr.FindStringSubmatch(l); m != nil {
 		r.begin("vite", m[1])
 		return
+	}
+	if m := console.FindStringSubmatch(l); m != nil {
+		r.begin("browser", m[1])
+		return
+	}
+	if r.open != nil && r.open.Source == "browser" {
+		if m := mapped.FindStringSubmatch(l); m != nil {
+			r.more = false
+			r.at(m[1], m[2], m[3], true)
+			return
+		}
+		if stamped.MatchString(l) {
+			r.close()
+			return
+		}
+		if r.more && thrown.MatchString(l) { // the message has another in it
+			r.open.Text += "\n" + t
+			return
+		}
 	}
 	if m := config.FindStringSubmatch(l); m != nil {
 		r.close()

@@ -91,8 +91,9 @@ var rules = []rule{
 	{"studio/output", "studio/edit", ""},
 	{"studio/problems", "", ""},
 	{"studio/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
+	{"studio/author", ". studio/problems studio/project", ""},
 	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
-	{"studio", ". studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/... github.com/rogpeppe/go-internal/diff"},
+	{"studio", ". studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/... github.com/rogpeppe/go-internal/diff"},
 
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
@@ -208,7 +209,7 @@ func TestAllowancesAreUsed(t *testing.T) {
 // not be hidden in a package of its own there. Nearly half of the lines are
 // settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
-	const limit = 5450
+	const limit = 5500
 	lines := 0
 	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
 		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {

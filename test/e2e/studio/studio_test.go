@@ -9,7 +9,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -41,25 +40,7 @@ type world struct {
 // get returns what the app serves at a path, through its preview.
 func (w *world) get(path string) string {
 	w.t.Helper()
-	u, err := url.Parse(w.app.PreviewURL)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, w.URL+path, nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	r.Host = u.Host
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		w.t.Fatalf("GET %s: %s, %v: %.500s", path, resp.Status, err, body)
-	}
-	return string(body)
+	return w.ask(w.app, http.MethodGet, path, "")
 }
 
 // apply applies a text and returns how it ended. seen is called with each update.
@@ -118,8 +99,8 @@ func (w *world) wantSame() {
 	}
 }
 
-// reloads returns the messages of the development server to a browser.
-func (w *world) reloads() <-chan string {
+// connect connects to the development server as a browser does.
+func (w *world) connect() *websocket.Conn {
 	w.t.Helper()
 	m := regexp.MustCompile(`wsToken = "([^"]+)"`).FindStringSubmatch(w.get("/@vite/client"))
 	if m == nil {
@@ -135,6 +116,13 @@ func (w *world) reloads() <-chan string {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	return c
+}
+
+// reloads returns the messages of the development server to a browser.
+func (w *world) reloads() <-chan string {
+	w.t.Helper()
+	c := w.connect()
 	messages, ctx := make(chan string, 100), w.t.Context()
 	done := make(chan struct{})
 	go func() {
@@ -353,8 +341,10 @@ func TestStudio(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	model, config := models(t)
 	secure := freePort(t)
-	w := &world{Server: env.Serve(t, env.ServerOptions{Config: fmt.Sprintf("[preview]\npath = true\ndomain = \"sbx.localhost\"\n[tls]\nlisten = \"127.0.0.1:%d\"\ncert = %q\nkey = %q\n", secure, made.Cert, made.Key)}), t: t}
+	config += fmt.Sprintf("[preview]\npath = true\ndomain = \"sbx.localhost\"\n[tls]\nlisten = \"127.0.0.1:%d\"\ncert = %q\nkey = %q\n", secure, made.Cert, made.Key)
+	w := &world{Server: env.Serve(t, env.ServerOptions{Config: config}), t: t}
 	ctx := t.Context()
 	began := time.Now()
 	took := func(what string) {
@@ -436,8 +426,8 @@ func TestStudio(t *testing.T) {
 	}
 	w.wantSame()
 
-	// The daemon is killed in the middle of an apply.
-	seq, err := w.ApplyToApp(ctx, w.app.ID, v1.ApplyRequest{Text: slow}, "")
+	// The daemon is killed in the middle of an apply, which is of an edit.
+	seq, err := w.EditApp(ctx, w.app.ID, v1.EditRequest{Prompt: "slow"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,6 +450,9 @@ func TestStudio(t *testing.T) {
 		t.Fatalf("after the kill: %+v, %v", w.app, err)
 	}
 	took("open after the daemon was killed")
+	if u := w.edited(seq, nil); u.Error == nil || u.Error.Kind != v1.Unavailable || w.app.Editing != 0 {
+		t.Errorf("the edit ended with %+v", u)
+	}
 	w.wantSame()
 	if d := gocmp.Diff(good, w.recorded()); d != "" {
 		t.Error(d)
@@ -513,6 +506,7 @@ func TestStudio(t *testing.T) {
 			t.Fatalf("the commits are %v, want %v", git(), want)
 		}
 	}
+	editApps(w, model, took)
 	if err := w.RemoveApp(ctx, w.app.ID); err != nil {
 		t.Error(err)
 	}
