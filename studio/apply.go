@@ -64,7 +64,21 @@ func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64
 		r.Applying, r.Used = seq, time.Now().UTC()
 		return err
 	})
-	return seq, err
+	if err == nil || seq == 0 {
+		return seq, err
+	}
+	// It may have begun all the same, and nobody would end it.
+	late, stop := s.late(ctx)
+	defer stop()
+	begun := false
+	if insist(late, func() error {
+		r, err := s.opt.Store.Find(late, "", string(id))
+		begun = err == nil && r.Applying == seq
+		return err
+	}) != nil || !begun {
+		return 0, err
+	}
+	return seq, nil
 }
 
 // busy reports Conflict while something changes the app, unless that is an edit with the
@@ -151,6 +165,10 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j
 	defer cancel()
 	began := time.Now()
 	o.err = s.tryApply(ctx, a, id, seq, j, &o)
+	if o.err != nil && ctx.Err() == nil && s.lost(ctx, a, id, seq) {
+		o = outcome{}
+		o.err = s.tryApply(ctx, a, id, seq, j, &o)
+	}
 	s.meter.applied(began, o.err)
 	_, broken := errors.AsType[faulty](o.err)
 	a.count(o.err != nil && !broken && slices.Contains([]engi.Kind{engi.Internal, engi.Unavailable, engi.Exhausted}, engi.KindOf(o.err)))
@@ -160,16 +178,39 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j
 	if cause := context.Cause(ctx); cause != nil {
 		o.err = cause
 	}
-	late, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer stop()
-	r, e := s.ended(late, id, o.err)
-	if e != nil && engi.KindOf(e) != engi.NotFound {
-		s.opt.Log.ErrorContext(ctx, "record the end of an apply", "app", id, "error", e)
+	s.endApply(id, o.err)
+	return o
+}
+
+// lost reports whether an apply has ended because its sandbox has, and tells that it begins
+// again in another one.
+func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bool {
+	r, err := s.opt.Store.Find(ctx, "", string(id))
+	if err != nil || r.Sandbox == "" {
+		return false
+	}
+	_, leave, err := s.reconnect(ctx, r.Sandbox)
+	leave()
+	if err == nil || engi.KindOf(err) != engi.NotFound {
+		return false
+	}
+	s.teller(ctx, &use{app: a, rec: r}, seq).warn("", 0, "the sandbox was lost, so the apply begins again in a new one")
+	return true
+}
+
+// endApply records that an apply has failed, however long that takes: until then there is
+// no other.
+func (s *Service) endApply(id engi.AppID, why error) {
+	var r Record
+	if err := insist(s.life, func() (err error) {
+		r, err = s.ended(s.life, id, why)
+		return err
+	}); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
+		s.opt.Log.Error("record the end of an apply", "app", id, "error", err)
 	}
 	if r.Undo != nil {
-		s.putBackLater(ctx, id)
+		s.putBackLater(s.life, id)
 	}
-	return o
 }
 
 // A faulty is what is wrong with what was applied, not with the app's sandbox.
@@ -438,10 +479,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 	if undo.Packages = manifests; len(p.packages) > 0 {
 		undo.Paths = append(undo.Paths, "package.json", "package-lock.json", "requirements.txt")
 	}
-	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
-		r.Undo = &undo
-		return nil
-	}); err != nil {
+	if err := s.change(ctx, u, func(r *Record) { r.Undo = &undo }); err != nil {
 		return err
 	}
 	defer func() {
@@ -454,11 +492,15 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		if s.life.Err() != nil {
 			return // the next node puts it back
 		}
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		late, cancel := s.late(ctx)
 		defer cancel()
-		if e := s.putAllBack(late, u); e != nil {
+		done, e := s.putAllBack(late, u)
+		if done {
+			err = nil
+		}
+		if e != nil {
 			// It is put back before the app is used again.
-			s.opt.Log.WarnContext(ctx, "put back what an apply has changed; the next use tries again", "app", u.rec.ID, "error", e)
+			s.opt.Log.WarnContext(ctx, "put back what an apply has changed; it is tried again", "app", u.rec.ID, "error", e)
 		}
 	}()
 	if manifests {
@@ -517,7 +559,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 	if err != nil {
 		return err
 	}
-	u.rec, _, err = s.revise(ctx, u.rec, now, contents, engi.Revision{Message: p.message, Actor: p.actor, Of: p.of}, func(r *Record, tx Tx, rev engi.Revision) error {
+	r, _, err := s.revise(ctx, u.rec, now, contents, engi.Revision{Message: p.message, Actor: p.actor, Of: p.of}, func(r *Record, tx Tx, rev engi.Revision) error {
 		r.Undo = nil
 		to := engi.AppReady
 		if wrong != nil && engi.KindOf(wrong) == engi.Unavailable { // its server does not answer
@@ -536,10 +578,12 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		}
 		return err
 	})
-	if err == nil {
-		s.projectLater(ctx, u)
+	if err != nil {
+		return err
 	}
-	return err
+	u.rec = r
+	s.projectLater(ctx, u)
+	return nil
 }
 
 // settle restarts the server if it must, and returns what is wrong with the app then.
@@ -588,15 +632,49 @@ func (s *Service) settle(ctx context.Context, u *use, changed []string, say *tel
 		WithRemedy("correct it and apply again; nothing has changed"), nil
 }
 
-// putAllBack puts back what an apply has changed.
-func (s *Service) putAllBack(ctx context.Context, u *use) error {
+// putAllBack puts back what an apply has changed, unless that was recorded after all: who
+// asks for a transaction may not hear of its end.
+func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error) {
+	if err := insist(ctx, func() (err error) {
+		r, err := s.opt.Store.Find(ctx, "", string(u.rec.ID))
+		if err == nil {
+			u.rec = r
+		}
+		return err
+	}); err != nil {
+		return false, err
+	}
+	if u.rec.Undo == nil {
+		s.projectLater(ctx, u)
+		return true, nil
+	}
 	// The context of the apply may have ended a call in the middle, so what is there is
 	// read again.
-	if err := s.restore(ctx, u, false); err != nil {
-		return err
+	if err := s.restore(ctx, u); err != nil {
+		return false, err
 	}
 	if err := u.probe(ctx); err != nil {
-		return u.restart(ctx)
+		return false, u.restart(ctx)
 	}
-	return nil
+	return false, nil
+}
+
+const (
+	insistPause = 100 * time.Millisecond // before the second attempt; twice as long before each further one
+	insistLimit = 10 * time.Second       // but no longer
+)
+
+// insist calls f until it succeeds, or another attempt would bring no more, or ctx ends.
+func insist(ctx context.Context, f func() error) error {
+	for pause := insistPause; ; pause = min(2*pause, insistLimit) {
+		err := f()
+		switch engi.KindOf(err) {
+		case engi.Internal, engi.Unavailable, engi.Exhausted, engi.Expired:
+		default:
+			return err
+		}
+		if err == nil || sleep(ctx, pause) != nil {
+			return err
+		}
+	}
 }

@@ -151,7 +151,7 @@ func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir strin
 		return err
 	}
 	// The index is that of the last commit; files stay as they are.
-	const script = `export GIT_OPTIONAL_LOCKS=0; rm -f .git/index.lock
+	const script = `export GIT_OPTIONAL_LOCKS=0; rm -f .git/index.lock .git/refs/engi/head.lock
 git update-ref refs/engi/head "$1" || exit
 head=$(git rev-parse -q --verify HEAD)
 if [ "$head" = "$2" ]; then git -c core.hooksPath=/dev/null reset -q "$1"; fi`
@@ -159,7 +159,7 @@ if [ "$head" = "$2" ]; then git -c core.hooksPath=/dev/null reset -q "$1"; fi`
 	if err != nil {
 		return err
 	}
-	exit, err := p.Wait(ctx)
+	exit, err := answer(ctx, gitTimeout+graceTime, p.Wait)
 	if err == nil && exit.Code != 0 {
 		err = engi.Errorf(engi.Unavailable, "git ended with %d: %s", exit.Code, outputOf(ctx, p, 1<<10))
 	}

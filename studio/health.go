@@ -135,7 +135,11 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	if err != nil {
 		return err
 	}
-	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+	// It was read before the app was nobody's.
+	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
+		return err
+	}
+	g, leave, err := s.inside(ctx, r.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -204,7 +208,7 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 			if err != nil {
 				return st, err
 			}
-			g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+			g, leave, err := s.inside(ctx, r.Sandbox)
 			if err == nil {
 				h = s.look(ctx, &use{app: a, rec: r, t: t, g: g, dir: t.WorkDir, leave: leave})
 				leave()

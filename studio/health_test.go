@@ -71,7 +71,7 @@ func TestLossIsNoticed(t *testing.T) {
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	w.mu.Lock()
-	delete(w.boxes, a.Sandbox)
+	w.lose(w.boxes[a.Sandbox])
 	w.mu.Unlock()
 	wait(t, func() bool {
 		got, err := s.Get(t.Context(), "ann", "shop")

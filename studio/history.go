@@ -24,6 +24,8 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 	if err != nil {
 		return engi.Revision{}, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, engi.Errorf(engi.Expired, "it took longer than %v", applyTime))
+	defer cancel()
 	a := s.live(r.ID)
 	unlock, err := lock(ctx, a.locked)
 	if err != nil {

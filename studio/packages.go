@@ -2,6 +2,8 @@ package studio
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -16,22 +18,37 @@ import (
 const (
 	installTime  = 120 * time.Second // that one attempt to install packages may take
 	installTries = 3
-	installPause = time.Second // before the second attempt; twice as long before each further one
+	installPause = time.Second      // before the second attempt; twice as long before each further one
+	networkTime  = 30 * time.Second // that a registry may take to answer one request
 	commandTime  = 120 * time.Second
 	maxCommands  = 20
 	maxCommand   = 4 << 10 // bytes
 )
 
-// forGood matches what npm and pip print if another attempt would fail like the first.
-var forGood = regexp.MustCompile(`(?i)\bE404\b|\bETARGET\b|\bENOVERSIONS\b|\bEINVALIDPACKAGENAME\b|\bEUSAGE\b|\bEBADENGINE\b|No matching distribution|Invalid requirement`)
-
-// noSpace matches what they print if the disk is full.
-var noSpace = regexp.MustCompile(`ENOSPC|No space left on device`)
-
 // clearCaches makes room on a full disk: what npm and pip keep can be downloaded again.
 func (u *use) clearCaches(ctx context.Context) error {
 	_, err := u.run(ctx, commandTime, func(string) {}, u.shell(), "-c", `rm -rf "$HOME/.npm/_cacache" "$HOME/.cache/pip" "$HOME/.cache/node"`)
 	return err
+}
+
+// failures are why packages cannot be installed, by what npm and pip print. The first
+// that matches counts.
+var failures = []struct {
+	text   *regexp.Regexp
+	kind   engi.Kind
+	again  bool // another attempt may bring more
+	remedy string
+}{
+	{regexp.MustCompile(`(?i)\bENOSPC\b|no space left|\bEDQUOT\b`), engi.Exhausted, false,
+		"the disk of the sandbox is full: remove there what is not needed, or stop the app and open it again"},
+	{regexp.MustCompile(`(?i)\bE404\b|\bETARGET\b|\bENOVERSIONS\b|\bEINVALIDPACKAGENAME\b|\bEINVALIDTAGNAME\b|\bEUSAGE\b|\bEBADENGINE\b|\bEBADPLATFORM\b|No matching distribution|ResolutionImpossible`), engi.Conflict, false,
+		"name packages that exist, in versions that fit each other"},
+	{regexp.MustCompile(`(?i)\bEJSONPARSE\b|Invalid requirement|Could not open requirements file`), engi.Invalid, false,
+		"write a package.json or requirements.txt that is valid"},
+	{regexp.MustCompile(`(?i)\bE40[13]\b|HTTP error 40[13]`), engi.Denied, false,
+		"the registry refuses it: see 'engi net log', and name a registry that needs a key in the app's network policy"},
+	{regexp.MustCompile(`(?i)\bETIMEDOUT\b|\bECONN(RESET|REFUSED|ABORTED)\b|\bEAI_AGAIN\b|\bENOTFOUND\b|\bE5\d\d\b|\bE429\b|\bERR_SOCKET|socket (hang up|timeout)|timed out|Max retries exceeded|Connection(Reset)?Error|NewConnectionError|HTTP error 5|took longer than`), engi.Unavailable, true,
+		"the registry does not answer: apply it again in a moment; the app's network policy must allow 'packages'"},
 }
 
 // install installs packages, or without any what the app's manifest asks for.
@@ -41,13 +58,15 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 	if err != nil && engi.KindOf(err) != engi.NotFound {
 		return err
 	}
-	args := []string{"npm", "install", "--legacy-peer-deps", "--no-audit", "--no-fund", "--no-progress", "--"}
+	args := []string{"npm", "install", "--legacy-peer-deps", "--no-audit", "--no-fund", "--no-progress", "--fetch-retries=1", "--fetch-retry-mintimeout=1000",
+		fmt.Sprintf("--fetch-timeout=%d", networkTime.Milliseconds())}
 	if !npm {
-		if args = []string{"pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off"}; len(packages) == 0 {
-			args = append(args, "-r", "requirements.txt")
+		args = []string{"pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--retries=1", fmt.Sprintf("--timeout=%.0f", networkTime.Seconds())}
+		if len(packages) == 0 {
+			args = append(args, "--requirement=requirements.txt")
 		}
 	}
-	args = append(args, packages...)
+	args = append(append(args, "--"), packages...)
 	cleared := false
 	for pause, i := installPause, 1; ; pause, i = 2*pause, i+1 {
 		var printed []string
@@ -63,19 +82,24 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 		if code == 0 {
 			break
 		}
-		text := strings.Join(printed, "\n")
-		if !cleared && noSpace.MatchString(text) {
+		text, kind, again, remedy := strings.Join(printed, "\n"), engi.Conflict, true, "see what it prints; name packages that exist, in versions that fit each other"
+		for _, f := range failures {
+			if f.text.MatchString(text) {
+				kind, again, remedy = f.kind, f.again, f.remedy
+				break
+			}
+		}
+		if kind == engi.Exhausted && !cleared {
 			line("the disk is full: clear caches and try again")
 			if cleared, err = true, u.clearCaches(ctx); err != nil {
 				return err
 			}
 			continue
 		}
-		if i >= installTries || cleared || forGood.MatchString(text) {
-			return engi.Errorf(engi.Conflict, "%s ended with %d:\n%.4000s", strings.Join(args[:2], " "), code, text).
-				WithRemedy("name packages that exist, in versions that fit each other")
+		if i >= installTries || !again {
+			return engi.Errorf(kind, "%s ended with %d:\n%.4000s", strings.Join(args[:2], " "), code, text).WithRemedy("%s", remedy)
 		}
-		line(args[0] + " failed, trying again")
+		line(fmt.Sprintf("%s failed, trying again in %v", args[0], pause))
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
@@ -125,30 +149,56 @@ func (u *use) shell() string {
 	return "/bin/sh"
 }
 
+// commandTag is that of the command that an apply runs. It goes on if the node is killed,
+// so the next one must find it.
+const commandTag = "apply"
+
 // run runs a program in the app's directory and returns its exit code, -1 if a signal or
 // its time has ended it.
 func (u *use) run(ctx context.Context, limit time.Duration, line func(string), args ...string) (code int, err error) {
-	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: map[string]string{"CI": "1", "NO_COLOR": "1"}, Timeout: limit})
+	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: map[string]string{"CI": "1", "NO_COLOR": "1"}, Timeout: limit, Tag: commandTag})
 	if err != nil {
 		return 0, err
 	}
-	err = drain(ctx, p, line)
+	exit, err := answer(ctx, limit+graceTime, func(ctx context.Context) (engi.Exit, error) {
+		if err := drain(ctx, p, line); err != nil {
+			return engi.Exit{}, guestError(err)
+		}
+		return p.Wait(ctx)
+	})
+	if err != nil {
+		return 0, err // restore ends it
+	}
+	if exit.Cause == engi.CauseTimeout {
+		line(args[0] + " took longer than " + limit.String())
+	}
+	return exit.Code, nil
+}
+
+// endCommand ends the command of an apply that has ended, with what it has started, so
+// that nothing of it is written once all is put back.
+func (u *use) endCommand(ctx context.Context) error {
+	p, err := u.g.Attach(ctx, commandTag)
 	if err == nil {
-		var exit engi.Exit
-		if exit, err = p.Wait(ctx); err == nil {
-			if exit.Cause == engi.CauseTimeout {
-				line(args[0] + " took longer than " + limit.String())
-			}
-			return exit.Code, nil
+		// What has stopped keeps its number.
+		_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, "STOP") })
+	}
+	if err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return nil
+		}
+		return err
+	}
+	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -KILL -- -%d", p.PID())}, Timeout: guestTime})
+	if err != nil {
+		return err
+	}
+	for _, p := range []engi.Process{killer, p} {
+		if _, err := answer(ctx, guestTime, p.Wait); err != nil {
+			return err
 		}
 	}
-	// Nobody follows it any more.
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
-	defer cancel()
-	if e := p.Signal(late, "KILL"); e == nil {
-		_, _ = p.Wait(late) // it is about to be restarted or put back anyhow
-	}
-	return 0, guestError(err)
+	return nil
 }
 
 // commands returns the commands of a text that are run.
@@ -189,16 +239,28 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 	}
 	var found []string
 	var problems []project.Problem
-	var m project.Package
-	name := pipName
+	have, name := map[string]string{}, npmName
 	if npm {
-		name = npmName
-		if m, err = project.ParsePackage(files["package.json"]); err != nil {
+		m, err := project.ParsePackage(files["package.json"])
+		if err != nil {
 			return nil, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("write valid JSON")
 		}
 		found, problems = project.Missing(files, m)
+		maps.Copy(have, m.DevDependencies)
+		maps.Copy(have, m.Dependencies)
 	} else {
+		name = pipName
 		found, problems = project.MissingPython(files)
+		for l := range strings.SplitSeq(files["requirements.txt"], "\n") {
+			have[pipName(l)] = l
+		}
+		for i, p := range asked { // models write versions as npm does, too
+			if p, version, ok := strings.Cut(p, "@"); ok && strings.Trim(version, "0123456789.") == "" {
+				asked[i] = p + "==" + version
+			} else if ok && version == "latest" {
+				asked[i] = p
+			}
+		}
 	}
 	for _, p := range problems {
 		if _, ok := written[p.File]; ok {
@@ -206,9 +268,11 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 		}
 	}
 	for _, p := range slices.Concat(asked, found) { // what comes with a version is first
-		_, dep := m.Dependencies[p]
-		_, dev := m.DevDependencies[p]
-		if !dep && !dev && !slices.ContainsFunc(packages, func(q string) bool { return name(q) == name(p) }) {
+		plain := p
+		if !npm && !strings.ContainsAny(p, "=<>!~;[ @") {
+			plain = name(p)
+		}
+		if _, ok := have[plain]; !ok && !slices.ContainsFunc(packages, func(q string) bool { return name(q) == name(p) }) {
 			packages = append(packages, p)
 		}
 	}

@@ -34,6 +34,7 @@ const (
 	reconnects     = 6 // attempts to enter a sandbox that does not answer
 	reconnectPause = 100 * time.Millisecond
 	reconnectLimit = 2 * time.Second
+	projectTries   = 4
 )
 
 // enter returns an app whose files are those of its last revision, or what somebody made
@@ -57,7 +58,7 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 		if ctx.Err() != nil {
 			return
 		}
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		late, cancel := s.late(ctx)
 		defer cancel()
 		if _, e := s.setState(late, id, engi.AppFailed, err); e != nil && engi.KindOf(e) != engi.NotFound && engi.KindOf(e) != engi.Conflict {
 			s.opt.Log.WarnContext(ctx, "record that an app has failed", "app", id, "error", e)
@@ -66,12 +67,7 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 	fresh := false
 	if r.Sandbox != "" {
 		u.g, u.leave, err = s.reconnect(ctx, r.Sandbox)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
-			err = nil
-			u.leave, fresh = func() {}, true
-		}
-		if err != nil {
-			u.leave = func() {}
+		if fresh = err != nil && engi.KindOf(err) == engi.NotFound; err != nil && !fresh {
 			return nil, err
 		}
 	}
@@ -81,7 +77,7 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 			return nil, err
 		}
 	}
-	if err := s.restore(ctx, u, fresh); err != nil {
+	if err := s.restore(ctx, u); err != nil {
 		return nil, err
 	}
 	if err := u.probe(ctx); err != nil {
@@ -115,12 +111,12 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 // reconnect enters a sandbox, and tries again for a while if it does not answer.
 func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
 	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
-		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id)
+		g, leave, err = s.inside(ctx, id)
 		if err == nil || engi.KindOf(err) != engi.Unavailable || i == reconnects {
 			return g, leave, err
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return nil, nil, err
+			return nil, leave, err
 		}
 	}
 }
@@ -159,39 +155,48 @@ func (s *Service) boot(ctx context.Context, u *use) (err error) {
 		}
 		r.Boots++ // one that was made before and has ended is of no use
 	}
-	if u.rec, err = s.opt.Store.Change(ctx, r.ID, func(now *Record, _ Tx) error {
-		now.Sandbox, now.Boots = sb.ID, r.Boots
-		return nil
+	if err := s.change(ctx, u, func(now *Record) {
+		now.Sandbox, now.Boots, now.Undo = sb.ID, r.Boots, nil
+		if r.Revision > 0 {
+			now.Undo = &Undo{All: true} // it has what the template has
+		}
 	}); err != nil {
 		return err
 	}
-	g, leave, err := s.reconnect(ctx, sb.ID)
-	if err != nil {
-		return err
-	}
-	u.g, u.leave = g, leave
-	return nil
+	u.g, u.leave, err = s.reconnect(ctx, sb.ID)
+	return err
 }
 
-// restore puts the files of the last revision back, all in a fresh sandbox, else those
-// that an apply that did not end may have changed.
-func (s *Service) restore(ctx context.Context, u *use, fresh bool) (err error) {
-	undo := u.rec.Undo
-	if fresh {
-		undo = &Undo{All: true}
+// change changes the record of an app that is used, which is as it was if that fails.
+func (s *Service) change(ctx context.Context, u *use, f func(r *Record)) error {
+	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
+		f(r)
+		return nil
+	})
+	if err == nil {
+		u.rec = r
 	}
-	if undo != nil && u.rec.Revision > 0 {
-		if err := s.putBack(ctx, u, *undo); err != nil {
+	return err
+}
+
+// restore puts back what the record says is not as the last revision has it: all of a
+// sandbox that is new, or what an apply that did not end may have changed.
+func (s *Service) restore(ctx context.Context, u *use) error {
+	if u.rec.Undo == nil {
+		return nil
+	}
+	if err := u.endCommand(ctx); err != nil {
+		return err
+	}
+	if _, err := u.clearStage(ctx); err != nil {
+		return err
+	}
+	if u.rec.Revision > 0 {
+		if err := s.putBack(ctx, u, *u.rec.Undo); err != nil {
 			return err
 		}
 	}
-	if u.rec.Undo != nil {
-		u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
-			r.Undo = nil
-			return nil
-		})
-	}
-	return err
+	return s.change(ctx, u, func(r *Record) { r.Undo = nil })
 }
 
 // putBack makes the files that undo names those of the last revision.
@@ -216,39 +221,49 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 			next[p] = f
 		}
 	}
-	changed, err := s.makeSo(ctx, u, have, next)
-	if err != nil {
+	var names []string
+	for _, c := range have.changes(next) {
+		names = append(names, c.Path)
+	}
+	packages := undo.Packages || slices.ContainsFunc(names, isManifest)
+	restart := undo.Restart || len(names) > 0 && u.mustRestart(names)
+	if packages != undo.Packages || restart != undo.Restart {
+		// Else nobody would know, once the files are as they were and the rest is not.
+		undo.Packages, undo.Restart = packages, restart
+		if err := s.change(ctx, u, func(r *Record) { r.Undo = &undo }); err != nil {
+			return err
+		}
+	}
+	if err := s.makeSo(ctx, u, have, next); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(changed, isManifest) || undo.Packages {
+	if packages {
 		if err := s.install(ctx, u, nil, func(string) {}); err != nil {
 			return err
 		}
 	}
-	if len(changed) > 0 && u.mustRestart(changed) {
+	if restart {
 		return u.restart(ctx)
 	}
 	return nil
 }
 
-// makeSo changes the files in the sandbox from have to next, and returns what has
-// changed.
-func (s *Service) makeSo(ctx context.Context, u *use, have, next tree) (changed []string, err error) {
+// makeSo changes the files in the sandbox from have to next.
+func (s *Service) makeSo(ctx context.Context, u *use, have, next tree) error {
 	var put []content
 	var removed []string
 	for _, c := range have.changes(next) {
-		changed = append(changed, c.Path)
 		if c.Op == engi.FileRemoved {
 			removed = append(removed, c.Path)
 			continue
 		}
 		data, err := s.content(ctx, u.rec.ID, next[c.Path].Digest)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		put = append(put, content{c.Path, data, next[c.Path].Mode})
 	}
-	return changed, u.write(ctx, put, removed)
+	return u.write(ctx, put, removed)
 }
 
 // A content is a file to be written.
@@ -285,12 +300,19 @@ func (u *use) write(ctx context.Context, put []content, removed []string) (err e
 	return nil
 }
 
-func (u *use) stage(ctx context.Context, put []content) error {
-	stage := u.dir + "/" + stageDir
+// clearStage returns the directory in which files are before they are in place, and
+// removes what is in it.
+func (u *use) clearStage(ctx context.Context) (stage string, err error) {
+	stage = u.dir + "/" + stageDir
 	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.KindOf(err) == engi.NotFound && err != nil {
 		stage = u.dir + "/.vite/engi-stage"
 	}
-	if err := u.g.Remove(ctx, stage); err != nil {
+	return stage, u.g.Remove(ctx, stage)
+}
+
+func (u *use) stage(ctx context.Context, put []content) (err error) {
+	stage, err := u.clearStage(ctx)
+	if err != nil {
 		return err
 	}
 	dirs := map[string]bool{}
@@ -316,6 +338,15 @@ func (u *use) stage(ctx context.Context, put []content) error {
 	}); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil { // it takes space
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
+			defer cancel()
+			if _, e := u.clearStage(late); e != nil {
+				err = fmt.Errorf("%w; what was staged stays for now: %v", err, e)
+			}
+		}
+	}()
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for i, c := range put {
@@ -462,11 +493,14 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			return
 		}
 		defer unlock()
-		g, leave, err := s.opt.Sandboxes.Enter(ctx, "", rec.Sandbox)
-		if err == nil {
-			err = s.project(ctx, rec, g, dir)
-			leave()
-		}
+		err = retry(ctx, projectTries, func() error {
+			g, leave, err := s.inside(ctx, rec.Sandbox)
+			if err != nil {
+				return err
+			}
+			defer leave()
+			return s.project(ctx, rec, g, dir)
+		})
 		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
 			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", rec.ID, "error", err)
 		}
@@ -502,7 +536,7 @@ const quiet = 50 * time.Millisecond
 // lastOutput returns the end of what a process has printed so far, the offset after it,
 // and whether there was more before.
 func lastOutput(ctx context.Context, p engi.Process, most int) (text string, end int64, cut bool) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 	defer cancel()
 	timer := time.AfterFunc(time.Second, cancel)
 	defer timer.Stop()

@@ -124,7 +124,7 @@ func (u *use) stopServer(ctx context.Context) error {
 	for _, signal := range []string{"TERM", "KILL"} {
 		p, err := u.g.Attach(ctx, serviceTag)
 		if err == nil {
-			err = p.Signal(ctx, signal)
+			_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, signal) })
 		}
 		if engi.KindOf(err) == engi.NotFound && err != nil {
 			return nil

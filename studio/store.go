@@ -24,6 +24,7 @@ type Undo struct {
 	Paths    []string `json:"paths,omitempty"`
 	All      bool     `json:"all,omitempty"`      // it runs commands, which may change anything
 	Packages bool     `json:"packages,omitempty"` // it installs packages
+	Restart  bool     `json:"restart,omitempty"`  // the server may run with what is being put back
 }
 
 // A File is a file of a revision.

@@ -61,6 +61,7 @@ const (
 	maxStored       = 2 << 30   // and of all of an owner
 	cacheSize       = 64 << 20  // bytes of contents in memory
 	undoTime        = time.Minute
+	putBackTries    = 8 // in four minutes
 )
 
 // Size is what the sandbox of an app may use at most, unless its template says less.
@@ -155,8 +156,15 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	return true
 }
 
-// reconcile tells of applies and edits that ended with a former node. What they have changed is
-// put back before the app is used.
+// late returns a context for what is still to be done once ctx has ended.
+func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	stop := context.AfterFunc(s.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// reconcile tells of applies and edits that ended with a former node. What they have
+// changed is put back before the app is used.
 func (s *Service) reconcile(ctx context.Context) error {
 	all, err := s.opt.Store.List(ctx, "", engi.Page{})
 	if err != nil {
@@ -164,8 +172,10 @@ func (s *Service) reconcile(ctx context.Context) error {
 	}
 	for _, r := range all {
 		if r.Applying != 0 {
-			if _, err := s.ended(ctx, r.ID, engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")); err != nil {
-				return err
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")
+			if _, err := s.ended(ctx, r.ID, why); err != nil {
+				s.opt.Log.WarnContext(ctx, "record the end of an apply; it is tried again", "app", r.ID, "error", err)
+				s.begin(ctx, func(context.Context) { s.endApply(r.ID, why) })
 			}
 		}
 		if r.Editing != 0 {
@@ -181,13 +191,27 @@ func (s *Service) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// putBackLater opens an app in the background, which puts it back to its last revision.
+// putBackLater puts an app back to its last revision in the background, by opening it. It
+// gives up in the end: the next use tries again.
 func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 	s.begin(ctx, func(ctx context.Context) {
-		if _, err := s.Open(ctx, "", string(id)); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err := retry(ctx, putBackTries, func() error {
+			_, err := s.Open(ctx, "", string(id))
+			return err
+		}); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
 			s.opt.Log.WarnContext(ctx, "put an app back to its last revision; its next use tries again", "app", id, "error", err)
 		}
 	})
+}
+
+// retry calls f until it succeeds, but not more often than that, nor if what it needs is
+// gone.
+func retry(ctx context.Context, tries int, f func() error) (err error) {
+	for pause, i := time.Second, 1; ; pause, i = 2*pause, i+1 {
+		if err = f(); err == nil || engi.KindOf(err) == engi.NotFound || i == tries || sleep(ctx, pause) != nil {
+			return err
+		}
+	}
 }
 
 // live returns what is known of an app.
@@ -288,7 +312,7 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 	case engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied:
 		if err != nil && opened.Sandbox == "" {
 			// Nothing came of it, and asking again would bring no more.
-			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			late, cancel := s.late(ctx)
 			defer cancel()
 			return engi.App{}, errors.Join(err, s.Remove(late, "", string(r.ID)))
 		}
@@ -396,7 +420,7 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 		return err
 	}
 	if r.Sandbox != "" && keep && r.Undo == nil && r.Revision > 0 {
-		if g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox); err == nil {
+		if g, leave, err := s.inside(ctx, r.Sandbox); err == nil {
 			t, err := s.opt.Templates.Get(ctx, r.Template)
 			if err == nil {
 				_, err = s.capture(ctx, a, r, g, t.WorkDir)
@@ -490,7 +514,7 @@ func asError(err error) *engi.Error {
 	}
 	if e, ok := errors.AsType[*engi.Error](err); ok {
 		c := *e
-		c.Text = fmt.Sprintf("%.2000s", err.Error())
+		c.Text, c.Remedy = fmt.Sprintf("%.2000s", err.Error()), engi.RemedyOf(err)
 		return &c
 	}
 	return engi.Errorf(engi.KindOf(err), "%.2000s", err)

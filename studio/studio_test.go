@@ -8,8 +8,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -214,7 +216,7 @@ func TestSandboxIsLost(t *testing.T) {
 		t.Fatalf("it ended with %+v", last)
 	}
 	w.mu.Lock()
-	delete(w.boxes, a.Sandbox)
+	w.lose(w.boxes[a.Sandbox])
 	w.mu.Unlock()
 	got, err := s.Open(t.Context(), "ann", "shop")
 	if err != nil || got.Sandbox == a.Sandbox {
@@ -244,7 +246,7 @@ func projected(t testing.TB, w *world, s *studio.Service, a engi.App) {
 
 func wait(t testing.TB, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not happen")
 		}
@@ -288,6 +290,114 @@ func TestPackages(t *testing.T) {
 		t.Errorf("after %v: %+v", time.Since(began), last)
 	}
 	wantSame(t, w, s, "shop")
+}
+
+// TestPythonPackages installs what Python imports, as npm's packages are, and again in a
+// new sandbox.
+func TestPythonPackages(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.begin(t)
+	a, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "api", Template: "fastapi"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	site := func(a engi.App) (all []string) {
+		w.change(a.Sandbox, func(b *box) {
+			for p, n := range b.files {
+				if name, ok := strings.CutPrefix(p, "/site/"); ok {
+					all = append(all, name+" "+n.data)
+				}
+			}
+		})
+		slices.Sort(all)
+		return all
+	}
+	w.mu.Lock()
+	w.flaky = 2
+	w.mu.Unlock()
+	_, last := apply(t, s, "api", engi.ApplySpec{Text: file("main.py", "import os, yaml\nfrom PIL import Image\nfrom fastapi import FastAPI\nimport notes\nimport _e, __r\n") +
+		file("notes.py", "import sqlite3\n") + "<package>FastAPI</package><package>httpx@0.28.1</package><package>-r /etc/passwd</package>"})
+	if last.Kind != engi.AppApplied {
+		t.Fatalf("it ended with %+v", last.Error)
+	}
+	want := "fastapi==1.0\nhttpx==0.28.1\npillow==2.0\npyyaml==2.0\n"
+	if got := recorded(t, s, "api", 0)["requirements.txt"]; got != want {
+		t.Errorf("requirements.txt has %q, want %q", got, want)
+	}
+	there := []string{"fastapi 1.0", "httpx 0.28.1", "pillow 2.0", "pyyaml 2.0"}
+	if d := cmp.Diff(there, site(a)); d != "" {
+		t.Error(d)
+	}
+	w.mu.Lock()
+	w.lose(w.boxes[a.Sandbox])
+	w.mu.Unlock()
+	if a, err = s.Open(t.Context(), "ann", "api"); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(there, site(a)); d != "" {
+		t.Errorf("in the new sandbox: %s", d)
+	}
+	_, last = apply(t, s, "api", engi.ApplySpec{Text: file("main.py", "import nope\n")})
+	if last.Kind != engi.AppApplyFailed || !strings.Contains(last.Error.Text, "No matching distribution") || !strings.Contains(last.Error.Remedy, "exist") {
+		t.Errorf("it ended with %+v", last)
+	}
+	wantSame(t, w, s, "api")
+}
+
+// TestErrorsSayWhatToDo has installations fail for different reasons.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.begin(t)
+	a := create(t, s, "shop")
+	for _, x := range []struct {
+		what   string
+		cause  func(b *box)
+		kind   engi.Kind
+		remedy string
+	}{
+		{"the registry is down", func(*box) { w.flaky = 9 }, engi.Unavailable, "in a moment"},
+		{"the disk is full", func(b *box) { b.full = true }, engi.Exhausted, "stop the app and open it again"},
+	} {
+		w.change(a.Sandbox, x.cause)
+		_, last := apply(t, s, "shop", engi.ApplySpec{Text: "<package>zustand</package>"})
+		if last.Kind != engi.AppApplyFailed || last.Error.Kind != x.kind || !strings.Contains(last.Error.Remedy, x.remedy) {
+			t.Errorf("%s: %+v", x.what, last.Error)
+		}
+		w.change(a.Sandbox, func(b *box) { w.flaky, b.full = 0, false })
+	}
+	wantSame(t, w, s, "shop")
+}
+
+// TestCommandsEndWithTheirApply kills the node while a command runs, which goes on in the
+// sandbox, and has a sandbox lost while it is made again.
+func TestCommandsEndWithTheirApply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.pace = time.Minute
+		s, stop := w.begin(t)
+		a := create(t, s, "shop")
+		time.Sleep(2 * time.Minute) // its repository
+		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>put made.txt late</command>"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		w.power(0) // a killed node
+		w.mu.Lock()
+		w.off = true
+		w.mu.Unlock()
+		stop()
+		w.power(-1)
+		s, stop = w.begin(t)
+		if _, err := s.Open(t.Context(), "ann", "shop"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if _, ok := w.tracked(a.Sandbox)["made.txt"]; ok {
+			t.Error("the command wrote after the apply had ended")
+		}
+		wantSame(t, w, s, "shop")
+		stop()
+	})
 }
 
 func TestCommands(t *testing.T) {
@@ -500,7 +610,20 @@ func cutAt(t *testing.T, text string, steps int) bool {
 	projected(t, w, s, a) // so that the steps are those of the apply
 	w.power(steps)
 	if text == "" {
-		_, _ = s.Rollback(t.Context(), "ann", "shop", 1)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = s.Rollback(t.Context(), "ann", "shop", 1)
+		}()
+		defer func() { <-done }()
+		for over := false; !over; {
+			select {
+			case <-done:
+				over = true
+			case <-time.After(time.Millisecond):
+				over = w.isOff()
+			}
+		}
 	} else if seq, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: text}); err == nil {
 		done := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -326,14 +326,20 @@ func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, e
 // readFile returns the content of a file, of as many bytes as an app's may have.
 func readFile(ctx context.Context, g engi.Guest, p string) (_ []byte, err error) {
 	defer engi.Annotate(&err, "read %s", p)
-	r, err := g.Open(ctx, p)
+	content, err := answer(ctx, guestTime, func(ctx context.Context) ([]byte, error) {
+		r, err := g.Open(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		content, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+		if err != nil {
+			return nil, guestError(err)
+		}
+		return content, nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer r.Close()
-	content, err := io.ReadAll(io.LimitReader(r, maxFile+1))
-	if err != nil {
-		return nil, guestError(err)
 	}
 	if len(content) > maxFile {
 		return nil, tooLarge(p, int64(len(content)))

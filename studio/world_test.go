@@ -39,11 +39,15 @@ type world struct {
 	boxes  map[engi.SandboxID]*box
 	keys   map[string]engi.SandboxID
 	made   int
-	flaky  int           // installations that are still to fail
-	slow   chan struct{} // commands wait for it; nil for none
-	full   bool          // no template can be started
-	enter  int           // how often somebody entered a sandbox
-	health time.Duration // between checks; 0 means never
+	flaky  int                           // installations that are still to fail
+	slow   chan struct{}                 // commands wait for it; nil for none
+	full   bool                          // no template can be started
+	enter  int                           // how often somebody entered a sandbox
+	health time.Duration                 // between checks; 0 means never
+	pace   time.Duration                 // that programs take; with 0 a power cut ends them
+	hangs  bool                          // the registry does not answer
+	fault  func(op string, b *box) error // what goes wrong before a step, called with mu locked; nil for nothing
+	after  func() error                  // the same after a transaction
 	built  map[string]engi.Template
 	alerts studio.Settings // zero means the default
 	busy   bool            // sandboxes are always in use
@@ -64,6 +68,27 @@ type box struct {
 	starts  int
 	commits []string
 	clock   time.Time // of the last change
+	full    bool      // its disk
+	stuck   bool      // nothing of it answers
+	mute    bool      // its server takes connections and does not answer
+	serves  string    // what its server has read when it started
+	procs   []*process
+	gone    bool
+	dead    chan struct{} // closed when it is gone
+}
+
+// lose ends a sandbox, with all that runs in it. The caller holds the lock.
+func (w *world) lose(b *box) {
+	if !b.gone {
+		b.gone = true
+		delete(w.boxes, b.ID)
+		close(b.dead)
+	}
+}
+
+// settings are what the server reads only when it starts.
+func (b *box) settings() string {
+	return b.files[appDir+"/vite.config.ts"].data + b.files[appDir+"/package.json"].data
 }
 
 type node struct {
@@ -77,6 +102,7 @@ const appDir = "/home/user/app"
 func newWorld(t testing.TB) *world {
 	w := &world{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*box{}, keys: map[string]engi.SandboxID{}}
 	w.built = map[string]engi.Template{"vite-react": {Name: "vite-react", Digest: "d", WorkDir: appDir, Shell: "/bin/sh", Start: "serve", Ports: []int{5173}}}
+	w.built["fastapi"] = engi.Template{Name: "fastapi", Digest: "d", WorkDir: appDir, Start: "serve", Ports: []int{8000}}
 	return w
 }
 
@@ -106,8 +132,9 @@ func (w *world) begin(t testing.TB) (s *studio.Service, stop func()) {
 	return s, stop
 }
 
-// act does one thing, unless the power is off. It may go before and after.
-func (w *world) act(do func() error) error {
+// act does one thing in a sandbox, or elsewhere without, unless the power is off. It may
+// go before and after.
+func (w *world) act(b *box, do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	gone := func() bool {
@@ -123,6 +150,9 @@ func (w *world) act(do func() error) error {
 	if gone() {
 		return errPower
 	}
+	if b != nil && b.gone {
+		return errGone
+	}
 	if err := do(); err != nil {
 		return err
 	}
@@ -131,6 +161,43 @@ func (w *world) act(do func() error) error {
 	}
 	return nil
 }
+
+// step is the beginning of something that is done: what goes wrong does so now.
+func (w *world) step(ctx context.Context, op string, b *box) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+	}
+	if w.fault != nil {
+		if err := w.fault(op, b); err != nil {
+			return err
+		}
+	}
+	switch {
+	case w.off:
+		return errPower
+	case b == nil:
+		return nil
+	case b.gone:
+		return errGone
+	case b.stuck:
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		select {
+		case <-ctx.Done():
+			return engi.Errorf(engi.Expired, "%v", ctx.Err())
+		case <-b.dead:
+			return errGone
+		}
+	}
+	return nil
+}
+
+var (
+	errGone = engi.Errorf(engi.Unavailable, "the guest is gone")
+	errFull = engi.Errorf(engi.Exhausted, "no space left on device")
+)
 
 var errPower = engi.Errorf(engi.Unavailable, "power cut")
 
@@ -175,16 +242,34 @@ type powerStore struct {
 }
 
 func (p powerStore) Put(ctx context.Context, r studio.Record) error {
-	return p.w.act(func() error { return p.Store.Put(ctx, r) })
+	if err := p.w.step(ctx, "put", nil); err != nil {
+		return err
+	}
+	return p.w.act(nil, func() error { return p.Store.Put(ctx, r) })
+}
+
+func (p powerStore) Find(ctx context.Context, owner engi.Owner, name string) (r studio.Record, err error) {
+	if err := p.w.step(ctx, "find", nil); err != nil {
+		return r, err
+	}
+	return p.Store.Find(ctx, owner, name)
 }
 
 func (p powerStore) Change(ctx context.Context, id engi.AppID, f func(*studio.Record, studio.Tx) error) (r studio.Record, err error) {
-	err = p.w.act(func() (err error) { r, err = p.Store.Change(ctx, id, f); return err })
+	if err := p.w.step(ctx, "change", nil); err != nil {
+		return r, err
+	}
+	err = p.w.act(nil, func() (err error) {
+		if r, err = p.Store.Change(ctx, id, f); err == nil && p.w.after != nil {
+			err = p.w.after()
+		}
+		return err
+	})
 	return r, err
 }
 
 func (p powerStore) Remove(ctx context.Context, id engi.AppID) error {
-	return p.w.act(func() error { return p.Store.Remove(ctx, id) })
+	return p.w.act(nil, func() error { return p.Store.Remove(ctx, id) })
 }
 
 type powerEvents struct {
@@ -193,7 +278,10 @@ type powerEvents struct {
 }
 
 func (p powerEvents) Append(ctx context.Context, specs ...engi.EventSpec) (all []engi.Event, err error) {
-	err = p.w.act(func() (err error) { all, err = p.EventLog.Append(ctx, specs...); return err })
+	if err := p.w.step(ctx, "append", nil); err != nil {
+		return nil, err
+	}
+	err = p.w.act(nil, func() (err error) { all, err = p.EventLog.Append(ctx, specs...); return err })
 	return all, err
 }
 
@@ -224,7 +312,7 @@ type boxes struct {
 type lifecycle struct{ engi.Lifecycle }
 
 func (x boxes) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, diskOnly bool) error {
-	return x.act(func() error {
+	return x.act(nil, func() error {
 		b, ok := x.boxes[id]
 		if !ok {
 			return errNoBox
@@ -237,8 +325,11 @@ func (x boxes) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, dis
 	})
 }
 
-func (x boxes) Create(_ context.Context, spec engi.SandboxSpec) (sb engi.Sandbox, err error) {
-	err = x.act(func() error {
+func (x boxes) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sandbox, err error) {
+	if err := x.step(ctx, "create", nil); err != nil {
+		return sb, err
+	}
+	err = x.act(nil, func() error {
 		if x.full {
 			return engi.Errorf(engi.Exhausted, "the node is full")
 		}
@@ -251,13 +342,18 @@ func (x boxes) Create(_ context.Context, spec engi.SandboxSpec) (sb engi.Sandbox
 			return nil
 		}
 		x.made++
-		b := &box{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Active: time.Now()}, files: map[string]node{}, server: true, clock: time.Now().Add(-time.Hour)}
-		for p, text := range map[string]string{
+		b := &box{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Active: time.Now()}, files: map[string]node{}, server: true, clock: time.Now().Add(-time.Hour), dead: make(chan struct{})}
+		files := map[string]string{
 			"index.html": `<script type="module" src="/src/main.tsx"></script>`, "src/main.tsx": "import './App.tsx'\n", "src/App.tsx": "export default 'first'\n",
 			"package.json": `{"dependencies":{"react":"19"}}`, "vite.config.ts": "export default {}\n", ".git/objects/x": "", "node_modules/react/index.js": "react",
-		} {
+		}
+		if spec.Template == "fastapi" {
+			files = map[string]string{"main.py": "from fastapi import FastAPI\n", "requirements.txt": "fastapi==1.0\n", "/site/fastapi": "1.0"}
+		}
+		for p, text := range files {
 			b.put(p, text)
 		}
+		b.serves = b.settings()
 		x.boxes[b.ID], x.keys[spec.Idempotency] = b, b.ID
 		sb = b.Sandbox
 		return nil
@@ -276,9 +372,9 @@ func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.
 
 var errNoBox = engi.Errorf(engi.NotFound, "there is no such sandbox")
 
-func (x boxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	if x.isOff() {
-		return nil, nil, errPower
+func (x boxes) Enter(ctx context.Context, _ engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if err := x.step(ctx, "enter", nil); err != nil {
+		return nil, nil, err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -299,7 +395,12 @@ func (x boxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (engi.G
 }
 
 func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
-	return x.act(func() error { delete(x.boxes, id); return nil })
+	return x.act(nil, func() error {
+		if b, ok := x.boxes[id]; ok {
+			x.lose(b)
+		}
+		return nil
+	})
 }
 
 func (x boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
@@ -344,12 +445,12 @@ type fakeGuest struct {
 
 var errNoFile = engi.Errorf(engi.NotFound, "there is no such file")
 
-func (g *fakeGuest) Stat(_ context.Context, p string) (fi engi.FileInfo, err error) {
+func (g *fakeGuest) Stat(ctx context.Context, p string) (fi engi.FileInfo, err error) {
+	if err := g.w.step(ctx, "stat", g.b); err != nil {
+		return fi, err
+	}
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
-	if g.w.off {
-		return fi, errPower
-	}
 	fi, ok := g.b.info(p)
 	if !ok {
 		return fi, errNoFile
@@ -357,12 +458,12 @@ func (g *fakeGuest) Stat(_ context.Context, p string) (fi engi.FileInfo, err err
 	return fi, nil
 }
 
-func (g *fakeGuest) List(_ context.Context, dir string, depth int) (all []engi.FileInfo, err error) {
+func (g *fakeGuest) List(ctx context.Context, dir string, depth int) (all []engi.FileInfo, err error) {
+	if err := g.w.step(ctx, "list", g.b); err != nil {
+		return nil, err
+	}
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
-	if g.w.off {
-		return nil, errPower
-	}
 	if depth != 1 || !g.b.isDir(dir) {
 		return nil, errNoFile
 	}
@@ -380,12 +481,12 @@ func (g *fakeGuest) List(_ context.Context, dir string, depth int) (all []engi.F
 	return all, nil
 }
 
-func (g *fakeGuest) Open(_ context.Context, p string) (io.ReadCloser, error) {
+func (g *fakeGuest) Open(ctx context.Context, p string) (io.ReadCloser, error) {
+	if err := g.w.step(ctx, "open", g.b); err != nil {
+		return nil, err
+	}
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
-	if g.w.off {
-		return nil, errPower
-	}
 	n, ok := g.b.files[p]
 	if !ok {
 		return nil, errNoFile
@@ -393,8 +494,11 @@ func (g *fakeGuest) Open(_ context.Context, p string) (io.ReadCloser, error) {
 	return io.NopCloser(strings.NewReader(n.data)), nil
 }
 
-func (g *fakeGuest) Move(_ context.Context, from, to string) error {
-	return g.w.act(func() error {
+func (g *fakeGuest) Move(ctx context.Context, from, to string) error {
+	if err := g.w.step(ctx, "move", g.b); err != nil {
+		return err
+	}
+	return g.w.act(g.b, func() error {
 		n, ok := g.b.files[from]
 		if !ok {
 			return errNoFile
@@ -408,15 +512,21 @@ func (g *fakeGuest) Move(_ context.Context, from, to string) error {
 	})
 }
 
-func (g *fakeGuest) Remove(_ context.Context, p string) error {
-	return g.w.act(func() error {
+func (g *fakeGuest) Remove(ctx context.Context, p string) error {
+	if err := g.w.step(ctx, "remove", g.b); err != nil {
+		return err
+	}
+	return g.w.act(g.b, func() error {
 		delete(g.b.files, p)
 		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, p+"/") })
 		return nil
 	})
 }
 
-func (g *fakeGuest) Unpack(_ context.Context, dir string, r io.Reader) error {
+func (g *fakeGuest) Unpack(ctx context.Context, dir string, r io.Reader) error {
+	if err := g.w.step(ctx, "unpack", g.b); err != nil {
+		return err
+	}
 	in := tar.NewReader(r)
 	for {
 		h, err := in.Next()
@@ -430,9 +540,9 @@ func (g *fakeGuest) Unpack(_ context.Context, dir string, r io.Reader) error {
 		if err != nil {
 			return err
 		}
-		if err := g.w.act(func() error {
-			if g.w.packed != 0 {
-				return engi.Errorf(engi.Exhausted, "no space left on device")
+		if err := g.w.act(g.b, func() error {
+			if g.b.full || g.w.packed != 0 {
+				return errFull
 			}
 			g.b.put(path.Join(dir, h.Name), string(data))
 			n := g.b.files[path.Join(dir, h.Name)]
@@ -448,14 +558,17 @@ func (g *fakeGuest) Unpack(_ context.Context, dir string, r io.Reader) error {
 var imported = regexp.MustCompile(`import '\./([^']+)'`)
 
 // Dial answers as Vite does, for modules that import others of their directory.
-func (g *fakeGuest) Dial(context.Context, int) (net.Conn, error) {
+func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
+	if err := g.w.step(ctx, "dial", g.b); err != nil {
+		return nil, err
+	}
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
 	if g.w.deaf > 0 {
 		g.w.deaf--
 		return nil, engi.Errorf(engi.Unavailable, "it does not answer")
 	}
-	if g.w.off || !g.b.server {
+	if !g.b.server {
 		return nil, engi.Errorf(engi.Unavailable, "nothing listens there")
 	}
 	here, there := net.Pipe()
@@ -465,6 +578,12 @@ func (g *fakeGuest) Dial(context.Context, int) (net.Conn, error) {
 	go http.Serve(l, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		g.w.mu.Lock()
 		defer g.w.mu.Unlock()
+		if g.b.mute {
+			g.w.mu.Unlock()
+			<-r.Context().Done()
+			g.w.mu.Lock()
+			return
+		}
 		file := appDir + r.URL.Path
 		if r.URL.Path == "/" {
 			file += "index.html"
@@ -509,77 +628,177 @@ func (l *oneConn) Close() error   { return nil }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // Start runs what the studio runs, and commands of the form "put PATH TEXT".
-func (g *fakeGuest) Start(_ context.Context, c engi.Command) (engi.Process, error) {
-	p := &process{w: g.w, b: g.b, name: c.Args[0], done: make(chan struct{})}
+func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
+	if err := g.w.step(ctx, "start", g.b); err != nil {
+		return nil, err
+	}
+	p := &process{w: g.w, b: g.b, name: c.Args[0], tag: c.Tag, done: make(chan struct{}), kill: make(chan struct{})}
 	if c.Tag == "start" {
 		p.server = true
-		return p, g.w.act(func() error { g.b.server = true; g.b.starts++; return nil })
+		return p, g.w.act(g.b, func() error {
+			g.b.server, g.b.serves = true, g.b.settings()
+			g.b.starts++
+			return nil
+		})
+	}
+	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -KILL -- -"); ok {
+		close(p.done)
+		return p, g.w.act(g.b, func() error {
+			for _, q := range g.b.procs {
+				if fmt.Sprint(q.PID()) == rest {
+					q.end()
+				}
+			}
+			return nil
+		})
 	}
 	if g.w.slow != nil && c.Args[len(c.Args)-1] == "wait" {
 		go func() {
-			<-g.w.slow
-			close(p.done)
+			defer close(p.done)
+			select {
+			case <-g.w.slow:
+			case <-p.kill:
+			}
 		}()
-		return p, nil
+		return p, g.w.act(g.b, func() error { return g.b.add(p) })
 	}
-	defer close(p.done)
-	return p, g.w.act(func() error {
-		switch {
-		case strings.Contains(c.Args[2], "_cacache"):
-			g.w.packed = min(g.w.packed, 0)
-			g.b.put("/root/cleared", "")
-		case c.Args[0] == "npm" && c.Args[1] == "run":
-			for name, n := range g.b.files {
-				if strings.Contains(n.data, "TYPEERROR") {
-					p.code, p.output = 2, p.output+strings.TrimPrefix(name, appDir+"/")+"(1,1): error TS2322: Type 'string' is not assignable to type 'number'.\n"
-				}
+	if g.w.pace == 0 {
+		defer close(p.done)
+		return p, g.w.act(g.b, func() error { g.run(p, c); return nil })
+	}
+	// It goes on whatever becomes of the node.
+	var limit <-chan time.Time
+	if c.Timeout > 0 {
+		limit = time.After(c.Timeout)
+	}
+	go func() {
+		defer close(p.done)
+		for first := true; first || c.Args[0] == "npm" && g.w.hanging(); first = false {
+			select {
+			case <-time.After(g.w.pace):
+			case <-limit:
+				p.code, p.cause = -1, engi.CauseTimeout
+				return
+			case <-p.kill:
+				p.code = -1
+				return
+			case <-g.b.dead:
+				return
 			}
-		case c.Args[0] == "npm" && g.w.packed != 0:
-			p.code, p.output = 1, "npm error code ENOSPC\n"
-		case c.Args[0] == "npm":
-			if g.w.flaky > 0 {
-				g.w.flaky--
-				p.code, p.output = 1, "npm error network ETIMEDOUT\n"
-				return nil
-			}
-			var m struct {
-				Dependencies map[string]string `json:"dependencies"`
-				Scripts      map[string]string `json:"scripts,omitempty"`
-			}
-			if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
-				p.code, p.output = 1, "npm error EJSONPARSE\n"
-				return nil
-			}
-			for _, name := range c.Args[slices.Index(c.Args, "--")+1:] {
-				if name == "nope" {
-					p.code, p.output = 1, "npm error code E404\nnpm error 404 'nope' is not in this registry\n"
-					return nil
-				}
-				m.Dependencies[name] = "^1.0.0"
-			}
-			for name := range m.Dependencies {
-				g.b.put("node_modules/"+name+"/index.js", name)
-			}
-			raw, _ := json.Marshal(m)
-			g.b.put("package.json", string(raw))
-		case len(c.Args) > 3 && c.Args[3] == "git":
-			g.b.put(".git/refs/engi/head", c.Args[4])
-			g.b.commits = append(g.b.commits, c.Args[4])
-		case strings.HasPrefix(c.Args[2], "put "):
-			words := strings.SplitN(c.Args[2], " ", 3)
-			g.b.put(words[1], words[2])
-		case c.Args[2] == "fail":
-			p.code, p.output = 3, "it failed\n"
 		}
-		return nil
-	})
+		g.w.mu.Lock()
+		defer g.w.mu.Unlock()
+		g.run(p, c)
+	}()
+	return p, g.w.act(g.b, func() error { return g.b.add(p) })
 }
 
-func (g *fakeGuest) Attach(_ context.Context, name string) (engi.Process, error) {
+func (w *world) hanging() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.hangs
+}
+
+func (b *box) add(p *process) error {
+	b.procs = append(b.procs, p)
+	p.pid = len(b.procs)
+	return nil
+}
+
+// run does what a program does. The caller holds the lock.
+func (g *fakeGuest) run(p *process, c engi.Command) {
+	switch {
+	case len(c.Args) > 2 && strings.Contains(c.Args[2], "_cacache"):
+		g.w.packed = min(g.w.packed, 0)
+		g.b.put("/root/cleared", "")
+	case c.Args[0] == "npm" && c.Args[1] == "run":
+		for name, n := range g.b.files {
+			if strings.Contains(n.data, "TYPEERROR") {
+				p.code, p.output = 2, p.output+strings.TrimPrefix(name, appDir+"/")+"(1,1): error TS2322: Type 'string' is not assignable to type 'number'.\n"
+			}
+		}
+	case c.Args[0] == "npm":
+		if g.w.flaky > 0 {
+			g.w.flaky--
+			p.code, p.output = 1, "npm error network ETIMEDOUT\n"
+			return
+		}
+		if g.b.full || g.w.packed != 0 {
+			p.code, p.output = 228, "npm error code ENOSPC\n"
+			return
+		}
+		var m struct {
+			Dependencies map[string]string `json:"dependencies"`
+			Scripts      map[string]string `json:"scripts,omitempty"`
+		}
+		if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
+			p.code, p.output = 1, "npm error EJSONPARSE\n"
+			return
+		}
+		for _, name := range c.Args[slices.Index(c.Args, "--")+1:] {
+			if name == "nope" {
+				p.code, p.output = 1, "npm error code E404\nnpm error 404 'nope' is not in this registry\n"
+				return
+			}
+			m.Dependencies[name] = "^1.0.0"
+		}
+		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, appDir+"/node_modules/") })
+		for name := range m.Dependencies {
+			g.b.put("node_modules/"+name+"/index.js", name)
+		}
+		raw, _ := json.Marshal(m)
+		if string(raw) != g.b.files[appDir+"/package.json"].data {
+			g.b.put("package.json", string(raw))
+		}
+	case c.Args[0] == "pip" && c.Args[1] == "freeze":
+		for q, n := range g.b.files {
+			if name, ok := strings.CutPrefix(q, "/site/"); ok {
+				p.output += name + "==" + n.data + "\n"
+			}
+		}
+	case c.Args[0] == "pip":
+		if g.w.flaky > 0 {
+			g.w.flaky--
+			p.code, p.output = 1, "WARNING: Retrying after connection broken by 'ReadTimeoutError': Read timed out.\n"
+			return
+		}
+		all := c.Args[slices.Index(c.Args, "--")+1:]
+		if slices.Contains(c.Args, "--requirement=requirements.txt") {
+			all = strings.Fields(g.b.files[appDir+"/requirements.txt"].data)
+		}
+		for _, r := range all {
+			name, version, _ := strings.Cut(r, "==")
+			if name == "nope" {
+				p.code, p.output = 1, "ERROR: No matching distribution found for nope\n"
+				return
+			}
+			g.b.put("/site/"+strings.ToLower(name), cmp.Or(version, "2.0"))
+		}
+	case len(c.Args) > 3 && c.Args[3] == "git":
+		g.b.put(".git/refs/engi/head", c.Args[4])
+		g.b.commits = append(g.b.commits, c.Args[4])
+	case strings.HasPrefix(c.Args[2], "put "):
+		if g.b.full {
+			p.code, p.output = 1, "no space left on device\n"
+			return
+		}
+		words := strings.SplitN(c.Args[2], " ", 3)
+		g.b.put(words[1], words[2])
+	case c.Args[2] == "fail":
+		p.code, p.output = 3, "it failed\n"
+	}
+}
+
+func (g *fakeGuest) Attach(ctx context.Context, name string) (engi.Process, error) {
+	if err := g.w.step(ctx, "attach", g.b); err != nil {
+		return nil, err
+	}
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
-	if g.w.off {
-		return nil, errPower
+	for _, p := range slices.Backward(g.b.procs) {
+		if name == p.tag && name != "" {
+			return p, nil
+		}
 	}
 	if name != "start" || !g.b.server {
 		return nil, errNoFile
@@ -592,21 +811,50 @@ type process struct {
 	w      *world
 	b      *box
 	name   string
+	tag    string
+	pid    int
 	server bool
 	code   int
+	cause  engi.Cause
 	output string
 	done   chan struct{}
+	kill   chan struct{}
+	killed bool // guarded by the world's mu
+}
+
+func (p *process) PID() int { return p.pid }
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end kills it. The caller holds the lock.
+func (p *process) end() {
+	if !p.killed {
+		p.killed = true
+		close(p.kill)
+	}
 }
 
 func (p *process) ID() string { return fmt.Sprint(p.b.starts) }
 
 func (p *process) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
-		if p.output != "" && !yield(engi.Chunk{Data: []byte(p.output)}, nil) {
+		if p.server && p.output != "" && !yield(engi.Chunk{Data: []byte(p.output)}, nil) {
 			return
 		}
 		select {
 		case <-p.done:
+			if p.output != "" {
+				yield(engi.Chunk{Data: []byte(p.output)}, nil)
+			}
+		case <-p.b.dead:
+			yield(engi.Chunk{}, errGone)
 		case <-ctx.Done():
 			yield(engi.Chunk{}, engi.Errorf(engi.Expired, "%v", ctx.Err()))
 		}
@@ -614,6 +862,9 @@ func (p *process) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk, err
 }
 
 func (p *process) Wait(ctx context.Context) (engi.Exit, error) {
+	if err := p.w.step(ctx, "wait", p.b); err != nil {
+		return engi.Exit{}, err
+	}
 	if p.server {
 		p.w.mu.Lock()
 		runs := p.b.server
@@ -624,15 +875,27 @@ func (p *process) Wait(ctx context.Context) (engi.Exit, error) {
 	}
 	select {
 	case <-p.done:
-		return engi.Exit{Code: p.code, Cause: engi.CauseExited}, nil
+		return engi.Exit{Code: p.code, Cause: cmp.Or(p.cause, engi.CauseExited)}, nil
+	case <-p.b.dead:
+		return engi.Exit{}, errGone
 	case <-ctx.Done():
 		return engi.Exit{}, engi.Errorf(engi.Expired, "%v", ctx.Err())
 	}
 }
 
-func (p *process) Signal(context.Context, string) error {
-	if !p.server {
-		return nil
+func (p *process) Signal(ctx context.Context, name string) error {
+	if err := p.w.step(ctx, "signal", p.b); err != nil {
+		return err
 	}
-	return p.w.act(func() error { p.b.server = false; return nil })
+	return p.w.act(p.b, func() error {
+		switch {
+		case p.server:
+			p.b.server = false
+		case p.ended():
+			return errNoFile
+		case name == "KILL":
+			p.end()
+		}
+		return nil
+	})
 }

@@ -14,23 +14,24 @@ var (
 	pyAs      = regexp.MustCompile(`\s+as\s+\w+`)
 	pyRoute   = regexp.MustCompile(`^\s*@\w+\.(get|post|put|patch|delete|head|options|websocket)\(\s*[rf]?["']([^"'\n]{1,200})["']`)
 	pyNames   = regexp.MustCompile(`^\s*(?:async\s+)?(?:def|class)\s+(\w+)`)
+	pyPackage = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$`) // what names of packages may be that are made of modules'
 	pyRequire = regexp.MustCompile(`^\s*"?([A-Za-z0-9][A-Za-z0-9._-]*)`)
 )
 
-// distributions are what packages of Python are called where their modules are called
-// something else.
+// distributions are what packages of PyPI are called whose modules are called something
+// else, beyond case and underscores. The source is the page of each on PyPI, which says what
+// to install and what to import.
 var distributions = map[string]string{
 	"PIL": "pillow", "cv2": "opencv-python-headless", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
 	"bs4": "beautifulsoup4", "dotenv": "python-dotenv", "jwt": "pyjwt", "jose": "python-jose", "multipart": "python-multipart",
-	"python_multipart": "python-multipart", "dateutil": "python-dateutil", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient",
+	"dateutil": "python-dateutil", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient",
 	"Crypto": "pycryptodome", "OpenSSL": "pyopenssl", "magic": "python-magic", "docx": "python-docx", "pptx": "python-pptx",
 	"fitz": "pymupdf", "serial": "pyserial", "websocket": "websocket-client", "attr": "attrs", "git": "gitpython",
 	"slugify": "python-slugify", "telegram": "python-telegram-bot", "discord": "discord.py", "nacl": "pynacl", "zmq": "pyzmq",
 	"ruamel": "ruamel.yaml", "pkg_resources": "setuptools", "socketio": "python-socketio", "engineio": "python-engineio",
-	"email_validator": "email-validator", "github": "pygithub", "lxml_html_clean": "lxml-html-clean", "usb": "pyusb",
+	"github": "pygithub", "usb": "pyusb",
 	"OpenGL": "pyopengl", "wx": "wxpython", "Xlib": "python-xlib", "ldap": "python-ldap", "memcache": "python-memcached",
-	"pymysql": "pymysql", "mysql": "mysql-connector-python", "snappy": "python-snappy", "Levenshtein": "levenshtein",
-	"flask_cors": "flask-cors", "flask_sqlalchemy": "flask-sqlalchemy", "jinja2": "jinja2", "markupsafe": "markupsafe",
+	"mysql": "mysql-connector-python", "snappy": "python-snappy",
 }
 
 // standard are the modules that Python has itself, also those of versions past.
@@ -69,8 +70,9 @@ func readPython(src string) (r reading) {
 			top, _, _ := strings.Cut(module, ".")
 			im := Import{Path: module, Line: n, Type: "python"}
 			if top != "" && !standard[top] {
-				if im.Package = distributions[top]; im.Package == "" {
-					im.Package = strings.ToLower(strings.ReplaceAll(top, "_", "-"))
+				im.Package = distributions[top]
+				if name := strings.ToLower(strings.ReplaceAll(top, "_", "-")); im.Package == "" && pyPackage.MatchString(name) {
+					im.Package = name
 				}
 			}
 			if len(r.imports) < maxImports {

@@ -113,7 +113,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		want.Sandbox, want.Applying, want.Editing, want.Boots, want.Idempotency, want.Fingerprint = engi.NewSandboxID(), 7, 5, 3, "k", "f"
 		want.Error = engi.Errorf(engi.Exhausted, "full").WithRemedy("wait")
 		want.Alerts = []engi.AppAlert{{Metric: "memory", Value: 0.9, Limit: 0.8, Action: engi.AppActRestartServer, Text: "t", Since: time.Now().UTC(), Seq: 3, Acted: true}}
-		want.Undo = &studio.Undo{Paths: []string{"a", "b"}, All: true, Packages: true}
+		want.Undo = &studio.Undo{Paths: []string{"a", "b"}, All: true, Packages: true, Restart: true}
 		put(t, f, want)
 		for _, name := range []string{"shop", string(want.ID)} {
 			for _, owner := range []engi.Owner{"ann", ""} {

@@ -119,6 +119,7 @@ func pick(rng *rand.Rand) fault {
 type server struct {
 	bin, dir, url, key string
 	pools              string
+	env                []string
 	log                *os.File
 	mu                 sync.Mutex // guards cmd
 	cmd                *exec.Cmd
@@ -149,7 +150,7 @@ func newServer(t *testing.T) *server {
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("engi-chaos", data, "tmpfs", 0, "size=1g,mode=700"); err != nil {
+	if err := syscall.Mount("engi-chaos", data, "tmpfs", 0, "size=2g,mode=700"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -178,6 +179,7 @@ func (s *server) start(t *testing.T) {
 	}
 	cmd := exec.Command(s.bin, "serve", "--listen", listen, "--data-dir", s.dir)
 	cmd.Env = append(os.Environ(), "ENGI_POOLS="+s.pools, "ENGI_LOG_LEVEL=debug", "ENGI_ADMISSION_MAX_SANDBOXES=16")
+	cmd.Env = append(cmd.Env, s.env...)
 	cmd.Stdout, cmd.Stderr = s.log, s.log
 	os.Remove(filepath.Join(s.dir, "server.json"))
 	if err := cmd.Start(); err != nil {

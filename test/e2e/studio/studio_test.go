@@ -336,6 +336,35 @@ export const Counter = ({ label }: { label: string }) => <p>half {label}</p>
 <command>echo half > half.txt; sleep 60</command>`
 )
 
+// python has an API import a package that is called otherwise, which is there again in
+// another sandbox. Names that are none are not passed on.
+func (w *world) python() {
+	w.t.Helper()
+	w.Run("template", "build", "fastapi")
+	app, err := w.CreateApp(w.t.Context(), v1.AppRequest{Name: "api", Template: "fastapi"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	api := &world{Server: w.Server, t: w.t, app: app}
+	if u := api.apply("<package>--index-url=https://example.com</package>\n<file path=\"main.py\">\nimport yaml\nfrom fastapi import FastAPI\n\napp = FastAPI()\n\n\n"+
+		"@app.get(\"/\")\ndef index():\n    return yaml.safe_load(\"works: 1\")\n</file>", nil); u.Type != v1.AppDone {
+		w.t.Fatalf("it ended with %+v, %+v", u, u.Error)
+	}
+	if r := api.recorded()["requirements.txt"]; !strings.Contains(r, "PyYAML==") {
+		w.t.Errorf("requirements.txt has %s", r)
+	}
+	w.Run("sandbox", "kill", app.SandboxID)
+	if api.app, err = w.OpenApp(w.t.Context(), app.ID); err != nil || api.app.SandboxID == app.SandboxID {
+		w.t.Fatalf("after its sandbox was lost: %+v, %v", api.app, err)
+	}
+	if page := api.get("/"); page != `{"works":1}` {
+		w.t.Errorf("it serves %s", page)
+	}
+	if err := w.RemoveApp(w.t.Context(), app.ID); err != nil {
+		w.t.Error(err)
+	}
+}
+
 func TestStudio(t *testing.T) {
 	made, err := cert.Make(env.Dir(t), []string{"sbx.localhost"}, false)
 	if err != nil {
@@ -507,6 +536,8 @@ func TestStudio(t *testing.T) {
 		}
 	}
 	editApps(w, model, took)
+	w.python()
+	took("a package of Python, in two sandboxes")
 	if err := w.RemoveApp(ctx, w.app.ID); err != nil {
 		t.Error(err)
 	}

@@ -1,0 +1,447 @@
+package studio_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/studio"
+)
+
+var shortFaults uint64 = 500 // with the race detector 50
+
+// TestFaults has things go wrong at any step of applies and rollbacks: 500 faults, or
+// ENGI_CHAOS_FAULTS of them. Afterwards the app is as it was or as it was to be, and so are
+// its sandbox, its server, its packages, its history and its repository. ENGI_CHAOS_SEED
+// repeats them. Time is that of the test, so that what takes too long is seen exactly, and
+// a goroutine that is left fails the test.
+func TestFaults(t *testing.T) {
+	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), number("ENGI_CHAOS_FAULTS", shortFaults)
+	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	const each = 25 // of one app
+	counts, ends := map[string]int{}, map[string]int{}
+	for i := range (faults + each - 1) / each {
+		synctest.Test(t, func(t *testing.T) {
+			h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewPCG(seed, i)), counts: counts, ends: ends}
+			h.w.pace = 2 * time.Second
+			h.live(each)
+		})
+		if t.Failed() {
+			t.Fatalf("in history %d", i)
+		}
+	}
+	t.Logf("%d faults: %v", faults, counts)
+	t.Logf("ends: %v", ends)
+	if ends["done"] == 0 || ends["failed"] == 0 {
+		t.Error("nothing was applied, or nothing went wrong: the test tested nothing")
+	}
+}
+
+// TestApplyBeginsUnheard has the transaction with which an apply begins be done, and its
+// end be lost.
+func TestApplyBeginsUnheard(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.begin(t)
+	create(t, s, "shop")
+	w.mu.Lock()
+	w.after = func() error {
+		w.after = nil
+		return engi.Errorf(engi.Unavailable, "the connection is lost")
+	}
+	w.mu.Unlock()
+	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("a.txt", "a\n")}); last.Kind != engi.AppApplied {
+		t.Errorf("it ended with %+v", last)
+	}
+}
+
+func number(name string, def uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return def
+}
+
+// A history is an app to which things happen.
+type history struct {
+	t            *testing.T
+	w            *world
+	rng          *rand.Rand
+	s            *studio.Service
+	stop         func()
+	box          *box // of the app, when something goes wrong with it
+	counts, ends map[string]int
+	n            int               // of the apply
+	deltas       map[string]change // what the applies are to change, by message
+	late         sync.WaitGroup    // of those who use the app meanwhile
+}
+
+// A change is what an apply is to change.
+type change struct {
+	put      map[string]string
+	removed  string
+	packages []string
+}
+
+// A mishap is one thing that goes wrong, some steps from now.
+type mishap struct {
+	name string
+	own  time.Duration // that may pass until it is noticed
+	hit  func(h *history) error
+}
+
+// undoing is how long what has failed may take to be put back.
+const undoing = time.Minute
+
+var mishaps = []mishap{
+	{"kill the server", 0, func(h *history) error { h.box.server = false; return nil }},
+	{"the server does not answer", 90 * time.Second, func(h *history) error { h.box.mute = true; return nil }},
+	{"kill the guest", 0, func(h *history) error { h.w.lose(h.box); return nil }},
+	{"the guest does not answer", 130 * time.Second, func(h *history) error { h.box.stuck = true; return nil }},
+	{"kill the node", 0, func(h *history) error { h.w.off = true; return nil }},
+	{"npm fails twice", 0, func(h *history) error { h.w.flaky = 2; return nil }},
+	{"npm fails", 0, func(h *history) error { h.w.flaky = 9; return nil }},
+	{"the registry hangs", 3 * 120 * time.Second, func(h *history) error { h.w.hangs = true; return nil }},
+	{"the sandbox is full", 0, func(h *history) error { h.box.full = true; return nil }},
+	{"transactions fail", 10 * time.Second, func(h *history) error { return h.failStore(h.rng.IntN(6)) }},
+	{"transactions fail for long", 50 * time.Second, func(h *history) error { return h.failStore(12) }},
+	{"a transaction's end is not heard", 0, func(h *history) error {
+		h.w.after = func() error {
+			h.w.after = nil
+			return engi.Errorf(engi.Unavailable, "the connection is lost")
+		}
+		return nil
+	}},
+	{"cancel", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return h.s.Cancel(ctx, "ann", "shop") })
+		return nil
+	}},
+	{"stop", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return h.s.Stop(ctx, "ann", "shop") })
+		return nil
+	}},
+	{"open", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return second(h.s.Open(ctx, "ann", "shop")) })
+		return nil
+	}},
+	{"another rollback", 10 * time.Second, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return second(h.s.Rollback(ctx, "ann", "shop", 1)) })
+		return nil
+	}},
+	{"another apply", 20 * time.Second, func(h *history) error {
+		spec := h.spec()
+		h.meanwhile(func(ctx context.Context) error { return second(h.s.Apply(ctx, spec)) })
+		return nil
+	}},
+}
+
+// failStore has the next transactions fail.
+func (h *history) failStore(n int) error {
+	before := h.w.fault
+	h.w.fault = func(op string, b *box) error {
+		if op == "change" || op == "append" || op == "find" {
+			if n--; n >= 0 {
+				return engi.Errorf(engi.Unavailable, "the disk is full")
+			}
+		}
+		if before != nil {
+			return before(op, b)
+		}
+		return nil
+	}
+	return engi.Errorf(engi.Unavailable, "the disk is full")
+}
+
+// meanwhile uses the app while something else does.
+func (h *history) meanwhile(f func(ctx context.Context) error) {
+	h.late.Go(func() {
+		if err := f(h.t.Context()); err != nil {
+			h.t.Logf("meanwhile: %v", err)
+		}
+	})
+}
+
+// spec returns an apply of anything.
+func (h *history) spec() engi.ApplySpec {
+	h.n++
+	c := change{put: map[string]string{"src/App.tsx": fmt.Sprintf("import './A%d.tsx'\n", h.n), fmt.Sprintf("src/A%d.tsx", h.n): fmt.Sprintf("export default %d\n", h.n)}}
+	text := ""
+	if h.rng.IntN(2) == 0 {
+		c.packages = []string{fmt.Sprint("p", h.rng.IntN(9))}
+		text += "<package>" + c.packages[0] + "</package>"
+	}
+	if h.rng.IntN(3) == 0 {
+		c.put["made.txt"] = fmt.Sprint(h.n)
+		text += fmt.Sprintf("<command>put made.txt %d</command>", h.n)
+	}
+	if h.rng.IntN(3) == 0 {
+		c.put["vite.config.ts"] = fmt.Sprintf("export default { n: %d }\n", h.n)
+	}
+	if h.rng.IntN(3) == 0 {
+		c.removed = "src/shared.tsx"
+		text += `<file path="src/shared.tsx" action="delete"/>`
+	} else {
+		c.put["src/shared.tsx"] = fmt.Sprintf("export const shared = %d\n", h.n)
+	}
+	broken := h.rng.IntN(6) == 0
+	for p, content := range c.put {
+		if broken && strings.HasPrefix(p, "src/A") && p != "src/App.tsx" {
+			content = "BROKEN\n"
+		}
+		if p != "made.txt" {
+			text += file(p, content)
+		}
+	}
+	message := fmt.Sprint("apply ", h.n)
+	if !broken {
+		h.deltas[message] = c
+	}
+	return engi.ApplySpec{Owner: "ann", App: "shop", Text: text, Message: message}
+}
+
+func (h *history) live(faults int) {
+	h.deltas = map[string]change{}
+	h.s, h.stop = h.w.begin(h.t)
+	create(h.t, h.s, "shop")
+	for faults > 0 && !h.t.Failed() {
+		faults -= h.round(min(faults, 1+h.rng.IntN(2)))
+	}
+	h.late.Wait()
+	h.stop()
+	h.w.mu.Lock()
+	for _, b := range h.w.boxes {
+		h.w.lose(b) // with what the node did not live to end
+	}
+	h.w.mu.Unlock()
+	synctest.Wait()
+}
+
+// round changes the app while things go wrong, and checks what has become of it.
+func (h *history) round(faults int) int {
+	t, w := h.t, h.w
+	a, err := h.s.Open(t.Context(), "ann", "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	projected(t, w, h.s, a)
+	before := h.history()
+	var names []string
+	own := 40 * time.Second // that it takes if nothing goes wrong: three installations, and pauses
+	w.mu.Lock()
+	h.box = w.boxes[a.Sandbox]
+	for range faults {
+		m := mishaps[h.rng.IntN(len(mishaps))]
+		names = append(names, m.name)
+		h.counts[m.name]++
+		own += m.own + undoing
+		left, next := h.rng.IntN(70), w.fault
+		w.fault = func(op string, b *box) error {
+			if b != nil {
+				h.box = b
+			}
+			if next != nil {
+				if err := next(op, b); err != nil {
+					return err
+				}
+			}
+			if left--; left == 0 {
+				return m.hit(h)
+			}
+			return nil
+		}
+	}
+	w.mu.Unlock()
+	if len(names) > 1 {
+		own *= 2 // it may begin again, or be behind another one that waits as long
+	}
+	spec := h.spec()
+	what := fmt.Sprintf("round %d, %s", h.n, strings.Join(names, " and "))
+	began := time.Now()
+	if h.rng.IntN(4) == 0 {
+		what += ", rollback"
+		number := 1 + h.rng.Int64N(before[0].Number)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if _, err := h.s.Rollback(t.Context(), "ann", "shop", number); err == nil {
+				h.ends["done"]++
+			} else {
+				h.ends["failed"]++
+			}
+		}()
+		for over := false; !over && !w.isOff(); {
+			select {
+			case <-done:
+				over = true
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+		if w.isOff() {
+			h.stop()
+		}
+		<-done
+	} else {
+		what += ", apply"
+		if _, err := h.s.Apply(t.Context(), spec); err != nil {
+			t.Logf("%s: %v", what, err)
+		}
+		for !w.isOff() {
+			if r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop"); err != nil || r.Applying == 0 {
+				break
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	}
+	if w.isOff() {
+		h.stop()
+	}
+	h.late.Wait()
+	if took := time.Since(began); took > own+10*time.Second {
+		t.Errorf("%s: it took %v, with %v of its own", what, took, own)
+	}
+	// Everything works again, but for what was killed.
+	w.mu.Lock()
+	off := w.off
+	w.off, w.fault, w.after, w.hangs, w.flaky = false, nil, nil, false, 0
+	h.box.stuck, h.box.full, h.box.mute = false, false, false
+	w.mu.Unlock()
+	if off {
+		h.s, h.stop = w.begin(t)
+	}
+	began = time.Now()
+	for { // an apply that was begun meanwhile
+		r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Applying == 0 {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if a, err = h.s.Open(t.Context(), "ann", "shop"); err != nil {
+		t.Errorf("%s: it cannot be opened: %v", what, err)
+		return faults
+	}
+	if took := time.Since(began); took > 60*time.Second {
+		t.Errorf("%s: it took %v to be opened", what, took)
+	}
+	h.check(what, a, before)
+	return faults
+}
+
+func (h *history) history() []engi.Revision {
+	revs, err := h.s.Revisions(h.t.Context(), "ann", "shop", engi.Page{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return revs
+}
+
+// check checks what has become of the app.
+func (h *history) check(what string, a engi.App, before []engi.Revision) {
+	t, w := h.t, h.w
+	r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Applying != 0 || r.Undo != nil || r.State != engi.AppReady || r.Sandbox != a.Sandbox {
+		t.Errorf("%s: the app is %+v", what, r)
+	}
+	// Each revision is its parent with the whole of an apply, or an earlier one.
+	now := h.history()
+	if !slices.EqualFunc(before, now[len(now)-len(before):], func(a, b engi.Revision) bool { return a.Commit == b.Commit }) {
+		t.Errorf("%s: the history has changed: %v, %v", what, before, now)
+	}
+	for _, rev := range now[:len(now)-len(before)] {
+		got, want := recorded(t, h.s, "shop", rev.Number), recorded(t, h.s, "shop", max(rev.Of, rev.Parent))
+		if rev.Of != 0 {
+			want = recorded(t, h.s, "shop", rev.Of)
+		} else if c, ok := h.deltas[rev.Message]; ok {
+			maps.Copy(want, c.put)
+			delete(want, c.removed)
+			if strings.Contains(what, "is full") { // a command may have failed, which is told
+				delete(want, "made.txt")
+				if text, ok := got["made.txt"]; ok {
+					want["made.txt"] = text
+				}
+			}
+			have := packagesOf(t, want["package.json"])
+			for _, p := range c.packages {
+				have[p] = "^1.0.0"
+			}
+			if d := cmp.Diff(have, packagesOf(t, got["package.json"])); d != "" {
+				t.Errorf("%s: revision %d:\n%s", what, rev.Number, d)
+			}
+			want["package.json"] = got["package.json"]
+			h.ends["done"]++
+		} else {
+			t.Errorf("%s: there is a revision %d: %s", what, rev.Number, rev.Message)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: revision %d %s is half done:\n%s", what, rev.Number, rev.Message, d)
+		}
+	}
+	if len(now) == len(before) {
+		h.ends["failed"]++
+	}
+	if d := cmp.Diff(recorded(t, h.s, "shop", 0), w.tracked(a.Sandbox)); d != "" {
+		t.Errorf("%s: revision %d and the sandbox differ (-recorded +there):\n%s", what, a.Revision, d)
+	}
+	projected(t, w, h.s, a)
+	w.change(a.Sandbox, func(b *box) {
+		if !b.server || b.serves != b.settings() {
+			t.Errorf("%s: the server (%v) has %s, and the app %s", what, b.server, b.serves, b.settings())
+		}
+		for name := range packagesOf(t, b.files[appDir+"/package.json"].data) {
+			if _, ok := b.files[appDir+"/node_modules/"+name+"/index.js"]; !ok {
+				t.Errorf("%s: the package %s is not there", what, name)
+			}
+		}
+		for p := range b.files {
+			if strings.Contains(p, "engi-stage") {
+				t.Errorf("%s: %s is left", what, p)
+			}
+		}
+		for _, p := range b.procs {
+			if !p.ended() && p.tag != "" {
+				t.Errorf("%s: %s still runs", what, p.name)
+			}
+		}
+	})
+	if len(w.boxes) != 1 {
+		t.Errorf("%s: there are %d sandboxes", what, len(w.boxes))
+	}
+	for err, what := range map[error]string{
+		second(h.s.Get(t.Context(), "bob", "shop")):                                                "get",
+		second(h.s.Apply(t.Context(), engi.ApplySpec{Owner: "bob", App: string(a.ID), Text: "x"})): "apply",
+		second(h.s.Rollback(t.Context(), "bob", string(a.ID), 1)):                                  "rollback",
+		h.s.Cancel(t.Context(), "bob", string(a.ID)):                                               "cancel",
+		second(h.s.Files(t.Context(), "bob", string(a.ID), 0)):                                     "files",
+	} {
+		if engi.KindOf(err) != engi.NotFound {
+			t.Errorf("another owner's %s: %v", what, err)
+		}
+	}
+}
+
+func packagesOf(t *testing.T, manifest string) map[string]string {
+	var m struct{ Dependencies map[string]string }
+	if err := json.Unmarshal([]byte(manifest), &m); err != nil {
+		t.Fatal(err)
+	}
+	return m.Dependencies
+}

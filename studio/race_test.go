@@ -1,0 +1,5 @@
+//go:build race
+
+package studio_test
+
+func init() { shortFaults = 50 }

@@ -1,0 +1,442 @@
+package chaos
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+const appFaults = 3 // in make test; make chaos has 1000
+
+// A registry serves packages of any name that begins with chaos-, unless it is down.
+type registry struct {
+	*httptest.Server
+	mu    sync.Mutex
+	fails int           // answers that are still errors
+	hangs chan struct{} // if not nil, answers wait until it is closed
+}
+
+var tarballPath = regexp.MustCompile(`^/(chaos-\d+)(/1\.0\.0|/-/chaos-\d+-1\.0\.0\.tgz)?$`)
+
+func newRegistry(t *testing.T) *registry {
+	r := &registry{}
+	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		r.mu.Lock()
+		fail, hangs := r.fails > 0, r.hangs
+		if fail {
+			r.fails--
+		}
+		r.mu.Unlock()
+		if hangs != nil {
+			select {
+			case <-hangs:
+			case <-q.Context().Done():
+				return
+			}
+		}
+		m := tarballPath.FindStringSubmatch(q.URL.Path)
+		switch {
+		case fail:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case m == nil:
+			w.WriteHeader(http.StatusNotFound)
+		case strings.HasSuffix(m[2], ".tgz"):
+			w.Write(tarball(m[1]))
+		default:
+			sum := sha512.Sum512(tarball(m[1]))
+			var answer any = map[string]any{"name": m[1], "version": "1.0.0", "dist": map[string]string{
+				"tarball": "http://" + q.Host + "/" + m[1] + "/-/" + m[1] + "-1.0.0.tgz", "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
+			}}
+			if m[2] == "" {
+				answer = map[string]any{"name": m[1], "dist-tags": map[string]string{"latest": "1.0.0"}, "versions": map[string]any{"1.0.0": answer}}
+			}
+			json.NewEncoder(w).Encode(answer)
+		}
+	}))
+	t.Cleanup(r.Close)
+	return r
+}
+
+func tarball(name string) []byte {
+	var b bytes.Buffer
+	z := gzip.NewWriter(&b)
+	w := tar.NewWriter(z)
+	for p, text := range map[string]string{"package/package.json": `{"name":"` + name + `","version":"1.0.0","main":"index.js"}`} {
+		w.WriteHeader(&tar.Header{Name: p, Mode: 0o644, Size: int64(len(text)), Typeflag: tar.TypeReg})
+		io.WriteString(w, text)
+	}
+	w.Close()
+	z.Close()
+	return b.Bytes()
+}
+
+func (r *registry) set(fails int, hangs chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fails, r.hangs = fails, hangs
+}
+
+// An appScenario is an app on a real node to which things happen.
+type appScenario struct {
+	*server
+	t      *testing.T
+	rng    *rand.Rand
+	npm    *registry
+	c, bob *client.Client
+	app    v1.App
+	n      int // of the last apply
+	late   sync.WaitGroup
+}
+
+// An appFault is one thing that goes wrong in the middle of an apply.
+type appFault struct {
+	name string
+	own  time.Duration // that may pass until it is noticed
+	hit  func(a *appScenario) (heal func())
+}
+
+var appMishaps = []appFault{
+	{"kill the server", 0, func(a *appScenario) func() {
+		a.root(`for p in /proc/[0-9]*; do grep -q '[v]ite' $p/cmdline && kill -9 ${p##*/}; done; true`)
+		return nil
+	}},
+	{"kill the guest", 30 * time.Second, func(a *appScenario) func() { a.root("kill -9 1"); return nil }},
+	{"kill the sandbox", 30 * time.Second, func(a *appScenario) func() { a.killOne(a.t, a.rng, "boot"); return nil }},
+	{"kill a gofer", 30 * time.Second, func(a *appScenario) func() { a.killOne(a.t, a.rng, "gofer"); return nil }},
+	{"kill the node", 0, func(a *appScenario) func() { a.kill(a.t); a.start(a.t); return nil }},
+	{"stop the node", 60 * time.Second, func(a *appScenario) func() { a.server.stop(a.t); a.start(a.t); return nil }},
+	{"npm fails and works", 0, func(a *appScenario) func() { a.npm.set(1+a.rng.IntN(6), nil); return nil }},
+	{"the registry hangs", 20 * time.Second, func(a *appScenario) func() {
+		hangs := make(chan struct{})
+		a.npm.set(0, hangs)
+		pause(a.t.Context(), time.Duration(1+a.rng.IntN(15))*time.Second)
+		a.npm.set(0, nil)
+		close(hangs)
+		return nil
+	}},
+	{"fill the disk", 10 * time.Second, func(a *appScenario) func() {
+		release := a.fillDisk(a.t)
+		pause(a.t.Context(), time.Duration(200+a.rng.IntN(3000))*time.Millisecond)
+		return release
+	}},
+	{"fill the sandbox", 30 * time.Second, func(a *appScenario) func() {
+		a.root("head -c 1100M /dev/zero > /home/user/ballast")
+		return func() { a.root("rm -f /home/user/ballast") }
+	}},
+	{"cancel", 0, func(a *appScenario) func() {
+		a.note(a.c.CancelApply(a.t.Context(), a.app.ID))
+		return nil
+	}},
+	{"rollback", 30 * time.Second, func(a *appScenario) func() {
+		_, err := a.c.RollbackApp(a.t.Context(), a.app.ID, a.app.Revision)
+		a.note(err)
+		return nil
+	}},
+	{"another apply", 0, func(a *appScenario) func() {
+		_, err := a.c.ApplyToApp(a.t.Context(), a.app.ID, v1.ApplyRequest{Text: file("src/a.ts", "export const a = -1\n")}, "")
+		a.note(err)
+		return nil
+	}},
+	{"stop the app", 30 * time.Second, func(a *appScenario) func() {
+		_, err := a.c.StopApp(a.t.Context(), a.app.ID)
+		a.note(err)
+		return nil
+	}},
+}
+
+func (a *appScenario) note(err error) {
+	if err != nil {
+		a.t.Logf("  meanwhile: %v", err)
+	}
+}
+
+func file(path, text string) string { return "<file path=\"" + path + "\">\n" + text + "</file>\n" }
+
+// root runs a command in the sandbox, which may die of it.
+func (a *appScenario) root(script string) {
+	ctx, cancel := context.WithTimeout(a.t.Context(), 20*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, a.bin, "sandbox", "exec", "--user", "root", a.app.SandboxID, "--", "sh", "-c", script)
+	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+a.dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		a.t.Logf("  in the sandbox: %v: %.300s", err, out)
+	}
+}
+
+// inside returns what a command prints in the sandbox.
+func (a *appScenario) inside(script string) string {
+	cmd := exec.CommandContext(a.t.Context(), a.bin, "sandbox", "exec", a.app.SandboxID, "--", "sh", "-c", script)
+	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+a.dir)
+	out, err := cmd.Output()
+	if err != nil {
+		a.t.Logf("  in the sandbox: %v: %.300s", err, out)
+	}
+	return string(out)
+}
+
+// TestChaosOfApps has things go wrong while texts are applied to an app of a real node.
+// Afterwards it is as it was, or as it was to be.
+func TestChaosOfApps(t *testing.T) {
+	requireReal(t)
+	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(number("ENGI_CHAOS_FAULTS", appFaults))
+	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	s := newServer(t)
+	a := &appScenario{server: s, t: t, rng: rand.New(rand.NewPCG(seed, seed)), npm: newRegistry(t)}
+	s.pools, s.env = "none", []string{"ENGI_PACKAGES_NPM=" + a.npm.URL}
+	s.start(t)
+	build := exec.Command(s.bin, "template", "build", "vite-react")
+	build.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if t.Failed() { // it has not got to its end
+			cmd := exec.Command(s.bin, "stop", "--destroy")
+			cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Logf("stop: %v: %s", err, out)
+			}
+		}
+	})
+	a.c = client.New(s.url, s.key)
+	key, err := a.c.CreateKey(t.Context(), v1.KeyRequest{Name: "bob", Owner: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.bob = client.New(s.url, key.Secret)
+	if a.app, err = a.c.CreateApp(t.Context(), v1.AppRequest{Name: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	if took, ok := a.apply(nil); !ok {
+		t.Fatalf("without any fault, an apply does nothing for %v", took)
+	}
+	counts, done, failed := map[string]int{}, 0, 0
+	var slow time.Duration
+	for range faults {
+		f := appMishaps[a.rng.IntN(len(appMishaps))]
+		counts[f.name]++
+		took, ok := a.apply(&f)
+		if slow = max(slow, took); ok {
+			done++
+		} else {
+			failed++
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	t.Logf("faults: %v; %d applied, %d not; the slowest took %v", counts, done, failed, slow)
+	if err := a.c.RemoveApp(t.Context(), a.app.ID); err != nil {
+		t.Error(err)
+	}
+	s.checkLeaks(t)
+	s.stop(t)
+	s.destroyWarm(t)
+}
+
+// apply applies a text while something goes wrong, and checks what has become of the
+// app. It returns how long it was not to be used, and whether the text was applied.
+func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
+	t, ctx := a.t, a.t.Context()
+	a.n++
+	n := a.n
+	text := file("src/App.tsx", fmt.Sprintf("import { a } from './a'\nimport { b } from './b'\n\nexport default () => <p>{a} {b} %d</p>\n", n)) +
+		file("src/a.ts", fmt.Sprintf("export const a = %d\n", n)) + file("src/b.ts", fmt.Sprintf("export const b = %d\n", n))
+	name := "nothing"
+	if f != nil {
+		name = f.name
+	}
+	if a.rng.IntN(2) == 0 || strings.Contains(name, "npm") || strings.Contains(name, "registry") {
+		text += fmt.Sprintf("<package>chaos-%d</package>\n", n)
+	}
+	if a.rng.IntN(3) == 0 {
+		text += fmt.Sprintf("<command>echo %d > made.txt; sleep 1; echo %d >> made.txt</command>\n", n, n)
+	}
+	if a.rng.IntN(4) == 0 {
+		text += file(".env", fmt.Sprintf("VITE_N=%d\n", n))
+	}
+	var heal func()
+	began := time.Now()
+	limit := 30 * time.Second // that it takes by itself, and 10 s more
+	seq, err := a.c.ApplyToApp(ctx, a.app.ID, v1.ApplyRequest{Text: text, Message: fmt.Sprint("apply ", n)}, "")
+	if err != nil {
+		t.Fatalf("apply %d: %v", n, err)
+	}
+	if f != nil {
+		after := time.Duration(a.rng.IntN(2500)) * time.Millisecond
+		if strings.Contains(name, "npm") || strings.Contains(name, "registry") {
+			after = 0
+		}
+		pause(ctx, after)
+		heal = f.hit(a)
+		limit += f.own
+	}
+	if heal != nil {
+		pause(ctx, time.Duration(a.rng.IntN(3000))*time.Millisecond)
+		heal()
+	}
+	applying := true
+	for applying {
+		if x, err := a.c.App(ctx, a.app.ID); err == nil {
+			applying = x.Applying != 0
+		}
+		if took := time.Since(began); took > limit*slack() {
+			t.Fatalf("apply %d, %s: it has not ended after %v", n, name, took)
+		}
+		pause(ctx, 50*time.Millisecond)
+	}
+	if took, ok = a.settle(name, n, began); ok != a.told(seq) {
+		t.Errorf("apply %d, %s: it was told otherwise", n, name)
+	}
+	return took, ok
+}
+
+// told reports whether an apply was told to be done. Else it was told why not.
+func (a *appScenario) told(seq int64) bool {
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
+	defer cancel()
+	for u, err := range a.c.WatchApp(ctx, a.app.ID, seq) {
+		switch {
+		case err != nil:
+			a.t.Fatal(err)
+		case u.Apply == seq && u.Type == v1.AppError:
+			a.t.Logf("  it ended with %s: %.400s", u.Error.Kind, u.Error.Detail)
+			if u.Error.Remedy == "" {
+				a.t.Errorf("%s has no remedy", u.Error.Detail)
+			}
+			return false
+		case u.Apply == seq && u.Type == v1.AppDone:
+			return true
+		}
+	}
+	a.t.Fatal("the stream has no end of the apply")
+	return false
+}
+
+// settle opens the app and checks it.
+func (a *appScenario) settle(name string, n int, began time.Time) (took time.Duration, ok bool) {
+	t, ctx := a.t, a.t.Context()
+	took = time.Since(began)
+	var err error
+	for { // what has no room has it in a moment
+		a.npm.set(0, nil)
+		if a.app, err = a.c.OpenApp(ctx, a.app.ID); err == nil && a.app.State == v1.AppReady {
+			break
+		}
+		if time.Since(began) > 90*time.Second*slack() {
+			t.Fatalf("apply %d, %s: it cannot be opened: %v, %+v", n, name, err, a.app)
+		}
+		t.Logf("  open: %v", err)
+		pause(ctx, time.Second)
+	}
+	if a.app.Applying != 0 {
+		t.Errorf("apply %d, %s: the app is %+v", n, name, a.app)
+	}
+	revs, err := a.c.AppRevisions(ctx, a.app.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, r := range revs {
+		known[r.Message] = true
+		if r.Message == "Changed in the sandbox" {
+			t.Errorf("apply %d, %s: revision %d was made by nobody", n, name, r.Number)
+		}
+	}
+	ok = known[fmt.Sprint("apply ", n)]
+	files, err := a.c.AppFiles(ctx, a.app.ID, client.AppFileFilter{Content: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := map[string]string{}
+	for _, f := range files.Items {
+		recorded[f.Path] = *f.Content
+	}
+	number := regexp.MustCompile(`\d+`)
+	if revs[0].Number > 1 {
+		x, y, z := number.FindString(recorded["src/a.ts"]), number.FindString(recorded["src/b.ts"]), number.FindString(recorded["src/App.tsx"])
+		if x != y && recorded["src/a.ts"] != "export const a = -1\n" || y != z {
+			t.Errorf("apply %d, %s: the revision has a %s, b %s and App %s", n, name, x, y, z)
+		}
+		if made := recorded["made.txt"]; made != "" && len(slices.Compact(strings.Fields(made))) != 1 || made != "" && len(strings.Fields(made)) != 2 {
+			t.Errorf("apply %d, %s: made.txt is half written: %q", n, name, made)
+		}
+	}
+	var there map[string]string
+	out := a.inside(`python3 -c 'import json, os
+print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).read() for d, dirs, files in os.walk(".") for f in files if not d.startswith(("./.git", "./node_modules", "./.vite"))}))'`)
+	if err := json.Unmarshal([]byte(out), &there); err != nil {
+		t.Fatalf("apply %d, %s: %v: %.300s", n, name, err, out)
+	}
+	for p := range recorded {
+		if recorded[p] != there[p] {
+			t.Errorf("apply %d, %s: %s is %q in the sandbox and %q in the revision", n, name, p, there[p], recorded[p])
+		}
+	}
+	if len(there) != len(recorded) {
+		t.Errorf("apply %d, %s: there are %d files in the sandbox and %d in the revision", n, name, len(there), len(recorded))
+	}
+	if want := number.FindString(recorded["src/b.ts"]); !strings.Contains(a.get("/src/b.ts"), "b = "+want) {
+		t.Errorf("apply %d, %s: revision %d has %s, and it serves %.300s", n, name, revs[0].Number, want, a.get("/src/b.ts"))
+	}
+	for end := time.Now().Add(60 * time.Second * slack()); ; pause(ctx, 200*time.Millisecond) {
+		out := a.inside("git rev-parse HEAD && git status --porcelain && pgrep -f '[n]pm install' || true")
+		if strings.TrimSpace(out) == revs[0].Commit {
+			break
+		}
+		if time.Now().After(end) {
+			t.Errorf("apply %d, %s: git says %q, the last revision is %s", n, name, out, revs[0].Commit)
+			break
+		}
+	}
+	if _, err := a.bob.App(ctx, a.app.ID); !client.IsKind(err, v1.NotFound) {
+		t.Errorf("bob sees %v", err)
+	}
+	t.Logf("apply %d, %s: %v, applied %v, revision %d", n, name, took.Round(time.Millisecond), ok, a.app.Revision)
+	return took, ok
+}
+
+// get returns what the app serves at a path.
+func (a *appScenario) get(path string) string {
+	u, err := url.Parse(a.app.PreviewURL)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	r, err := http.NewRequestWithContext(a.t.Context(), http.MethodGet, a.url+path, nil)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	r.Host = u.Host
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		a.t.Errorf("get %s: %v", path, err)
+		return ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		a.t.Errorf("get %s: %s, %v: %.300s", path, resp.Status, err, body)
+	}
+	return string(body)
+}
