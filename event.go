@@ -135,6 +135,8 @@ const (
 	EventAppRolledBack  = "app.rolled_back" // the new revision has the files of an earlier one
 	EventAppEditing     = "app.editing"     // a model began to change it
 	EventAppEdited      = "app.edited"
+	EventAppPublished   = "app.published"   // a build of it is served without a sandbox
+	EventAppUnpublished = "app.unpublished" // it is not served any more
 	EventAppRemoved     = "app.removed"
 
 	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
@@ -180,7 +182,7 @@ func EventTypes() []string {
 		EventQuotaRefused, EventNetworkRefused,
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
 		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
-		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack,
+		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppPublished, EventAppUnpublished,
 		EventAppEditing, EventAppEdited, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))

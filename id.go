@@ -188,6 +188,12 @@ func (id SandboxID) Label() string { return string(id)[min(len(id), len(sandboxP
 // SandboxOfLabel is the inverse of [SandboxID.Label]. It reports Invalid.
 func SandboxOfLabel(label string) (SandboxID, error) { return ParseSandboxID(sandboxPrefix + label) }
 
+// Label is an ID without its prefix: letters and digits, fit for a host name.
+func (id AppID) Label() string { return string(id)[min(len(id), len(appPrefix)):] }
+
+// AppOfLabel is the inverse of [AppID.Label]. It reports Invalid.
+func AppOfLabel(label string) (AppID, error) { return ParseAppID(appPrefix + label) }
+
 // NewSessionID returns a fresh, unguessable ID.
 func NewSessionID() SessionID { return SessionID(newID(sessionPrefix)) }
 

@@ -26,6 +26,8 @@ type App struct {
 	Metadata map[string]string
 	Created  time.Time
 	Used     time.Time
+
+	Published Publication
 }
 
 // An AppState is a point in the life of an app.
@@ -72,13 +74,24 @@ type AppSpec struct {
 	Idempotency string
 }
 
+// A BranchSpec asks for an app that begins with the files of another one. It has the
+// same template, environment, network and metadata.
+type BranchSpec struct {
+	Owner       Owner
+	App         string // ID or name of the other one
+	Revision    int64  // 0 is the last one
+	Name        string // as in AppSpec
+	Idempotency string
+}
+
 // A Revision is a state of an app's files. Numbers count from 1, which is what the
 // template has.
 type Revision struct {
 	App     AppID
 	Number  int64
 	Parent  int64  // the one before; 0 for the first
-	Of      int64  // the one whose files these are again, after a rollback; 0 otherwise
+	Of      int64  // the one whose files these are again, after a rollback or in a branch; 0 otherwise
+	From    AppID  // whose revision Of is, if that is another app's: this is the first of a branch
 	Message string // its first line is a summary
 	Actor   string // who made it
 	Commit  string // in the git repository of the app
@@ -151,13 +164,15 @@ const (
 	AppApplied      AppUpdateKind = "done"     // an apply has ended and Revision has it
 	AppApplyFailed  AppUpdateKind = "error"    // an apply has ended and changed nothing
 	AppRolledBack   AppUpdateKind = "rollback"
-	AppAlerted      AppUpdateKind = "alert"    // Name is the metric
-	AppCalmed       AppUpdateKind = "resolved" // the alert about Name has ended
-	AppEditBegun    AppUpdateKind = "edit"     // a model begins to change the app
-	AppRound        AppUpdateKind = "round"    // it is asked, for the time that Round says
-	AppOutput       AppUpdateKind = "output"   // a piece of what it writes, in Text; not kept
-	AppProblem      AppUpdateKind = "problem"  // something is wrong with the app, and the model is told if it is asked again
-	AppEdited       AppUpdateKind = "edited"   // the edit has ended: Error says why the app is not well, Text what was tried
+	AppAlerted      AppUpdateKind = "alert"       // Name is the metric
+	AppCalmed       AppUpdateKind = "resolved"    // the alert about Name has ended
+	AppEditBegun    AppUpdateKind = "edit"        // a model begins to change the app
+	AppRound        AppUpdateKind = "round"       // it is asked, for the time that Round says
+	AppOutput       AppUpdateKind = "output"      // a piece of what it writes, in Text; not kept
+	AppProblem      AppUpdateKind = "problem"     // something is wrong with the app, and the model is told if it is asked again
+	AppEdited       AppUpdateKind = "edited"      // the edit has ended: Error says why the app is not well, Text what was tried
+	AppPublished    AppUpdateKind = "published"   // a build of Revision is served
+	AppUnpublished  AppUpdateKind = "unpublished" // it is not served any more
 )
 
 // An AppUpdate is one item in the stream of an app.
@@ -167,7 +182,7 @@ type AppUpdate struct {
 	Kind     AppUpdateKind
 	Apply    int64  // Seq of the event with which the apply began; 0 for what is not of one
 	Edit     int64  // Seq of the event with which the edit began; 0 for what is not of one
-	Step     string // parse, packages, write, command, restart, check
+	Step     string // parse, packages, write, command, restart, check; build of a publication
 	Text     string // for people
 	Path     string
 	Op       FileOp
@@ -211,6 +226,7 @@ type Apps interface {
 	AppWriter
 	AppEditor
 	AppHistory
+	AppPublisher
 }
 
 // An AppRunner has apps served; see [Apps].
@@ -252,6 +268,9 @@ type AppWriter interface {
 	// Rollback makes the files those of an earlier revision, as a new revision, and
 	// returns it once the server answers.
 	Rollback(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
+	// Branch makes an app whose first revision has the files of a revision of another
+	// one, and returns as Create does.
+	Branch(ctx context.Context, spec BranchSpec) (App, error)
 }
 
 // An AppEditor has models change apps; see [Apps].

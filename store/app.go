@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"strconv"
 
 	"github.com/engi-dev/engi"
@@ -38,14 +39,26 @@ type appDetail struct {
 	Env      map[string]string  `json:"env,omitempty"`
 	Network  engi.NetworkPolicy `json:"network"`
 
-	Alerts []engi.AppAlert `json:"alerts,omitempty"`
-	Sealed []byte          `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+	Alerts    []engi.AppAlert `json:"alerts,omitempty"`
+	Published *publication    `json:"published,omitempty"`
+
+	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+}
+
+// A publication is what an app has published, beside the files.
+type publication struct {
+	Revision int64 `json:"revision"`
+	At       int64 `json:"at"`
+	Files    int   `json:"files"`
+	Bytes    int64 `json:"bytes"`
+	Private  bool  `json:"private,omitempty"`
 }
 
 // revisionDetail has the fields of a revision that no query selects by.
 type revisionDetail struct {
 	Parent  int64            `json:"parent,omitempty"`
 	Of      int64            `json:"of,omitempty"`
+	From    engi.AppID       `json:"from,omitempty"`
 	Message string           `json:"message"`
 	Actor   string           `json:"actor,omitempty"`
 	Commit  string           `json:"commit,omitempty"`
@@ -63,8 +76,12 @@ func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + 
 
 // appValues are the values of appColumns.
 func (db *DB) appValues(r studio.Record) ([]any, error) {
+	var p *publication
+	if x := r.Published; x.Revision != 0 {
+		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
+	}
 	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
-		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, nil,
+		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -116,25 +133,33 @@ func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
 	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
 	r.Alerts = d.Alerts
+	if x := d.Published; x != nil {
+		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
+	}
 	return r, nil
 }
 
 func (s appStore) Put(ctx context.Context, r studio.Record) (err error) {
 	defer engi.Annotate(&err, "record app %s", r.ID)
+	return s.db.tx(ctx, func(t *tx) error { return s.put(ctx, t, r, nil) })
+}
+
+// put adds an app, with more in its event.
+func (s appStore) put(ctx context.Context, t *tx, r studio.Record, more map[string]any) error {
 	values, err := s.db.appValues(r)
 	if err != nil {
 		return err
 	}
-	return s.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO apps (`+appColumns+`) VALUES (`+marks(8)+`)`, values...)
-		if engi.KindOf(err) == engi.Conflict {
-			return engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
-		}
-		if err != nil {
-			return err
-		}
-		return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, map[string]any{"name": r.Name, "template": r.Template, "metadata": r.Metadata})
-	})
+	_, err = t.exec(ctx, `INSERT INTO apps (`+appColumns+`) VALUES (`+marks(8)+`)`, values...)
+	if engi.KindOf(err) == engi.Conflict {
+		return engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
+	}
+	if err != nil {
+		return err
+	}
+	data := map[string]any{"name": r.Name, "template": r.Template, "metadata": r.Metadata}
+	maps.Copy(data, more)
+	return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, data)
 }
 
 func (s appStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (studio.Record, error) {
@@ -218,7 +243,7 @@ func scanRevision(row scanner) (r engi.Revision, err error) {
 	if err := decode("revision of "+string(r.App), text, &d); err != nil {
 		return r, err
 	}
-	r.Parent, r.Of, r.Message, r.Actor, r.Commit, r.Changed = d.Parent, d.Of, d.Message, d.Actor, d.Commit, d.Changed
+	r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed = d.Parent, d.Of, d.From, d.Message, d.Actor, d.Commit, d.Changed
 	return r, nil
 }
 
@@ -259,7 +284,7 @@ func (x appTx) Emit(kind string, data any, key string) (int64, error) {
 }
 
 func (x appTx) Revise(r engi.Revision, put []studio.File, removed []string, contents map[string][]byte, b studio.Bounds) error {
-	detail, err := encode("revision", revisionDetail{r.Parent, r.Of, r.Message, r.Actor, r.Commit, r.Changed})
+	detail, err := encode("revision", revisionDetail{r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed})
 	if err != nil {
 		return err
 	}
@@ -302,15 +327,7 @@ func (x appTx) Revise(r engi.Revision, put []studio.File, removed []string, cont
 	if err := x.drop(r.Number, b); err != nil || len(contents) == 0 {
 		return err
 	}
-	if err := exec(`UPDATE apps SET bytes = (SELECT coalesce(sum(size), 0) FROM app_contents WHERE app = ?1) WHERE id = ?1`, x.app); err != nil {
-		return err
-	}
-	total, err := first(x.ctx, x.t, nil, value[int64], `SELECT coalesce(sum(bytes), 0) FROM apps WHERE owner = ?`, x.owner)
-	if err == nil && total > b.Owner {
-		return engi.Errorf(engi.Exhausted, "the files of all your apps, with their histories, would have %d MiB, %d is the most", total>>20, b.Owner>>20).
-			WithRemedy("remove apps that nobody needs: 'engi app list' shows them")
-	}
-	return err
+	return x.measure(b)
 }
 
 // drop removes revisions before the last one that b does not allow.

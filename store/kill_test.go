@@ -242,6 +242,17 @@ func changeApp(ctx context.Context, db *store.DB) error {
 	s := store.Apps(db)
 	r := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "anna", State: engi.AppStarting, Created: time.Now().UTC()}}
 	r.Name = string(r.ID)
+	publish := func() error {
+		_, err := s.Change(ctx, r.ID, func(r *studio.Record, tx studio.Tx) error {
+			r.Published = engi.Publication{Revision: r.Revision, Files: 1}
+			if err := tx.Publish([]studio.Published{{Path: "index.html", Size: 1, Digest: "d"}}, map[string][]byte{"d": {1}}, studio.Bounds{Owner: 1000}); err != nil {
+				return err
+			}
+			_, err := tx.Emit(engi.EventAppPublished, map[string]any{"revision": r.Revision}, "")
+			return err
+		})
+		return err
+	}
 	revise := func(n int64, state engi.AppState) func() error {
 		return func() error {
 			_, err := s.Change(ctx, r.ID, func(r *studio.Record, tx studio.Tx) error {
@@ -261,7 +272,7 @@ func changeApp(ctx context.Context, db *store.DB) error {
 	}
 	return each(
 		func() error { return s.Put(ctx, r) },
-		revise(1, engi.AppReady), revise(2, engi.AppFailed), revise(3, engi.AppReady),
+		revise(1, engi.AppReady), revise(2, engi.AppFailed), publish, revise(3, engi.AppReady), publish,
 		func() error {
 			if rand.IntN(2) == 0 {
 				return nil
@@ -433,6 +444,12 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		fail(err)
 		if len(revs) != min(int(r.Revision), 2) || len(files) != 1 {
 			t.Errorf("%s: it has %d revisions, the last is %d with %d files", subject, len(revs), r.Revision, len(files))
+		}
+		if _, err := store.Apps(db).Published(ctx, r.ID, "index.html"); (err == nil) != (r.Published.Revision > 0) {
+			t.Errorf("%s: it has published %+v, its page: %v", subject, r.Published, err)
+		}
+		if r.Published.Revision == r.Revision {
+			return engi.EventAppPublished
 		}
 		return engi.EventAppApplied
 	case "key_":

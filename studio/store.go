@@ -43,13 +43,30 @@ type Tx interface {
 	// the oldest revisions beyond what b allows, and reports Exhausted if the owner then
 	// has more than that allows.
 	Revise(r engi.Revision, put []File, removed []string, contents map[string][]byte, b Bounds) error
+	// Publish makes files what is published, of which contents has what they name. What
+	// was published before is kept until the next time; without files nothing is. It
+	// reports Exhausted if the owner then has more than b allows.
+	Publish(files []Published, contents map[string][]byte, b Bounds) error
 }
+
+// A Published is a file of what an app has published.
+type Published struct {
+	Path   string
+	Size   int64
+	Digest string // of the content
+	Packed string // digest of the content compressed; empty if that is not kept
+	Fixed  bool   // another content would have another path
+}
+
+// PartSize is the size of the parts in which published contents are kept, of all but
+// the last.
+const PartSize = 64 << 10
 
 // Bounds are how much history an app has.
 type Bounds struct {
 	Revisions int
 	Bytes     int64 // of contents; the last two revisions are kept whatever they take
-	Owner     int64 // bytes of contents of all apps of an owner
+	Owner     int64 // bytes of contents of all apps of an owner, with what is published
 }
 
 // A Store keeps apps durably. It is safe for concurrent use.
@@ -57,6 +74,10 @@ type Store interface {
 	// Put adds an app, with its event. It reports Conflict for a name or an
 	// idempotency key that the owner has used.
 	Put(ctx context.Context, r Record) error
+	// Branch does as Put and adds a first revision, which has the files of a revision
+	// of another app of that owner. It reports NotFound without that, and Exhausted if
+	// the owner then has more than b allows.
+	Branch(ctx context.Context, r Record, first engi.Revision, b Bounds) error
 	// Find returns an app by ID or name, or NotFound. Of several owners' apps of one
 	// name, the empty owner gets Conflict.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
@@ -74,6 +95,16 @@ type Store interface {
 	// or NotFound.
 	Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error)
 	History
+	Publications
+}
+
+// Publications has what apps have published. It is safe for concurrent use.
+type Publications interface {
+	// Published returns a file by its path, or NotFound. Of one that is fixed and was
+	// published before, that.
+	Published(ctx context.Context, app engi.AppID, path string) (Published, error)
+	// Part returns the size of a content and a part of it, or NotFound.
+	Part(ctx context.Context, app engi.AppID, digest string, part int) (size int64, data []byte, err error)
 }
 
 // A History has the revisions of apps. It is safe for concurrent use.

@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
-	"strings"
 	"sync"
 	"time"
 
@@ -78,6 +77,8 @@ type Service struct {
 	life      context.Context    // of that
 	end       context.CancelFunc // of life
 
+	publishing chan struct{} // holds a value for each publication that is in memory
+
 	mu   sync.Mutex
 	apps map[engi.AppID]*app // guarded by mu
 }
@@ -106,7 +107,7 @@ func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}}
+	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, publishing: make(chan struct{}, publishers)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -253,32 +254,25 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 	if spec.Name != "" && !appName.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
+	key := spec.Idempotency
+	spec.Idempotency = ""
 	fingerprint, err := fingerprintOf(spec)
 	if err != nil {
 		return engi.App{}, err
 	}
-	if spec.Idempotency != "" {
-		older, err := s.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency)
-		switch {
-		case err == nil && older.Fingerprint != fingerprint:
-			return engi.App{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, app %s", older.ID).
-				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-		case err == nil:
-			return s.Open(ctx, spec.Owner, string(older.ID))
-		case engi.KindOf(err) != engi.NotFound:
+	if older, err := s.repeated(ctx, spec.Owner, key, fingerprint); err != nil || older != "" {
+		if err != nil {
 			return engi.App{}, err
 		}
+		return s.Open(ctx, spec.Owner, string(older))
 	}
 	t, err := s.template(ctx, spec.Owner, spec.Template)
 	if err != nil {
 		return engi.App{}, err
 	}
-	all, err := s.opt.Store.List(ctx, spec.Owner, engi.Page{})
+	all, err := s.room(ctx, spec.Owner)
 	if err != nil {
 		return engi.App{}, err
-	}
-	if spec.Owner != "" && len(all) >= maxApps {
-		return engi.App{}, engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
 	}
 	if spec.Replace {
 		for _, r := range all {
@@ -296,25 +290,57 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppStarting, Port: t.Ports[0],
 			Metadata: spec.Metadata, Created: now, Used: now,
 		},
-		Env: spec.Env, Network: spec.Network, Idempotency: spec.Idempotency, Fingerprint: fingerprint,
+		Env: spec.Env, Network: spec.Network, Idempotency: key, Fingerprint: fingerprint,
 	}
-	if r.Name == "" {
-		r.Name = "app-" + strings.TrimPrefix(string(r.ID), "app_")[:8]
-	}
+	r.Name = cmp.Or(r.Name, madeUp(r.ID))
 	if spec.Network.Mode == "" && len(spec.Network.Allow) == 0 {
 		r.Network.Mode, r.Network.Allow = s.opt.Network.Mode, s.opt.Network.Allow
 	}
 	if err := s.opt.Store.Put(ctx, r); err != nil {
 		return engi.App{}, err
 	}
-	opened, err := s.Open(ctx, "", string(r.ID))
+	return s.openNew(ctx, r.ID)
+}
+
+// madeUp returns a name for an app that was given none.
+func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
+
+// room returns the apps of an owner, or Exhausted if there is none for another.
+func (s *Service) room(ctx context.Context, owner engi.Owner) ([]Record, error) {
+	all, err := s.opt.Store.List(ctx, owner, engi.Page{})
+	if err == nil && owner != "" && len(all) >= maxApps {
+		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
+	}
+	return all, err
+}
+
+// repeated returns the app that the same request has made before, if any. It reports
+// Conflict if it was another request.
+func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (engi.AppID, error) {
+	if key == "" {
+		return "", nil
+	}
+	older, err := s.opt.Store.ByIdempotencyKey(ctx, owner, key)
+	switch {
+	case err == nil && older.Fingerprint != fingerprint:
+		return "", engi.Errorf(engi.Conflict, "idempotency key was used before for another request, app %s", older.ID).
+			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+	case err != nil && engi.KindOf(err) != engi.NotFound:
+		return "", err
+	}
+	return older.ID, nil
+}
+
+// openNew opens an app that was just recorded. It is removed again if nothing came of it.
+func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
+	opened, err := s.Open(ctx, "", string(id))
 	switch engi.KindOf(err) {
 	case engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied:
 		if err != nil && opened.Sandbox == "" {
 			// Nothing came of it, and asking again would bring no more.
 			late, cancel := s.late(ctx)
 			defer cancel()
-			return engi.App{}, errors.Join(err, s.Remove(late, "", string(r.ID)))
+			return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
 		}
 	}
 	if err != nil && opened.State == engi.AppFailed {
@@ -324,8 +350,7 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 }
 
 // fingerprintOf returns what two requests with one idempotency key must have in common.
-func fingerprintOf(spec engi.AppSpec) (string, error) {
-	spec.Idempotency = ""
+func fingerprintOf(spec any) (string, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
 		return "", engi.Errorf(engi.Invalid, "encode the request: %v", err)

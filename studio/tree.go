@@ -64,21 +64,29 @@ func isTracked(p string) bool {
 
 // CheckPath reports Invalid for what cannot be the path of an app's file.
 func CheckPath(p string) error {
-	invalid := func(why string) error {
-		return engi.Errorf(engi.Invalid, "the path %.100q %s", p, why).WithRemedy("name a file below the app's directory, like src/App.tsx")
+	err := checkName(p)
+	if err == nil && !isTracked(p) {
+		err = invalidPath(p, "is of what is made or installed, not of what is written")
 	}
+	return err
+}
+
+func invalidPath(p, why string) error {
+	return engi.Errorf(engi.Invalid, "the path %.100q %s", p, why).WithRemedy("name a file below the app's directory, like src/App.tsx")
+}
+
+// checkName reports Invalid for what cannot be the path of any file.
+func checkName(p string) error {
 	parts := strings.Split(p, "/")
 	switch {
 	case p == "" || len(p) > maxPath || !utf8.ValidString(p):
-		return invalid("is empty, too long or no text")
+		return invalidPath(p, "is empty, too long or no text")
 	case strings.ContainsFunc(p, func(r rune) bool { return unicode.IsControl(r) || r == '\\' }):
-		return invalid("has a backslash or a control character")
+		return invalidPath(p, "has a backslash or a control character")
 	case path.IsAbs(p) || path.Clean(p) != p || parts[0] == ".." || p == ".":
-		return invalid("leads outside the app or is not clean")
+		return invalidPath(p, "leads outside the app or is not clean")
 	case len(parts) > maxDepth || slices.ContainsFunc(parts, func(name string) bool { return len(name) > 255 }):
-		return invalid("is too deep, or has too long a name")
-	case !isTracked(p):
-		return invalid("is of what is made or installed, not of what is written")
+		return invalidPath(p, "is too deep, or has too long a name")
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ type eventData struct {
 	Source   string             `json:"source,omitempty"`
 	Model    string             `json:"model,omitempty"`
 	Cost     int64              `json:"cost,omitempty"` // in millionths
+	Files    int                `json:"files,omitempty"`
+	Bytes    int64              `json:"bytes,omitempty"`
 	Error    *errorData         `json:"error,omitempty"`
 	Metric   string             `json:"metric,omitempty"`
 	Value    float64            `json:"value,omitempty"`
@@ -73,6 +75,8 @@ var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppRolledBack:  engi.AppRolledBack,
 	engi.EventAppEditing:     engi.AppEditBegun,
 	engi.EventAppEdited:      engi.AppEdited,
+	engi.EventAppPublished:   engi.AppPublished,
+	engi.EventAppUnpublished: engi.AppUnpublished,
 	engi.EventAppRemoved:     engi.AppStateChanged,
 
 	engi.EventAppAlert:         engi.AppAlerted,

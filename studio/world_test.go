@@ -2,6 +2,7 @@ package studio_test
 
 import (
 	"archive/tar"
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -49,13 +50,15 @@ type world struct {
 	fault  func(op string, b *box) error // what goes wrong before a step, called with mu locked; nil for nothing
 	after  func() error                  // the same after a transaction
 	built  map[string]engi.Template
-	alerts studio.Settings // zero means the default
-	busy   bool            // sandboxes are always in use
-	memory int64           // that each uses
-	deaf   int             // connections to servers that are still to fail
-	packed int             // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
-	gone   int             // attempts to enter a sandbox that are still to fail
-	cold   int             // how often a sandbox was written to disk without its memory
+	alerts studio.Settings   // zero means the default
+	busy   bool              // sandboxes are always in use
+	memory int64             // that each uses
+	deaf   int               // connections to servers that are still to fail
+	packed int               // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
+	gone   int               // attempts to enter a sandbox that are still to fail
+	cold   int               // how often a sandbox was written to disk without its memory
+	dist   map[string]string // what a build leaves; nil for one that fails
+	links  []tar.Header      // what it leaves beside files
 	models studio.Models
 }
 
@@ -555,6 +558,33 @@ func (g *fakeGuest) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	}
 }
 
+// Pack returns what is below a directory, with what a test wants beside that.
+func (g *fakeGuest) Pack(_ context.Context, dir string) (io.ReadCloser, error) {
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	if g.w.off {
+		return nil, errPower
+	}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	add := func(h tar.Header, data string) {
+		if err := w.WriteHeader(&h); err != nil {
+			g.w.t.Error(err)
+		}
+		io.WriteString(w, data)
+	}
+	add(tar.Header{Name: path.Base(dir) + "/", Typeflag: tar.TypeDir, Mode: 0o755}, "")
+	for p, n := range g.b.files {
+		if rest, ok := strings.CutPrefix(p, dir+"/"); ok {
+			add(tar.Header{Name: path.Base(dir) + "/" + rest, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(n.data))}, n.data)
+		}
+	}
+	for _, h := range g.w.links {
+		add(h, "")
+	}
+	return io.NopCloser(&b), nil // without an end: it is not to be relied on
+}
+
 var imported = regexp.MustCompile(`import '\./([^']+)'`)
 
 // Dial answers as Vite does, for modules that import others of their directory.
@@ -711,6 +741,13 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 	case len(c.Args) > 2 && strings.Contains(c.Args[2], "_cacache"):
 		g.w.packed = min(g.w.packed, 0)
 		g.b.put("/root/cleared", "")
+	case c.Args[0] == "npm" && c.Args[1] == "run" && c.Args[2] == "build":
+		if p.code, p.output = 2, "src/App.tsx:1: it is wrong\n"; g.w.dist != nil {
+			p.code, p.output = 0, "built\n"
+		}
+		for name, text := range g.w.dist {
+			g.b.put("dist/"+name, text)
+		}
 	case c.Args[0] == "npm" && c.Args[1] == "run":
 		for name, n := range g.b.files {
 			if strings.Contains(n.data, "TYPEERROR") {

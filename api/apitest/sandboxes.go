@@ -519,3 +519,9 @@ func (p ports) URL(id engi.SandboxID, port int) string {
 func (p ports) Sign(id engi.SandboxID, port int, good time.Duration) (string, time.Time, error) {
 	return p.URL(id, port) + "?token=x", time.Now().Add(good), nil
 }
+
+func (p ports) PageURL(id engi.AppID) string { return "http://app-" + id.Label() + ".localhost/" }
+
+func (p ports) SignPage(id engi.AppID, good time.Duration) (string, time.Time, error) {
+	return p.PageURL(id) + "?token=x", time.Now().Add(good), nil
+}

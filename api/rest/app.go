@@ -87,7 +87,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 	}
 	const one = appPath + "/{id}"
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
-	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: []Route{
+	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(a.publishing(one), []Route{
 		send(Route{
 			Pattern: "POST " + appPath, ID: "create-app", Summary: "Create an app", Access: change, Objects: Owned,
 			Text: "Answers once its page is served, at preview_url. An app whose server does not start is there, too, in state failed, and error says why. " +
@@ -174,7 +174,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 			return v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated}, err
 		}),
 		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "See how an app does", Text: "Its server is asked now, if it has one.", Access: look}, a.status),
-	}}
+	}...)}
 }
 
 const textType = "text/plain; charset=utf-8"
@@ -488,6 +488,7 @@ func (a *apps) of(x engi.App) v1.App {
 	out := v1.App{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
 		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
+		Published: a.published(x),
 	}
 	if x.Sandbox != "" && a.ports != nil {
 		out.PreviewURL = a.ports.URL(x.Sandbox, x.Port)
@@ -497,7 +498,7 @@ func (a *apps) of(x engi.App) v1.App {
 
 func revisionOf(x engi.Revision) v1.AppRevision {
 	out := v1.AppRevision{
-		Number: x.Number, Parent: x.Parent, Of: x.Of, Message: strings.ToValidUTF8(x.Message, "\uFFFD"), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(),
+		Number: x.Number, Parent: x.Parent, Of: x.Of, From: string(x.From), Message: strings.ToValidUTF8(x.Message, "\uFFFD"), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(),
 		Changed: []v1.AppChange{},
 	}
 	for _, f := range x.Changed {

@@ -29,6 +29,7 @@ var twice = map[string][2]string{
 	"POST /v1/apps":                                      {`{"name":"new"}`, `{"name":"newer"}`},
 	"POST /v1/apps/{id}/edit":                            {`{"prompt":"<file path=\"a\">a</file>"}`, `{"prompt":"<file path=\"a\">b</file>"}`},
 	"POST /v1/apps/{id}/apply":                           {`{"text":"<file path=\"a\">a</file>"}`, `{"text":"<file path=\"a\">b</file>"}`},
+	"POST /v1/apps/{id}/branch":                          {`{}`, `{"revision":1}`},
 	"POST /v1/docs":                                      {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
 	"POST /v1/agents/{name}/runs":                        {`{"input":"x"}`, `{"input":"y"}`},
 	"POST /v1/chat":                                      {`{"message":"x"}`, `{"message":"y"}`},
@@ -53,6 +54,7 @@ var notRepeated = map[string]string{
 	"POST /v1/dashboard/links":                  "a link is short-lived, and works once",
 	"POST /v1/sandboxes/{id}/files/mkdir":       "a path names itself: a second one is a conflict",
 	"POST /v1/volumes/{name}/files/mkdir":       "a path names itself: a second one is a conflict",
+	"POST /v1/apps/{id}/publish/link":           "a link is signed, not kept: two are as good as one",
 	"POST /v1/sandboxes/{id}/ports/{port}/link": "a link is signed, not kept: two are as good as one",
 }
 

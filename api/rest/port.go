@@ -20,6 +20,7 @@ type PortService interface {
 	URL(id engi.SandboxID, port int) string
 	// Sign returns an address that opens a private port until it expires.
 	Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error)
+	PageService
 }
 
 type aPort struct {

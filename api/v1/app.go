@@ -38,6 +38,7 @@ type App struct {
 	Metadata   map[string]string `json:"metadata,omitempty"`
 	CreatedAt  time.Time         `json:"created_at"`
 	UsedAt     *time.Time        `json:"used_at,omitempty"`
+	Published  *AppPublication   `json:"published,omitempty" doc:"the build that is served without a sandbox"`
 }
 
 // An ApplyRequest asks to apply what a model has written to an app.
@@ -79,7 +80,8 @@ type RollbackRequest struct {
 type AppRevision struct {
 	Number    int64       `json:"number" doc:"from 1, which is what the template has" example:"3"`
 	Parent    int64       `json:"parent,omitempty" doc:"the one before" example:"2"`
-	Of        int64       `json:"of,omitempty" doc:"the one whose files these are again, after a rollback" example:"1"`
+	Of        int64       `json:"of,omitempty" doc:"the one whose files these are again, after a rollback or in a branch" example:"1"`
+	From      string      `json:"from,omitempty" doc:"ID of the app whose revision of is, if this is the first of a branch" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Message   string      `json:"message" doc:"its first line is a summary" example:"Add a cart"`
 	Actor     string      `json:"actor,omitempty" doc:"who made it" example:"key_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Commit    string      `json:"commit,omitempty" doc:"in the git repository of the app"`
@@ -157,12 +159,12 @@ const (
 
 // An AppUpdate is one item in the stream of an app.
 type AppUpdate struct {
-	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,alert,resolved,edit,round,output,problem,edited,heartbeat"`
+	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,published,unpublished,alert,resolved,edit,round,output,problem,edited,heartbeat"`
 	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output, and what a model writes" example:"4711"`
 	Time     time.Time `json:"time,omitzero"`
 	Apply    int64     `json:"apply,omitempty" doc:"seq of the event with which the apply began that this is of" example:"4711"`
 	Edit     int64     `json:"edit,omitempty" doc:"seq of the event with which the edit by a model began that this is of" example:"4700"`
-	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart or check"`
+	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart or check, or build of a publication"`
 	Text     string    `json:"text,omitempty" doc:"for people"`
 	Path     string    `json:"path,omitempty" example:"src/App.jsx"`
 	Op       string    `json:"op,omitempty" doc:"of file" enum:"create,write,remove"`
@@ -170,7 +172,7 @@ type AppUpdate struct {
 	Code     int       `json:"code,omitempty" doc:"exit code of a command"`
 	Line     int       `json:"line,omitempty" doc:"in the file path, from 1"`
 	State    string    `json:"state,omitempty" enum:"starting,ready,failed,stopped,removed"`
-	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made; of edited: the last one that was" example:"3"`
+	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made; of edited: the last one that was; of published: the one that was built" example:"3"`
 	Round    int       `json:"round,omitempty" doc:"of round: how often the model is asked now" example:"1"`
 	Rounds   int       `json:"rounds,omitempty" doc:"of edited: how often it was asked" example:"2"`
 	Source   string    `json:"source,omitempty" doc:"of problem, who says so: apply, model, vite, tsc, check, node, python or browser" example:"tsc"`

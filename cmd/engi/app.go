@@ -19,27 +19,31 @@ import (
 )
 
 type appCommand struct {
-	Create   appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
-	List     appList       `cmd:"" aliases:"ls" help:"List apps."`
-	Show     showCommand   `cmd:"" aliases:"get" help:"Show an app."`
-	Apply    appApply      `cmd:"" help:"Apply what a model has written to an app."`
-	Edit     appEdit       `cmd:"" help:"Have a model change an app."`
-	Write    appWrite      `cmd:"" help:"Change one file of an app."`
-	Cancel   removeCommand `cmd:"" help:"End applies and edits that are under way."`
-	Open     appOpen       `cmd:"" help:"Open the page of an app in a browser."`
-	Watch    appWatch      `cmd:"" help:"Follow what happens to an app."`
-	Run      appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
-	Logs     appLogs       `cmd:"" help:"Print what the server of an app prints."`
-	Status   appStatus     `cmd:"" help:"Ask the server of an app how it does."`
-	Files    appFiles      `cmd:"" help:"List files of an app."`
-	Cat      appCat        `cmd:"" help:"Print a file of an app."`
-	Manifest appManifest   `cmd:"" help:"Show what an app consists of."`
-	History  appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
-	Diff     appDiff       `cmd:"" help:"Compare revisions of an app."`
-	Rollback appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
-	Zip      appZip        `cmd:"" help:"Download the files of an app as an archive."`
-	Stop     appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
-	Kill     removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
+	Create    appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
+	List      appList       `cmd:"" aliases:"ls" help:"List apps."`
+	Show      showCommand   `cmd:"" aliases:"get" help:"Show an app."`
+	Apply     appApply      `cmd:"" help:"Apply what a model has written to an app."`
+	Edit      appEdit       `cmd:"" help:"Have a model change an app."`
+	Write     appWrite      `cmd:"" help:"Change one file of an app."`
+	Cancel    removeCommand `cmd:"" help:"End applies and edits that are under way."`
+	Open      appOpen       `cmd:"" help:"Open the page of an app in a browser."`
+	Watch     appWatch      `cmd:"" help:"Follow what happens to an app."`
+	Run       appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
+	Logs      appLogs       `cmd:"" help:"Print what the server of an app prints."`
+	Status    appStatus     `cmd:"" help:"Ask the server of an app how it does."`
+	Files     appFiles      `cmd:"" help:"List files of an app."`
+	Cat       appCat        `cmd:"" help:"Print a file of an app."`
+	Manifest  appManifest   `cmd:"" help:"Show what an app consists of."`
+	History   appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
+	Diff      appDiff       `cmd:"" help:"Compare revisions of an app."`
+	Rollback  appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
+	Branch    appBranch     `cmd:"" help:"Create an app with the files of a revision of another."`
+	Publish   appPublish    `cmd:"" help:"Build an app and serve that without a sandbox."`
+	Unpublish appUnpublish  `cmd:"" help:"Serve no build of apps any more."`
+	Link      appLink       `cmd:"" help:"Make a link to what an app has published as private."`
+	Zip       appZip        `cmd:"" help:"Download the files of an app as an archive."`
+	Stop      appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
+	Kill      removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
 }
 
 var appCommands = appCommand{
@@ -84,15 +88,7 @@ func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
 		if err != nil {
 			return err
 		}
-		if g.JSON {
-			err = g.printJSON(x)
-		} else if _, err = fmt.Fprintln(g.out, x.ID); err == nil && x.PreviewURL != "" {
-			g.note("%s is at %s", x.Name, x.PreviewURL)
-		}
-		if err != nil {
-			return err
-		}
-		return failedApp(x)
+		return g.showNewApp(x)
 	})
 }
 
@@ -169,6 +165,10 @@ func (g *globals) showApp(x v1.App) {
 		f.add("remedy", "%s", x.Error.Remedy)
 	}
 	f.add("preview", "%s", x.PreviewURL)
+	if p := x.Published; p != nil {
+		f.add("published", "%s", p.URL)
+		f.add("", "revision %d, %s", p.Revision, ago(p.At))
+	}
 	f.add("sandbox", "%s", x.SandboxID)
 	f.add("revision", "%d", x.Revision)
 	if x.Applying != 0 {
@@ -440,7 +440,7 @@ func appLine(x v1.AppUpdate) string {
 		return "    " + printable(strings.TrimRight(x.Text, "\r\n"))
 	case v1.AppOutput:
 		return "    " + printable(strings.TrimRight(x.Text, "\r\n"))
-	case v1.AppDone, v1.AppRollback:
+	case v1.AppDone, v1.AppRollback, v1.AppPublished:
 		add(x.Type)
 		add(fmt.Sprintf("revision %d", x.Revision))
 	case v1.AppRound:

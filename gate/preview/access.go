@@ -33,51 +33,81 @@ const (
 // sandbox until it expires. It reports Invalid unless ttl is between a second and
 // [LongestLink].
 func (p *Proxy) Sign(id engi.SandboxID, port int, ttl time.Duration) (address string, expires time.Time, err error) {
-	if ttl < time.Second || ttl > LongestLink {
-		return "", time.Time{}, engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).
-			WithRemedy("choose a time between 1s and %s", LongestLink)
+	if expires, err = until(ttl); err != nil {
+		return "", time.Time{}, err
 	}
 	if port < 1 || port > 65535 {
 		return "", time.Time{}, engi.Errorf(engi.Invalid, "%d is not a port", port)
 	}
-	expires = time.Now().Add(ttl).UTC().Truncate(time.Second)
-	return p.URL(id, port) + "?" + tokenParameter + "=" + p.token(id, port, expires), expires, nil
+	return p.URL(id, port) + p.query(target{id: id, port: port}, expires), expires, nil
 }
 
-func (p *Proxy) token(id engi.SandboxID, port int, expires time.Time) string {
+// SignPage does as Sign for the published page of an app.
+func (p *Proxy) SignPage(id engi.AppID, ttl time.Duration) (address string, expires time.Time, err error) {
+	if expires, err = until(ttl); err != nil {
+		return "", time.Time{}, err
+	}
+	return p.PageURL(id) + p.query(target{app: id}, expires), expires, nil
+}
+
+// until returns when a link expires.
+func until(ttl time.Duration) (time.Time, error) {
+	if ttl < time.Second || ttl > LongestLink {
+		return time.Time{}, engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).WithRemedy("choose a time between 1s and %s", LongestLink)
+	}
+	return time.Now().Add(ttl).UTC().Truncate(time.Second), nil
+}
+
+// query returns what makes an address a signed link.
+func (p *Proxy) query(t target, expires time.Time) string {
+	return "?" + tokenParameter + "=" + p.token(t, expires)
+}
+
+func (p *Proxy) token(t target, expires time.Time) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(expires.Unix()))
-	return base64.RawURLEncoding.EncodeToString(append(b, p.mac(id, port, b)...))
+	return base64.RawURLEncoding.EncodeToString(append(b, p.mac(t, b)...))
 }
 
-func (p *Proxy) mac(id engi.SandboxID, port int, expires []byte) []byte {
+func (p *Proxy) mac(t target, expires []byte) []byte {
 	h := hmac.New(sha256.New, p.o.LinkKey)
-	fmt.Fprintf(h, "preview\x00%s\x00%d\x00%x", id, port, expires)
+	if t.app != "" {
+		fmt.Fprintf(h, "published\x00%s\x00%x", t.app, expires)
+	} else {
+		fmt.Fprintf(h, "preview\x00%s\x00%d\x00%x", t.id, t.port, expires)
+	}
 	return h.Sum(nil)
 }
 
-// checkToken returns when a token expires; ok is false unless it is valid for that
-// port now.
-func (p *Proxy) checkToken(token string, id engi.SandboxID, port int) (time.Time, bool) {
+// checkToken returns when a token expires; ok is false unless it is valid for what
+// t says now.
+func (p *Proxy) checkToken(token string, t target) (time.Time, bool) {
 	if len(token) > 128 {
 		return time.Time{}, false
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || len(b) != 8+sha256.Size || !hmac.Equal(b[8:], p.mac(id, port, b[:8])) {
+	if err != nil || len(b) != 8+sha256.Size || !hmac.Equal(b[8:], p.mac(t, b[:8])) {
 		return time.Time{}, false
 	}
 	expires := time.Unix(int64(binary.BigEndian.Uint64(b)), 0)
 	return expires, time.Now().Before(expires)
 }
 
-// authorize checks access to a sandbox. It returns true if it has responded to the
-// request, which must not be proxied then.
-func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox) (done bool) {
-	if !p.o.Private && !s.Ports.Private {
+// An access says who may look at something.
+type access struct {
+	owner   engi.Owner
+	private bool
+	allow   func() error // for those who have neither key nor link; nil refuses them
+}
+
+// authorize checks access. It returns true if it has responded to the request, which
+// must not be served then.
+func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a access) (done bool) {
+	if !p.o.Private && !a.private {
 		return false
 	}
 	if secret := secretOf(r.Header); secret != "" {
 		k, err := p.o.Keys.Authenticate(r.Context(), secret)
-		if err == nil && !k.Admin && k.Owner != s.Owner {
+		if err == nil && !k.Admin && k.Owner != a.owner {
 			err = engi.Errorf(engi.Denied, "the key is not the owner's")
 		}
 		if err == nil {
@@ -90,11 +120,11 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 			p.respondError(w, r, t, err)
 			return true
 		}
-		p.refuse(w, r, t, http.StatusForbidden, "The key does not give access to this sandbox")
+		p.refuse(w, r, t, http.StatusForbidden, t.texts().noAccess)
 		return true
 	}
 	if token := tokenIn(r.URL.RawQuery); token != "" {
-		if expires, ok := p.checkToken(token, t.id, t.port); ok {
+		if expires, ok := p.checkToken(token, t); ok {
 			if !navigation(r) {
 				return false
 			}
@@ -107,12 +137,12 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 		if tried++; tried > maxCookies || !p.ownPage(r, t) {
 			break
 		}
-		if _, ok := p.checkToken(c.Value, t.id, t.port); ok {
+		if _, ok := p.checkToken(c.Value, t); ok {
 			return false
 		}
 	}
-	if p.o.Allow != nil {
-		err := p.o.Allow(r, s, t.port)
+	if a.allow != nil {
+		err := a.allow()
 		if err == nil {
 			return false
 		}
@@ -121,8 +151,18 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, s en
 			return true
 		}
 	}
-	p.refuse(w, r, t, http.StatusForbidden, needsAccess)
+	p.refuse(w, r, t, http.StatusForbidden, t.texts().needsAccess)
 	return true
+}
+
+// whileValid ends a request with the key that gave access.
+func (p *Proxy) whileValid(r *http.Request, a access) (*http.Request, func()) {
+	secret := secretOf(r.Header)
+	if secret == "" || !p.o.Private && !a.private {
+		return r, func() {}
+	}
+	ctx, release := p.o.Keys.Valid(r.Context(), secret)
+	return r.WithContext(ctx), release
 }
 
 // ownPage reports whether a request was made by a page of the same sandbox, by no
@@ -148,7 +188,7 @@ func (p *Proxy) ownPage(r *http.Request, t target) bool {
 		return true
 	}
 	if from, ok := p.byName(plainHost(u.Host)); ok {
-		return from.id == t.id
+		return from.id == t.id && from.app == t.app
 	}
 	return shows // in a frame, for example of an editor
 }

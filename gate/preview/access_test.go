@@ -219,11 +219,11 @@ func TestLinksExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, token, _ := strings.Cut(link, "engi_token=")
-		if _, ok := p.checkToken(token, id, 80); !ok {
+		if _, ok := p.checkToken(token, target{id: id, port: 80}); !ok {
 			t.Error("it is not good from the start")
 		}
 		time.Sleep(time.Minute + time.Second)
-		if _, ok := p.checkToken(token, id, 80); ok {
+		if _, ok := p.checkToken(token, target{id: id, port: 80}); ok {
 			t.Error("it is good for ever")
 		}
 	})
@@ -232,10 +232,10 @@ func TestLinksExpire(t *testing.T) {
 func FuzzToken(f *testing.F) {
 	p := New(Options{Sandboxes: new(fixture), Keys: new(fixture).keys, LinkKey: make([]byte, 32)})
 	id := engi.NewSandboxID()
-	f.Add(p.token(id, 81, time.Unix(1<<40, 0)), "a=b&engi_token=x;")
+	f.Add(p.token(target{id: id, port: 81}, time.Unix(1<<40, 0)), "a=b&engi_token=x;")
 	f.Add("", "%65ngi_token=1&%zz")
 	f.Fuzz(func(t *testing.T, token, query string) {
-		if _, ok := p.checkToken(token, id, 80); ok {
+		if _, ok := p.checkToken(token, target{id: id, port: 80}); ok {
 			t.Errorf("%q opens", token)
 		}
 		if tokenIn(withoutToken(query)) != "" {

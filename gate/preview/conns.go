@@ -22,9 +22,9 @@ const (
 	idleConnTimeout = 4 * time.Second
 )
 
-// sandboxConns is the state of one sandbox.
+// sandboxConns is the state of one sandbox, or of one published app.
 type sandboxConns struct {
-	id      engi.SandboxID
+	id      string
 	started time.Time // start of the sandbox that ports are connected to
 	limiter *rate.Limiter
 	open    int // requests in progress
@@ -33,12 +33,12 @@ type sandboxConns struct {
 
 // A sandboxTable has the most recently used sandboxes. It is guarded by Proxy.mu.
 type sandboxTable struct {
-	byID  map[engi.SandboxID]*list.Element // of *sandboxConns
-	order *list.List                       // most recently used first
+	byID  map[string]*list.Element // of *sandboxConns
+	order *list.List               // most recently used first
 }
 
 func newSandboxTable() *sandboxTable {
-	return &sandboxTable{map[engi.SandboxID]*list.Element{}, list.New()}
+	return &sandboxTable{map[string]*list.Element{}, list.New()}
 }
 
 // acquire counts a request to a sandbox and returns the connections to the port.
@@ -46,14 +46,9 @@ func newSandboxTable() *sandboxTable {
 func (p *Proxy) acquire(s engi.Sandbox, port int) (leave func(), _ *portConns, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c := p.connsOf(s.ID)
-	if !c.limiter.Allow() {
-		return nil, nil, engi.Errorf(engi.Exhausted, "more than %g requests per second", p.o.Rate).
-			WithRemedy("slow down").WithRetry(engi.Retry{AfterMillis: 1000})
-	}
-	if c.open >= p.o.MaxOpen {
-		return nil, nil, engi.Errorf(engi.Exhausted, "%d requests and connections are open already", c.open).
-			WithRemedy("close some").WithRetry(engi.Retry{AfterMillis: 1000})
+	c := p.connsOf(string(s.ID))
+	if leave, err = p.admit(c); err != nil {
+		return nil, nil, err
 	}
 	if !c.started.Equal(s.Started) {
 		// It was resumed, so existing connections are broken.
@@ -68,17 +63,30 @@ func (p *Proxy) acquire(s engi.Sandbox, port int) (leave func(), _ *portConns, e
 		conns = newPortConns(p.o.MaxHeader)
 		c.ports[port] = conns
 	}
+	return leave, conns, nil
+}
+
+// admit counts a request, or reports Exhausted for one too many. The caller holds p.mu.
+func (p *Proxy) admit(c *sandboxConns) (leave func(), err error) {
+	if !c.limiter.Allow() {
+		return nil, engi.Errorf(engi.Exhausted, "more than %g requests per second", p.o.Rate).
+			WithRemedy("slow down").WithRetry(engi.Retry{AfterMillis: 1000})
+	}
+	if c.open >= p.o.MaxOpen {
+		return nil, engi.Errorf(engi.Exhausted, "%d requests and connections are open already", c.open).
+			WithRemedy("close some").WithRetry(engi.Retry{AfterMillis: 1000})
+	}
 	c.open++
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		c.open--
-	}, conns, nil
+	}, nil
 }
 
 // connsOf returns the state of a sandbox, which it creates if needed. The caller
 // holds p.mu.
-func (p *Proxy) connsOf(id engi.SandboxID) *sandboxConns {
+func (p *Proxy) connsOf(id string) *sandboxConns {
 	if e := p.sandboxes.byID[id]; e != nil {
 		p.sandboxes.order.MoveToFront(e)
 		return e.Value.(*sandboxConns)
@@ -107,7 +115,7 @@ func (p *Proxy) drop(e *list.Element) {
 func (p *Proxy) forget(id engi.SandboxID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e := p.sandboxes.byID[id]; e != nil {
+	if e := p.sandboxes.byID[string(id)]; e != nil {
 		p.drop(e)
 	}
 }

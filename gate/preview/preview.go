@@ -1,6 +1,7 @@
 // Package preview proxies requests to services that listen in sandboxes. A
 // service has a host name of its own, PORT-LABEL.DOMAIN, or, if the operator
-// wants that, a path. E2B's clients may name it in headers.
+// wants that, a path. E2B's clients may name it in headers. What apps have published
+// is served at app-LABEL.DOMAIN.
 //
 // Neither side is trusted. All credentials for engi are removed from requests,
 // and requests look as if they were made to the service's own loopback, so that
@@ -38,7 +39,9 @@ type Options struct {
 	Path    string   // base of routes by path, like "/preview"; empty means none
 	Scheme  string   // of URLs: http (the default) or https
 	Port    string   // of URLs; empty means the scheme's default
-	Private bool     // treat every sandbox as private, whatever its policy
+	Private bool     // treat every sandbox and every published page as private, whatever its policy
+
+	Apps Apps // have pages that need no sandbox; nil means there are none
 
 	// Special has handlers for ports that are served here instead of by the
 	// sandbox. They find the sandbox with [SandboxOf]. Neither access control
@@ -152,7 +155,8 @@ func TargetOf(ctx context.Context) (id engi.SandboxID, port int, ok bool) {
 	return t.id, t.port, ok
 }
 
-// Handler returns what serves r, or nil if r is not for a port of a sandbox.
+// Handler returns what serves r, or nil if r is neither for a port of a sandbox nor for a
+// published page.
 func (p *Proxy) Handler(r *http.Request) http.Handler {
 	t, ok := p.find(r)
 	if !ok {
@@ -172,6 +176,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
+	if t.page {
+		p.servePage(w, r, t)
+		return
+	}
 	if t.id == "" {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
@@ -205,14 +213,15 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
-	if done := p.authorize(w, r, t, s) || preflight(w, r, t); done {
+	a := access{owner: s.Owner, private: s.Ports.Private}
+	if p.o.Allow != nil {
+		a.allow = func() error { return p.o.Allow(r, s, t.port) }
+	}
+	if done := p.authorize(w, r, t, a) || preflight(w, r, t); done {
 		return
 	}
-	if secret := secretOf(r.Header); secret != "" && (p.o.Private || s.Ports.Private) {
-		ctx, release := p.o.Keys.Valid(r.Context(), secret)
-		defer release()
-		r = r.WithContext(ctx)
-	}
+	r, release := p.whileValid(r, a)
+	defer release()
 	leave, conns, err := p.acquire(s, t.port)
 	if err != nil {
 		p.respondError(w, r, t, err)

@@ -752,7 +752,7 @@ func TestConnectionsAreKeptAndDropped(t *testing.T) {
 	}
 	for i := range maxSandboxes + 10 {
 		f.proxy.mu.Lock()
-		f.proxy.connsOf(engi.SandboxID(fmt.Sprint(i)))
+		f.proxy.connsOf(fmt.Sprint(i))
 		n := len(f.proxy.sandboxes.byID)
 		f.proxy.mu.Unlock()
 		if n > maxSandboxes {

@@ -21,10 +21,29 @@ const (
 	needsAccess = "This sandbox is private: send its owner's key, or open a signed link"
 )
 
+const (
+	notPublished  = "Nothing is published here"
+	noSuchFile    = "There is no such page"
+	pageIsPrivate = "This page is private: send its owner's key, or open a signed link"
+)
+
+// texts are what differs between sandboxes and published pages.
+type texts struct{ noAccess, needsAccess string }
+
+func (t target) texts() texts {
+	if t.page {
+		return texts{"The key does not give access to this page", pageIsPrivate}
+	}
+	return texts{"The key does not give access to this sandbox", needsAccess}
+}
+
 // remedies tell people what to do about a message.
 var remedies = map[string]string{
-	notFound:    "It may have ended. Check the address, or start a new sandbox.",
-	notOpen:     "Start your server inside the sandbox on this port, then load this page again.",
+	notFound:      "It may have ended. Check the address, or start a new sandbox.",
+	notOpen:       "Start your server inside the sandbox on this port, then load this page again.",
+	notPublished:  "Check the address, or publish the app: engi app publish APP.",
+	pageIsPrivate: "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP.",
+
 	needsAccess: "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }
 
@@ -100,11 +119,21 @@ type errorBody struct {
 	Code      int    `json:"code"`
 }
 
+// A pageError is the same for a published page.
+type pageError struct {
+	Message string `json:"message"`
+	Code    int    `json:"code"`
+}
+
 // refuse responds in place of a service: with a page for browsers, else JSON.
 func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status int, message string) {
 	a := errorBody{SandboxID: t.label, Message: message, Code: status}
 	if message != notFound {
 		a.Port = t.port
+	}
+	answer := any(a)
+	if t.page {
+		a.SandboxID, answer = "", pageError{message, status}
 	}
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
@@ -120,7 +149,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status 
 		}{a, http.StatusText(status), remedies[message]}))
 	} else {
 		h.Set("Content-Type", "application/json")
-		p.logFailed(json.NewEncoder(&body).Encode(a))
+		p.logFailed(json.NewEncoder(&body).Encode(answer))
 	}
 	h.Set("Content-Length", strconv.Itoa(body.Len()))
 	w.WriteHeader(status)

@@ -21,6 +21,9 @@ type target struct {
 	prefix string // path of the service; empty unless routed by path
 	bare   bool   // routed by path without the slash after the prefix
 	header bool   // routed by header
+
+	page bool       // it is for what an app has published instead
+	app  engi.AppID // empty if label is not one
 }
 
 // find reports which port of which sandbox a request is for: it looks for a
@@ -59,8 +62,18 @@ func (p *Proxy) byName(host string) (target, bool) {
 	if !ok || !slices.Contains(p.domains, domain) {
 		return target{}, false
 	}
+	if label, ok := strings.CutPrefix(first, pagePrefix); ok {
+		t := target{page: true, label: label}
+		if id, err := engi.AppOfLabel(label); err == nil {
+			t.app = id
+		}
+		return t, true
+	}
 	return parseName(first)
 }
+
+// pagePrefix is what names of published pages begin with.
+const pagePrefix = "app-"
 
 // parseName parses PORT-LABEL. E2B's clients before version 2 append another part,
 // which is ignored.
@@ -134,7 +147,14 @@ func plainHost(host string) string {
 
 // URL returns the URL of a port, with a host name below the first domain.
 func (p *Proxy) URL(id engi.SandboxID, port int) string {
-	u := url.URL{Scheme: p.o.Scheme, Host: strconv.Itoa(port) + "-" + id.Label() + "." + p.domains[0], Path: "/"}
+	return p.address(strconv.Itoa(port) + "-" + id.Label())
+}
+
+// PageURL returns the URL of what an app has published.
+func (p *Proxy) PageURL(id engi.AppID) string { return p.address(pagePrefix + id.Label()) }
+
+func (p *Proxy) address(name string) string {
+	u := url.URL{Scheme: p.o.Scheme, Host: name + "." + p.domains[0], Path: "/"}
 	if p.o.Port != "" && !(p.o.Port == "80" && p.o.Scheme == "http" || p.o.Port == "443" && p.o.Scheme == "https") {
 		u.Host += ":" + p.o.Port
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		want.Sandbox, want.Applying, want.Editing, want.Boots, want.Idempotency, want.Fingerprint = engi.NewSandboxID(), 7, 5, 3, "k", "f"
 		want.Error = engi.Errorf(engi.Exhausted, "full").WithRemedy("wait")
 		want.Alerts = []engi.AppAlert{{Metric: "memory", Value: 0.9, Limit: 0.8, Action: engi.AppActRestartServer, Text: "t", Since: time.Now().UTC(), Seq: 3, Acted: true}}
+		want.Published = engi.Publication{Revision: 2, At: time.Now().UTC(), Files: 3, Bytes: 4, Private: true}
 		want.Undo = &studio.Undo{Paths: []string{"a", "b"}, All: true, Packages: true, Restart: true}
 		put(t, f, want)
 		for _, name := range []string{"shop", string(want.ID)} {
@@ -348,6 +350,132 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Error(d)
 		}
 	})
+	t.Run("Publish/replaces what was there", func(t *testing.T) {
+		f := open(t)
+		r := put(t, f, record("ann", "shop"))
+		big := strings.Repeat("0123456789abcdef", studio.PartSize/8)
+		publish := func(b studio.Bounds, files map[string]string) error {
+			_, err := f.Store.Change(t.Context(), r.ID, func(_ *studio.Record, tx studio.Tx) error {
+				data := map[string][]byte{}
+				var all []studio.Published
+				for path, content := range files {
+					x := text(path, content, data)
+					all = append(all, studio.Published{Path: path, Size: x.Size, Digest: x.Digest, Packed: text(path, "packed "+path, data).Digest, Fixed: path == "fixed"})
+				}
+				return tx.Publish(all, data, b)
+			})
+			return err
+		}
+		read := func(path string) string {
+			x, err := f.Store.Published(t.Context(), r.ID, path)
+			if engi.KindOf(err) == engi.NotFound && err != nil {
+				return "none"
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			content := func(digest string) (all string) {
+				for part := 0; ; part++ {
+					size, data, err := f.Store.Part(t.Context(), r.ID, digest, part)
+					if err != nil || len(data) > studio.PartSize {
+						t.Fatalf("part %d of %s: %d bytes, %v", part, path, len(data), err)
+					}
+					if all += string(data); int64(len(all)) >= size {
+						return all
+					}
+				}
+			}
+			if packed := content(x.Packed); packed != "packed "+path || x.Fixed != (path == "fixed") || x.Path != path {
+				t.Errorf("%+v is %q", x, packed)
+			}
+			return content(x.Digest)
+		}
+		want := func(files map[string]string) {
+			t.Helper()
+			for path, content := range files {
+				if got := read(path); got != content {
+					t.Errorf("%s is %.40q, want %.40q", path, got, content)
+				}
+			}
+		}
+		for _, step := range []struct{ publish, want map[string]string }{
+			{map[string]string{"a": "1", "fixed": "f", "big": big, "empty": ""}, map[string]string{"a": "1", "fixed": "f", "big": big, "empty": "", "b": "none"}},
+			{map[string]string{"a": "2", "b": "1"}, map[string]string{"a": "2", "fixed": "f", "big": "none", "b": "1"}},
+			{map[string]string{"a": "2"}, map[string]string{"a": "2", "fixed": "none", "b": "none"}},
+			{nil, map[string]string{"a": "none"}},
+		} {
+			if err := publish(plenty, step.publish); err != nil {
+				t.Fatal(err)
+			}
+			want(step.want)
+		}
+		if err := publish(studio.Bounds{Owner: 10}, map[string]string{"a": "12345678901"}); engi.KindOf(err) != engi.Exhausted {
+			t.Errorf("more than 10 bytes: %v", err)
+		}
+		want(map[string]string{"a": "none"})
+		if err := publish(plenty, map[string]string{"a": "1"}); err != nil {
+			t.Fatal(err)
+		}
+		x, err := f.Store.Published(t.Context(), r.ID, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other := put(t, f, record("ann", "other"))
+		for _, err := range []error{second(f.Store.Published(t.Context(), other.ID, "a")), third(f.Store.Part(t.Context(), other.ID, x.Digest, 0)), third(f.Store.Part(t.Context(), r.ID, x.Digest, 1))} {
+			if engi.KindOf(err) != engi.NotFound {
+				t.Errorf("it is another app's, or not there: %v", err)
+			}
+		}
+		if err := f.Store.Remove(t.Context(), r.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := third(f.Store.Part(t.Context(), r.ID, x.Digest, 0)); engi.KindOf(err) != engi.NotFound {
+			t.Errorf("it outlives the app: %v", err)
+		}
+	})
+	t.Run("Branch/has the files of a revision", func(t *testing.T) {
+		f := open(t)
+		r := put(t, f, record("ann", "shop"))
+		revise(t, f.Store, r.ID, map[string]string{"a": "1", "b": "x"}, plenty)
+		revise(t, f.Store, r.ID, map[string]string{"a": "2", "b": "-", "c": "y"}, plenty)
+		branch := func(owner engi.Owner, name string, of int64, b studio.Bounds) (studio.Record, error) {
+			x := record(owner, name)
+			x.Revision = 1
+			return x, f.Store.Branch(t.Context(), x, engi.Revision{App: x.ID, Number: 1, Of: of, From: r.ID, Message: "m", Commit: "c", Created: time.Now().UTC()}, b)
+		}
+		x, err := branch("ann", "blue", 1, plenty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Store.Remove(t.Context(), r.ID); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(map[string]string{"a": "1", "b": "x"}, contents(t, f.Store, x.ID, 1)); d != "" {
+			t.Error(d)
+		}
+		if rev, err := f.Store.Revision(t.Context(), x.ID, 1); err != nil || rev.From != r.ID || rev.Of != 1 || rev.Parent != 0 {
+			t.Errorf("it is %+v (%v)", rev, err)
+		}
+		revise(t, f.Store, x.ID, map[string]string{"a": "3"}, plenty)
+		if d := cmp.Diff([]string{engi.EventAppCreated, engi.EventAppApplied, engi.EventAppApplied}, types(t, f, x.ID)); d != "" {
+			t.Error(d)
+		}
+		r = x
+		for _, c := range []struct {
+			owner engi.Owner
+			name  string
+			of    int64
+			b     studio.Bounds
+			kind  engi.Kind
+		}{{"bob", "b", 1, plenty, engi.NotFound}, {"ann", "b", 9, plenty, engi.NotFound}, {"ann", "blue", 1, plenty, engi.Conflict}, {"ann", "b", 1, studio.Bounds{Revisions: 9, Bytes: 99, Owner: 3}, engi.Exhausted}} {
+			if _, err := branch(c.owner, c.name, c.of, c.b); engi.KindOf(err) != c.kind || err == nil {
+				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
+			}
+		}
+		if all, err := f.Store.List(t.Context(), "", engi.Page{}); err != nil || len(all) != 1 {
+			t.Errorf("%d apps are there (%v)", len(all), err)
+		}
+	})
 	t.Run("Remove/takes everything", func(t *testing.T) {
 		f := open(t)
 		r := put(t, f, record("ann", "shop"))
@@ -378,3 +506,5 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+func third[T, U any](_ T, _ U, err error) error { return err }

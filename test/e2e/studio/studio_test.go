@@ -43,6 +43,12 @@ func (w *world) get(path string) string {
 	return w.ask(w.app, http.MethodGet, path, "")
 }
 
+// fetch returns what is at a path of an address.
+func (w *world) fetch(address, path string) string {
+	w.t.Helper()
+	return w.ask(v1.App{PreviewURL: address}, http.MethodGet, path, "")
+}
+
 // apply applies a text and returns how it ended. seen is called with each update.
 func (w *world) apply(text string, seen func(v1.AppUpdate)) v1.AppUpdate {
 	w.t.Helper()
@@ -535,13 +541,39 @@ func TestStudio(t *testing.T) {
 			t.Fatalf("the commits are %v, want %v", git(), want)
 		}
 	}
+	began = time.Now()
+	if w.app, err = w.PublishApp(ctx, w.app.ID, v1.PublishRequest{}); err != nil || w.app.Published == nil {
+		t.Fatalf("publish: %+v, %v", w.app, err)
+	}
+	took("publish")
+	published, box := w.app.Published.URL, w.app.SandboxID
 	editApps(w, model, took)
 	w.python()
 	took("a package of Python, in two sandboxes")
-	if err := w.RemoveApp(ctx, w.app.ID); err != nil {
-		t.Error(err)
+
+	// What is published needs neither the sandbox nor the node that has published it.
+	if _, err := w.StopApp(ctx, w.app.ID); err != nil {
+		t.Fatal(err)
 	}
-	if s, err := w.Sandbox(ctx, w.app.SandboxID); err != nil || s.State != "stopped" {
+	w.Kill()
+	w.Start()
+	script := regexp.MustCompile(`src="(/assets/[^"]+)"`).FindStringSubmatch(w.fetch(published, "/carts/7"))
+	if script == nil || !strings.Contains(w.fetch(published, script[1]), "second") {
+		t.Errorf("the page at %s has the script %s", published, script)
+	}
+
+	began = time.Now()
+	blue, err := w.BranchApp(ctx, w.app.ID, v1.BranchRequest{Name: "blue", Revision: 2})
+	took("branch")
+	if err != nil || blue.State != v1.AppReady || !strings.Contains(w.fetch(blue.PreviewURL, "/src/App.tsx"), `label: "first"`) || !strings.Contains(w.fetch(blue.PreviewURL, "/src/components/Counter.tsx"), "zustand.js") {
+		t.Errorf("the branch is %+v, %v", blue, err)
+	}
+	for _, id := range []string{w.app.ID, blue.ID} {
+		if err := w.RemoveApp(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+	if s, err := w.Sandbox(ctx, box); err != nil || s.State != "stopped" {
 		t.Errorf("its sandbox is %s (%v)", s.State, err)
 	}
 }

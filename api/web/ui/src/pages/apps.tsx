@@ -104,7 +104,7 @@ function line(u: AppUpdate): string {
   const where = u.path ? u.path + (u.line ? `:${u.line}` : '') : ''
   const parts = {
     progress: [u.step], start: ['apply'], log: ['  ' + (u.text ?? '').trimEnd()],
-    done: [`done: revision ${u.revision}`], rollback: [`rolled back: revision ${u.revision}`], command: ['  $', u.name, `exit code ${u.code ?? 0}`],
+    done: [`done: revision ${u.revision}`], published: [`published: revision ${u.revision}`], rollback: [`rolled back: revision ${u.revision}`], command: ['  $', u.name, `exit code ${u.code ?? 0}`],
   }[u.type as string] ?? ['  ' + u.type, u.state, u.op, where, u.name]
   return [...parts, u.type === 'log' ? '' : u.text, u.error?.detail].filter(Boolean).join(' ')
 }
@@ -114,19 +114,21 @@ function One({ id }: { id: string }) {
   const found = useLive((stop) => get<App>(path, stop), ['app.state', 'app.removed'], [id])
   const [version, setVersion] = useState(0) // counts what changes files
   const updates = useUpdates(path, (u) => {
-    if (['state', 'start', 'done', 'error', 'rollback'].includes(u.type)) found.reload()
+    if (['state', 'start', 'done', 'error', 'rollback', 'published', 'unpublished'].includes(u.type)) found.reload()
     if (['done', 'rollback'].includes(u.type)) setVersion((v) => v + 1)
   })
   const a = found.data
   if (!a) return <Page title="App"><Trouble of={found.problem} again={found.reload} />{!found.problem && <div class="loading" role="status">Loading the app</div>}</Page>
   const write = may('sandboxes')
   return (
-    <Page title={a.name} about={<><State of={a.applying ? 'applying' : a.state} /> revision {a.revision} from {a.template}</>}
+    <Page title={a.name} about={<><State of={a.applying ? 'applying' : a.state} /> revision {a.revision} from {a.template}{a.published && <>, revision {a.published.revision} is <a href={a.published.url} target="_blank" rel="noopener noreferrer">published</a></>}</>}
       actions={<>
         {a.preview_url && <a class="button" href={a.preview_url} target="_blank" rel="noopener noreferrer">Open in a tab</a>}
         {write && (a.state === 'stopped'
           ? <Act act={async () => { await send('POST', `${path}/open`); found.reload() }}>Start</Act>
           : <Act act={async () => { await send('POST', `${path}/stop`); found.reload() }} done="Its sandbox is gone; files and history stay">Stop</Act>)}
+        {write && a.template === 'vite-react' && <Act act={() => send('POST', `${path}/publish`, { private: a.published?.private })} done="Its build is served, also without a sandbox">{a.published ? 'Publish again' : 'Publish'}</Act>}
+        {write && a.published && <Act ask="Its published page is not served any more." act={() => send('POST', `${path}/unpublish`)}>Unpublish</Act>}
         <a class="button" href={`${path}/zip`} download={`${a.name}.zip`}>Download</a>
         {write && <Act kind="danger" ask={`The app ${a.name} is deleted, with its files and its history.`} act={async () => { await send('DELETE', path); go(href('apps')) }}>Remove</Act>}
       </>}>

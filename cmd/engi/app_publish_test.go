@@ -1,0 +1,46 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/engi-dev/engi/api/apitest"
+)
+
+func TestAppPublishCommands(t *testing.T) {
+	w, srv := apitest.Serve(t, nil)
+	run := func(want int, args ...string) (out, said string) {
+		t.Helper()
+		code, out, said := askServer(t, srv.URL, w.User, "", append([]string{"app"}, args...)...)
+		if code != want {
+			t.Fatalf("engi app %s: exit code %d, want %d: %s%s", strings.Join(args, " "), code, want, out, said)
+		}
+		return out, said
+	}
+	run(0, "create", "shop")
+	if out, said := run(0, "branch", "shop", "blue", "--revision", "1"); !strings.HasPrefix(out, "app_") || strings.Count(out, "\n") != 1 || !strings.Contains(said, "blue is at http://") {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, _ := run(0, "branch", "shop", "--json"); !strings.Contains(out, `"preview_url"`) {
+		t.Errorf("%s", out)
+	}
+	run(1, "branch", "shop", "blue")
+	run(1, "link", "shop")
+	out, _ := run(0, "publish", "shop", "--private")
+	if !strings.HasPrefix(out, "http://app-") || strings.Count(out, "\n") != 1 {
+		t.Errorf("%q", out)
+	}
+	if shown, _ := run(0, "show", "shop"); !strings.Contains(shown, strings.TrimSpace(out)) {
+		t.Errorf("%s", shown)
+	}
+	if link, _ := run(0, "link", "shop", "--ttl", "10m"); !strings.HasPrefix(link, strings.TrimSpace(out)+"?") {
+		t.Errorf("%q", link)
+	}
+	if out, _ := run(0, "unpublish", "shop", "blue"); strings.Count(out, "unpublished") != 2 {
+		t.Errorf("%q", out)
+	}
+	run(0, "create", "api", "--template", "node-api")
+	if _, said := run(1, "publish", "api"); !strings.Contains(said, "publish pages only") {
+		t.Errorf("%q", said)
+	}
+}

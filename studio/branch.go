@@ -1,0 +1,64 @@
+package studio
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/engi-dev/engi"
+)
+
+// Branch implements [engi.Apps].
+func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App, err error) {
+	defer engi.Annotate(&err, "branch app %.70s", spec.App)
+	if spec.Name != "" && !appName.MatchString(spec.Name) {
+		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
+	}
+	from, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	if err != nil {
+		return engi.App{}, err
+	}
+	key := spec.Idempotency
+	spec.Idempotency, spec.Owner, spec.App = "", from.Owner, string(from.ID)
+	fingerprint, err := fingerprintOf(spec)
+	if err != nil {
+		return engi.App{}, err
+	}
+	if older, err := s.repeated(ctx, from.Owner, key, fingerprint); err != nil || older != "" {
+		if err != nil {
+			return engi.App{}, err
+		}
+		return s.Open(ctx, from.Owner, string(older))
+	}
+	_, number, err := s.revision(ctx, "", spec.App, spec.Revision)
+	if err != nil {
+		return engi.App{}, err
+	}
+	files, err := s.opt.Store.Files(ctx, from.ID, number)
+	if err != nil {
+		return engi.App{}, err
+	}
+	if _, err := s.room(ctx, from.Owner); err != nil {
+		return engi.App{}, err
+	}
+	now := time.Now().UTC()
+	r := Record{
+		App: engi.App{
+			ID: engi.NewAppID(), Owner: from.Owner, Name: spec.Name, Template: from.Template, State: engi.AppStarting, Port: from.Port, Revision: 1,
+			Metadata: maps.Clone(from.Metadata), Created: now, Used: now,
+		},
+		Env: from.Env, Network: from.Network, Idempotency: key, Fingerprint: fingerprint,
+	}
+	r.Name = cmp.Or(r.Name, madeUp(r.ID))
+	first := engi.Revision{
+		App: r.ID, Number: 1, Of: number, From: from.ID, Message: fmt.Sprintf("Branch from %s at revision %d", from.Name, number), Actor: engi.ActorOf(ctx),
+		Created: now.Truncate(time.Second), Changed: tree{}.changes(treeOf(files)),
+	}
+	first.Commit = commitOf(first, "", files).id()
+	if err := s.opt.Store.Branch(ctx, r, first, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
+		return engi.App{}, err
+	}
+	return s.openNew(ctx, r.ID)
+}
