@@ -67,18 +67,23 @@ func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64
 	if err == nil || seq == 0 {
 		return seq, err
 	}
-	// It may have begun all the same, and nobody would end it.
-	late, stop := s.late(ctx)
-	defer stop()
-	begun := false
-	if insist(late, func() error {
-		r, err := s.opt.Store.Find(late, "", string(id))
-		begun = err == nil && r.Applying == seq
-		return err
-	}) != nil || !begun {
+	if !s.begun(ctx, id, func(r Record) bool { return r.Applying == seq }) {
 		return 0, err
 	}
 	return seq, nil
+}
+
+// begun reports whether a transaction that ended with an error was recorded all the same:
+// what it has begun would have nobody who ends it.
+func (s *Service) begun(ctx context.Context, id engi.AppID, is func(r Record) bool) (yes bool) {
+	late, stop := s.late(ctx)
+	defer stop()
+	err := insist(late, func() error {
+		r, err := s.opt.Store.Find(late, "", string(id))
+		yes = err == nil && is(r)
+		return err
+	})
+	return yes && err == nil
 }
 
 // busy reports Conflict while something changes the app, unless that is an edit with the
@@ -236,7 +241,7 @@ func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64
 		return err
 	}
 	defer unlock()
-	u, err := s.enter(ctx, a, id)
+	u, err := s.enterFor(ctx, a, id, true)
 	if err != nil {
 		return err
 	}

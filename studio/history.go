@@ -32,7 +32,7 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 		return engi.Revision{}, err
 	}
 	defer unlock()
-	u, err := s.enter(ctx, a, r.ID)
+	u, err := s.enterFor(ctx, a, r.ID, true)
 	if err != nil {
 		return engi.Revision{}, err
 	}

@@ -75,15 +75,18 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if !s.edits.Take(r.Owner, 1) {
 		return 0, engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
-	a := s.live(r.ID)
-	if r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) (err error) {
+	id, a := r.ID, s.live(r.ID)
+	if r, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
 		if err := r.busy(0); err != nil {
 			return err
 		}
 		seq, err = tx.Emit(engi.EventAppEditing, eventData{Text: cut(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, key)
 		r.Editing, r.Used = seq, time.Now().UTC()
 		return err
-	}); err == nil {
+	}); err != nil && seq != 0 && s.begun(ctx, id, func(now Record) bool { r = now; return now.Editing == seq }) {
+		err = nil
+	}
+	if err == nil {
 		err = s.beginCancellable(ctx, a, func(ctx context.Context) {
 			defer s.edits.Give(r.Owner, 1)
 			s.edit(ctx, &session{s: s, a: a, id: r.ID, owner: r.Owner, seq: seq, spec: spec})
@@ -124,10 +127,9 @@ func (s *Service) edit(ctx context.Context, e *session) {
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		err = cause
 	}
-	late, stop := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer stop()
 	d := eventData{Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: cut(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
-	if err := s.edited(late, e.id, d); err != nil && engi.KindOf(err) != engi.NotFound {
+	// Until that is recorded, nothing else may change the app.
+	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
 		s.opt.Log.ErrorContext(ctx, "record the end of an edit", "app", e.id, "error", err)
 	}
 }
@@ -149,7 +151,7 @@ func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error 
 // run asks the model until the app is well.
 func (e *session) run(ctx context.Context) error {
 	s := e.s
-	if _, err := s.Open(ctx, "", string(e.id)); err != nil {
+	if _, err := s.Open(ctx, "", string(e.id)); err != nil && engi.KindOf(err) != engi.Unavailable { // it may be what is to be repaired
 		return err
 	}
 	r, err := s.opt.Store.Find(ctx, "", string(e.id))

@@ -24,6 +24,7 @@ type use struct {
 	t     engi.Template
 	g     engi.Guest
 	dir   string // of the app in the sandbox
+	down  bool   // its server does not start
 	leave func()
 }
 
@@ -39,7 +40,12 @@ const (
 
 // enter returns an app whose files are those of its last revision, or what somebody made
 // of them since, and whose server answers. The caller holds the app's lock, and leaves.
-func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err error) {
+func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (*use, error) {
+	return s.enterFor(ctx, a, id, false)
+}
+
+// enterFor is enter for who repairs the app, if repair is true: its server need not start.
+func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bool) (_ *use, err error) {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
 		return nil, err
@@ -87,7 +93,15 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 			}
 		}
 		if err := u.restart(ctx); err != nil {
-			return nil, err
+			if !repair || ctx.Err() != nil || engi.KindOf(err) != engi.Unavailable {
+				return nil, err
+			}
+			u.down = true
+			if u.rec.State == engi.AppStarting {
+				if u.rec, err = s.setState(ctx, id, engi.AppFailed, err); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	if fresh {
@@ -99,7 +113,7 @@ func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (_ *use, err
 			return nil, err
 		}
 	}
-	if u.rec.State != engi.AppReady {
+	if u.rec.State != engi.AppReady && !u.down {
 		if u.rec, err = s.setState(ctx, id, engi.AppReady, nil); err != nil {
 			return nil, err
 		}
@@ -513,7 +527,9 @@ func isManifest(p string) bool {
 }
 
 // mustRestart reports whether the server does not see a change by itself.
-func (u *use) mustRestart(changed []string) bool { return !u.vite() || project.Restarts(changed) }
+func (u *use) mustRestart(changed []string) bool {
+	return u.down || !u.vite() || project.Restarts(changed)
+}
 
 // vite reports whether the server is Vite's, which sees changes by itself.
 func (u *use) vite() bool {

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -178,6 +179,32 @@ func TestApply(t *testing.T) {
 	in, err := zip.NewReader(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	if err != nil || len(in.File) != len(after) {
 		t.Errorf("the archive has %d files (%v)", len(in.File), err)
+	}
+}
+
+// TestServerThatDoesNotStart has a server that does not start repaired by another apply,
+// and by going back.
+func TestServerThatDoesNotStart(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.begin(t)
+	create(t, s, "shop")
+	for i, repair := range []func() error{
+		func() error {
+			if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("vite.config.ts", "export default {}\n")}); last.Error != nil {
+				return last.Error
+			}
+			return nil
+		},
+		func() error { _, err := s.Rollback(t.Context(), "ann", "shop", 1); return err },
+	} {
+		_, last := apply(t, s, "shop", engi.ApplySpec{Text: file("vite.config.ts", fmt.Sprintf("DIES %d\n", i)), Keep: true})
+		if got, err := s.Get(t.Context(), "ann", "shop"); err != nil || last.Kind != engi.AppApplied || got.State != engi.AppFailed || got.Error == nil {
+			t.Fatalf("it ended with %+v, and is %+v (%v)", last, got, err)
+		}
+		err := repair()
+		if got, e := s.Get(t.Context(), "ann", "shop"); err != nil || e != nil || got.State != engi.AppReady || got.Error != nil {
+			t.Errorf("repair %d: %v; the app is %+v (%v)", i, err, got, e)
+		}
 	}
 }
 

@@ -668,6 +668,10 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 		return p, g.w.act(g.b, func() error {
 			g.b.server, g.b.serves = true, g.b.settings()
 			g.b.starts++
+			if strings.Contains(g.b.serves, "DIES") {
+				g.b.server, p.code = false, 1
+				close(p.done)
+			}
 			return nil
 		})
 	}

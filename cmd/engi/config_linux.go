@@ -113,6 +113,8 @@ func literal(v reflect.Value) string {
 	}
 	var parts []string
 	switch v.Kind() {
+	case reflect.String:
+		return strconv.Quote(v.String())
 	case reflect.Pointer:
 		return literal(v.Elem())
 	case reflect.Slice:

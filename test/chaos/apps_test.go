@@ -106,7 +106,6 @@ type appScenario struct {
 	c, bob *client.Client
 	app    v1.App
 	n      int // of the last apply
-	late   sync.WaitGroup
 }
 
 // An appFault is one thing that goes wrong in the middle of an apply.
