@@ -88,8 +88,15 @@ Examples:
 func (a *appRun) Run(ctx context.Context, g *globals) error {
 	in := sandboxExec{Command: a.Command, Code: a.Code, Stdin: a.Stdin, Terminal: a.Terminal, Env: a.Env, Timeout: a.Timeout}
 	if err := g.atServer(ctx, func(d *connection) error {
-		x, err := d.OpenApp(ctx, a.Name)
-		if err != nil { // its server may be what the command is to repair
+		x, err := d.App(ctx, a.Name)
+		if err != nil {
+			return err
+		}
+		if x.Applying != 0 && x.SandboxID != "" { // opening it would wait for the end of the apply
+			in.ID = x.SandboxID
+			return nil
+		}
+		if x, err = d.OpenApp(ctx, a.Name); err != nil { // its server may be what the command is to repair
 			now, e := d.App(ctx, a.Name)
 			if e != nil || now.SandboxID == "" {
 				return err
