@@ -89,7 +89,7 @@ func (w *world) recorded() map[string]string {
 func (w *world) there() map[string]string {
 	w.t.Helper()
 	out := w.Run("app", "run", w.app.ID, "--", "python3", "-c", `import json, os
-print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).read() for d, dirs, files in os.walk(".") for f in files if not d.startswith(("./.git", "./node_modules", "./.vite"))}))`)
+print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).read() for d, dirs, files in os.walk(".") for f in files if not d.startswith(("./.git", "./node_modules", "./.vite", "./dist"))}))`)
 	var all map[string]string
 	if err := json.Unmarshal([]byte(out), &all); err != nil {
 		w.t.Fatalf("%v: %.500s", err, out)
