@@ -42,9 +42,8 @@ setup: ## install what building and testing need from Debian
 .PHONY: packages
 packages: ## install the packages of others that tests run against engi
 	@.ci/setup test
-	@.ci/packages
-	@.ci/inngest $(KEPT)
-	@.ci/s3 $(KEPT)
+	@# The ones wait for the network, the others for processors.
+	@{ .ci/inngest $(KEPT) && .ci/s3 $(KEPT); } & built=$$!; .ci/packages || { kill $$built; exit 1; }; wait $$built
 
 .PHONY: build
 build: $(BIN)/runsc programs ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
