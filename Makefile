@@ -25,10 +25,11 @@ KEPT    := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/engi-test
 
 # What integration tests look for; they skip without it, and fail instead of
 # skipping when ENGI_TEST_REQUIRE is 1.
-TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js \
+TESTENV = ENGI_BIN=$(BIN)/engi ENGI_RUNSC=$(BIN)/runsc ENGI_GUEST=$(BIN)/engi-guest ENGI_JS=$(BIN)/engi-js GOTESTSUM=$(BIN)/gotestsum \
 	ENGI_TEST_TEMPLATES=$$($(ROOT) $(BIN)/engi config show cache_dir)/templates \
-	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1) \
-	ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_S3=$(KEPT)/versitygw ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
+	ENGI_TEST_DENO=$$($(ROOT) find "$$($(ROOT) $(BIN)/engi config show cache_dir)/templates/builds" -path '*/usr/local/bin/deno' | head -1)
+# What only "make test-all" has, besides.
+ALLENV = ENGI_TEST_DIST=$(CURDIR)/dist ENGI_TEST_VERSION=$(VERSION) ENGI_TEST_INNGEST=$(KEPT)/inngest ENGI_TEST_S3=$(KEPT)/versitygw ENGI_TEST_EMBEDDER=$(CURDIR)/test/e2e/embed/py/.venv/bin/python
 GOTEST  = go test -timeout 30m $$([ $$(id -u) = 0 ] || echo -exec $(ROOT))
 
 .PHONY: help
@@ -40,8 +41,8 @@ setup: ## install what building and testing need from Debian
 	@.ci/setup
 
 .PHONY: packages
-packages: ## install the packages of others that tests run against engi
-	@.ci/setup test
+packages: ## install the packages and programs of others that "make test-all" runs against engi
+	@.ci/setup all
 	@# The ones wait for the network, the others for processors.
 	@{ .ci/inngest $(KEPT) && .ci/s3 $(KEPT); } & built=$$!; .ci/packages || { kill $$built; exit 1; }; wait $$built
 
@@ -84,14 +85,13 @@ down: ## stop the server that "make up" started and destroy its sandboxes
 	@$(ROOT) $(BIN)/engi stop --destroy
 
 .PHONY: test
-test: template packages release ## every test, in real sandboxes too
+test: template $(BIN)/gotestsum ## the gate: an honest look at everything, in real sandboxes too; 20 minutes at most on two processors
 	@.ci/setup test
-	@$(ROOT) $(BIN)/engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo
-	@$(TESTENV) ENGI_TEST_REQUIRE=1 $(GOTEST) ./...
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 .ci/test
 
-.PHONY: quick
-quick: ## the tests that need no root, no sandbox and no network
-	@go test ./...
+.PHONY: test-all
+test-all: template $(BIN)/gotestsum $(BIN)/staticcheck ## every test there is, one suite after the other, and a table at the end; SUITE="race web" chooses
+	@STATICCHECK=$(BIN)/staticcheck $(TESTENV) $(ALLENV) ENGI_TEST_REQUIRE=1 .ci/test-all $(SUITE)
 
 .PHONY: fuzz
 fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each
@@ -104,12 +104,13 @@ soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check
-check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions, vulnerabilities and the race detector
+check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions
 	@STATICCHECK=$(BIN)/staticcheck .ci/check
 
-$(BIN)/staticcheck: tools/check/go.mod
+$(BIN)/staticcheck $(BIN)/gotestsum: tools/check/go.mod
 	@mkdir -p $(BIN)
-	@cd tools/check && go build -o $@ honnef.co/go/tools/cmd/staticcheck
+	@cd tools/check && go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck gotest.tools/gotestsum
+	@touch $(BIN)/staticcheck $(BIN)/gotestsum
 
 .PHONY: release
 release: build ## one file that carries everything, dist/engi-linux-ARCH, and packages of it for Debian, npm and Python, and of the runtime for pages

@@ -50,9 +50,6 @@ func newRealFixture(t testing.TB, dir string) *fixture {
 	if os.Geteuid() != 0 {
 		missing(t, "gVisor machines need root")
 	}
-	if testing.Short() {
-		t.Skip("boots real machines")
-	}
 	o := gvisor.Options{
 		Runsc: lookup(t, "ENGI_RUNSC", "runsc"),
 		Guest: lookup(t, "ENGI_GUEST", "engi-guest"),

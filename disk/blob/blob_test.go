@@ -20,6 +20,7 @@ import (
 func TestDir(t *testing.T) { promises(t, filepath.Join(t.TempDir(), "blobs")) }
 
 func TestBucket(t *testing.T) {
+	env.Slow(t)
 	at, objects := env.S3(t)
 	promises(t, at)
 	if found, err := filepath.Glob(filepath.Join(objects, "some/prefix/*")); err != nil || len(found) == 0 {

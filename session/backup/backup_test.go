@@ -558,6 +558,7 @@ func TestKilledCopies(t *testing.T) {
 		save(t, backup.New(backup.Options{Blobs: b, Quota: plenty}), directory{root: dir})
 		return
 	}
+	env.Slow(t)
 	at, _ := env.S3(t)
 	b, err := blob.Open(at)
 	if err != nil {

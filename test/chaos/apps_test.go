@@ -25,6 +25,8 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const appFaults = 3 // in make test; make chaos has 1000
@@ -197,6 +199,7 @@ func (a *appScenario) inside(script string) string {
 // TestChaosOfApps has things go wrong while texts are applied to an app of a real node.
 // Afterwards it is as it was, or as it was to be.
 func TestChaosOfApps(t *testing.T) {
+	env.Slow(t)
 	requireReal(t)
 	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(number("ENGI_CHAOS_FAULTS", appFaults))
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)

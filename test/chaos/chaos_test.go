@@ -25,6 +25,8 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const (
@@ -36,6 +38,7 @@ const (
 // TestChaos runs executions with known answers while faults hit the node, the
 // sandboxes' processes, the clients and the disk.
 func TestChaos(t *testing.T) {
+	env.Slow(t)
 	requireReal(t)
 	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
 	faults := number("ENGI_CHAOS_FAULTS", shortFaults)

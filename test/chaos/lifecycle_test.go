@@ -22,6 +22,8 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const (
@@ -34,6 +36,7 @@ const (
 // must be there afterwards, unless the sandbox has ended for a reason that a
 // fault explains.
 func TestLifecycle(t *testing.T) {
+	env.Slow(t)
 	requireReal(t)
 	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
 	faults := number("ENGI_CHAOS_FAULTS", lifecycleFaults)

@@ -41,3 +41,13 @@ func Missing(variables ...string) string {
 	}
 	return ""
 }
+
+// Slow skips a test that is too long for the gate, or needs more than the gate
+// installs. It is the first statement of such a test, before the test asks for
+// a program: "make test" passes -short, "make test-all" does not.
+func Slow(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
+}

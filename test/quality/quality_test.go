@@ -229,6 +229,7 @@ func TestQuestionsHaveSections(t *testing.T) {
 // as either half, with an embedder that compares words and with one that
 // compares meanings.
 func TestSearchFindsTheSection(t *testing.T) {
+	env.Slow(t)
 	qs := questions(t)
 	if len(qs) < 100 {
 		t.Fatalf("%d questions, want 100 at least", len(qs))

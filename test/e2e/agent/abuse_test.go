@@ -11,6 +11,8 @@ import (
 
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const (
@@ -24,6 +26,7 @@ const (
 // and no secret comes up in what the model reads, in transcripts, in logs or
 // on disk.
 func TestAbuse(t *testing.T) {
+	env.Slow(t)
 	w := begin(t)
 	host := filepath.Join(w.Dir, "host.txt")
 	if err := os.WriteFile(host, []byte(hostCanary), 0o644); err != nil {

@@ -10,12 +10,15 @@ import (
 
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestCrash kills the server while a model thinks and while a command runs.
 // The run goes on: what was finished is not done again, and of what was cut
 // short the model is told.
 func TestCrash(t *testing.T) {
+	env.Slow(t)
 	w := begin(t)
 	const steps = 5
 	step := func(n int) scripted.Answer {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const (
@@ -146,6 +148,7 @@ git add -A && git commit -qm 'first'
 // TestExploreAndCode has one agent find out what is wrong with a repository,
 // and another one change it, with tools for files only.
 func TestExploreAndCode(t *testing.T) {
+	env.Slow(t)
 	w := begin(t)
 	box := w.sandbox(t, repository)
 	w.plays(func(c scripted.Conversation) scripted.Answer {

@@ -91,6 +91,7 @@ func run(t *testing.T, c config.Config, want map[string]any, name string, args .
 const bonn = `{"city":"Bonn"}`
 
 func TestJavaScript(t *testing.T) {
+	env.Slow(t)
 	run(t, settings(t, "js/node_modules/openai"), map[string]any{
 		"models": []any{"coder", "plain", "explore", "code", "ui", "built-in:words-1"}, "model": "coder",
 		"openaiTools": "It is rain.", "openaiStream": "get_weather" + bonn, "openaiUsage": true, "openaiParse": map[string]any{"city": "Bonn"},
@@ -108,6 +109,7 @@ func TestJavaScript(t *testing.T) {
 }
 
 func TestPython(t *testing.T) {
+	env.Slow(t)
 	run(t, settings(t, "py/.venv/bin/python"), map[string]any{
 		"openai_tools": "It is rain.", "openai_parse": "Bonn", "openai_stream": bonn, "openai_key": "invalid_api_key", "anthropic_tools": "It is rain.",
 		"responses_tools": "It is rain.", "responses_parse": "Bonn", "responses_stream": bonn, "responses_pdf": "1 document", "embeddings": []any{384., 384.},
@@ -119,6 +121,7 @@ func TestPython(t *testing.T) {
 
 // TestFrameworks has those that want an older openai.
 func TestFrameworks(t *testing.T) {
+	env.Slow(t)
 	run(t, settings(t, "frameworks/.venv/bin/python"), map[string]any{
 		"langchain": "It is rain.", "langchain_responses": "It is rain.", "langchain_stream": "Let me see.", "langchain_typed": "Bonn", "langchain_embeddings": []any{384., 384.},
 		"instructor": "Bonn", "litellm": "It is rain.", "litellm_responses": "It is rain.", "smolagents": "It is rain.",

@@ -30,6 +30,7 @@ const fields = `<main><h1>Sign up</h1><form id="f" data-action="join" data-list=
 // verifier, json-render and A2UI: from the beginning, and from the middle of a call, of a
 // message and of a page. The page is that of a fake, which always does the same.
 func TestPages(t *testing.T) {
+	env.Slow(t)
 	if _, err := os.Stat("js/node_modules/@ag-ui/client"); err != nil {
 		env.Need(t, "the packages below js (make packages)")
 	}

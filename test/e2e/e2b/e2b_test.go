@@ -235,6 +235,7 @@ func (s *server) run(ctx context.Context, r runner, image string) ([]result, err
 }
 
 func TestE2B(t *testing.T) {
+	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	needPackages(t)
 	image := pushImage(t)

@@ -180,6 +180,7 @@ func tarHeader(t *testing.T) []byte {
 
 // TestTenGigabytes sends them to a disk of one, in every way there is.
 func TestTenGigabytes(t *testing.T) {
+	env.Slow(t)
 	w := open(t)
 	victim, witness := w.sandbox(t), w.sandbox(t)
 	base := "/v1/sandboxes/" + victim.ID + "/files"
@@ -282,6 +283,7 @@ func TestTenGigabytes(t *testing.T) {
 
 // TestTenGigabytesForAVolume sends them to one of 64 MiB.
 func TestTenGigabytesForAVolume(t *testing.T) {
+	env.Slow(t)
 	w := open(t)
 	v, err := w.CreateVolume(t.Context(), v1.VolumeRequest{Name: "small", Capacity: 64 << 20})
 	if err != nil {
@@ -442,6 +444,7 @@ func (c *attackers) leave() {
 
 // TestTenThousandWatchers asks for them, of one sandbox.
 func TestTenThousandWatchers(t *testing.T) {
+	env.Slow(t)
 	w := open(t)
 	victim, witness := w.sandbox(t), w.sandbox(t)
 	const most = 512

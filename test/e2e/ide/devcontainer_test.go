@@ -24,6 +24,7 @@ import (
 // TestDevcontainersReadAlike reads files as the command line of devcontainers does and
 // wants both to find the same in them.
 func TestDevcontainersReadAlike(t *testing.T) {
+	env.Slow(t)
 	cli := "devcontainers/node_modules/.bin/devcontainer"
 	if _, err := os.Stat(cli); err != nil {
 		env.Need(t, cli+" (make packages)")
@@ -143,6 +144,7 @@ func TestDevcontainersReadAlike(t *testing.T) {
 // TestDevcontainer builds a template from a devcontainer.json in a folder, and wants
 // its commands to have run, and its server to be seen through a preview.
 func TestDevcontainer(t *testing.T) {
+	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	name, own := fmt.Sprintf("web-%d", os.Getpid()), "ENGI_DATA_DIR="+env.Dir(t)
 	t.Cleanup(func() { // after the server has ended with its sandboxes

@@ -39,6 +39,7 @@ func serve(t *testing.T) *env.Server {
 // TestJupyterInABrowser opens JupyterLab in a session by a link, and wants a cell to be
 // run and the notebook to be in the session's volume.
 func TestJupyterInABrowser(t *testing.T) {
+	env.Slow(t)
 	chromium := "/usr/bin/chromium"
 	if v := os.Getenv("ENGI_TEST_CHROMIUM"); v != "" {
 		chromium = v
@@ -118,6 +119,7 @@ func TestJupyterInABrowser(t *testing.T) {
 // was created without saying so, and no other page to use the browser's cookie.
 // A program with a key runs code, with the URL of the path and that of the name.
 func TestJupyterIsPrivate(t *testing.T) {
+	env.Slow(t)
 	s := serve(t)
 	x, err := s.CreateSandbox(t.Context(), v1.SandboxRequest{Template: jupyter})
 	if err != nil {

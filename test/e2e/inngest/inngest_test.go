@@ -133,6 +133,7 @@ func opener(t *testing.T, s *server, keys bool) func() workflow.Engine {
 
 // TestPromises holds the engine to what every engine promises.
 func TestPromises(t *testing.T) {
+	env.Slow(t)
 	for _, keys := range []bool{false, true} {
 		t.Run("keys "+strconv.FormatBool(keys), func(t *testing.T) {
 			s := start(t, keys)
@@ -144,6 +145,7 @@ func TestPromises(t *testing.T) {
 // TestResultsComeBackAsTheyWere holds that no result of a step changes on its
 // way through the server, and that many long ones are found again.
 func TestResultsComeBackAsTheyWere(t *testing.T) {
+	env.Slow(t)
 	s := start(t, true)
 	long := strings.Repeat("ä\u2028\"\\<&>\x7f𝄞 ", 25_000)
 	type result struct {
@@ -174,6 +176,7 @@ func TestResultsComeBackAsTheyWere(t *testing.T) {
 
 // TestWrongKeys holds that a server with keys takes none of ours without.
 func TestWrongKeys(t *testing.T) {
+	env.Slow(t)
 	s := start(t, true)
 	e, err := inngest.New(inngest.Options{URL: s.url, ServeURL: "http://127.0.0.1:1/x", EventKey: "another", SigningKey: signingKey})
 	if err != nil {

@@ -95,6 +95,7 @@ func (n *node) begun(id, step string) {
 // kills and stops the node in the middle of a run: no step that is done is
 // repeated.
 func TestNode(t *testing.T) {
+	env.Slow(t)
 	n := begin(t)
 	var made struct {
 		ID string `json:"sandbox_id"`

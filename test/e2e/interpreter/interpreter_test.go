@@ -84,9 +84,7 @@ func scenarios(t *testing.T, least int, vars []string, args ...string) {
 }
 
 func TestScenarios(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes minutes")
-	}
+	env.Slow(t)
 	packages(t)
 	vars := serve(t, template)
 	t.Run("javascript", func(t *testing.T) { scenarios(t, 40, vars, "node", "js/run.mjs") })
@@ -95,9 +93,7 @@ func TestScenarios(t *testing.T) {
 
 // TestRAndJava runs the languages that have a template of their own.
 func TestRAndJava(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes minutes")
-	}
+	env.Slow(t)
 	packages(t)
 	scenarios(t, 12, append(serve(t, languages), "SCENARIO_TEMPLATE="+languages), "node", "js/run.mjs")
 }

@@ -75,6 +75,7 @@ func bearing(t *testing.T, target, key string) string {
 // TestConformance runs the protocol's own suite against our server, as far as
 // its scenarios ask for nothing that only the suite's own server has.
 func TestConformance(t *testing.T) {
+	env.Slow(t)
 	n := env.Run(t, settings(t))
 	at := bearing(t, n.Endpoint().URL+"/mcp", n.AdminKey())
 	both := []string{"tools-list", "resources-list", "prompts-list", "dns-rebinding-protection", "server-sse-multiple-streams"}
@@ -175,6 +176,7 @@ func posing(t *testing.T, target string) string {
 // speaks the protocol with, given the tools, resources and prompts that the
 // suite asks for by name.
 func TestConformanceOfTheLibrary(t *testing.T) {
+	env.Slow(t)
 	h := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fixture() }, nil)
 	web := httptest.NewServer(h)
 	defer web.Close()
@@ -222,6 +224,7 @@ func visit(at string) error {
 
 // TestConformanceOfTheClient has our client use the suite's servers.
 func TestConformanceOfTheClient(t *testing.T) {
+	env.Slow(t)
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -375,6 +378,7 @@ func fixture() *sdk.Server {
 // TestInspector has the protocol's inspector list and call every tool, over
 // both transports.
 func TestInspector(t *testing.T) {
+	env.Slow(t)
 	n := env.Run(t, settings(t))
 	buildApps(t, n)
 	at, key := n.Endpoint().URL, n.AdminKey()

@@ -41,6 +41,7 @@ func buildApps(t *testing.T, n *env.Running) {
 // TestClient has the client use all tools over HTTP and over standard input
 // and output.
 func TestClient(t *testing.T) {
+	env.Slow(t)
 	n := env.Run(t, settings(t))
 	buildApps(t, n)
 	url := n.Endpoint().URL

@@ -16,6 +16,7 @@ const python = "py/.venv/bin/python"
 // TestPython has the newest clients for Python use tools and resources, in every
 // mode and over both transports.
 func TestPython(t *testing.T) {
+	env.Slow(t)
 	if _, err := os.Stat(python); err != nil {
 		env.Need(t, "the packages below py (make packages)")
 	}

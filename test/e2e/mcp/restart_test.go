@@ -118,6 +118,7 @@ run = { language = "bash", code = "sleep 20; echo '{\"over\":true}'" }
 // their sessions of the protocol, and the calls that they wait for; a stream of an
 // agent's run loses and repeats nothing, and a function's run ends well.
 func TestThreeRestarts(t *testing.T) {
+	env.Slow(t)
 	settings(t)
 	model := httptest.NewServer(&scripted.Server{Play: func(c scripted.Conversation) scripted.Answer {
 		n := 0

@@ -77,6 +77,7 @@ func closure(t *testing.T, names ...string) io.Reader {
 // in its own sandbox, one in a sandbox of the server's own, and one on the
 // network.
 func TestServersOfOthers(t *testing.T) {
+	env.Slow(t)
 	c := settings(t)
 	small, err := os.ReadFile("js/small.cjs")
 	if err != nil {

@@ -57,6 +57,7 @@ var refused = []struct{ what, command, why string }{
 }
 
 func TestInstalls(t *testing.T) {
+	env.Slow(t)
 	c := env.Config(t, "")
 	reachable(t)
 	c.Network.Max = string(engi.NetworkRestricted)
@@ -218,6 +219,7 @@ func (b *sandbox) log(t *testing.T) {
 // TestBuilds: builds of owners install packages through the broker, and their
 // templates do not trust it afterwards.
 func TestBuilds(t *testing.T) {
+	env.Slow(t)
 	c := env.Config(t, "")
 	reachable(t)
 	c.Network.Max = string(engi.NetworkRestricted)

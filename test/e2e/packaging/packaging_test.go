@@ -115,6 +115,7 @@ func (p *place) first(words ...string) {
 }
 
 func TestNpm(t *testing.T) {
+	env.Slow(t)
 	npm := need(t, "npm")
 	_, main := dist(t, "engi-[0-9]*.tgz")
 	_, platform := dist(t, "engi-dev-engi-linux-*.tgz")
@@ -133,6 +134,7 @@ func TestNpm(t *testing.T) {
 
 // TestRuntime installs the runtime for pages, which Node can load but for its element.
 func TestRuntime(t *testing.T) {
+	env.Slow(t)
 	npm := need(t, "npm")
 	_, packed := dist(t, "engi-dev-ui-*.tgz")
 	p := clean(t)
@@ -152,6 +154,7 @@ console.log(typeof ui.mount, typeof ui.View, files.every((f) => existsSync(f)), 
 }
 
 func TestPython(t *testing.T) {
+	env.Slow(t)
 	folder, wheel := dist(t, "engi-*.whl")
 	venv, err := filepath.Abs("py/.venv/bin")
 	if err != nil {
@@ -169,6 +172,7 @@ func TestPython(t *testing.T) {
 }
 
 func TestDebian(t *testing.T) {
+	env.Slow(t)
 	_, deb := dist(t, "engi_*.deb")
 	roots, err := filepath.Glob(filepath.Join(os.Getenv("ENGI_TEST_TEMPLATES"), "builds", "*", "root", "usr", "bin", "dpkg"))
 	if err != nil || len(roots) == 0 {
@@ -260,6 +264,7 @@ func unitOf(t *testing.T, root, dir, unit string) string {
 
 // TestReproducible makes the packages again: the same bytes come out.
 func TestReproducible(t *testing.T) {
+	env.Slow(t)
 	folder, deb := dist(t, "engi_*.deb")
 	_, binary := dist(t, "engi-linux-*[0-9]")
 	describe := os.Getenv("ENGI_TEST_VERSION")

@@ -29,6 +29,7 @@ type step struct {
 // change to arrive by hot reload: with the page's state and without loading it
 // again.
 func TestViteInABrowser(t *testing.T) {
+	env.Slow(t)
 	w := open(t)
 	chromium := "/usr/bin/chromium"
 	if v := os.Getenv("ENGI_TEST_CHROMIUM"); v != "" {

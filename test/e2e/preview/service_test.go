@@ -21,6 +21,8 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // dial reaches the node whatever name is asked for.
@@ -247,6 +249,7 @@ func TestPrivatePorts(t *testing.T) {
 // TestKillingBreaksStreams wants callers to notice: an answer that was cut off
 // must not look whole, and the next one says why.
 func TestKillingBreaksStreams(t *testing.T) {
+	env.Slow(t)
 	w := open(t)
 	s := w.service(t, nil)
 	at, c := w.address(s, 8000), browserless(t, w)

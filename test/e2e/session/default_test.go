@@ -15,6 +15,7 @@ import (
 // TestSessionsByDefault uses a session of a node without any configuration, by the
 // command line.
 func TestSessionsByDefault(t *testing.T) {
+	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{})
 	var made struct{ ID, State string }
 	if err := json.Unmarshal([]byte(s.Run("session", "create", "--json")), &made); err != nil || made.ID == "" || made.State != "idle" {
@@ -29,6 +30,7 @@ func TestSessionsByDefault(t *testing.T) {
 // TestFilesOfASession creates more files than a session may have, inside and outside
 // of its volume. It goes on when some are removed.
 func TestFilesOfASession(t *testing.T) {
+	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{})
 	ctx := t.Context()
 	if _, err := s.CreateSession(ctx, v1.SessionRequest{Name: "s", Inodes: 1000, Capacity: 16 << 20}); err != nil {
@@ -64,6 +66,7 @@ open(f"{sys.argv[1]}/again", "w").close()
 // TestProcessorTimeOfASession computes until the quota of its session is used up, and
 // gets its processor back after doing nothing.
 func TestProcessorTimeOfASession(t *testing.T) {
+	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{Config: "[sandbox]\nenabled = false\ncpu_quota = 0.1\ncpu_window = \"5s\"\n"})
 	ctx := t.Context()
 	if _, err := s.CreateSession(ctx, v1.SessionRequest{CPUQuota: 0.5}); err == nil || !strings.Contains(err.Error(), "the node's 0.1") {

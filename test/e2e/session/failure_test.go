@@ -8,10 +8,13 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/node"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestMissingSecretStopsTheStart checks that the error names the variable.
 func TestMissingSecretStopsTheStart(t *testing.T) {
+	env.Slow(t)
 	c := settings(t, newRegistry(t), `
 [sandbox]
 [[sandbox.dependencies]]
@@ -33,6 +36,7 @@ hosts = ["api.acme.test"]
 // leaves everything else alone: what is not about packages works, sessions get
 // what was installed before, and nothing is lost.
 func TestUnreachableRegistry(t *testing.T) {
+	env.Slow(t)
 	r := newRegistry(t)
 	acme(t, r)
 	r.publish(t, "@acme/late", "1.0.0", nil, map[string]string{"index.js": "export const late = true;"})
@@ -107,6 +111,7 @@ func TestUnreachableRegistry(t *testing.T) {
 // TestFullVolume checks that a volume that is full is an error of the code,
 // and that nothing in it is lost.
 func TestFullVolume(t *testing.T) {
+	env.Slow(t)
 	c := settings(t, newRegistry(t), "[sandbox]\nvolume_capacity_mb = 32\n")
 	n := run(t, c)
 	n.installed(t)
@@ -131,6 +136,7 @@ await Deno.writeTextFile("more.txt", "room again")`)
 // TestCodeInADenoOfItsOwn checks what a piece of code is, and is not let
 // to do.
 func TestCodeInADenoOfItsOwn(t *testing.T) {
+	env.Slow(t)
 	c := settings(t, newRegistry(t), "[sandbox]\nmode = \"warm\"\ntimeout_seconds = 60\nmemory_mb = 512\n")
 	n := run(t, c)
 	n.installed(t)
@@ -186,6 +192,7 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 // TestDormancy checks that a session without use loses its sandbox and
 // keeps its volume, and that one with persistence snapshot keeps everything.
 func TestDormancy(t *testing.T) {
+	env.Slow(t)
 	c := settings(t, newRegistry(t), "[sandbox]\n")
 	n := run(t, c)
 	n.installed(t)

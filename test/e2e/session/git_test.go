@@ -18,6 +18,8 @@ import (
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A gitServer serves repositories as git itself does, to who has the password.
@@ -159,6 +161,7 @@ func (n *running) events(t *testing.T, id engi.SessionID, prefix string) (types 
 // put in at the wall, pushes on demand, on release and at the end, a conflict,
 // and what a session cannot do with the password.
 func TestGit(t *testing.T) {
+	env.Slow(t)
 	server := newGitServer(t)
 	server.repository("lib")
 	first := server.repository("app", func(work string) {
@@ -294,6 +297,7 @@ func TestGit(t *testing.T) {
 // TestGitFails checks what a session says whose repository cannot be had, and that
 // work that cannot be pushed stays.
 func TestGitFails(t *testing.T) {
+	env.Slow(t)
 	server := newGitServer(t)
 	server.repository("app")
 	serveSite(t, server, "git.test")

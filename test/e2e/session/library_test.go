@@ -13,6 +13,8 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const acmeDocs = `# Acme SDK
@@ -43,6 +45,7 @@ func call(name string, arguments map[string]any) scripted.Answer {
 // something up, run code, and announce what it has saved, which other sessions
 // find, and use, until nobody has it any more.
 func TestSearchRunSave(t *testing.T) {
+	env.Slow(t)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, acmeDocs) }))
 	defer web.Close()
 	found := make(chan string, 10)

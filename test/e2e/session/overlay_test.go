@@ -19,6 +19,7 @@ import (
 // the template be built anew meanwhile, and finds the changes on the files of the new
 // one, also after the server was killed while it saved.
 func TestOverlayOnANewTemplate(t *testing.T) {
+	env.Slow(t)
 	name := fmt.Sprintf("overlay-%d", os.Getpid())
 	t.Cleanup(func() { // when the server has ended
 		templates, err := disk.Open(context.Background(), disk.Options{Dir: os.Getenv("ENGI_TEST_TEMPLATES")})

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // acme publishes a small SDK, with a dependency of its own.
@@ -38,6 +40,7 @@ docs = ["https://acme.example/sdk.md"]
 // named by a hash, used by every session and after a restart without asking
 // anybody, and what a session boots from in less than a second.
 func TestSnapshotOfPackages(t *testing.T) {
+	env.Slow(t)
 	r := newRegistry(t)
 	acme(t, r)
 	c := settings(t, r, plain)

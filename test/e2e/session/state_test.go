@@ -16,6 +16,7 @@ import (
 // TestStatesOfASession puts a session with a process to sleep, in memory and on disk,
 // kills the server meanwhile, and finds the process and the whole story in the log.
 func TestStatesOfASession(t *testing.T) {
+	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{})
 	ctx := t.Context()
 	made, err := s.CreateSession(ctx, v1.SessionRequest{Name: "s"})

@@ -12,6 +12,8 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const titles = `import { Acme } from "@acme/sdk";
@@ -52,6 +54,7 @@ func act(t *testing.T, here *client.Client, session, action string) v1.UI {
 // secret is put in at the wall, and leaves a module behind, which it finds again in
 // another session.
 func TestPage(t *testing.T) {
+	env.Slow(t)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(acmeDocs)) }))
 	defer web.Close()
 	play := func(c scripted.Conversation) scripted.Answer {

@@ -53,6 +53,7 @@ n + " " + hash.digest("hex")`
 // was there at one of the copies. TestKilledCopies in session/backup does it to
 // 10,000 files.
 func TestWorkspaceOutlivesTheDisk(t *testing.T) {
+	env.Slow(t)
 	at, _ := env.S3(t)
 	options := env.ServerOptions{Config: fmt.Sprintf("[sandbox]\nworkspaces = %q\nvolume_capacity = \"128MiB\"\n", at)}
 	ctx := t.Context()

@@ -20,6 +20,7 @@ import (
 // changes, SFTP, a tunnel, keepalives and a host key that is pinned. One finds it
 // lazy, the next one awake, and the last one asleep.
 func TestLibraries(t *testing.T) {
+	env.Slow(t)
 	needs(t, "ssh-keygen", "node")
 	for _, path := range []string{"js/node_modules/ssh2", "py/.venv/bin/python"} {
 		if _, err := os.Stat(path); err != nil {

@@ -378,6 +378,7 @@ func (p *place) terminal(host string) {
 
 // TestRoot tries everything with a session and a sandbox of a node that is root's.
 func TestRoot(t *testing.T) {
+	env.Slow(t)
 	needs(t, "ssh", "scp", "sftp", "ssh-keygen", "git", "rsync")
 	s := env.Serve(t, env.ServerOptions{Config: config})
 	s.Run("session", "create", "dev", "--template", "base", "--persistence", "snapshot")
@@ -432,6 +433,7 @@ func TestRoot(t *testing.T) {
 
 // TestRootless tries everything with a sandbox of a node that is nobody's.
 func TestRootless(t *testing.T) {
+	env.Slow(t)
 	needs(t, "ssh", "scp", "sftp", "ssh-keygen", "git", "rsync")
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	dir := env.Dir(t)

@@ -372,6 +372,7 @@ func (w *world) python() {
 }
 
 func TestStudio(t *testing.T) {
+	env.Slow(t)
 	made, err := cert.Make(env.Dir(t), []string{"sbx.localhost"}, false)
 	if err != nil {
 		t.Fatal(err)

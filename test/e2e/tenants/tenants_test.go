@@ -325,6 +325,7 @@ func processor(t *testing.T, pid int) time.Duration {
 // ENGI_TENANTS_TIME. Ann's answers are right, her lists and events show nothing of
 // mallory's, and the node stays within its bounds.
 func TestTwoTenants(t *testing.T) {
+	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	lasts, err := time.ParseDuration(cmp.Or(os.Getenv("ENGI_TENANTS_TIME"), "15s"))
 	if err != nil {

@@ -186,6 +186,7 @@ func (p *place) wakeups(t *testing.T, during time.Duration) (n int64) {
 // TestDetachedTerminalsSleep leaves terminals in which nothing happens: the server does
 // not wake for them.
 func TestDetachedTerminalsSleep(t *testing.T) {
+	env.Slow(t)
 	p := newPlace(t, "base")
 	const terminals, during = 90, 5 * time.Second
 	p.terminal(t, "/bin/sh", "-c", "exec sleep 600") // the sandbox works from now on
@@ -213,6 +214,7 @@ func TestDetachedTerminalsSleep(t *testing.T) {
 
 // TestSlowReader has a program print 100 MB to who reads slowly.
 func TestSlowReader(t *testing.T) {
+	env.Slow(t)
 	p := newPlace(t, "base")
 	const size = 100_000_000
 	id := p.terminal(t, "/bin/sh", "-c", fmt.Sprintf("stty raw -echo; echo ready; read x; head -c %d /dev/zero | tr '\\0' x; sleep 60", size))
@@ -281,6 +283,7 @@ printf '\033[5;10H\033[2@ins\033[3P\033[2X\033[3;20r\033[20;1H\n\n\033[5L\033[2M
 // TestHtop compares what htop in a sandbox shows with what xterm.js shows of the same
 // bytes: it shows no two times the same. Its viewer leaves after each key.
 func TestHtop(t *testing.T) {
+	env.Slow(t)
 	if _, err := exec.LookPath("htop"); err != nil {
 		env.Need(t, "htop")
 	}
@@ -360,6 +363,7 @@ func referee(t *testing.T, dir string, out []byte) string {
 // TestScreens compares what programs in sandboxes show with what xterm.js shows of
 // the same programs here, with a detach in the middle.
 func TestScreens(t *testing.T) {
+	env.Slow(t)
 	for _, name := range []string{"vim", "tmux", "less"} {
 		if _, err := exec.LookPath(name); err != nil {
 			env.Need(t, name)

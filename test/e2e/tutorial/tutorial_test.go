@@ -53,6 +53,7 @@ func fixes(c scripted.Conversation) scripted.Answer {
 }
 
 func TestTutorial(t *testing.T) {
+	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
 	if out, err := exec.Command(os.Getenv("ENGI_BIN"), "template", "show", "base").CombinedOutput(); err != nil || bytes.Contains(out, []byte("not built")) {
 		env.Need(t, "the template base (make template)")

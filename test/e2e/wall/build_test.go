@@ -7,11 +7,14 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestBuildsOfOwners: their commands reach the registries that the operator
 // allows. They reach nothing else, and see nothing of the server's environment.
 func TestBuildsOfOwners(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	w.name("packages.test", "93.184.216.60")
 	w.name("elsewhere.test", "93.184.217.60")
@@ -75,6 +78,7 @@ for to in sys.argv[1:]:
 // TestBuildsOfOwnersEndWhenTheDiskIsFull: a real command does not get far beyond the
 // quota, in files or in /tmp.
 func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
+	env.Slow(t)
 	world(t)
 	builder, ok := sharedNode(t).Templates().(engi.TemplateBuilder)
 	if !ok {

@@ -30,6 +30,8 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 //go:embed testdata/canary
@@ -84,6 +86,7 @@ func (c *canary) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // look. What a program has by itself is found in the same places: the search
 // would find the secrets, too.
 func TestCanary(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	all := make([]*canary, canaries)
 	dir, err := os.MkdirTemp(shared.Dir, "canary-")
@@ -460,6 +463,7 @@ func (s *search) files(t *testing.T, dir string) {
 
 // TestSearch holds the search itself to what it is for.
 func TestSearch(t *testing.T) {
+	env.Slow(t)
 	c := &canary{value: canaryValue(), grant: v1.Grant{Secret: "it"}}
 	var zipped bytes.Buffer
 	z := gzip.NewWriter(&zipped)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // refusals returns what the wall refused a sandbox.
@@ -44,6 +46,7 @@ func (b *sandbox) python(t *testing.T, code string) string {
 // TestFlood has one sandbox do as much as it can of everything at once. It
 // gets no further than its limits, and another one notices nothing.
 func TestFlood(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	furnish(w)
 	p := policies["open"]
@@ -243,6 +246,7 @@ print(sent)
 // one does not allow breaks, open connections and names that were looked up
 // before among it.
 func TestPolicyChanges(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	furnish(w)
 	b := newBox(t, "mallory", policies["restricted"])
@@ -299,6 +303,7 @@ print('cdn', https('cdn.test', 'tcdn', 'cdn.test'))
 // TestGroups has sandboxes of one owner and group talk by name, and others
 // not.
 func TestGroups(t *testing.T) {
+	env.Slow(t)
 	world(t)
 	in := func(group, name string) engi.NetworkPolicy {
 		return engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: group, Name: name, Limits: calm}
@@ -369,6 +374,7 @@ for a in ('93.184.216.20', '10.88.0.1'):
 // TestHosts has the operator's own names work where a policy allows them, and
 // their addresses not without the name.
 func TestHosts(t *testing.T) {
+	env.Slow(t)
 	world(t)
 	with := newBox(t, "alice", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"registry.internal"}, Group: "shop", Name: "web"})
 	const visit = "\nprint(lookup('registry.internal'))\ntry:\n    print(http('registry.internal', 'x'))\nexcept OSError as e:\n    print(type(e))\n"

@@ -9,11 +9,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestInternet holds the internet to what the attacks take for granted: every
 // address answers the test's host, from the address that was asked.
 func TestInternet(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	w.name("check.test", "93.184.100.1")
 	for _, at := range []string{"93.184.216.10", "169.254.169.254", "10.1.2.3", "[fd00:ec2::254]", "[64:ff9b::a9fe:a9fe]", "[2606:2800::66]"} {

@@ -13,12 +13,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestBrokenKernel sends frames from the sandbox's end of its link, as a
 // sandbox could whose own kernel was taken over: programs inside cannot make
 // such. The wall must take them for what they are.
 func TestBrokenKernel(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	furnish(w)
 	b := newBox(t, "mallory", policies["restricted"])

@@ -16,6 +16,7 @@ import (
 // behind the wall. The next start leaves nothing of it, says what became of the
 // build, and builds again.
 func TestKillDuringBuild(t *testing.T) {
+	env.Slow(t)
 	world(t)
 	s := env.Serve(t, env.ServerOptions{})
 	k, err := s.CreateKey(t.Context(), v1.KeyRequest{Name: "ann", Owner: "ann"})

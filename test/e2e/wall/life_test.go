@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // holder holds a connection over something that happens to its sandbox, and
@@ -43,6 +45,7 @@ for step in sys.argv[1:]:
 // TestConnectionsOverLife has a sandbox hibernated and woken, and frozen and
 // thawed: connections of before break at once or go on, and new ones work.
 func TestConnectionsOverLife(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	l, err := w.listen(7007)
 	if err != nil {

@@ -13,6 +13,8 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestRequestRules has a program's requests judged by method, path and body, over
@@ -62,6 +64,7 @@ func TestRequestRules(t *testing.T) {
 // TestHeldRequests has requests of a program wait until somebody decides over the
 // API: once, with a reason, and for later requests, too.
 func TestHeldRequests(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	var got atomic.Int64
 	w.name("bank.test", "93.184.218.61")

@@ -10,11 +10,14 @@ import (
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // TestLimitsOfASession hits each network limit that a session can be created with,
 // and those of the node above them. What is refused says what to do.
 func TestLimitsOfASession(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	furnish(w)
 	n := sharedNode(t)

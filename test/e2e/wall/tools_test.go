@@ -27,6 +27,8 @@ import (
 
 	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A shop is a server that tools get things from. If it has a token, it wants
@@ -99,6 +101,7 @@ var tools = map[string]string{
 // TLS from end to end, and where a secret is granted to every server, so that
 // the tools must trust the wall. Nobody turns verification off.
 func TestTools(t *testing.T) {
+	env.Slow(t)
 	w := world(t)
 	n := sharedNode(t)
 	if x, err := n.Templates().Get(t.Context(), "wall-cargo"); err != nil || x.Digest == "" {

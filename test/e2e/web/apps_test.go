@@ -49,6 +49,7 @@ func play(c scripted.Conversation) scripted.Answer {
 // TestApps shows pages in programs that know MCP Apps, with the protocol's own library
 // and MCP-UI's component, and with A2UI's renderer, all unchanged, in Chromium.
 func TestApps(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t, "apps/node_modules")
 	models := httptest.NewServer(&scripted.Server{Play: play})
 	t.Cleanup(models.Close)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/genui"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 // A vector is an attempt to have a script run.
@@ -242,6 +244,7 @@ func (r author) patch() engi.UIPatch {
 // TestSanitizedPages has a browser try the vectors, as they come from the server and
 // as they are, and do what random patches do to a page of the server.
 func TestSanitizedPages(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t)
 	seed, n := rand.Uint64(), 300
 	for name, set := range map[string]func(string) error{

@@ -141,6 +141,7 @@ func buildReact(t *testing.T) (dist string) {
 // TestReact uses pages from an app of React, with the hooks of others and with those of
 // the packed runtime, on a node that is killed meanwhile.
 func TestReact(t *testing.T) {
+	env.Slow(t)
 	tool(t, "npm", "make setup")
 	chromium := browser(t, "react/node_modules", ui+"/node_modules/.of")
 	typist := &typist{Server: scripted.Server{Play: drawPage}}

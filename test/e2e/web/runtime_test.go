@@ -25,6 +25,7 @@ import (
 
 // TestRuntimeStaysSmall compresses what pages load to show an interface.
 func TestRuntimeStaysSmall(t *testing.T) {
+	env.Slow(t)
 	const most = 6 << 10
 	module, err := os.ReadFile(ui + "/../dist/app/ui/index.js")
 	if err != nil {
@@ -290,6 +291,7 @@ func ptr[T any](v T) *T { return &v }
 
 // TestRuntime drives a browser that shows pages of a scripted server.
 func TestRuntime(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t, ui+"/node_modules/preact")
 	s := servePages(t)
 	seed := rand.Uint64()

@@ -38,6 +38,7 @@ func tool(t *testing.T, name, of string) {
 // TestTypes checks the dashboard against the description of the API: what it
 // expects of answers is generated from that.
 func TestTypes(t *testing.T) {
+	env.Slow(t)
 	tool(t, "npm", "make setup")
 	if _, err := os.Stat(ui + "/node_modules/.of"); err != nil {
 		env.Need(t, "what builds the dashboard (make web)")
@@ -51,6 +52,7 @@ func TestTypes(t *testing.T) {
 
 // TestFirstLoad adds up what a browser fetches before it shows the first page.
 func TestFirstLoad(t *testing.T) {
+	env.Slow(t)
 	const most = 400 << 10
 	dist := "../../../api/web/dist/app"
 	page, err := os.ReadFile(dist + "/index.html.br")
@@ -222,6 +224,7 @@ func drive(t *testing.T, script string, input any, least int) {
 
 // TestDashboard drives a browser through the dashboard of a node.
 func TestDashboard(t *testing.T) {
+	env.Slow(t)
 	for _, name := range []string{"git", "ssh", "ssh-keygen", "python3"} {
 		tool(t, name, "make setup")
 	}
