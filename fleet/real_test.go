@@ -81,7 +81,7 @@ type answer struct {
 // tell sends a line to the tagged counter and returns its answer.
 func (n *node) tell(id engi.SandboxID, line string) answer {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
 	if err != nil {
@@ -154,7 +154,7 @@ func (n *node) startCounter(id engi.SandboxID) {
 // want in it.
 func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
 	if err != nil {

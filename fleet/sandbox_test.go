@@ -39,7 +39,7 @@ func (n *node) sandbox(id engi.SandboxID) engi.Sandbox {
 
 // run runs a shell command in a sandbox of alice's and returns what it printed.
 func (n *node) run(id engi.SandboxID, command string) (string, error) {
-	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
 	if err != nil {

@@ -117,7 +117,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 		if err == nil {
 			t.Error("the output of a program that runs has ended")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the call does not end with its context")
 	}
 }

@@ -43,7 +43,7 @@ func apply(t testing.TB, s *studio.Service, app string, spec engi.ApplySpec) (al
 
 func follow(t testing.TB, s *studio.Service, app string, seq int64) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for u, err := range s.Watch(ctx, "ann", app, seq-1) {
 		if err != nil {

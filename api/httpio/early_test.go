@@ -129,7 +129,7 @@ func TestStalledBodies(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer conn.Close()
-				conn.SetDeadline(time.Now().Add(10 * time.Second))
+				conn.SetDeadline(time.Now().Add(time.Minute))
 				fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n%s", path, head, sent)
 				began := time.Now()
 				if _, err := io.Copy(io.Discard, conn); err != nil {
@@ -144,7 +144,7 @@ func TestStalledBodies(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(10 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	in := bufio.NewReader(conn)
 	for range 2 {
 		fmt.Fprintf(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")

@@ -66,7 +66,7 @@ func ask(ctx context.Context, m *approval.Manager, r engi.HeldRequest) <-chan an
 // pending waits until n approvals are pending and returns them, oldest first.
 func pending(t *testing.T, m engi.Approvals, n int) []engi.Approval {
 	t.Helper()
-	for range 2000 {
+	for range 12000 {
 		all := list(t, m, "", engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
 		if len(all) == n {
 			slices.Reverse(all)
@@ -81,7 +81,7 @@ func pending(t *testing.T, m engi.Approvals, n int) []engi.Approval {
 // waiting waits until n requests wait.
 func waiting(t *testing.T, m *approval.Manager, n int) {
 	t.Helper()
-	for range 2000 {
+	for range 12000 {
 		if m.Waiting() == n {
 			return
 		}
@@ -444,7 +444,7 @@ func TestRememberedEnds(t *testing.T) {
 	c := ask(t.Context(), m, request("/pay"))
 	decide(t, m, pending(t, m, 1)[0].ID, engi.ApprovalAnswer{Allow: true, Remember: engi.ApprovalMemory{Until: time.Now().Add(300 * time.Millisecond)}})
 	<-c
-	for range 1000 {
+	for range 12000 {
 		if len(list(t, m, "", engi.ApprovalFilter{Remembered: true})) == 0 {
 			break
 		}

@@ -52,7 +52,7 @@ func TestTLSClaims(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		return tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
 	}
 	if err := shake("example.com"); err != nil {
@@ -100,7 +100,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	from := bufio.NewReader(c)
 	if line, err := from.ReadString('\n'); err != nil || line != "220 hello\r\n" {
 		t.Fatalf("%q, %v", line, err)
@@ -117,7 +117,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bad.Close()
-	bad.SetDeadline(time.Now().Add(20 * time.Second))
+	bad.SetDeadline(time.Now().Add(time.Minute))
 	from = bufio.NewReader(bad)
 	from.ReadString('\n')
 	fmt.Fprint(bad, "GET / HTTP/1.1\r\nHost: hidden.test\r\n\r\n")
@@ -236,7 +236,7 @@ func TestUpstreamProxy(t *testing.T) {
 		}
 		fmt.Fprint(c, "hello")
 		c.CloseWrite()
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
 		b := make([]byte, 5)
 		if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
 			t.Errorf("%s: %q, %v", scheme, b, err)

@@ -205,7 +205,7 @@ func TestRequestRulesHold(t *testing.T) {
 	send := func(text string) (answers, seen string) {
 		before := len(raw.all())
 		conn := f.dial("http/1.1")
-		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		// The connection ends with what follows, or because of what it sent.
 		go io.WriteString(conn, text+get("/v1/models/last", "Connection: close"))
 		got, _ := io.ReadAll(conn)
@@ -281,7 +281,7 @@ func TestRequestRulesHoldInHTTP2(t *testing.T) {
 // framesTwo sends a request as frames and returns the status, or what went wrong.
 func framesTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField, body string, trailers []hpack.HeaderField) string {
 	t.Helper()
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(conn, http2.ClientPreface)
 	f := http2.NewFramer(conn, conn)
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -131,7 +131,7 @@ func TestInstalls(t *testing.T) {
 // reachable needs registries.
 func reachable(t *testing.T) {
 	t.Helper()
-	client := http.Client{Timeout: 20 * time.Second}
+	client := http.Client{Timeout: time.Minute}
 	resp, err := client.Get("https://registry.npmjs.org/semver/7.6.3")
 	if err != nil {
 		env.Need(t, "a network with package registries: "+err.Error())
