@@ -137,6 +137,9 @@ func wakeups(t *testing.T, during time.Duration) int64 {
 
 // TestTerminalsSleep keeps terminals in which nothing happens: nothing wakes for them.
 func TestTerminalsSleep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
 	const terminals, during = 100, 3 * time.Second
 	c := inProcess(t)
 	alone := wakeups(t, during)

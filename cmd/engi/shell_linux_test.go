@@ -143,8 +143,8 @@ func TestShell(t *testing.T) {
 		}
 	}
 	p.sees("50 100")
-	p.types("sleep 60\n")
-	time.Sleep(100 * time.Millisecond)
+	p.types("echo is$((1+1))asleep; sleep 60\n")
+	p.sees("is2asleep")
 	p.types("\x03") // an interrupt is for the program
 	p.types("echo so$((1+1))far\n")
 	p.sees("so2far")

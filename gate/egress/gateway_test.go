@@ -450,6 +450,7 @@ func TestFlood(t *testing.T) {
 	p.Limits.NewConnections = -1
 	g := f.guest(p)
 	var work sync.WaitGroup
+	var echoed atomic.Int64
 	for i := range 60 {
 		work.Go(func() {
 			c, err := g.dial(to)
@@ -468,10 +469,16 @@ func TestFlood(t *testing.T) {
 				if _, err := io.ReadFull(c, make([]byte, 1000)); err != nil {
 					return
 				}
+				echoed.Add(1)
 			}
 		})
 	}
-	time.Sleep(20 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); echoed.Load() < 20; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("the flood does not begin")
+			break
+		}
+	}
 	f.g.Shut(g.id)
 	g.s.Close()
 	work.Wait()

@@ -662,7 +662,7 @@ func TestWebSocket(t *testing.T) {
 }
 
 func TestSilenceIsCut(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.IdleTimeout = 200 * time.Millisecond })
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = time.Second })
 	b := f.sandbox(events(nil))
 	_, in := firstEvent(t, b)
 	if _, err := io.ReadAll(in); err == nil {
@@ -702,15 +702,15 @@ func TestSilenceIsCut(t *testing.T) {
 }
 
 func TestSlowIsNotSilent(t *testing.T) {
-	f := newFixture(t, func(o *Options) { o.IdleTimeout = 1500 * time.Millisecond })
+	f := newFixture(t, func(o *Options) { o.IdleTimeout = 4 * time.Second })
 	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for range 20 {
+		for range 50 {
 			io.WriteString(w, "x")
 			http.NewResponseController(w).Flush()
 			time.Sleep(100 * time.Millisecond)
 		}
 	}))
-	if _, body := do(t, b.request("GET", "/", nil)); body != strings.Repeat("x", 20) {
+	if _, body := do(t, b.request("GET", "/", nil)); body != strings.Repeat("x", 50) {
 		t.Errorf("a slow answer was cut to %q", body)
 	}
 }

@@ -206,7 +206,7 @@ func TestQuiesce(t *testing.T) {
 		if err != nil {
 			break
 		}
-		conn.SetReadDeadline(time.Now().Add(time.Second))
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || os.IsTimeout(err) {
 			t.Error("a connection is open while the guest is quiet")
 		}

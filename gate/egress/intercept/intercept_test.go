@@ -503,7 +503,7 @@ func TestAuthorityOutlivesTheProcess(t *testing.T) {
 
 func TestConnectionsEnd(t *testing.T) {
 	f := newFixture(t, grant(engi.GrantBearer, token), func(o *intercept.Options) {
-		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
+		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = time.Second, time.Second, 2*time.Second
 	})
 	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	for name, send := range map[string]string{"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: x", "half a body": "POST / HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10\r\n\r\nhalf"} {
