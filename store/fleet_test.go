@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"

@@ -356,7 +356,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("GET", session+"/ui", "")
 	for _, form := range []string{sse, ndjson} {
 		// The page, or all that has happened to it.
-		for after, want := range map[string]int{"0": 1, "1": 99} {
+		for after, want := range map[string]int{"0": 1, "1": 26} {
 			updates := func(rec *httptest.ResponseRecorder) int { return strings.Count(rec.Body.String(), `"type"`) }
 			rec := askUntil(t, w, func(rec *httptest.ResponseRecorder) bool { return updates(rec) >= want }, w.Admin, "GET", session+"/ui/stream?after="+after, "", "Accept", form)
 			if n := updates(rec); n < want {
