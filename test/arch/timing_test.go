@@ -218,6 +218,7 @@ func TestTimingFinds(t *testing.T) {
 		"synctest, and not":   {"func TestA(t *testing.T) { synctest.Test(t, func(t *testing.T) { nap() }) }\nfunc TestB(t *testing.T) { nap() }\nfunc nap() { time.Sleep(limit) }", 1},
 		"short":               {"func TestA(t *testing.T) { if testing.Short() { t.Skip() }; nap() }\nfunc nap() { time.Sleep(limit) }", 0},
 		"short, in a helper":  {"func TestA(t *testing.T) { slow(t); time.Sleep(limit) }\nfunc slow(t *testing.T) { t.Helper(); if testing.Short() { t.Skip() } }", 0},
+		"short, in test/env":  {"func TestA(t *testing.T) { env.Slow(t); time.Sleep(limit) }", 0},
 		"short, too late":     {"func TestA(t *testing.T) { nap(); if testing.Short() { t.Skip() } }\nfunc nap() { time.Sleep(limit) }", 1},
 		"a benchmark":         {"func BenchmarkA(b *testing.B) { time.Sleep(limit) }", 0},
 	} {
@@ -400,7 +401,7 @@ func isTest(fn *ast.FuncDecl) bool {
 }
 
 // skips reports whether a function begins with a skip for testing.Short, perhaps in
-// a function that it calls.
+// a function that it calls, as env.Slow of test/env.
 func (p *testPackage) skips(fn *ast.FuncDecl, deeper bool) bool {
 	for _, s := range fn.Body.List {
 		switch s := s.(type) {
@@ -414,6 +415,9 @@ func (p *testPackage) skips(fn *ast.FuncDecl, deeper bool) bool {
 			call, ok := s.X.(*ast.CallExpr)
 			if !ok {
 				return false
+			}
+			if name(call.Fun) == "env.Slow" {
+				return true
 			}
 			if called := last(call.Fun); called != "Helper" && called != "Parallel" {
 				_, plain := call.Fun.(*ast.Ident)
