@@ -60,7 +60,7 @@ var timings = []timing{
 		"callers repeat it until they have heard enough"},
 	{"fleet/real_test.go", "TestRealHibernation", "time.Sleep(3 * time.Second)",
 		"how long the sandbox sleeps"},
-	{"gate/egress/intercept/request_test.go", "TestHeldRequests", "time.Sleep(500 * time.Millisecond)",
+	{"gate/egress/intercept/request_test.go", "TestHeldRequests", "time.Sleep(after)",
 		"takes longer than a connection may be idle"},
 	{"gate/egress/journal/journal_test.go", "TestWaitsForEvents", "context.WithTimeout(t.Context(), 10*time.Millisecond)",
 		"the end of the context is what the test is about"},
