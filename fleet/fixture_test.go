@@ -148,7 +148,7 @@ func (n *node) stop() {
 		if err != nil {
 			n.t.Error("Run: ", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		all := make([]byte, 1<<20)
 		n.t.Fatalf("Run does not end\n%s", all[:runtime.Stack(all, true)])
 	}
@@ -196,7 +196,7 @@ func (fx *fixture) onlyPools(n *node, others int) {
 // eventually waits for a condition that comes true in the background.
 func (n *node) eventually(what string, ok func() bool) {
 	n.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			n.t.Fatalf("never: %s; pools %+v", what, n.Pools(n.t.Context()))
@@ -238,7 +238,7 @@ func (n *node) now(id engi.ExecutionID) engi.Execution {
 
 func (n *node) wait(id engi.ExecutionID) engi.Execution {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	x, err := n.x.Wait(ctx, "alice", id)
 	if err != nil {
@@ -255,7 +255,7 @@ func (n *node) execute(spec engi.ExecutionSpec) engi.Execution {
 // printed waits until a running execution has printed at least so many bytes.
 func (n *node) printed(id engi.ExecutionID, bytes int64) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	for e, err := range n.x.Watch(ctx, "alice", id, 0) {
 		if err != nil {
@@ -270,7 +270,7 @@ func (n *node) printed(id engi.ExecutionID, bytes int64) {
 
 // watch collects a run's output from an offset to its result.
 func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.ExecutionUpdateKind, err error) {
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	var b strings.Builder
 	at := from

@@ -200,8 +200,8 @@ func TestRealSandboxesSurviveTheNode(t *testing.T) {
 
 	began := time.Now()
 	n := fx.start(twoBash)
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("recovered in %v, want 5s at most", took)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("recovered in %v, want 30s at most", took)
 	} else {
 		t.Log("recovered in", took)
 	}

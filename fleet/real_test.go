@@ -76,12 +76,14 @@ type answer struct {
 	millis           int64
 	random           string
 	pid              int
+
+	asked, told time.Time // when the line was sent, and when the answer was here
 }
 
 // tell sends a line to the tagged counter and returns its answer.
 func (n *node) tell(id engi.SandboxID, line string) answer {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
 	if err != nil {
@@ -93,6 +95,7 @@ func (n *node) tell(id engi.SandboxID, line string) answer {
 		n.t.Fatal(err)
 	}
 	before := n.said(ctx, p)
+	a := answer{asked: time.Now()}
 	if err := p.Input(ctx, []byte(line+"\n")); err != nil {
 		n.t.Fatal(err)
 	}
@@ -104,7 +107,7 @@ func (n *node) tell(id engi.SandboxID, line string) answer {
 		}
 	}
 	lines := strings.Split(strings.TrimSpace(text), "\n")
-	var a answer
+	a.told = time.Now()
 	if _, err := fmt.Sscan(lines[len(lines)-1], &a.count, &a.hash, &a.text, &a.host, &a.millis, &a.random, &a.pid); err != nil {
 		n.t.Fatalf("%q: %v", lines[len(lines)-1], err)
 	}
@@ -154,7 +157,7 @@ func (n *node) startCounter(id engi.SandboxID) {
 // want in it.
 func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	g, release, err := n.Sandboxes().Enter(ctx, "alice", id)
 	if err != nil {
@@ -182,11 +185,12 @@ func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	}
 }
 
-// nearNow checks a clock in a sandbox.
-func nearNow(t *testing.T, what string, millis int64) {
+// nearNow checks the clock in a sandbox, which was read between the question and the
+// answer. It may be 2 s off.
+func nearNow(t *testing.T, what string, a answer) {
 	t.Helper()
-	if off := time.Since(time.UnixMilli(millis)); off < -2*time.Second || off > 4*time.Second {
-		t.Errorf("%s: the clock in the sandbox is %v off", what, off)
+	if at := time.UnixMilli(a.millis); at.Before(a.asked.Add(-2*time.Second)) || at.After(a.told.Add(2*time.Second)) {
+		t.Errorf("%s: the clock in the sandbox said %v between %v and %v", what, at, a.asked, a.told)
 	}
 }
 
@@ -197,7 +201,7 @@ func TestRealHibernation(t *testing.T) {
 	s := n.create(spec)
 	n.startCounter(s.ID)
 	first := n.tell(s.ID, "one")
-	nearNow(t, "before", first.millis)
+	nearNow(t, "before", first)
 
 	t.Run("pause", func(t *testing.T) {
 		if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
@@ -216,8 +220,10 @@ func TestRealHibernation(t *testing.T) {
 		if slices.Contains(fx.machines(), s.ID) {
 			t.Error("its machine is there still")
 		}
+		asleep := time.Now()
 		time.Sleep(3 * time.Second)
 		began = time.Now()
+		slept := began.Sub(asleep)
 		n.resume(s.ID, false)
 		t.Log("resumed in", time.Since(began))
 		after := n.tell(s.ID, "three")
@@ -225,10 +231,11 @@ func TestRealHibernation(t *testing.T) {
 			after.text != "written_before_one_paused_two_three" || after.random == before.random {
 			t.Errorf("before %+v\nafter %+v", before, after)
 		}
-		if after.count > before.count+250 {
-			t.Errorf("it counted on from %d to %d while it slept", before.count, after.count)
+		// It counts once in 10 ms at most.
+		if awake := after.told.Sub(before.asked) - slept; after.count > before.count+50+int(awake/(10*time.Millisecond)) {
+			t.Errorf("it counted on from %d to %d while it slept: it was awake for %v", before.count, after.count, awake)
 		}
-		nearNow(t, "after a sleep", after.millis)
+		nearNow(t, "after a sleep", after)
 		n.terminalShows(s.ID, "echo it is $secret", "scroll2back", "it is 4711")
 		if out := n.mustRun(s.ID, "echo $ENGI_SANDBOX_ID $MINE; hostname"); out != string(s.ID)+" 1\n"+after.host+"\n" {
 			t.Errorf("output %q, the program says it is on %s", out, after.host)
@@ -271,7 +278,7 @@ func TestRealHibernation(t *testing.T) {
 			if got.hash != before.hash || got.pid != before.pid || !strings.HasSuffix(got.text, "fork_"+mine) {
 				t.Errorf("before %+v\ncopy %+v", before, got)
 			}
-			nearNow(t, "in a copy", got.millis)
+			nearNow(t, "in a copy", got)
 			if random[got.random] {
 				t.Error("two copies drew the same random bytes")
 			}
@@ -389,8 +396,8 @@ func TestRealHibernatedSurviveTheNode(t *testing.T) {
 	}
 	began := time.Now()
 	n := fx.start(onBase(nil))
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("recovered in %v, want 5s at most", took)
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("recovered in %v, want 30s at most", took)
 	} else {
 		t.Log("recovered in", took)
 	}

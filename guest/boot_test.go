@@ -184,7 +184,7 @@ func (sb *sandbox) dial(ctx context.Context) (net.Conn, error) {
 	if d, ok := ctx.Deadline(); ok {
 		sb.l.SetDeadline(d)
 	} else {
-		sb.l.SetDeadline(time.Now().Add(20 * time.Second))
+		sb.l.SetDeadline(time.Now().Add(time.Minute))
 	}
 	return sb.l.Accept()
 }

@@ -117,7 +117,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 		if err == nil {
 			t.Error("the output of a program that runs has ended")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the call does not end with its context")
 	}
 }
@@ -137,6 +137,9 @@ func wakeups(t *testing.T, during time.Duration) int64 {
 
 // TestTerminalsSleep keeps terminals in which nothing happens: nothing wakes for them.
 func TestTerminalsSleep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
 	const terminals, during = 100, 3 * time.Second
 	c := inProcess(t)
 	alone := wakeups(t, during)

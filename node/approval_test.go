@@ -70,7 +70,7 @@ func TestApprovalsOfANode(t *testing.T) {
 			}
 			return all
 		}
-		for range 1000 {
+		for range 12000 {
 			if len(waits()) == 1 {
 				break
 			}

@@ -370,7 +370,7 @@ func annsTemplate(t *testing.T, n *Node) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // the fleet notices
+	for range 6000 { // the fleet notices
 		if _, err := n.templates.Get(t.Context(), x.Name); err == nil {
 			return x.Name
 		}

@@ -126,6 +126,9 @@ type ask struct {
 // are, and what all cost grows with their number and no faster. ENGI_TEST_RECORDS has
 // other numbers, with commas between.
 func TestAnswersCostByTheirSize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
 	if raceDetector {
 		t.Skip("the race detector takes most of the time")
 	}
@@ -227,6 +230,9 @@ func tooMuch(a ask, sizes []int, costs []float64) string {
 // reads it. What the archive, the list and the removal cost grows with their number
 // and no faster.
 func TestFilesCostByTheirNumber(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
 	if raceDetector {
 		t.Skip("the race detector takes most of the time")
 	}

@@ -327,7 +327,7 @@ func (s *stallServer) stall(at, send string, secure bool) string {
 		time.Sleep(100 * time.Millisecond)
 	}
 	// Nothing was read so far.
-	conn.SetReadDeadline(time.Now().Add(time.Second))
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		return "without an answer"

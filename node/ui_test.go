@@ -52,7 +52,7 @@ func TestPagesOfSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 			page := engi.UI{}
-			for end := time.Now().Add(20 * time.Second); page.HTML == "" || page.Working != ""; time.Sleep(5 * time.Millisecond) {
+			for end := time.Now().Add(time.Minute); page.HTML == "" || page.Working != ""; time.Sleep(5 * time.Millisecond) {
 				if page, err = n.UIs().Get(t.Context(), "ann", "page", 0); err != nil || time.Now().After(end) {
 					t.Fatalf("%+v, %v", page, err)
 				}

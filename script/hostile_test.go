@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -404,6 +405,24 @@ func TestHostileAmongHarmless(t *testing.T) {
 	}
 }
 
+// processorTicks returns how long a process has had a processor, in 10 ms.
+func processorTicks(t *testing.T, pid int) (ticks int) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Error(err)
+		return math.MaxInt
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	for _, field := range strings.Fields(rest)[11:13] { // in programs, and in the kernel for them
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Error(err)
+		}
+		ticks += n
+	}
+	return ticks
+}
+
 // TestHelperKilled kills helpers during and between programs. The result must say so,
 // and the next program must get another helper.
 func TestHelperKilled(t *testing.T) {
@@ -423,8 +442,11 @@ func TestHelperKilled(t *testing.T) {
 			}
 			continue
 		}
+		begun := processorTicks(t, h.cmd.Process.Pid)
 		go func() {
-			time.Sleep(50 * time.Millisecond)
+			for processorTicks(t, h.cmd.Process.Pid) < begun+5 { // the program runs
+				time.Sleep(time.Millisecond)
+			}
 			h.cmd.Process.Signal(os.Kill)
 		}()
 		x := mustRun(t, r, "ann", "for (;;);")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
@@ -89,10 +88,10 @@ func TestRunEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ready := false
-	if err := db.Run(ctx, func() { ready = true }); err != nil || !ready {
+	if err := db.Run(ctx, func() { ready = true; cancel() }); err != nil || !ready {
 		t.Errorf("Run: %v, ready %v", err, ready)
 	}
 }

@@ -3,6 +3,7 @@ package studio_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -43,24 +44,25 @@ func TestServerIsStartedAgain(t *testing.T) {
 // TestSleepIsNotDisturbed has checks of an app that sleeps, and of one that nobody uses.
 func TestSleepIsNotDisturbed(t *testing.T) {
 	for _, state := range []engi.State{engi.Hibernated, engi.Running} {
-		w := newWorld(t)
-		w.health = 5 * time.Millisecond
-		s, stop := w.begin(t)
-		a := create(t, s, "shop")
-		projected(t, w, s, a)
-		w.change(a.Sandbox, func(b *box) { b.State = state })
-		time.Sleep(50 * time.Millisecond)
-		w.mu.Lock()
-		before := w.enter
-		w.mu.Unlock()
-		time.Sleep(100 * time.Millisecond)
-		w.mu.Lock()
-		n := w.enter - before
-		w.mu.Unlock()
-		if n != 0 {
-			t.Errorf("while it was %s and unused, the sandbox was entered %d times", state, n)
-		}
-		stop()
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.health = 5 * time.Millisecond
+			s, _ := w.begin(t)
+			a := create(t, s, "shop")
+			projected(t, w, s, a)
+			w.change(a.Sandbox, func(b *box) { b.State = state })
+			time.Sleep(50 * time.Millisecond)
+			w.mu.Lock()
+			before := w.enter
+			w.mu.Unlock()
+			time.Sleep(100 * time.Millisecond)
+			w.mu.Lock()
+			n := w.enter - before
+			w.mu.Unlock()
+			if n != 0 {
+				t.Errorf("while it was %s and unused, the sandbox was entered %d times", state, n)
+			}
+		})
 	}
 }
 

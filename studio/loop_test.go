@@ -77,7 +77,7 @@ func edit(t testing.TB, s *studio.Service, app string, spec engi.EditSpec) (all 
 
 func followEdit(t testing.TB, s *studio.Service, app string, seq int64) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for u, err := range s.Watch(ctx, "ann", app, seq-1) {
 		if err != nil {

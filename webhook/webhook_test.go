@@ -75,7 +75,7 @@ func (r *receiver) want(t *testing.T, types ...string) {
 			if got != want {
 				t.Errorf("%s arrived, want %s", got, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s has not arrived", want)
 		}
 	}
@@ -117,7 +117,7 @@ func (fx *fixture) create(t *testing.T, spec engi.WebhookSpec) (engi.Webhook, st
 // delivery waits for the end of the n-th delivery, from 0.
 func (fx *fixture) delivery(t *testing.T, w engi.Webhook, n int) engi.WebhookDelivery {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		all, err := fx.Deliveries(t.Context(), w.Owner, w.ID, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -308,7 +308,7 @@ func TestFailures(t *testing.T) {
 
 func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it has not happened")
 		}
@@ -346,7 +346,7 @@ func TestRestart(t *testing.T) {
 		select {
 		case kind := <-r.arrived:
 			all[kind] = true
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("nothing arrives after a restart")
 		}
 	}

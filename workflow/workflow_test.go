@@ -448,7 +448,7 @@ func TestRunsSayWhyTheyDoNotBegin(t *testing.T) {
 	g := &gate{Engine: &memory.Engine{}}
 	fix := workflowtest.Open(t, func() workflow.Engine { return g }, workflowtest.On("f", 0, func(_ context.Context, r *workflow.Run) (any, error) { return r.Attempt, nil }))
 	id := fix.Send("anna", "f", `{}`)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		r, err := fix.Run(t.Context(), "anna", id)
 		if err != nil {
 			t.Fatal(err)

@@ -34,7 +34,7 @@ func TestPageAppearsWhileItIsWritten(t *testing.T) {
 	id := w.session("ann")
 	c := p.join(t, id)
 	p.act(t, id, "a", "")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	sizes, whole := []int{}, false
 	for u, err := range p.Watch(ctx, "ann", string(id), c.seq) {
@@ -78,7 +78,7 @@ func TestPageThatIsNotCompleted(t *testing.T) {
 	p.act(t, id, "a", "")
 	c.look(t.Context(), t, p, id, ended)
 	p.act(t, id, "b", "")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	shown, parts := "", 0
 	for u, err := range p.Watch(ctx, "ann", string(id), c.seq) {
@@ -130,7 +130,7 @@ func TestOutputOfTools(t *testing.T) {
 	var text strings.Builder
 	var order []string
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for u, err := range p.Watch(ctx, "ann", string(id), c.seq) {
 		if err != nil {
@@ -287,7 +287,7 @@ func TestModulesSurviveRestart(t *testing.T) {
 	}
 	w.backoff = time.Millisecond
 	p = w.start()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		if r, err := store.UIs(w.db).Get(t.Context(), id); err != nil || time.Now().After(end) {
 			t.Fatalf("%+v, %v", r, err)
 		} else if !r.Busy() {
@@ -382,7 +382,7 @@ func TestEndOfSession(t *testing.T) {
 	if _, err := p.Get(t.Context(), "ann", string(id), 0); engi.KindOf(err) != engi.NotFound {
 		t.Error(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		runs, err := p.agents.List(t.Context(), "ann", 1)
 		if err != nil {
 			t.Fatal(err)
@@ -442,7 +442,7 @@ func TestWhatHasNotHappened(t *testing.T) {
 	if _, err := p.Restore(t.Context(), "ann", string(id), future); engi.KindOf(err) != engi.Invalid {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for u, err := range p.Watch(ctx, "ann", string(id), future) {
 		if err != nil || u.Kind != engi.UIReplaced || u.HTML != now.HTML || u.Seq >= future {

@@ -214,7 +214,7 @@ func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 
 // rest waits until nothing is to be answered.
 func (p *process) rest(t testing.TB, id engi.SessionID) engi.UI {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		ui, err := p.Get(t.Context(), "ann", string(id), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -230,7 +230,7 @@ func (p *process) rest(t testing.TB, id engi.SessionID) engi.UI {
 // working waits until a run answers and its model was asked.
 func (p *process) working(t testing.TB, id engi.SessionID) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		ui, err := p.Get(t.Context(), "ann", string(id), 0)
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("%+v, %v", ui, err)
@@ -252,7 +252,7 @@ type client struct {
 // process ends. It reports false for the latter.
 func (c *client) look(ctx context.Context, t testing.TB, p engi.UIs, id engi.SessionID, done func(engi.UIUpdate) bool) bool {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for u, err := range p.Watch(ctx, "ann", string(id), c.seq) {
 		if err != nil {
@@ -795,7 +795,7 @@ func TestCrashes(t *testing.T) {
 				w.failing.Store(0)
 				p := w.start()
 				looked := make(chan bool)
-				ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				go func() {
 					looked <- c.look(ctx, t, p, id, func(u engi.UIUpdate) bool { return u.Action == "over" })

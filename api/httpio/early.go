@@ -12,7 +12,6 @@ import (
 
 // How much of a body is discarded after it was refused.
 const (
-	discardTime  = 30 * time.Second
 	discardBytes = 16 << 30
 
 	// The same for clients without a valid key.
@@ -23,6 +22,10 @@ const (
 )
 
 const shortBody = 256 << 10 // what is left of these is discarded before a response
+
+// discardTime is how long a server reads the rest of a body that no handler wants;
+// tests change it.
+var discardTime = 30 * time.Second
 
 // leftoverTime is how long that may take; tests change it.
 var leftoverTime = 5 * time.Second

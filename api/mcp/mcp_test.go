@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -247,7 +248,7 @@ func TestProgressAndGivingUp(t *testing.T) {
 	if r, err := c.CallTool(t.Context(), p); err != nil || r.IsError {
 		t.Fatalf("%v %v", r, err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		mu.Lock()
 		got := told
 		mu.Unlock()
@@ -259,12 +260,20 @@ func TestProgressAndGivingUp(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(300*time.Millisecond, cancel)
+	// Whoever called leaves when it runs.
+	go func() {
+		defer cancel()
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat("/tmp/p-" + made.Sandbox[4:]); err == nil {
+				return
+			}
+		}
+	}()
 	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "sleep 300 & echo $! > /tmp/p-" + made.Sandbox[4:] + "; wait"}}); err == nil {
 		t.Error("a call that was given up answers")
 	}
 	// What it was running ends.
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		g, release, err := w.Sandboxes.Enter(t.Context(), "ann", engi.SandboxID(made.Sandbox))
 		if err != nil {
 			t.Fatal(err)
@@ -419,7 +428,7 @@ func TestStreamsEndWithTheirKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	session := ""
 	send := func(method, body string) *http.Response {

@@ -46,7 +46,7 @@ func (h house) server(t *testing.T, idle time.Duration) string {
 // the end of the test.
 func ask(t *testing.T, method, url, secret, body string, headers ...string) *http.Response {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -361,7 +361,7 @@ func TestTasks(t *testing.T) {
 		t.Fatalf("%+v", made)
 	}
 	second := h.server(t, 0)
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		got := read(about(second, "tasks/get", made.TaskID, knows)).Result
 		if got.Status == "completed" {
 			if got.ResultType != "complete" || got.Result.StructuredContent.Stdout != "slow\n" {
@@ -379,7 +379,7 @@ func TestTasks(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); read(about(second, "tasks/get", made.TaskID, knows)).Result.Status != "cancelled"; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); read(about(second, "tasks/get", made.TaskID, knows)).Result.Status != "cancelled"; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it is not cancelled")
 		}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/v1"
@@ -75,18 +75,25 @@ func TestBuildsAreCancelled(t *testing.T) {
 	if got := read[v1.Operation](t, ask(t, w, "GET", "/v1/operations/"+op.ID, "", admin...), 200); got.State != v1.OperationCancelled {
 		t.Errorf("%+v", got)
 	}
+	newest := func() v1.Operation {
+		return read[v1.List[v1.Operation]](t, ask(t, w, "GET", "/v1/operations?limit=1", "", admin...), 200).Items[0]
+	}
 	for key, want := range map[string]string{"": v1.OperationCancelled, "k": v1.OperationRunning} {
 		for _, form := range []string{"application/json", "application/x-ndjson"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ctx, leave := context.WithCancel(t.Context())
+			before := newest().ID
 			r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/templates", strings.NewReader(`{"name":"mine","definition":"slow"}`))
 			r.Header.Set("Authorization", "Bearer "+w.Admin)
 			r.Header.Set("Accept", form)
 			if key != "" {
 				r.Header.Set("Idempotency-Key", key+form)
 			}
-			w.Handler.ServeHTTP(httptest.NewRecorder(), r)
-			cancel()
-			if last := read[v1.List[v1.Operation]](t, ask(t, w, "GET", "/v1/operations?limit=1", "", admin...), 200).Items[0]; last.State != want {
+			var request sync.WaitGroup
+			request.Go(func() { w.Handler.ServeHTTP(httptest.NewRecorder(), r) })
+			until(t, "the build has begun", func() bool { return newest().ID != before && newest().State == v1.OperationRunning })
+			leave()
+			request.Wait()
+			if last := newest(); last.State != want {
 				t.Errorf("key %q, %s: %s, want %s", key, form, last.State, want)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -304,15 +305,20 @@ func TestResponsesInTheBackground(t *testing.T) {
 		ask(t, w, "GET", "/v1/responses/"+got.ID+"?stream=true", "") // to its end
 	}
 	// A client that leaves one in the foreground ends it.
-	ctx, leave := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer leave()
+	ctx, leave := context.WithCancel(t.Context())
+	running := func() []v1.AgentRun {
+		all := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200).Items
+		return slices.DeleteFunc(all, func(x v1.AgentRun) bool { return x.State != v1.AgentRunning })
+	}
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/responses", strings.NewReader(`{"model":"quiet","stream":true,"input":"long"}`))
 	r.Header.Set("Authorization", "Bearer "+w.User)
-	w.Handler.ServeHTTP(httptest.NewRecorder(), r)
-	for _, x := range read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200).Items {
-		if x.State == v1.AgentRunning {
-			t.Errorf("run %s goes on", x.ID)
-		}
+	var request sync.WaitGroup
+	request.Go(func() { w.Handler.ServeHTTP(httptest.NewRecorder(), r) })
+	until(t, "the run goes on", func() bool { return len(running()) > 0 })
+	leave()
+	request.Wait()
+	if all := running(); len(all) > 0 {
+		t.Errorf("%+v go on", all)
 	}
 }
 

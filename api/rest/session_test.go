@@ -132,20 +132,24 @@ func TestCodeAsAStream(t *testing.T) {
 	if rec := ask(t, w, "POST", "/v1/sessions/none/run_code", `{"code":"1"}`, "Accept", "text/event-stream"); rec.Code != 404 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/v1/sessions/s/run_code", strings.NewReader(`{"code":"wait"}`))
 	r.Header.Set("Authorization", "Bearer "+w.User)
 	r.Header.Set("Accept", "text/event-stream")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.Handler.ServeHTTP(httptest.NewRecorder(), r)
+		rec := httptest.NewRecorder()
+		w.Handler.ServeHTTP(leaver{rec, func() {
+			if strings.Contains(rec.Body.String(), "stdout") {
+				leave()
+			}
+		}}, r)
 	}()
-	time.Sleep(20 * time.Millisecond)
-	cancel()
 	select {
 	case <-done:
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the run goes on without its caller")
 	}
 }

@@ -66,7 +66,7 @@ func attach(t *testing.T, srv *httptest.Server, key, path string, further ...str
 
 // next reads one message.
 func (x *tty) next() (m v1.TerminalMessage, err error) {
-	ctx, cancel := context.WithTimeout(x.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(x.t.Context(), time.Minute)
 	defer cancel()
 	kind, data, err := x.ws.Read(ctx)
 	if err != nil {

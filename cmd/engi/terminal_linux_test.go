@@ -103,7 +103,7 @@ func failureOf(t *testing.T, p *privileges) int {
 		}
 		p.end <- code
 		return code
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("engi does not end; the screen has %q", p.shown())
 	}
 	return 0

@@ -52,7 +52,7 @@ func TestTLSClaims(t *testing.T) {
 			return err
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		return tls.Client(c, &tls.Config{ServerName: name, InsecureSkipVerify: true}).Handshake()
 	}
 	if err := shake("example.com"); err != nil {
@@ -100,7 +100,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	from := bufio.NewReader(c)
 	if line, err := from.ReadString('\n'); err != nil || line != "220 hello\r\n" {
 		t.Fatalf("%q, %v", line, err)
@@ -117,7 +117,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer bad.Close()
-	bad.SetDeadline(time.Now().Add(20 * time.Second))
+	bad.SetDeadline(time.Now().Add(time.Minute))
 	from = bufio.NewReader(bad)
 	from.ReadString('\n')
 	fmt.Fprint(bad, "GET / HTTP/1.1\r\nHost: hidden.test\r\n\r\n")
@@ -129,7 +129,7 @@ func TestServerSpeaksFirst(t *testing.T) {
 func TestEcho(t *testing.T) {
 	f := newFixture(t, loopback())
 	g := f.guest(restricted("icmp://127.0.0.1"))
-	ping := func(to string) bool {
+	ping := func(to string, wait time.Duration) bool {
 		var wq waiter.Queue
 		ep, terr := g.s.NewEndpoint(icmp.ProtocolNumber4, ipv4.ProtocolNumber, &wq)
 		if terr != nil {
@@ -150,14 +150,14 @@ func TestEcho(t *testing.T) {
 		select {
 		case <-ch:
 			return true
-		case <-time.After(300 * time.Millisecond):
+		case <-time.After(wait):
 			return false
 		}
 	}
-	if !ping("10.88.0.1") || !ping("127.0.0.1") {
+	if !ping("10.88.0.1", time.Minute) || !ping("127.0.0.1", time.Minute) {
 		t.Error("no answer from who may be reached")
 	}
-	if ping("192.0.2.1") {
+	if ping("192.0.2.1", 300*time.Millisecond) {
 		t.Error("an answer from who may not be reached")
 	}
 	f.expect(g, "an echo request was refused", func(e engi.NetworkRecord) bool { return e.Protocol == "icmp" && !e.Allowed })
@@ -236,7 +236,7 @@ func TestUpstreamProxy(t *testing.T) {
 		}
 		fmt.Fprint(c, "hello")
 		c.CloseWrite()
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
 		b := make([]byte, 5)
 		if _, err := io.ReadFull(c, b); err != nil || string(b) != "hello" {
 			t.Errorf("%s: %q, %v", scheme, b, err)

@@ -272,7 +272,7 @@ func full(ap netip.AddrPort) (tcpip.FullAddress, tcpip.NetworkProtocolNumber) {
 
 // dial connects from the sandbox.
 func (g *guest) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	addr, proto := full(to)
 	return gonet.DialContextTCP(ctx, g.s, addr, proto)
@@ -301,14 +301,14 @@ func (g *guest) resolver(network string) *net.Resolver {
 }
 
 func (g *guest) lookup(name string) ([]netip.Addr, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return g.resolver("udp").LookupNetIP(ctx, "ip", name+".")
 }
 
 // client returns an HTTP client in the sandbox.
 func (g *guest) client() *http.Client {
-	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
 			host, port, err := net.SplitHostPort(address)
 			if err != nil {
@@ -339,7 +339,7 @@ func (f *fixture) events(g *guest) []engi.NetworkRecord {
 func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkRecord) bool) {
 	f.t.Helper()
 	var all []engi.NetworkRecord
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if all = f.events(g); slices.ContainsFunc(all, fits) {
 			return
 		}

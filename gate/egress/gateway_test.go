@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,7 +112,7 @@ func TestNothingBeforeOpenAndAfterShut(t *testing.T) {
 	f.g.Shut(g.id)
 	// Connections from before the new policy are reset at their next packet.
 	f.open(g, restricted("127.0.0.1"))
-	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	_, werr := c.Write([]byte("more"))
 	if _, err := io.ReadAll(c); !strings.Contains(fmt.Sprint(werr, err), "reset") {
 		t.Errorf("a stale connection reports %v and %v, want reset", werr, err)
@@ -148,7 +149,7 @@ func TestPolicyChange(t *testing.T) {
 		if _, err := c.Write([]byte("x")); err != nil {
 			return err
 		}
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
 		_, err := io.ReadFull(c, make([]byte, 1))
 		return err
 	}
@@ -214,7 +215,7 @@ func TestNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: web.test:%d\r\n\r\nGET /x HTTP/1.1\r\nHost: hidden.test:%d\r\n\r\n", to.Port(), to.Port())
-	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	all, _ := io.ReadAll(c)
 	if n := strings.Count(string(all), "200 OK"); n != 1 || strings.Contains(string(all), "hidden.test") {
 		t.Errorf("two requests, one for another host: %q", all)
@@ -252,7 +253,7 @@ func TestDNSOverTCP(t *testing.T) {
 	o.Hosts = map[string][]netip.Addr{"web.test": {netip.MustParseAddr("127.0.0.1")}}
 	f := newFixture(t, o)
 	g := f.guest(restricted("web.test"))
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	addrs, err := g.resolver("tcp").LookupNetIP(ctx, "ip4", "web.test.")
 	if err != nil || len(addrs) != 1 {
@@ -317,7 +318,7 @@ func TestUDP(t *testing.T) {
 		if _, err := c.Write(make([]byte, size)); err != nil {
 			t.Fatal(err)
 		}
-		c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		c.SetReadDeadline(time.Now().Add(time.Minute))
 		if n, err := c.Read(make([]byte, 64<<10)); err != nil || n != size {
 			t.Errorf("%d bytes of %d came back: %v", n, size, err)
 		}
@@ -361,7 +362,7 @@ func TestGroup(t *testing.T) {
 	}
 	fmt.Fprint(c, "hello")
 	c.CloseWrite()
-	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	if b, err := io.ReadAll(c); string(b) != "hello" || err != nil {
 		t.Errorf("the peer says %q, %v", b, err)
 	}
@@ -450,6 +451,7 @@ func TestFlood(t *testing.T) {
 	p.Limits.NewConnections = -1
 	g := f.guest(p)
 	var work sync.WaitGroup
+	var echoed atomic.Int64
 	for i := range 60 {
 		work.Go(func() {
 			c, err := g.dial(to)
@@ -457,7 +459,7 @@ func TestFlood(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(20 * time.Second))
+			c.SetDeadline(time.Now().Add(time.Minute))
 			for j := range 20 {
 				if _, err := c.Write(make([]byte, 1000)); err != nil {
 					return
@@ -468,10 +470,16 @@ func TestFlood(t *testing.T) {
 				if _, err := io.ReadFull(c, make([]byte, 1000)); err != nil {
 					return
 				}
+				echoed.Add(1)
 			}
 		})
 	}
-	time.Sleep(20 * time.Millisecond)
+	for end := time.Now().Add(time.Minute); echoed.Load() < 20; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("the flood does not begin")
+			break
+		}
+	}
 	f.g.Shut(g.id)
 	g.s.Close()
 	work.Wait()
@@ -522,7 +530,7 @@ func TestHalfOpen(t *testing.T) {
 	go func() { f.g.Shut(g.id); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("Shut waits for the sandbox")
 	}
 }

@@ -44,7 +44,7 @@ func TestRequestRulesComeIntoForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw.SetDeadline(time.Now().Add(20 * time.Second))
+	raw.SetDeadline(time.Now().Add(time.Minute))
 	before := tls.Client(raw, &tls.Config{ServerName: "example.com", RootCAs: o.Roots})
 	if res, err := ask(before, "/forbidden"); err != nil || res.StatusCode != 200 {
 		t.Fatal(res, err)

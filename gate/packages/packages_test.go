@@ -528,7 +528,12 @@ func TestOneDownload(t *testing.T) {
 		t.Errorf("%d downloads", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
+	go func() {
+		for u.count("/dl/some/1.2.4/download") == 0 && t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	if w := send(b, httptest.NewRequestWithContext(ctx, "GET", "https://static.crates.io/crates/some/1.2.4/download", nil)); w.Code == 200 {
 		t.Errorf("%d", w.Code)
 	}

@@ -77,7 +77,7 @@ func TestRequestsEndWithTheirKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	r := b.request("GET", "/", nil).WithContext(ctx)
 	r.Header.Set("Authorization", "Bearer "+secret)

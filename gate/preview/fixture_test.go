@@ -64,7 +64,7 @@ func newFixture(t testing.TB, change func(*Options)) *fixture {
 	t.Cleanup(func() {
 		f.http.CloseClientConnections()
 		f.http.Close()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			f.mu.Lock()
 			n := f.entered
 			f.mu.Unlock()

@@ -516,8 +516,19 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for _, code := range []string{"import time; print(1, flush=True); time.sleep(1000)", "2"} {
+			b, err := json.Marshal(executeRequest{Code: code, Context: c["id"]})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The header of the response comes when the execution waits for its turn.
+			in := bufio.NewReader(l.raw("POST", "/interpreter/execute", "application/json", bytes.NewReader(b), nil).Body)
+			for line := ""; code != "2" && !strings.Contains(line, `"stdout"`); {
+				if line, err = in.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+			}
 			wg.Go(func() {
-				o := l.execute(executeRequest{Code: code, Context: c["id"]})
+				o := l.collect(in)
 				if code == "2" && x.path != "" {
 					if o.text != "2" {
 						t.Errorf("the execution that waited: %+v", o)
@@ -526,7 +537,6 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 					t.Errorf("%s: %+v", x.method, o)
 				}
 			})
-			time.Sleep(300 * time.Millisecond)
 		}
 		if status, body := l.call(x.method, "contexts/"+c["id"]+x.path, ""); status != 204 {
 			t.Errorf("%s: %d %s", x.method, status, body)

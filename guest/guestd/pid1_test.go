@@ -55,7 +55,7 @@ func (h *host) listen() {
 }
 
 func (h *host) dial(ctx context.Context) (net.Conn, error) {
-	h.l.SetDeadline(time.Now().Add(10 * time.Second))
+	h.l.SetDeadline(time.Now().Add(time.Minute))
 	return h.l.Accept()
 }
 
@@ -206,7 +206,7 @@ func TestQuiesce(t *testing.T) {
 		if err != nil {
 			break
 		}
-		conn.SetReadDeadline(time.Now().Add(time.Second))
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || os.IsTimeout(err) {
 			t.Error("a connection is open while the guest is quiet")
 		}
@@ -241,7 +241,7 @@ func TestPowerOff(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the guest goes on")
 	}
 }

@@ -175,18 +175,26 @@ func TestProcessorLimit(t *testing.T) {
 	if _, err := b.c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "while :; do :; done"}, Dir: "/", User: "root"}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
-	before, err := meter.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	// used waits until the machine has used so much processor time.
+	used := func(least time.Duration) time.Duration {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+			u, err := meter.Usage(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.CPU >= least {
+				return u.CPU
+			}
+			if time.Now().After(end) {
+				t.Fatalf("it has used %v, want %v", u.CPU, least)
+			}
+		}
 	}
+	used(100 * time.Millisecond) // it runs
 	begin := time.Now()
-	time.Sleep(1500 * time.Millisecond)
-	after, err := meter.Usage(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if share := float64(after.CPU-before.CPU) / float64(time.Since(begin)); share > 0.7 {
+	before := used(0)
+	after := used(before + 750*time.Millisecond)
+	if share := float64(after-before) / float64(time.Since(begin)); share > 0.7 {
 		t.Errorf("half a processor gave %.2f", share)
 	}
 }
@@ -292,10 +300,19 @@ func TestWeight(t *testing.T) {
 		}
 		return all
 	}
-	time.Sleep(500 * time.Millisecond)
+	// Both run, and have had the processors for a while.
 	before := used()
-	time.Sleep(2 * time.Second)
+	for end := time.Now().Add(time.Minute); before[0] == 0 || before[1] == 0; before = used() {
+		if time.Sleep(20 * time.Millisecond); time.Now().After(end) {
+			t.Fatalf("they have used %v", before)
+		}
+	}
 	after := used()
+	for end := time.Now().Add(2 * time.Minute); after[0]+after[1]-before[0]-before[1] < 4*time.Second; after = used() {
+		if time.Sleep(20 * time.Millisecond); time.Now().After(end) {
+			t.Fatalf("they have used %v, before %v", after, before)
+		}
+	}
 	if heavy, light := after[0]-before[0], after[1]-before[1]; heavy < 2*light || light == 0 {
 		t.Errorf("the machines of weights 100 and 5 had the processors for %v and %v", heavy, light)
 	}

@@ -176,7 +176,7 @@ func file(path, text string) string { return "<file path=\"" + path + "\">\n" + 
 
 // root runs a command in the sandbox, which may die of it.
 func (a *appScenario) root(script string) {
-	ctx, cancel := context.WithTimeout(a.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, a.bin, "sandbox", "exec", "--user", "root", a.app.SandboxID, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+a.dir)

@@ -438,7 +438,7 @@ func TestBuild(t *testing.T) {
 		t.Errorf("logs %s", logs)
 	}
 	w.want(409, "ann", "POST", "/v2/templates/"+id+"/builds/"+build, steps)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		left, err := filepath.Glob(filepath.Join(w.Dir, "builds", "*"))
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("a build has left %v, %v", left, err)
@@ -480,7 +480,7 @@ func TestBuild(t *testing.T) {
 // ended waits for a build to end and returns its status with all lines.
 func (w *fixture) ended(status string) map[string]any {
 	w.t.Helper()
-	for range 500 {
+	for range 6000 {
 		m := w.want(200, "ann", "GET", status, "")
 		if m["status"] == "ready" || m["status"] == "error" {
 			return m

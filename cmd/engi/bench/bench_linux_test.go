@@ -142,7 +142,7 @@ func TestSharesFindsDescendants(t *testing.T) {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	}()
-	for range 500 {
+	for range 6000 {
 		if _, err := os.Stat(ready); err == nil {
 			break
 		}

@@ -57,7 +57,7 @@ func TestSmuggling(t *testing.T) {
 			f := newFixture(t, grant(engi.GrantBearer, token))
 			raw := f.rawUpstream()
 			conn := f.dial("http/1.1")
-			conn.SetDeadline(time.Now().Add(20 * time.Second))
+			conn.SetDeadline(time.Now().Add(time.Minute))
 			go func() {
 				io.WriteString(conn, strings.ReplaceAll(text, " H", " "+host))
 				conn.CloseWrite()
@@ -236,7 +236,7 @@ func TestPseudoHeaders(t *testing.T) {
 // rawTwo sends one header frame and returns the status, or what went wrong.
 func rawTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField) string {
 	t.Helper()
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(conn, http2.ClientPreface)
 	f := http2.NewFramer(conn, conn)
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -241,7 +241,7 @@ func TestWrongServerName(t *testing.T) {
 		t.Error("no error")
 	}
 	conn.Close()
-	for deadline := time.Now().Add(10 * time.Second); len(f.seen()) < 3 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(f.seen()) < 3 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 	}
 	events := f.seen()
 	said := 0
@@ -503,13 +503,13 @@ func TestAuthorityOutlivesTheProcess(t *testing.T) {
 
 func TestConnectionsEnd(t *testing.T) {
 	f := newFixture(t, grant(engi.GrantBearer, token), func(o *intercept.Options) {
-		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = 100*time.Millisecond, 200*time.Millisecond, 400*time.Millisecond
+		o.HandshakeTimeout, o.HeaderTimeout, o.IdleTimeout = time.Second, time.Second, 2*time.Second
 	})
 	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	for name, send := range map[string]string{"nothing": "", "half a header": "GET / HTTP/1.1\r\nHost: x", "half a body": "POST / HTTP/1.1\r\nHost: " + host + "\r\nContent-Length: 10\r\n\r\nhalf"} {
 		conn := f.dial("http/1.1")
 		io.WriteString(conn, send)
-		conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.Copy(io.Discard, conn); err != nil {
 			if e, ok := err.(net.Error); ok && e.Timeout() {
 				t.Errorf("%s: it stays open", name)
@@ -517,7 +517,7 @@ func TestConnectionsEnd(t *testing.T) {
 		}
 	}
 	raw := f.connect(f.target())
-	raw.SetReadDeadline(time.Now().Add(20 * time.Second))
+	raw.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := io.Copy(io.Discard, raw); err != nil {
 		if e, ok := err.(net.Error); ok && e.Timeout() {
 			t.Error("a handshake that never begins: it stays open")

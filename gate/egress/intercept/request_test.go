@@ -205,7 +205,7 @@ func TestRequestRulesHold(t *testing.T) {
 	send := func(text string) (answers, seen string) {
 		before := len(raw.all())
 		conn := f.dial("http/1.1")
-		conn.SetDeadline(time.Now().Add(20 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		// The connection ends with what follows, or because of what it sent.
 		go io.WriteString(conn, text+get("/v1/models/last", "Connection: close"))
 		got, _ := io.ReadAll(conn)
@@ -281,7 +281,7 @@ func TestRequestRulesHoldInHTTP2(t *testing.T) {
 // framesTwo sends a request as frames and returns the status, or what went wrong.
 func framesTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField, body string, trailers []hpack.HeaderField) string {
 	t.Helper()
-	conn.SetDeadline(time.Now().Add(20 * time.Second))
+	conn.SetDeadline(time.Now().Add(time.Minute))
 	io.WriteString(conn, http2.ClientPreface)
 	f := http2.NewFramer(conn, conn)
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
@@ -483,21 +483,22 @@ func askingPolicy() engi.NetworkPolicy {
 
 // TestHeldRequests asks before a request leaves.
 func TestHeldRequests(t *testing.T) {
+	const idle = 3 * time.Second
 	j := &judge{}
-	f := newFixture(t, askingPolicy(), func(o *intercept.Options) { o.Approver = j; o.IdleTimeout = 200 * time.Millisecond })
+	f := newFixture(t, askingPolicy(), func(o *intercept.Options) { o.Approver = j; o.IdleTimeout = idle })
 	var sent atomic.Int64
 	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {
 		sent.Add(1)
 		io.Copy(rw, r.Body)
 	})
 	base := "https://" + host
-	say := func(d engi.ApprovalDecision, err error) {
+	say := func(d engi.ApprovalDecision, err error, after time.Duration) {
 		j.say = func(context.Context, engi.HeldRequest) (engi.ApprovalDecision, error) {
-			time.Sleep(500 * time.Millisecond) // longer than a connection may be idle
+			time.Sleep(after)
 			return d, err
 		}
 	}
-	say(engi.ApprovalDecision{Allowed: true}, nil)
+	say(engi.ApprovalDecision{Allowed: true}, nil, idle+idle/2) // longer than a connection may be idle
 	if res, text := f.sendJSON("POST", base+"/pay?a=1", `{"amount":5}`); res.StatusCode != 200 || text != `{"amount":5}` || sent.Load() != 1 {
 		t.Errorf("approved: %s %q", res.Status, text)
 	}
@@ -509,14 +510,14 @@ func TestHeldRequests(t *testing.T) {
 	if e := f.seen()[len(f.seen())-1]; !e.Allowed || !strings.Contains(e.Reason, "approved") || !strings.HasPrefix(e.Rule, "ask POST") {
 		t.Errorf("logged %+v", e)
 	}
-	say(engi.ApprovalDecision{Reason: "not today"}, nil)
+	say(engi.ApprovalDecision{Reason: "not today"}, nil, 0)
 	if res, text := f.sendJSON("POST", base+"/pay", `{"amount":5}`); res.StatusCode != 403 || !strings.Contains(text, "not today") {
 		t.Errorf("refused: %s %q", res.Status, text)
 	}
 	if e := f.seen()[len(f.seen())-1]; e.Allowed || !strings.HasPrefix(e.Rule, "ask POST") || !strings.Contains(e.Reason, "not today") {
 		t.Errorf("logged %+v", e)
 	}
-	say(engi.ApprovalDecision{}, engi.Errorf(engi.Exhausted, "too many"))
+	say(engi.ApprovalDecision{}, engi.Errorf(engi.Exhausted, "too many"), 0)
 	if res, text := f.sendJSON("POST", base+"/pay", `{"amount":5}`); res.StatusCode != 503 || !strings.Contains(text, "too many requests wait") {
 		t.Errorf("too many: %s %q", res.Status, text)
 	}

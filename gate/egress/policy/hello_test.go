@@ -22,7 +22,7 @@ func helloOf(t testing.TB, c *tls.Config) []byte {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		tls.Client(client, c).HandshakeContext(ctx)
 		client.Close()

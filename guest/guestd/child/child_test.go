@@ -143,7 +143,7 @@ func TestKillFindsTheDoubleForked(t *testing.T) {
 	marker := fmt.Sprintf("ENGI_TEST_HERD=%d", os.Getpid())
 	c, out := start(t, table, Spec{Path: "/bin/sh", Args: []string{"sh", "-c", "echo up; (setsid sleep 1000 >/dev/null 2>&1 &) ; sleep 1000 & wait"},
 		Env: []string{marker, "PATH=/usr/bin:/bin"}})
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	herd := ProcessTree{Child: c, Marker: marker}
 	for len(table.members(herd)) < 3 && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)

@@ -46,7 +46,7 @@ func TestPages(t *testing.T) {
 	if err := w.UIs.Happen(t.Context(), engi.SessionID(form.ID), engi.UIUpdate{Kind: engi.UIReplaced, HTML: fields}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", "js/ui.mjs", srv.URL, w.User, session.ID, form.ID)
 	var out, errs bytes.Buffer

@@ -202,7 +202,7 @@ func TestMain(m *testing.M) {
 
 // visit uses what a server has, as an agent would.
 func visit(at string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := remote.New(remote.Options{Servers: []remote.Server{{Name: "suite", URL: at}}, Version: "test"})
 	if err != nil {

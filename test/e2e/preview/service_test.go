@@ -269,7 +269,7 @@ func TestKillingBreaksStreams(t *testing.T) {
 	if err := w.StopSandbox(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { res.Body.Close() })
 	_, err = io.Copy(io.Discard, res.Body)

@@ -361,8 +361,8 @@ func (p *place) terminal(host string) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	io.WriteString(tty, "sleep 1000; echo code $?\n")
-	time.Sleep(300 * time.Millisecond) // let it start; typed too early, it would end nothing
+	io.WriteString(tty, "echo is$((1+1))asleep; sleep 1000; echo code $?\n")
+	until("is2asleep") // typed earlier, the interrupt would end nothing
 	io.WriteString(tty, "\x03")
 	io.WriteString(tty, "exit 9\n")
 	for {

@@ -429,7 +429,7 @@ func TestStudio(t *testing.T) {
 		select {
 		case m := <-messages:
 			reloaded = strings.Contains(m, `"update"`) && strings.Contains(m, "/src/App.tsx")
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("no hot reload came")
 		}
 	}
@@ -537,7 +537,7 @@ func TestStudio(t *testing.T) {
 		}
 		return strings.Fields(string(out))
 	}
-	for end := time.Now().Add(10 * time.Second); !gocmp.Equal(want, git()); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !gocmp.Equal(want, git()); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the commits are %v, want %v", git(), want)
 		}

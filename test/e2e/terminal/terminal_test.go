@@ -409,7 +409,7 @@ func TestScreens(t *testing.T) {
 				a.Close() // it goes on without a viewer
 				want := local.settled(t)
 				got := ""
-				for end := time.Now().Add(20 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+				for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 					screen, err := p.patient.TerminalScreen(t.Context(), p.id, id)
 					if err != nil {
 						t.Fatal(err)

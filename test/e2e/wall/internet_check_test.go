@@ -20,7 +20,7 @@ func TestInternet(t *testing.T) {
 	w := world(t)
 	w.name("check.test", "93.184.100.1")
 	for _, at := range []string{"93.184.216.10", "169.254.169.254", "10.1.2.3", "[fd00:ec2::254]", "[64:ff9b::a9fe:a9fe]", "[2606:2800::66]"} {
-		c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+		c := http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 		for _, url := range []string{"http://" + at + "/?check", "https://" + at + "/?check"} {
 			resp, err := c.Get(url)
 			if err != nil {
@@ -37,7 +37,7 @@ func TestInternet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.SetDeadline(time.Now().Add(5 * time.Second))
+		u.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprint(u, "check")
 		buf := make([]byte, 100)
 		if n, err := u.Read(buf); err != nil || !strings.HasPrefix(string(buf[:n]), reached) {

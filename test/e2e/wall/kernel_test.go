@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,8 +97,18 @@ func TestBrokenKernel(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond)
 	refusals := b.refusals(t)
+	missing := func() bool {
+		for _, f := range frames {
+			if f.event != "" && !slices.ContainsFunc(refusals, regexp.MustCompile(f.event).MatchString) {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(time.Minute); missing() && time.Now().Before(end); {
+		refusals = b.refusals(t)
+	}
 	for _, f := range frames {
 		if f.event != "" {
 			wantRefusal(t, refusals, f.event)

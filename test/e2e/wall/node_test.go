@@ -161,7 +161,7 @@ func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 func (b *sandbox) run(t *testing.T, timeout time.Duration, args ...string) (out string, exit engi.Exit) {
 	t.Helper()
 	p := b.start(t, timeout, args...)
-	ctx, cancel := context.WithTimeout(t.Context(), timeout+30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout+time.Minute)
 	defer cancel()
 	var all strings.Builder
 	for c, err := range p.Output(ctx, 0) {
@@ -210,16 +210,17 @@ func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	}
 }
 
-// settledEvents returns the events once no more come: they are written in
-// batches.
+// settledEvents returns the events once none has come for a second: they are written
+// in batches, every 20 ms.
 func (b *sandbox) settledEvents(t *testing.T) []engi.NetworkRecord {
 	t.Helper()
 	all := b.events(t)
-	for range 50 {
+	quiet := 0
+	for end := time.Now().Add(time.Minute); quiet < 5 && time.Now().Before(end); quiet++ {
 		time.Sleep(200 * time.Millisecond)
 		before := len(all)
-		if all = b.events(t); len(all) == before {
-			break
+		if all = b.events(t); len(all) != before {
+			quiet = 0
 		}
 	}
 	return all

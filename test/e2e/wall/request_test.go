@@ -82,7 +82,7 @@ func TestHeldRequests(t *testing.T) {
 			out <- text
 		}()
 		if decide != nil {
-			for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 				all, err := admin.Approvals(t.Context(), client.ApprovalFilter{State: v1.ApprovalPending})
 				if err != nil || time.Now().After(deadline) {
 					t.Fatalf("%d requests wait, %v", len(all), err)

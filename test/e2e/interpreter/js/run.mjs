@@ -283,7 +283,7 @@ scenario('a timeout interrupts; the next execution has everything', async () => 
     await fails(() => s.runCode(code, { timeoutMs: 1000 }), TimeoutError, /timed out/)
     const begun = Date.now()
     assert.equal((await s.runCode('kept')).text, 'kept', code)
-    assert.ok(Date.now() - begun < 5000, `${code}: ${Date.now() - begun} ms`)
+    assert.ok(Date.now() - begun < 30_000, `${code}: ${Date.now() - begun} ms`)
   }
 })
 

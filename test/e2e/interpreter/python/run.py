@@ -86,7 +86,7 @@ def _(s):
     s.run_code("kept = 'kept'")
     fails(TimeoutException, lambda: s.run_code("while True: pass", timeout=1))
     begun = time.time()
-    assert s.run_code("kept").text == "kept" and time.time() - begun < 5
+    assert s.run_code("kept").text == "kept" and time.time() - begun < 30
 
 
 @scenario("data frames")
