@@ -30,6 +30,9 @@ var shortFaults uint64 = 500 // with the race detector 50
 // repeats them. Time is that of the test, so that what takes too long is seen exactly, and
 // a goroutine that is left fails the test.
 func TestFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
 	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), number("ENGI_CHAOS_FAULTS", shortFaults)
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
 	const each = 25 // of one app

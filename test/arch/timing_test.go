@@ -32,6 +32,8 @@ type timing struct {
 var timings = []timing{
 	{"agent/genui/kill_test.go", "TestKill", "time.AfterFunc(time.Duration(60+rand.IntN(200))*time.Millisecond, func() { c.Process.Kill() })",
 		"the process may be killed at any moment"},
+	{"agent/genui/sessions_test.go", "TestPageThatComesAgain", "time.Sleep(150 * time.Millisecond)",
+		"the model takes longer than parts of a page are held back"},
 	{"agent/kill_test.go", "TestKill", "time.AfterFunc(time.Duration(40+rand.IntN(160))*time.Millisecond, func() { c.Process.Kill() })",
 		"the process may be killed at any moment"},
 	{"api/compat/e2b/e2b_test.go", "TestAnswersBeforeTheEndOfTheBody", "time.Sleep(5 * time.Millisecond)",
