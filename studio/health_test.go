@@ -11,34 +11,36 @@ import (
 
 // TestServerIsStartedAgain ends the server of an app, which a check sees.
 func TestServerIsStartedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.health = 10 * time.Millisecond
-	s, _ := w.begin(t)
-	a := create(t, s, "shop")
-	time.Sleep(1100 * time.Millisecond) // a check does not take itself for a use
-	w.change(a.Sandbox, func(b *box) { b.server, b.Active = false, time.Now() })
-	wait(t, func() (is bool) {
-		w.change(a.Sandbox, func(b *box) { is = b.server && b.starts == 1 })
-		return is
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.health = 10 * time.Millisecond
+		s, _ := w.begin(t)
+		a := create(t, s, "shop")
+		time.Sleep(1100 * time.Millisecond) // a check does not take itself for a use
+		w.change(a.Sandbox, func(b *box) { b.server, b.Active = false, time.Now() })
+		wait(t, func() (is bool) {
+			w.change(a.Sandbox, func(b *box) { is = b.server && b.starts == 1 })
+			return is
+		})
+		told := ""
+		for u, err := range s.Watch(t.Context(), "ann", "shop", 0) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if u.Kind == engi.AppAlerted {
+				told += u.Text
+			}
+			if told != "" && u.State == engi.AppReady {
+				break
+			}
+		}
+		if !strings.Contains(told, "started again") {
+			t.Errorf("it told %q", told)
+		}
+		if got, err := s.Get(t.Context(), "ann", "shop"); err != nil || got.State != engi.AppReady {
+			t.Errorf("the app is %+v (%v)", got, err)
+		}
 	})
-	told := ""
-	for u, err := range s.Watch(t.Context(), "ann", "shop", 0) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if u.Kind == engi.AppAlerted {
-			told += u.Text
-		}
-		if told != "" && u.State == engi.AppReady {
-			break
-		}
-	}
-	if !strings.Contains(told, "started again") {
-		t.Errorf("it told %q", told)
-	}
-	if got, err := s.Get(t.Context(), "ann", "shop"); err != nil || got.State != engi.AppReady {
-		t.Errorf("the app is %+v (%v)", got, err)
-	}
 }
 
 // TestSleepIsNotDisturbed has checks of an app that sleeps, and of one that nobody uses.

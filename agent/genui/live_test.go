@@ -317,7 +317,7 @@ func TestRestart(t *testing.T) {
 				if restarted {
 					return scripted.Answer{Text: then}
 				}
-				return scripted.Answer{Text: said("a", "b", "c", "d", "e"), Pace: 4 * time.Millisecond}
+				return scripted.Answer{Text: said("a", "b", "c", "d", "e"), Pace: 150 * time.Millisecond}
 			})
 			p := w.start()
 			id := w.session("ann")

@@ -214,7 +214,7 @@ func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 
 // rest waits until nothing is to be answered.
 func (p *process) rest(t testing.TB, id engi.SessionID) engi.UI {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		ui, err := p.Get(t.Context(), "ann", string(id), 0)
 		if err != nil {
 			t.Fatal(err)

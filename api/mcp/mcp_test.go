@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -260,16 +259,21 @@ func TestProgressAndGivingUp(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	// Whoever called leaves when it runs.
+	// Whoever called leaves when its output has come.
 	go func() {
 		defer cancel()
 		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if _, err := os.Stat("/tmp/p-" + made.Sandbox[4:]); err == nil {
+			mu.Lock()
+			got := told
+			mu.Unlock()
+			if strings.Contains(got, "it runs") {
 				return
 			}
 		}
 	}()
-	if _, err := c.CallTool(ctx, &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "sleep 300 & echo $! > /tmp/p-" + made.Sandbox[4:] + "; wait"}}); err == nil {
+	p = &sdk.CallToolParams{Name: "run_command", Arguments: args{"sandbox": made.Sandbox, "command": "sleep 300 & echo it runs; wait"}}
+	p.SetProgressToken("t2")
+	if _, err := c.CallTool(ctx, p); err == nil {
 		t.Error("a call that was given up answers")
 	}
 	// What it was running ends.

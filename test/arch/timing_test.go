@@ -106,8 +106,6 @@ var timings = []timing{
 		"runs in bubbles of synctest"},
 	{"session/fixture_test.go", "Start", "time.Sleep(20 * time.Millisecond)",
 		"runs in bubbles of synctest"},
-	{"studio/health_test.go", "TestServerIsStartedAgain", "time.Sleep(1100 * time.Millisecond)",
-		"lets the last use be longer ago than a check takes for its own"},
 	{"test/e2e/preview/node_test.go", "background", "context.WithTimeout(context.Background(), 3*time.Second)",
 		"how much of the output a failed test shows"},
 	{"test/e2e/session/failure_test.go", "TestDormancy", "time.Sleep(3 * time.Second)",
