@@ -91,9 +91,6 @@ func TestRandomPatches(t *testing.T) {
 	}
 	width := "1px"
 	counts := map[string]int{}
-	if testing.Short() {
-		t.Skip("draws pages one after the other: run it without -short")
-	}
 	for range 150 {
 		page := genui.NewPage(markup(4))
 		stable(t, page)

@@ -193,9 +193,6 @@ func TestApps(t *testing.T) {
 
 // TestAppFilesAreSelected lists files by directory, pattern, ending and size.
 func TestAppFilesAreSelected(t *testing.T) {
-	if testing.Short() {
-		t.Skip("sends large files one after the other: run it without -short")
-	}
 	w := world(t, nil)
 	read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`), 201)
 	big := strings.Repeat("b", 3<<20)

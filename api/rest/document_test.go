@@ -10,9 +10,6 @@ import (
 
 // TestPDFs sends PDFs by every format.
 func TestPDFs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads documents one after the other: run it without -short")
-	}
 	pdf := base64.StdEncoding.EncodeToString([]byte("%PDF-1.7\n%%EOF"))
 	url := "data:application/pdf;base64," + pdf
 	var heard scripted.Conversation

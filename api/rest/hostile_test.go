@@ -93,9 +93,6 @@ func TestHostilePaths(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	if testing.Short() {
-		t.Skip("sends large files one after the other: run it without -short")
-	}
 	w, srv := apitest.Serve(t, func(o *apitest.Options) { o.Sandboxes = full{o.Sandboxes, 1 << 20} })
 	b := aSandbox(t, w)
 	var zipped bytes.Buffer // 64 MiB of zeros in 64 KiB

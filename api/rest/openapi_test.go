@@ -31,9 +31,6 @@ var update = flag.Bool("update", false, "write golden files anew")
 const golden = "testdata/openapi.json"
 
 func TestOpenAPIIsAsAgreed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compares a document: run it without -short")
-	}
 	var got bytes.Buffer
 	if err := json.Indent(&got, ask(t, world(t, nil), "GET", "/openapi.json", "").Body.Bytes(), "", "  "); err != nil {
 		t.Fatal(err)
@@ -271,9 +268,6 @@ func (c *contract) match(schema map[string]any, v any, at string) (faults []stri
 // TestAnswersAreAsDescribed asks for everything that is described and holds
 // each answer to the description.
 func TestAnswersAreAsDescribed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("tries every route, one after the other: run it without -short")
-	}
 	w := world(t, nil)
 	c := newContract(t, w)
 	do := func(method, path, body string, header ...string) *httptest.ResponseRecorder {

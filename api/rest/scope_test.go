@@ -260,9 +260,6 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 
 // TestEveryRouteAsksForItsScope tries every route with a key for each scope.
 func TestEveryRouteAsksForItsScope(t *testing.T) {
-	if testing.Short() {
-		t.Skip("tries every route with every scope: run it without -short")
-	}
 	for _, scope := range engi.Scopes() {
 		w := world(t, nil)
 		mine := hold(t, w)

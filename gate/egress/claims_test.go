@@ -320,7 +320,7 @@ func TestIntercepted(t *testing.T) {
 // TestMemory measures what an idle sandbox with network costs.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("measures for seconds: run it without -short")
+		t.Skip("slow: make test-all")
 	}
 	f := newFixture(t, loopback())
 	const n = 100
