@@ -87,7 +87,7 @@
 // applications that models write, with their history, and has them served from
 // sandboxes: studio/output reads what models write, studio/edit changes texts by it,
 // studio/project knows what the files import, studio/problems reads what tools complain
-// about.
+// about. package patch shows differences of texts.
 //
 // APIs. api/v1 has the wire types and api/rest the HTTP API with its OpenAPI
 // description. A route is one value, a [rest.Route]: method and path, access,

@@ -194,7 +194,8 @@ type FileInfo struct {
 	Owner    string // name, or UID if it has none
 	Group    string // name, or GID if it has none
 	Modified time.Time
-	Target   string // target, if it is a symbolic link
+	Changed  time.Time // when anything of it last changed, which nobody can set; zero if that is not known
+	Target   string    // target, if it is a symbolic link
 }
 
 // WriteOptions say how a file is written.

@@ -67,6 +67,10 @@ type Keys interface {
 	// this secret is revoked or expires, and its cause is then what Authenticate
 	// reports.
 	Valid(ctx context.Context, secret string) (context.Context, context.CancelFunc)
+	// Live returns the keys that may act on what owner has: its own and those of
+	// administrators, less revoked and expired ones. It is for tokens that must not
+	// outlive the key that they were given to. Callers do not change what it returns.
+	Live(ctx context.Context, owner Owner) ([]Key, error)
 	// Create stores a new key and returns its secret, "engi_" and 52
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)

@@ -28,13 +28,15 @@ type VolumeSpec struct {
 	Name     string        // letters, digits, dots, dashes and underscores, 128 at most
 	Capacity int64         // bytes; 0 means the node's default
 	TTL      time.Duration // without access, after which it is removed; 0 means never
+	Content  fs.FS         // what it begins with: directories, regular files and links, with the owners that their Sys has; nil means nothing
 }
 
 // Volumes manages volumes. All methods see only what owner owns; the rest is
 // NotFound. The empty owner sees all. It is safe for concurrent use.
 type Volumes interface {
-	// Create creates an empty volume; Conflict if the owner has one of that
-	// name, Exhausted when the owner's quota or the disk is full.
+	// Create creates a volume, with all of its content or not at all; Conflict
+	// if the owner has one of that name, Exhausted when the owner's quota, the
+	// disk or the volume is full.
 	Create(ctx context.Context, spec VolumeSpec) (Volume, error)
 	// Get returns a volume by ID or name.
 	Get(ctx context.Context, owner Owner, idOrName string) (Volume, error)

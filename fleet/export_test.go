@@ -16,3 +16,6 @@ func (m *Manager) SweepFiles(ctx context.Context, before map[engi.ExecutionID]bo
 
 // PinSnapshots is another.
 func (m *Manager) PinSnapshots(ctx context.Context) { m.sandboxes.pinSnapshots(ctx) }
+
+// QueueBytes makes room for so many bytes of programs that wait.
+func (m *Manager) QueueBytes(n int64) { m.executions.queuedBytes = engi.NewShares(n) }

@@ -45,7 +45,10 @@ func (w *fakeWall) fail(what string, err error) {
 }
 
 // Permit implements fleet.Wall.
-func (w *fakeWall) Permit(_ context.Context, _ engi.Owner, p engi.NetworkPolicy) error {
+func (w *fakeWall) Permit(_ context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
+	if slices.Contains(p.Allow, "not of "+string(owner)) {
+		return engi.Errorf(engi.Denied, "not of %s", owner)
+	}
 	return w.Check(p)
 }
 
@@ -190,6 +193,7 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	}
 	// What is refused changes nothing.
 	wantKind(t, "a policy that is refused", n.setNetwork(s.ID, restricted("forbidden")), engi.Denied)
+	wantKind(t, "a policy that is refused to its owner", n.setNetwork(s.ID, restricted("not of alice")), engi.Denied)
 	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	wantKind(t, "a policy that cannot be", n.setNetwork(s.ID, restricted("x.example")), engi.NotFound)
 	wall.fail("open", nil)
@@ -211,6 +215,8 @@ func TestNetworksOfSandboxes(t *testing.T) {
 
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: restricted("forbidden")})
 	wantKind(t, "a sandbox with a policy that is refused", err, engi.Denied)
+	_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: restricted("not of alice")})
+	wantKind(t, "a sandbox with a policy that is refused to its owner", err, engi.Denied)
 	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	for _, spec := range []engi.SandboxSpec{{Network: restricted()}, {Network: restricted(), Size: engi.Size{Disk: 64 << 20}}} {
 		spec.Owner = "alice"
@@ -261,6 +267,9 @@ func TestNetworksOfExecutions(t *testing.T) {
 	spec.Network = restricted("forbidden")
 	_, err = n.x.Start(t.Context(), spec)
 	wantKind(t, "a policy that is refused", err, engi.Denied)
+	spec.Network = restricted("not of alice")
+	_, err = n.x.Start(t.Context(), spec)
+	wantKind(t, "a policy that is refused to its owner", err, engi.Denied)
 	n.warm()
 	n.eventually("only the pool has links", func() bool { return slices.Equal(l.have(), fx.machines()) })
 }

@@ -548,6 +548,31 @@ func TestQuotasBindExecutions(t *testing.T) {
 	}
 }
 
+// TestWaitingProgramsAreShared fills the memory for programs that wait by one owner,
+// who leaves some to another.
+func TestWaitingProgramsAreShared(t *testing.T) {
+	fx := newFixture(t)
+	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1, Max: 1})).warm()
+	n.QueueBytes(64 << 10)
+	running := n.start(script("echo 1; sleep 30"))
+	n.printed(running.ID, 2)
+	fill := func(owner engi.Owner) (waiting int) {
+		spec := script(":" + strings.Repeat(" ", 7<<10))
+		spec.Owner = owner
+		for waiting < 100 {
+			if _, err := n.x.Start(t.Context(), spec); err != nil {
+				wantKind(t, "a program too many", err, engi.Exhausted)
+				break
+			}
+			waiting++
+		}
+		return waiting
+	}
+	if a, b := fill("alice"), fill("bert"); a != 6 || b != 1 {
+		t.Errorf("one owner has %d programs waiting, the next one %d", a, b)
+	}
+}
+
 func TestFullNodeRefuses(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(func(o *fleet.Options) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Short programs pass long ones: each begins with a large weight, and when it has had
-// freshTime of the processors it gets an ordinary one, as in the feedback queues of
+// freshTime of the processors it gets the ordinary one, which delays nobody, as in the feedback queues of
 // CTSS (Corbató, Merwin-Daggett and Daley, "An experimental time-sharing system",
 // 1962). What an owner starts at the same time begins with ever smaller weights, so
 // that the first of many ends early instead of all of them late, and another owner's
@@ -21,7 +21,7 @@ import (
 // processors to all of these.
 const (
 	freshWeight    = 100
-	ordinaryWeight = 2
+	ordinaryWeight = 1
 	freshTime      = 150 * time.Millisecond
 	freshMost      = 2 * time.Second // even if it has had less
 	halveEvery     = 8               // fresh programs of an owner

@@ -98,7 +98,7 @@ func (b *hashingReader) Read(p []byte) (int, error) {
 
 func info(w wire.FileInfo) engi.FileInfo {
 	return engi.FileInfo{Path: w.Path, Size: w.Size, Mode: fs.FileMode(w.Mode), UID: w.UID, GID: w.GID,
-		Owner: sanitize(w.Owner), Group: sanitize(w.Group), Modified: w.Modified, Target: w.Target}
+		Owner: sanitize(w.Owner), Group: sanitize(w.Group), Modified: w.Modified, Changed: w.Changed, Target: w.Target}
 }
 
 // Stat describes a file without following a final link.

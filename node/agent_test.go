@@ -1,17 +1,22 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent"
 	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/node/config"
 )
 
@@ -82,5 +87,31 @@ func TestSwitchProvider(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestToolServersAreJudged: tools are asked for at public addresses only, unless
+// the operator says that a server is private.
+func TestToolServersAreJudged(t *testing.T) {
+	var asked atomic.Int32
+	here := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		http.NotFound(w, r)
+	}))
+	defer here.Close()
+	for _, private := range []bool{false, true} {
+		c, o := fakeNode(t)
+		c.MCP.Servers = []config.MCPServer{{Name: "here", URL: here.URL, Private: private}}
+		n, err := Open(t.Context(), c, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start(t, n)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, _, err = n.remote.Sources()[0].Open(ctx, tool.Env{})
+		cancel()
+		if err == nil || private != (asked.Load() > 0) {
+			t.Errorf("private %v: asked %d times, %v", private, asked.Load(), err)
+		}
 	}
 }

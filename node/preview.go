@@ -29,8 +29,8 @@ func (n *Node) openPreviews(keys engi.Keys, leave context.Context) {
 		Domains: append([]string{domain}, c.Domains...), Hosts: n.config.ServedHosts(), Path: path, Private: c.Private,
 		Scheme: scheme, Port: port, Rate: c.Rate, Log: n.log.With("component", "preview"), Leave: leave,
 		Apps:    n.apps,
-		Special: map[int]http.Handler{e2b.EnvdPort: guest, e2b.InterpreterPort: guest},
-		Allow:   func(r *http.Request, s engi.Sandbox, port int) error { return n.e2b.Allow(r, s, port) },
+		Special: map[int]http.Handler{e2b.EnvdPort: guest, e2b.InterpreterPort: guest}, Allow: func(r *http.Request, s engi.Sandbox) error { return n.e2b.Allow(r, s) },
+		While: func(r *http.Request, s engi.Sandbox) (context.Context, context.CancelFunc) { return n.e2b.While(r, s) },
 	})
 }
 

@@ -230,6 +230,12 @@ func TestEveryRouteEndsStalledConnections(t *testing.T) {
 	_, answer = admin.ask("POST", "/sandboxes/"+box+"/connect", `{"timeout":1200}`)
 	token := field(answer, "envdAccessToken")
 	routes := stallRoutes(t, n, names, box, token, volumeToken)
+	for _, r := range routes {
+		// What creates something reads the body, if nothing else is wrong.
+		if path, _, _ := strings.Cut(r.path, "?"); r.method == "POST" && strings.HasPrefix(path, "/v1/") && strings.Count(path, "/") == 2 && path != "/v1/shutdown" {
+			routes = append(routes, stallRoute{r.method, path, r.head})
+		}
+	}
 	if len(routes) < 200 || token == "" || volumeToken == "" {
 		t.Fatalf("%d routes, token %q", len(routes), token)
 	}

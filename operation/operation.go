@@ -108,8 +108,12 @@ func New(ctx context.Context, o Options) *Manager {
 // Run begins operations again that a restart interrupted, and returns when ctx
 // has ended and all work has stopped.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
-	defer m.work.Wait()
-	defer m.end(errStopping)
+	defer func() {
+		m.mu.Lock() // nobody begins anything new
+		m.end(errStopping)
+		m.mu.Unlock()
+		m.work.Wait()
+	}()
 	all, err := m.o.Store.Running(ctx)
 	if err != nil {
 		return err

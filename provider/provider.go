@@ -166,8 +166,9 @@ type Resizer interface {
 // A Weigher is a Machine whose part of the processors can change.
 //
 //  17. When machines want more processor time than there is, each gets a part in
-//     proportion to its weight, 1 to 100. It reports Unsupported on a host where
-//     weights cannot be set.
+//     proportion to its weight, 2 to 100. One of weight 1 has what the others leave, and
+//     does not delay them, where the host can do that. It reports Unsupported on a host
+//     where weights cannot be set.
 type Weigher interface {
 	SetWeight(weight int) error
 }

@@ -42,6 +42,11 @@ func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]en
 	return page(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)
 }
 
+func (s keyStore) Live(ctx context.Context, owner engi.Owner, at time.Time) ([]engi.Key, error) {
+	const from = `SELECT ` + keyColumns + ` FROM keys WHERE revoked = 0 AND (expires = 0 OR expires > ?2) AND `
+	return list(ctx, s.db.read, scanKey, from+`owner = ?1 UNION `+from+`admin = 1`, owner, nanos(at))
+}
+
 func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
 	return s.db.tx(ctx, func(t *tx) error {
 		k, err := first(ctx, t, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)

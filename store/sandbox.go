@@ -408,7 +408,7 @@ func (db *DB) closeLife(id string, owner engi.Owner, d lifeDetail) (string, erro
 		if err != nil {
 			return "", engi.Errorf(engi.Invalid, "encode sandbox: %v", err)
 		}
-		if d.Sealed, err = db.seal("sandboxes", id, owner, sealedPart{d.Env, d.Notes, network}); err != nil {
+		if d.Sealed, err = db.seal("sandboxes", id, owner, sealedPart{Env: d.Env, Notes: d.Notes, Network: network}); err != nil {
 			return "", err
 		}
 		d.Env, d.Notes, d.Network = nil, nil, lifeNetwork{}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/patch"
 )
 
 // A WorkingCopy reads the files of an app in a sandbox.
@@ -39,7 +40,7 @@ func GitCommit(r engi.Revision, parent string, files map[string]string) (id stri
 // Diff returns the change of a file as a diff.
 func Diff(old, now string) string {
 	var b strings.Builder
-	writeDiff(&b, engi.AppChange{Path: "f", Op: engi.FileWritten}, old, now, fileMode, fileMode)
+	patch.Write(&b, engi.AppChange{Path: "f", Op: engi.FileWritten}, old, now, fileMode, fileMode)
 	return b.String()
 }
 

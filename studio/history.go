@@ -5,9 +5,11 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/patch"
 )
 
 // Rollback implements [engi.Apps].
@@ -213,7 +215,7 @@ func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, f
 		if err != nil {
 			return "", err
 		}
-		writeDiff(&b, c, old, now, before[c.Path].Mode, after[c.Path].Mode)
+		patch.Write(&b, c, old, now, modeOf(before[c.Path].Mode), modeOf(after[c.Path].Mode))
 	}
 	return b.String(), nil
 }
@@ -246,3 +248,5 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName string, m
 	text, _, cut := lastOutput(ctx, p, most)
 	return engi.AppLogs{Text: strings.ToValidUTF8(text, "\ufffd"), Truncated: cut}, nil
 }
+
+func modeOf(mode uint32) fs.FileMode { return fs.FileMode(mode).Perm() }

@@ -190,7 +190,7 @@ func New(change func(*Options)) *Fixture {
 	w.life = ctx
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := w.Operations.Run(ctx, func() {}); err != nil {
+		if err := w.Operations.Run(ctx, func() {}); err != nil && ctx.Err() == nil {
 			panic(err)
 		}
 	})

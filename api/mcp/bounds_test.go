@@ -1,13 +1,16 @@
 package mcp_test
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/mcp"
 )
 
@@ -102,6 +105,63 @@ func TestSessionsAreBounded(t *testing.T) {
 			t.Fatalf("after one has ended: %d %s", got.Code, got.Body)
 		}
 		sessions[len(sessions)-1] = got.Header().Get("Mcp-Session-Id")
+	}
+}
+
+// waitingExecutions start nothing, until their callers leave.
+type waitingExecutions struct {
+	engi.Executions
+	begun chan struct{}
+}
+
+func (x waitingExecutions) Start(ctx context.Context, _ engi.ExecutionSpec) (engi.Execution, error) {
+	x.begun <- struct{}{}
+	<-ctx.Done()
+	return engi.Execution{}, engi.Errorf(engi.Expired, "%v", ctx.Err())
+}
+
+// TestRequestsOutsideOfSessionsAreBounded has one key begin requests without
+// sessions until no more are taken.
+func TestRequestsOutsideOfSessionsAreBounded(t *testing.T) {
+	h := newHouse(t)
+	x := waitingExecutions{h.services.Executions, make(chan struct{})}
+	h.services.Executions = x
+	s, err := mcp.New(mcp.Options{Services: h.services, Keys: h.Keys, Clients: h.Clients})
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(ctx context.Context, secret, method, name, params string) int {
+		r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{`+params+meta("{}")+`}}`))
+		for k, v := range map[string]string{"Authorization": "Bearer " + secret, "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name} {
+			r.Header.Set(k, v)
+		}
+		rec := httptest.NewRecorder()
+		s.ServeHTTP(rec, r)
+		return rec.Code
+	}
+	list := func(secret string) int { return call(t.Context(), secret, "tools/list", "", "") }
+	var running sync.WaitGroup
+	ctx, leave := context.WithCancel(t.Context())
+	defer running.Wait()
+	defer leave()
+	n := 0
+	for ; n < 1000 && list(h.User) == http.StatusOK; n++ {
+		running.Go(func() {
+			call(ctx, h.User, "tools/call", "execute_code", `"name":"execute_code","arguments":{"language":"bash","code":":"},`)
+		})
+		<-x.begun
+	}
+	if code := list(h.User); n < 10 || code != http.StatusTooManyRequests {
+		t.Errorf("after %d requests: %d", n, code)
+	}
+	if code := list(h.Other); code != http.StatusOK {
+		t.Errorf("another key: %d", code)
+	}
+	leave()
+	running.Wait()
+	if code := list(h.User); code != http.StatusOK {
+		t.Errorf("when the others have ended: %d", code)
 	}
 }
 

@@ -31,7 +31,7 @@ func anthropicMessages(a *agents) []Route {
 			if err != nil {
 				return err
 			}
-			c.s.held.Add(-int64(len(body)))
+			c.free(body)
 			if !json.Valid(body) {
 				return engi.Errorf(engi.Invalid, "the body is not JSON")
 			}

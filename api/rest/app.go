@@ -275,7 +275,7 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 		if err != nil {
 			return 0, err
 		}
-		defer c.s.held.Add(-int64(len(body)))
+		defer c.free(body)
 		q.Text = string(body)
 	}
 	var check checker

@@ -30,7 +30,7 @@ func (c *call) decode(v any) error {
 	if err != nil {
 		return err
 	}
-	defer c.s.held.Add(-int64(len(body)))
+	defer c.free(body)
 	if typed != nil && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
 		return typed
 	}
@@ -46,7 +46,7 @@ func (c *call) decodeForeign(v any, values map[string][]string) error {
 	if err != nil {
 		return err
 	}
-	defer c.s.held.Add(-int64(len(body)))
+	defer c.free(body)
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
 		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
@@ -141,14 +141,17 @@ func (c *call) readJSON() ([]byte, error) {
 		return nil, err
 	}
 	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
-		c.s.held.Add(-int64(len(body)))
+		c.free(body)
 		return nil, err
 	}
 	return body, nil
 }
 
-// readBody returns the body, which counts as held until the caller says
-// otherwise. On an error nothing is held.
+// free says that a body of readBody is no longer held.
+func (c *call) free(body []byte) { c.s.held.Give(c.auth.Owner, int64(len(body))) }
+
+// readBody returns the body, which counts as held by its owner until the caller
+// frees it. On an error nothing is held.
 func (c *call) readBody() (_ []byte, err error) {
 	s, r := c.s, c.r
 	if r.ContentLength > s.maxBody {
@@ -158,9 +161,10 @@ func (c *call) readBody() (_ []byte, err error) {
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 
 	var buf bytes.Buffer
+	var taken int64
 	defer func() {
 		if err != nil {
-			s.held.Add(-int64(buf.Len()))
+			s.held.Give(c.auth.Owner, taken)
 		}
 	}()
 	if n := min(r.ContentLength, 1<<20); n > 0 {
@@ -169,10 +173,11 @@ func (c *call) readBody() (_ []byte, err error) {
 	for {
 		_ = rc.SetReadDeadline(time.Now().Add(httpio.BodyTimeout)) // tests have writers without deadlines
 		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
-		if held := s.held.Add(n); held > s.maxHeld {
-			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests already").
+		if !s.held.Take(c.auth.Owner, n) {
+			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests of yours already").
 				WithRetry(engi.Retry{AfterMillis: 1000})
 		}
+		taken += n
 		switch {
 		case int64(buf.Len()) > s.maxBody:
 			return nil, s.tooLarge()

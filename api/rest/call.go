@@ -153,8 +153,13 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// secretOf returns the key that r carries; empty if none.
-func secretOf(r *http.Request) string {
+// secret returns the key that the request carries; empty if none. Programs that know
+// basic authentication only have it as their password.
+func (c *call) secret() string {
+	r := c.r
+	if _, secret, ok := r.BasicAuth(); ok && c.route.Password {
+		return secret
+	}
 	if auth := r.Header.Get("Authorization"); auth != "" {
 		scheme, secret, _ := strings.Cut(auth, " ")
 		if strings.EqualFold(scheme, "Bearer") {
@@ -170,7 +175,7 @@ func (c *call) admit() error {
 	if c.route.Access.Open {
 		return nil
 	}
-	secret := secretOf(c.r)
+	secret := c.secret()
 	if secret == "" {
 		return engi.Errorf(engi.Anonymous, "this request carries no API key")
 	}
@@ -212,7 +217,7 @@ func (s *Server) leaving() bool { return s.leave.Err() != nil }
 func (c *call) waiting() (context.Context, context.CancelFunc) {
 	parent, done := c.Context, func() {}
 	if !c.route.Access.Open {
-		parent, done = c.s.keys.Valid(c.Context, secretOf(c.r))
+		parent, done = c.s.keys.Valid(c.Context, c.secret())
 	}
 	ctx, cancel := context.WithCancelCause(parent)
 	c.waits = ctx

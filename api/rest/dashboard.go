@@ -22,7 +22,7 @@ func Dashboard(service Links) Resource {
 			Text:   "The link works once, and for a few minutes. The browser that opens it may do what this key may do, until it signs out or the key ends.",
 			Status: http.StatusCreated, Example: v1.DashboardLink{Path: "/dashboard/sign-in?code=…"},
 		}, func(c *call, _ *none, _ none) (v1.DashboardLink, error) {
-			code, expires, err := service.Link(c, secretOf(c.r))
+			code, expires, err := service.Link(c, c.secret())
 			c.Header().Set("Cache-Control", "no-store")
 			return v1.DashboardLink{Path: "/dashboard/sign-in?code=" + url.QueryEscape(code), ExpiresAt: expires.UTC()}, err
 		}),

@@ -18,7 +18,7 @@ type docsFile struct {
 }
 
 // pages are the description and its viewer.
-func pages(spec []byte) Resource {
+func pages(spec func() []byte) Resource {
 	page := func(pattern string, serve func(*call, *none, none) error) Route {
 		return raw(Route{Pattern: pattern, Access: open, Objects: Shared}, serve)
 	}
@@ -26,7 +26,7 @@ func pages(spec []byte) Resource {
 		page("GET /openapi.json", func(c *call, _ *none, _ none) error {
 			c.Header().Set("Content-Type", "application/json")
 			c.Header().Set("Cache-Control", "no-cache")
-			_, _ = c.Write(spec) // the caller may have left
+			_, _ = c.Write(spec()) // the caller may have left
 			return nil
 		}),
 		page("GET /{$}", func(c *call, _ *none, _ none) error {

@@ -52,6 +52,18 @@ func alias[T, A any](reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[T](), reflect.TypeFor[A]())
 }
 
+// describe returns the document of what a server has been given.
+func describe(version string, resources []Resource) []byte {
+	d := newDescription(version)
+	for _, res := range resources {
+		d.tag(res)
+		for i := range res.routes {
+			d.add(&res.routes[i])
+		}
+	}
+	return d.json()
+}
+
 // tag names the group of a resource's routes.
 func (d *description) tag(res Resource) {
 	if res.about != "" {
@@ -59,9 +71,8 @@ func (d *description) tag(res Resource) {
 	}
 }
 
-// add describes a route, and makes what reads its parameters.
+// add describes a route.
 func (d *description) add(r *Route) {
-	r.reader = newParams(d.schemas, r.params)
 	if r.ID == "" {
 		return
 	}
@@ -72,7 +83,7 @@ func (d *description) add(r *Route) {
 	if r.Access.Open {
 		op.Security = []map[string][]string{}
 	}
-	for _, p := range r.reader.fields {
+	for _, p := range newParams(d.schemas, r.params).fields {
 		op.Parameters = append(op.Parameters, p.Param)
 	}
 	if r.Creates != "" {

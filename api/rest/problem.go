@@ -39,7 +39,11 @@ func (c *call) fail(err error) {
 	}
 	switch p.Status {
 	case http.StatusUnauthorized:
-		h.Set("WWW-Authenticate", `Bearer realm="engi"`)
+		scheme := "Bearer"
+		if c.route != nil && c.route.Password {
+			scheme = "Basic" // what git knows
+		}
+		h.Set("WWW-Authenticate", scheme+` realm="engi"`)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		h.Set("Retry-After", retryAfter(p.RetryAfter))
 	}

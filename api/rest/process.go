@@ -321,10 +321,8 @@ func (p *processes) attached(c *call, in *aProcess, do func(engi.Process) error)
 }
 
 func (p *processes) terminal(c *call, in *viewTerminal, _ none) error {
-	if !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
-		e := httpio.Errorf(http.StatusUpgradeRequired, "connect with a WebSocket client", "a terminal is a WebSocket")
-		e.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
-		return e
+	if err := wantsWebSocket(c, "a terminal is a WebSocket", "connect with a WebSocket client"); err != nil {
+		return err
 	}
 	g, leave, err := p.enter(c, in.ID)
 	if err != nil {

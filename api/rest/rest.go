@@ -14,9 +14,10 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi"
@@ -35,7 +36,7 @@ type Options struct {
 	Register prometheus.Registerer // takes this package's own metrics; nil means none
 	Log      *slog.Logger          // one line per request; nil discards
 	MaxBody  int64                 // bytes of one request body; 0 means 16 MiB
-	MaxHeld  int64                 // bytes of all bodies being read; 0 means 4 times MaxBody
+	MaxHeld  int64                 // bytes of all bodies being read, shared by owners; 0 means 4 times MaxBody
 	Hosts    []string              // names besides loopback ones that Host may have, without port; "*" accepts any
 	Origins  []string              // of pages that may use /v1 from browsers, see [httpio.CheckAllowedOrigin]
 	Beat     time.Duration         // silence before a stream says it is alive; 0 means 15 s
@@ -66,8 +67,8 @@ type Server struct {
 	streams httpio.Limiter // of processes
 	watches httpio.Limiter // of directories and networks: they keep nobody from processes
 
-	maxBody, maxHeld int64
-	held             atomic.Int64 // bytes of bodies being read
+	maxBody int64
+	held    *engi.Shares // of the bytes of bodies being read
 
 	mux    *http.ServeMux
 	routes []*Route
@@ -81,7 +82,7 @@ func New(o Options, resources ...Resource) *Server {
 	}
 	s := &Server{
 		keys: o.Keys, idempotency: o.Idempotency, keyLocks: engi.NewKeyedSemaphore[string](1), secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
-		maxBody: o.MaxBody, maxHeld: o.MaxHeld, mux: http.NewServeMux(),
+		maxBody: o.MaxBody, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {
 		s.hosts = append(s.hosts, strings.ToLower(strings.TrimSuffix(h, ".")))
@@ -101,21 +102,22 @@ func New(o Options, resources ...Resource) *Server {
 	if s.maxBody <= 0 {
 		s.maxBody = 16 << 20
 	}
-	if s.maxHeld <= 0 {
-		s.maxHeld = 4 * s.maxBody
+	if o.MaxHeld <= 0 {
+		o.MaxHeld = 4 * s.maxBody
 	}
-	d := newDescription(o.Version)
+	s.held = engi.NewShares(o.MaxHeld)
+	schemas := newDescription("").schemas
 	for _, r := range resources {
-		s.add(d, r)
+		s.add(schemas, r)
 	}
-	s.add(d, pages(d.json()))
+	// Describing takes longer than all else here, and few ask for it.
+	s.add(schemas, pages(sync.OnceValue(func() []byte { return describe(o.Version, resources) })))
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { s.stray(w.(*call)) })
 	return s
 }
 
-// add serves the routes of a resource and describes them.
-func (s *Server) add(d *description, res Resource) {
-	d.tag(res)
+// add serves the routes of a resource.
+func (s *Server) add(schemas huma.Registry, res Resource) {
 	for i := range res.routes {
 		route := &res.routes[i]
 		if route.Tag == "" {
@@ -124,7 +126,7 @@ func (s *Server) add(d *description, res Resource) {
 		if route.missing == nil {
 			route.missing = res.missing
 		}
-		d.add(route)
+		route.reader = newParams(schemas, route.params)
 		s.routes = append(s.routes, route)
 		s.mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, _ *http.Request) {
 			c := w.(*call)

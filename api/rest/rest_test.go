@@ -925,6 +925,45 @@ func TestManyLargeBodiesAreRefused(t *testing.T) {
 	}
 }
 
+// TestBodiesOfOneOwnerLeaveRoom has one owner send more large bodies at once than the
+// server holds, which never end until another has sent one.
+func TestBodiesOfOneOwnerLeaveRoom(t *testing.T) {
+	w := world(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 2<<20, 8<<20 })
+	begin := func() (end func() (status int)) {
+		out, in := io.Pipe()
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/executions", out)
+		r.Header.Set("Authorization", "Bearer "+w.User)
+		rec, done := httptest.NewRecorder(), make(chan struct{})
+		go func() {
+			defer close(done)
+			w.Handler.ServeHTTP(rec, r)
+			out.CloseWithError(io.ErrClosedPipe)
+		}()
+		// A mebibyte counts once it was read, and what is refused is not read on.
+		_, _ = io.WriteString(in, strings.Repeat(" ", 1<<20+1))
+		return func() int {
+			_, _ = io.WriteString(in, "{}")
+			in.Close()
+			<-done
+			return rec.Code
+		}
+	}
+	for range 2 { // all is given back
+		var ends []func() int
+		for range 10 {
+			ends = append(ends, begin())
+		}
+		read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("print(6*7)"), "Authorization", "Bearer "+w.Other), 200)
+		codes := map[int]int{}
+		for _, end := range ends {
+			codes[end()]++
+		}
+		if whole := codes[http.StatusBadRequest]; whole < 4 || codes[http.StatusTooManyRequests] != 10-whole || whole > 6 {
+			t.Errorf("answers: %v", codes)
+		}
+	}
+}
+
 // TestStalledReader holds that a caller that does not read cannot keep a run's
 // stream, and what it holds, for ever. The deadline is the server's; here it
 // is enough that a broken writer ends the stream.

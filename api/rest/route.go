@@ -47,6 +47,7 @@ type Route struct {
 	Bodies   []example
 	Uploads  []string // media types of a body that is not JSON, which the function reads
 	Quiet    bool     // successes are logged for debugging only
+	Password bool     // the key may be the password of basic authentication
 
 	// Error is what clients of the dialect that the route speaks look for in an
 	// error, as its member error; nil for none.

@@ -2,13 +2,10 @@ package rest
 
 import (
 	"context"
+	"net"
 	"net/http"
-	"strings"
-
-	"github.com/coder/websocket"
 
 	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/ssh"
 )
@@ -57,26 +54,13 @@ func SSH(service *ssh.Server) Resource {
 
 // serveSSH passes a WebSocket to the SSH server.
 func serveSSH(c *call, service *ssh.Server, target string) error {
-	if !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
-		e := httpio.Errorf(http.StatusUpgradeRequired, "connect with 'engi ssh', or a WebSocket client", "SSH comes over a WebSocket")
-		e.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
-		return e
-	}
-	leave, err := c.s.streams.Join(c.auth.ID)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	ws, err := websocket.Accept(c, c.r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
-	if err != nil {
-		return nil // Accept has responded
-	}
-	defer ws.CloseNow()
-	ctx, cancel := c.waiting()
-	defer cancel()
-	// The server tells the client why it ends the connection, so that outlives ctx.
-	conn := websocket.NetConn(context.WithoutCancel(ctx), ws, websocket.MessageBinary)
-	return service.Serve(ctx, conn, ssh.Caller{Owner: c.viewer(), Target: target, Actor: c.auth.ID})
+	return carry(c, "SSH comes over a WebSocket", "connect with 'engi ssh', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
+		conn := accept()
+		if conn == nil {
+			return nil
+		}
+		return service.Serve(ctx, conn, ssh.Caller{Owner: c.viewer(), Target: target, Actor: c.auth.ID})
+	})
 }
 
 func sshKeyOf(x engi.SSHKey) v1.SSHKey {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/api/guesthttp"
-	"github.com/engi-dev/engi/api/httpio"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/gate/term"
 )
@@ -196,10 +195,8 @@ func (in *attachTerminal) viewer(c *call) (term.Viewer, error) {
 	if in.Client != "" && !clientName.MatchString(in.Client) {
 		return v, invalid("client", "it is not 8 to 64 letters, digits, '-' and '_'")
 	}
-	if !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
-		e := httpio.Errorf(http.StatusUpgradeRequired, "connect with a WebSocket client", "a terminal is a WebSocket")
-		e.Header = http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}
-		return v, e
+	if err := wantsWebSocket(c, "a terminal is a WebSocket", "connect with a WebSocket client"); err != nil {
+		return v, err
 	}
 	if !slices.Contains(subprotocols(c.r), v1.TerminalProtocol) {
 		return v, engi.Errorf(engi.Invalid, "the client does not speak %s", v1.TerminalProtocol).WithRemedy("ask for that subprotocol")
@@ -246,7 +243,7 @@ func (t *terminals) serve(c *call, offset int64, attach func(context.Context) (c
 }
 
 func (t *terminals) follow(c *call, in *attachTerminal, _ none) error {
-	secret := secretOf(c.r)
+	secret := c.secret()
 	for _, p := range subprotocols(c.r) {
 		if rest, ok := strings.CutPrefix(p, v1.TerminalSecret); ok {
 			secret = rest // a browser that is signed in has a key in the header

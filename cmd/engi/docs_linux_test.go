@@ -156,6 +156,9 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 // those that need a service of somebody else and cannot be run here: there are such
 // commands, flags and arguments.
 func TestCommandsOfPagesParse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads the pages of documentation, where nothing happens at the same time: run it without -short")
+	}
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -186,6 +189,59 @@ func TestCommandsOfPagesParse(t *testing.T) {
 				n++
 			}
 		}
+	}
+	if n < 100 {
+		t.Errorf("only %d commands were found", n)
+	}
+}
+
+// TestCommandsOfRemediesParse reads the commands that errors and pages tell people to use,
+// in all of the source.
+func TestCommandsOfRemediesParse(t *testing.T) {
+	if testing.Short() {
+		t.Skip("reads all of the source, where nothing happens at the same time: run it without -short")
+	}
+	// Quoted in what errors say, and after a colon in what pages of previews do.
+	calls := regexp.MustCompile(`'engi ([^'\n]+)'|: engi ([^"\n]*?)[.,]?(?: with [^"]*)?"`)
+	fill := strings.NewReplacer("%.70s", "X", "%.80s", "X", "%s", "X", "%d", "1", "%q", "X", "%v", "X", "PORT", "1", `\"`, "", "…", "x", "...", "x")
+	n := 0
+	err := filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == "test" || d.Name() == "tools"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(strings.TrimSpace(line), "//") {
+				continue
+			}
+			for _, m := range calls.FindAllStringSubmatch(line, -1) {
+				call := fill.Replace(m[1] + m[2])
+				parser, err := newParser(new(commands), io.Discard, io.Discard, func(int) {})
+				if err != nil {
+					return err
+				}
+				if strings.HasPrefix(call, "X ") || strings.HasSuffix(call, "--help") {
+					continue // of whatever command it is
+				}
+				// Arguments and parts of commands may be left out.
+				if _, err := parser.Parse(strings.Fields(call)); err != nil && !strings.HasPrefix(err.Error(), `expected "<`) && !strings.HasPrefix(err.Error(), "expected one of") {
+					t.Errorf("%s: engi %s: %v", path, call, err)
+				}
+				n++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	if n < 100 {
 		t.Errorf("only %d commands were found", n)

@@ -52,6 +52,22 @@ func (m *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) 
 	if s.removed {
 		return nil, unknown()
 	}
+	f, err := m.open(ctx, s, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.o.Store.Touch(ctx, r.ID, m.withUsage(r).Used, m.now().UTC()); err != nil {
+		s.users--
+		f.root.Close()
+		f.tmp.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// open mounts a volume and opens its files for one more user. The caller holds the lock of
+// its state.
+func (m *Manager) open(ctx context.Context, s *state, r Record) (_ *files, err error) {
 	if err := m.mount(ctx, s, r); err != nil {
 		return nil, err
 	}
@@ -64,13 +80,25 @@ func (m *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) 
 		return nil, fault("open", "tmp", err)
 	}
 	s.users++
-	if err := m.o.Store.Touch(ctx, r.ID, m.withUsage(r).Used, m.now().UTC()); err != nil {
-		s.users--
-		f.root.Close()
-		f.tmp.Close()
-		return nil, err
-	}
 	return f, nil
+}
+
+// fill puts what a new volume begins with into it.
+func (m *Manager) fill(ctx context.Context, r Record, content fs.FS) error {
+	s := m.lock(r.ID)
+	f, err := m.open(ctx, s, r)
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	err = f.copyFrom(ctx, content)
+	f.root.Close()
+	f.tmp.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	m.unmountIdle(ctx, s, r) // else cleanUp does
+	return err
 }
 
 // Close implements io.Closer. It may be repeated.

@@ -115,7 +115,8 @@ type Manager struct {
 
 	maxListed int // entries of one listing
 
-	creating sync.Mutex // held from the check of quotas until the volume is stored
+	creating sync.Mutex         // held while quotas are checked
+	pending  map[engi.Owner]int // volumes that are being made; guarded by creating
 
 	mu     sync.Mutex
 	states map[engi.VolumeID]*state // guarded by mu
@@ -158,7 +159,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if err != nil {
 		return nil, fault("resolve", o.Dir, err)
 	}
-	m := &Manager{o: o, now: time.Now, maxListed: maxListed, states: map[engi.VolumeID]*state{}, grows: map[engi.VolumeID]int64{}, active: map[engi.VolumeID]Record{}}
+	m := &Manager{o: o, now: time.Now, maxListed: maxListed, states: map[engi.VolumeID]*state{}, grows: map[engi.VolumeID]int64{}, active: map[engi.VolumeID]Record{}, pending: map[engi.Owner]int{}}
 	if o.Plain {
 		m.notEnforced = engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs can exceed, because the configuration says so").
 			WithRemedy("remove volumes.plain from the configuration")
@@ -268,16 +269,33 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	if spec.TTL < 0 || spec.TTL > maxTTL {
 		return engi.Volume{}, engi.Errorf(engi.Invalid, "a time to live of %v", spec.TTL).WithRemedy("ask for at most 100 years, or 0 for no limit")
 	}
-	m.creating.Lock()
-	defer m.creating.Unlock()
-	if _, err := m.o.Store.Find(ctx, spec.Owner, spec.Name); err == nil && spec.Owner != "" {
-		return engi.Volume{}, engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
-	} else if err != nil && engi.KindOf(err) != engi.NotFound && spec.Owner != "" {
+	now := m.now().UTC().Truncate(time.Millisecond)
+	r := Record{TTL: spec.TTL, Image: m.mkfs != "", Volume: engi.Volume{
+		ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
+	}}
+	if err := m.reserve(ctx, r); err != nil {
 		return engi.Volume{}, err
 	}
-	if err := m.checkSpace(ctx, spec); err != nil {
-		return engi.Volume{}, err
-	}
+	begun, recorded := false, false
+	made := sync.OnceFunc(func() { // the caller holds m.creating
+		if m.pending[r.Owner]--; m.pending[r.Owner] == 0 {
+			delete(m.pending, r.Owner)
+		}
+	})
+	defer func() {
+		if recorded {
+			return
+		}
+		m.creating.Lock()
+		made()
+		m.creating.Unlock()
+		if begun { // looking for what is mounted takes its time
+			if e := removeDir(m.dir(r.ID)); e != nil {
+				m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
+			}
+		}
+		m.forget(r.ID)
+	}()
 	store := func(put func() error) error { return put() }
 	if m.o.Book != nil {
 		book, release, err := m.o.Book(ctx, spec.Owner, spec.Capacity)
@@ -287,25 +305,21 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		defer release()
 		store = book
 	}
-	now := m.now().UTC().Truncate(time.Millisecond)
-	r := Record{TTL: spec.TTL, Image: m.mkfs != "", Volume: engi.Volume{
-		ID: cmp.Or(spec.ID, engi.NewVolumeID()), Owner: spec.Owner, Name: spec.Name, Capacity: spec.Capacity, Created: now, Accessed: now,
-	}}
-	recorded := false
-	defer func() {
-		if recorded {
-			return
-		}
-		if e := removeDir(m.dir(r.ID)); e != nil {
-			m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
-		}
-		m.forget(r.ID)
-	}()
+	begun = true
 	if err := m.create(ctx, r); err != nil {
 		return engi.Volume{}, err
 	}
-	m.promise(r)
-	if err := store(func() error { return m.o.Store.Put(ctx, r) }); err != nil {
+	if spec.Content != nil {
+		if err := m.fill(ctx, r, spec.Content); err != nil {
+			return engi.Volume{}, err
+		}
+	}
+	m.measure(r)
+	m.creating.Lock()
+	err = store(func() error { return m.o.Store.Put(ctx, r) })
+	made() // it is counted once
+	m.creating.Unlock()
+	if err != nil {
 		// It may have been stored in spite of the error. Then its files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -319,6 +333,30 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	}
 	recorded = true
 	return r.public(), nil
+}
+
+// reserve checks that there may be a new volume, and counts it. Making its files takes a
+// while, for which others are not held up.
+func (m *Manager) reserve(ctx context.Context, r Record) error {
+	m.creating.Lock()
+	defer m.creating.Unlock()
+	if _, err := m.o.Store.Find(ctx, r.Owner, r.Name); err == nil && r.Owner != "" {
+		return engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
+	} else if err != nil && engi.KindOf(err) != engi.NotFound && r.Owner != "" {
+		return err
+	}
+	m.mu.Lock()
+	_, known := m.grows[r.ID]
+	m.mu.Unlock()
+	if known { // its files must not be taken for ours
+		return engi.Errorf(engi.Conflict, "there is one with the ID %s", r.ID).WithRemedy("leave the ID out")
+	}
+	if err := m.checkSpace(ctx, r); err != nil {
+		return err
+	}
+	m.pending[r.Owner]++
+	m.promise(r)
+	return nil
 }
 
 // promise counts what a new volume may grow to.
@@ -370,17 +408,18 @@ func (m *Manager) allActive() []Record {
 	return slices.Collect(maps.Values(m.active))
 }
 
-// checkSpace reports Exhausted if spec exceeds its owner's number of volumes, or the space that
+// checkSpace reports Exhausted if a new volume exceeds its owner's number of volumes, or the space that
 // is left on the disk when every volume is full.
-func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
+func (m *Manager) checkSpace(ctx context.Context, r Record) error {
 	if m.o.Quota != nil {
-		count, _, err := m.o.Store.Usage(ctx, spec.Owner)
+		count, _, err := m.o.Store.Usage(ctx, r.Owner)
 		if err != nil {
 			return err
 		}
-		if q := m.o.Quota(spec.Owner); q.Volumes > 0 && count >= q.Volumes {
+		count += m.pending[r.Owner]
+		if q := m.o.Quota(r.Owner); q.Volumes > 0 && count >= q.Volumes {
 			if m.o.Refused != nil {
-				m.o.Refused(spec.Owner, "volumes")
+				m.o.Refused(r.Owner, "volumes")
 			}
 			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
 		}
@@ -390,7 +429,7 @@ func (m *Manager) checkSpace(ctx context.Context, spec engi.VolumeSpec) error {
 	if err != nil {
 		return err
 	}
-	if spec.Capacity > free-promised-reservedBytes {
+	if r.Capacity > free-promised-reservedBytes {
 		return engi.Errorf(engi.Exhausted, "the disk has %d bytes left, of which %d are reserved for volumes", free, promised).
 			WithRemedy("ask for a smaller capacity, remove volumes, or put the data directory on a larger disk")
 	}

@@ -12,7 +12,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -615,7 +617,7 @@ func TestKilledAnywhere(t *testing.T) {
 				go func() {
 					finished <- func() error {
 						ctx := context.Background()
-						if _, err := m.Create(ctx, engi.VolumeSpec{Name: "x"}); err != nil {
+						if _, err := m.Create(ctx, engi.VolumeSpec{Name: "x", Content: fstest.MapFS{"begin/with": {Data: []byte("this")}}}); err != nil {
 							return err
 						}
 						_, source, err := m.Mount(ctx, "", "x", holder)
@@ -650,6 +652,9 @@ func TestKilledAnywhere(t *testing.T) {
 				}
 				if v, err := h.Get(t.Context(), "", "x"); err == nil {
 					f := h.files("x")
+					if got := read(t, f, "/begin/with"); got != "this" {
+						t.Errorf("call %d: it begins with %q", at, got)
+					}
 					if len(wrote) > 0 {
 						if got := read(t, f, "/f"); got != "all of it" {
 							t.Errorf("call %d: %q", at, got)
@@ -801,4 +806,140 @@ func TestUnmount(t *testing.T) {
 	if err := volume.Unmount(h.dir); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestContent has volumes begin with files, all of them or none.
+func TestContent(t *testing.T) {
+	kinds(t, func(t *testing.T, h *fixture) {
+		dir := t.TempDir()
+		for name, mode := range map[string]fs.FileMode{"closed/inner/file": 0o640, "closed/empty": 0o600} {
+			if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat(name, int(mode)-0o600)), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("inner/file", filepath.Join(dir, "closed/link")); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(dir, "closed"), 0o500); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Chmod(filepath.Join(dir, "closed"), 0o700) })
+		root := os.Geteuid() == 0
+		if root {
+			for i, name := range []string{"closed", "closed/inner/file", "closed/link"} {
+				if err := os.Lchown(filepath.Join(dir, name), 1000+i, 2000+i); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		v := h.create(engi.VolumeSpec{Owner: "ann", Name: "data", Content: os.DirFS(dir)})
+		if h.mounted(v) {
+			t.Error("it is mounted although nobody has it")
+		}
+		at := h.mount("data", engi.NewSandboxID())
+		for _, name := range []string{"closed", "closed/inner", "closed/inner/file", "closed/empty", "closed/link"} {
+			want, err := os.Lstat(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := os.Lstat(filepath.Join(at, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, b := want.Sys().(*syscall.Stat_t), got.Sys().(*syscall.Stat_t)
+			if want.Mode() != got.Mode() || root && (a.Uid != b.Uid || a.Gid != b.Gid) || !want.IsDir() && want.Size() != got.Size() {
+				t.Errorf("%s is %v of %d:%d with %d bytes, want %v of %d:%d with %d", name, got.Mode(), b.Uid, b.Gid, got.Size(), want.Mode(), a.Uid, a.Gid, want.Size())
+			}
+			if want.Mode().Type() != fs.ModeSymlink && !want.ModTime().Truncate(time.Second).Equal(got.ModTime().Truncate(time.Second)) {
+				t.Errorf("%s is from %v, want %v", name, got.ModTime(), want.ModTime())
+			}
+		}
+		if data, err := os.ReadFile(filepath.Join(at, "closed/link")); err != nil || string(data) != strings.Repeat("closed/inner/file", 0o040) {
+			t.Errorf("the file has %q, %v", data, err)
+		}
+
+		if err := unix.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, c := range map[string]struct {
+			content fs.FS
+			want    engi.Kind
+		}{
+			"with a pipe": {os.DirFS(dir), engi.Invalid},
+			"too large":   {fstest.MapFS{"a": {Data: make([]byte, 40<<20)}}, engi.Exhausted},
+			"unreadable":  {broken{fstest.MapFS{"a": {Data: []byte("a")}, "b": {Data: []byte("b")}}}, engi.Internal},
+		} {
+			_, err := h.Create(t.Context(), engi.VolumeSpec{Owner: "ann", Name: "more", Content: c.content})
+			wantKind(t, err, c.want)
+			if left, err := os.ReadDir(h.dir); err != nil || len(left) != 1 {
+				t.Errorf("%s: left %v, %v", name, left, err)
+			}
+		}
+		h.create(engi.VolumeSpec{Owner: "ann", Name: "more"})
+	})
+}
+
+// A broken file system has a file that cannot be opened.
+type broken struct{ fstest.MapFS }
+
+func (b broken) Open(name string) (fs.File, error) {
+	if name == "b" {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EIO}
+	}
+	return b.MapFS.Open(name)
+}
+
+// TestCreationsDoNotWait has volumes made while the files of others are, which count.
+func TestCreationsDoNotWait(t *testing.T) {
+	kinds(t, func(t *testing.T, h *fixture) {
+		h.o.Quota = func(engi.Owner) engi.Quota { return engi.Quota{Volumes: 3} }
+		h.again()
+		slow := &slowFS{MapFS: fstest.MapFS{"a": {Data: []byte("a")}}, began: make(chan struct{}), end: make(chan struct{})}
+		id := engi.NewVolumeID()
+		var first sync.WaitGroup
+		first.Go(func() {
+			if _, err := h.Create(t.Context(), engi.VolumeSpec{ID: id, Owner: "ann", Name: "slow", Content: slow}); err != nil {
+				t.Error(err)
+			}
+		})
+		<-slow.began
+		h.create(engi.VolumeSpec{Owner: "bob", Name: "x"})
+		h.create(engi.VolumeSpec{Owner: "ann", Name: "x"})
+		_, err := h.Create(t.Context(), engi.VolumeSpec{ID: id, Owner: "ann", Name: "other"})
+		wantKind(t, err, engi.Conflict)
+		h.create(engi.VolumeSpec{Owner: "ann", Name: "y"})
+		_, err = h.Create(t.Context(), engi.VolumeSpec{Owner: "ann", Name: "z"})
+		wantKind(t, err, engi.Exhausted)
+		close(slow.end)
+		first.Wait()
+		_, err = h.Create(t.Context(), engi.VolumeSpec{Owner: "ann", Name: "z"})
+		wantKind(t, err, engi.Exhausted)
+		f := h.files("slow")
+		if got := read(t, f, "/a"); got != "a" {
+			t.Errorf("it begins with %q", got)
+		}
+		f.Close()
+		if err := h.Remove(t.Context(), "ann", "slow"); err != nil {
+			t.Fatal(err)
+		}
+		h.create(engi.VolumeSpec{Owner: "ann", Name: "z"})
+	})
+}
+
+// A slowFS has a file that takes its time.
+type slowFS struct {
+	fstest.MapFS
+	began, end chan struct{}
+	once       sync.Once
+}
+
+func (s *slowFS) Open(name string) (fs.File, error) {
+	if name == "a" {
+		s.once.Do(func() { close(s.began) })
+		<-s.end
+	}
+	return s.MapFS.Open(name)
 }

@@ -33,13 +33,16 @@ type Hash [sha256.Size]byte
 //  2. Find returns the key with that hash, whatever its state, or NotFound.
 //  3. List returns the keys of owner, or everybody's if owner is empty,
 //     newest first.
-//  4. Revoke stores when the key was revoked. Revoking again changes nothing
+//  4. Live returns the keys of owner and those of administrators that are
+//     neither revoked nor expired at that time, in any order.
+//  5. Revoke stores when the key was revoked. Revoking again changes nothing
 //     and is no error. A key that does not exist or is not owner's is
 //     NotFound; the empty owner may revoke any.
 type Store interface {
 	Put(ctx context.Context, k engi.Key, h Hash) error
 	Find(ctx context.Context, h Hash) (engi.Key, error)
 	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error)
+	Live(ctx context.Context, owner engi.Owner, at time.Time) ([]engi.Key, error)
 	Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error
 }
 
@@ -64,9 +67,10 @@ type Keyring struct {
 	store Store
 
 	mu      sync.RWMutex
-	cache   map[Hash]cached // guarded by mu
-	revoked int             // revocations so far; guarded by mu
-	inUse   map[Hash]*use   // keys with contexts of Valid; guarded by mu
+	cache   map[Hash]cached     // guarded by mu
+	live    map[engi.Owner]live // guarded by mu
+	changes int                 // creations and revocations so far; guarded by mu
+	inUse   map[Hash]*use       // keys with contexts of Valid; guarded by mu
 }
 
 // A cached key is as the store had it at that time.
@@ -75,11 +79,17 @@ type cached struct {
 	at  time.Time
 }
 
+// Keys that are live are as the store had them at that time.
+type live struct {
+	keys []engi.Key
+	at   time.Time
+}
+
 var _ engi.Keys = (*Keyring)(nil)
 
 // New returns the keys in store. Nothing else in this process may write to it.
 func New(store Store) *Keyring {
-	return &Keyring{store: store, cache: map[Hash]cached{}, inUse: map[Hash]*use{}}
+	return &Keyring{store: store, cache: map[Hash]cached{}, live: map[engi.Owner]live{}, inUse: map[Hash]*use{}}
 }
 
 // Authenticate returns the key with this secret. It reports Anonymous for an
@@ -111,7 +121,7 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	now := time.Now()
 	r.mu.RLock()
 	c, ok := r.cache[h]
-	before := r.revoked
+	before := r.changes
 	r.mu.RUnlock()
 	if ok && now.Sub(c.at) < cacheTTL {
 		return c.key, nil
@@ -125,7 +135,7 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.revoked != before {
+	if r.changes != before {
 		return k, nil // k may be the one that was revoked after it was read
 	}
 	if len(r.cache) >= cacheSize {
@@ -133,6 +143,36 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	}
 	r.cache[h] = cached{k, now}
 	return k, nil
+}
+
+// Live implements [engi.Keys]. Revoked keys are missing at once if they were revoked
+// in this process, and within a few seconds if in another.
+func (r *Keyring) Live(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
+	now := time.Now()
+	r.mu.RLock()
+	l, ok := r.live[owner]
+	before := r.changes
+	r.mu.RUnlock()
+	if !ok || now.Sub(l.at) >= cacheTTL {
+		keys, err := r.store.Live(ctx, owner, now)
+		if err != nil {
+			return nil, err
+		}
+		l = live{keys, now}
+		r.mu.Lock()
+		if r.changes == before {
+			if len(r.live) >= cacheSize {
+				clear(r.live)
+			}
+			r.live[owner] = l
+		}
+		r.mu.Unlock()
+	}
+	expired := func(k engi.Key) bool { return !k.Expires.IsZero() && !now.Before(k.Expires) }
+	if slices.ContainsFunc(l.keys, expired) {
+		return slices.DeleteFunc(slices.Clone(l.keys), expired), nil
+	}
+	return l.keys, nil
 }
 
 // IDFor returns the ID of the key that a request with this idempotency key
@@ -174,6 +214,10 @@ func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key,
 	if err := r.store.Put(ctx, k, sha256.Sum256([]byte(secret))); err != nil {
 		return engi.Key{}, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes++
+	clear(r.live)
 	return k, nil
 }
 
@@ -228,7 +272,8 @@ func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err 
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.revoked++
+	r.changes++
+	clear(r.live)
 	for h, c := range r.cache {
 		if c.key.ID == id {
 			delete(r.cache, h)

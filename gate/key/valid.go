@@ -53,7 +53,7 @@ func (r *Keyring) release(h Hash, u *use) {
 // look ends the contexts of a key that is no longer valid, or looks again later.
 func (r *Keyring) look(h Hash, u *use) {
 	r.mu.RLock()
-	before := r.revoked
+	before := r.changes
 	r.mu.RUnlock()
 	k, err := r.authenticate(u.ctx, h)
 	if err != nil && engi.KindOf(err) == engi.Anonymous {
@@ -68,7 +68,7 @@ func (r *Keyring) look(h Hash, u *use) {
 	defer r.mu.Unlock()
 	switch {
 	case u.count == 0:
-	case r.revoked != before:
+	case r.changes != before:
 		u.timer.Reset(0)
 	default:
 		u.timer.Reset(next)

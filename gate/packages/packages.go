@@ -196,7 +196,9 @@ func CheckURL(text string) (*url.URL, error) {
 
 // Close ends all downloads and waits for them.
 func (b *Broker) Close() {
+	b.mu.Lock() // nobody begins anything new
 	b.stop()
+	b.mu.Unlock()
 	b.running.Wait()
 	b.client.CloseIdleConnections()
 }

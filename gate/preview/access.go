@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -97,6 +98,7 @@ type access struct {
 	owner   engi.Owner
 	private bool
 	allow   func() error // for those who have neither key nor link; nil refuses them
+	while   func() (context.Context, context.CancelFunc)
 }
 
 // authorize checks access. It returns true if it has responded to the request, which
@@ -157,11 +159,17 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a ac
 
 // whileValid ends a request with the key that gave access.
 func (p *Proxy) whileValid(r *http.Request, a access) (*http.Request, func()) {
-	secret := secretOf(r.Header)
-	if secret == "" || !p.o.Private && !a.private {
+	if !p.o.Private && !a.private {
 		return r, func() {}
 	}
-	ctx, release := p.o.Keys.Valid(r.Context(), secret)
+	if secret := secretOf(r.Header); secret != "" {
+		ctx, release := p.o.Keys.Valid(r.Context(), secret)
+		return r.WithContext(ctx), release
+	}
+	if a.while == nil {
+		return r, func() {}
+	}
+	ctx, release := a.while()
 	return r.WithContext(ctx), release
 }
 

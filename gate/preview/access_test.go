@@ -2,10 +2,12 @@ package preview
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,15 +17,17 @@ import (
 
 func TestPrivate(t *testing.T) {
 	f := newFixture(t, func(o *Options) {
-		o.Allow = func(r *http.Request, s engi.Sandbox, port int) error {
-			if want := s.Notes["token"]; want != "" && r.Header.Get("E2b-Traffic-Access-Token") == want && port == 3000 {
+		o.Allow = func(r *http.Request, s engi.Sandbox) error {
+			if want := s.Notes["token"]; want != "" && r.Header.Get("E2b-Traffic-Access-Token") == want {
 				return nil
 			}
 			return engi.Errorf(engi.Denied, "no")
 		}
 	})
 	b := f.sandbox(echo)
-	b.change(func(s *engi.Sandbox) { s.Ports.Private, s.Notes = true, map[string]string{"token": "tok"} })
+	b.change(func(s *engi.Sandbox) {
+		s.Ports.Private, s.Notes = true, map[string]string{"token": "what-opens-the-ports"}
+	})
 	secret := map[string]string{}
 	for name, k := range map[string]engi.Key{
 		"owner": {Owner: "ann"}, "other": {Owner: "bob"}, "admin": {Admin: true}, "scoped": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeVolumes}},
@@ -45,7 +49,7 @@ func TestPrivate(t *testing.T) {
 		{"another owner", "Authorization", "Bearer " + secret["other"], 403},
 		{"another scope", "Authorization", "Bearer " + secret["scoped"], 403},
 		{"unknown key", "Authorization", "Bearer engi_" + strings.Repeat("a", 52), 403},
-		{"traffic token", "E2b-Traffic-Access-Token", "tok", 200},
+		{"traffic token", "E2b-Traffic-Access-Token", "what-opens-the-ports", 200},
 		{"wrong traffic token", "E2b-Traffic-Access-Token", "tik", 403},
 	} {
 		r := b.request("GET", "/", nil)
@@ -95,6 +99,40 @@ func TestRequestsEndWithTheirKey(t *testing.T) {
 	}
 	if rest, err := io.ReadAll(res.Body); err == nil || ctx.Err() != nil {
 		t.Errorf("the response goes on with %q, %v", rest, err)
+	}
+}
+
+// TestRequestsEndWithWhatAllowedThem has a request without a key end.
+func TestRequestsEndWithWhatAllowedThem(t *testing.T) {
+	ended := errors.New("what allowed it has ended")
+	var mu sync.Mutex
+	var end context.CancelCauseFunc
+	f := newFixture(t, func(o *Options) {
+		o.Allow = func(*http.Request, engi.Sandbox) error { return nil }
+		o.While = func(r *http.Request, _ engi.Sandbox) (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(r.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			end = cancel
+			return ctx, func() { cancel(nil) }
+		}
+	})
+	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		end(ended)
+		<-r.Context().Done()
+	}))
+	b.change(func(s *engi.Sandbox) { s.Ports.Private = true })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	res, err := client.Do(b.request("GET", "/", nil).WithContext(ctx))
+	if err == nil {
+		_, err = io.ReadAll(res.Body)
+		res.Body.Close()
+	}
+	if ctx.Err() != nil {
+		t.Errorf("the request goes on: %v", err)
 	}
 }
 

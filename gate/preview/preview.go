@@ -50,7 +50,10 @@ type Options struct {
 	// Allow is called for requests to a private sandbox that have neither its
 	// owner's key nor a signed link. They pass if it returns nil. A nil Allow
 	// refuses all of them.
-	Allow func(r *http.Request, s engi.Sandbox, port int) error
+	Allow func(r *http.Request, s engi.Sandbox) error
+	// While returns a copy of the context of a request without a key that ends with
+	// what Allow found, if that was it. Nil means that it never ends.
+	While func(r *http.Request, s engi.Sandbox) (context.Context, context.CancelFunc)
 
 	Rate        float64       // requests per second and sandbox; 0 means 500
 	Burst       int           // requests beyond Rate at once; 0 means 4 times Rate
@@ -215,7 +218,10 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	a := access{owner: s.Owner, private: s.Ports.Private}
 	if p.o.Allow != nil {
-		a.allow = func() error { return p.o.Allow(r, s, t.port) }
+		a.allow = func() error { return p.o.Allow(r, s) }
+	}
+	if p.o.While != nil {
+		a.while = func() (context.Context, context.CancelFunc) { return p.o.While(r, s) }
 	}
 	if done := p.authorize(w, r, t, a) || preflight(w, r, t); done {
 		return

@@ -41,6 +41,8 @@ func (m keyStore) Find(_ context.Context, h key.Hash) (engi.Key, error) {
 
 func (m keyStore) List(context.Context, engi.Owner, engi.Page) ([]engi.Key, error) { return nil, nil }
 
+func (m keyStore) Live(context.Context, engi.Owner, time.Time) ([]engi.Key, error) { return nil, nil }
+
 func (m keyStore) Revoke(_ context.Context, _ engi.Owner, id string, at time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,7 +15,9 @@ import (
 	"net/textproto"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -517,5 +519,41 @@ func TestE2BFilesWithoutSize(t *testing.T) {
 				t.Errorf("%s: %d %q, %v", path, resp.StatusCode, b, err)
 			}
 		}
+	}
+}
+
+// TestWatchesEndWhileMuchChanges ends watches of directories that come and go meanwhile.
+func TestWatchesEndWhileMuchChanges(t *testing.T) {
+	c := newE2BClient(t)
+	top := filepath.Join(c.root, "home/user/d")
+	if err := os.MkdirAll(top, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			p := filepath.Join(top, strconv.Itoa(i%10))
+			if os.Mkdir(p, 0o755) != nil {
+				os.Remove(p)
+			}
+		}
+	})
+	for range 40 {
+		resp := c.raw("POST", "/filesystem.Filesystem/WatchDir", "application/connect+json", frame(`{"path":"d","recursive":true}`), nil)
+		if _, err := io.CopyN(io.Discard, resp.Body, 2000); err != nil {
+			t.Error(err)
+		}
+		resp.Body.Close()
+	}
+	close(stop)
+	changing.Wait()
+	if status, _ := c.unary("filesystem.Filesystem/ListDir", `{"path":"d"}`); status != 200 {
+		t.Errorf("afterwards: status %d", status)
 	}
 }

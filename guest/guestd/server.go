@@ -65,6 +65,7 @@ type Server struct {
 	chosenMu sync.Mutex // held while a process starts whose ID the host has chosen
 
 	mu      sync.Mutex
+	closing bool
 	current settings
 	procs   procs
 	runs    map[string]*run
@@ -127,9 +128,11 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-// Close kills everything that the server has started and waits for its end.
+// Close refuses further requests, kills everything that the server has started
+// and waits for its end.
 func (s *Server) Close() error {
 	s.mu.Lock()
+	s.closing = true
 	var all []*child.Child
 	for _, p := range s.procs.byID {
 		all = append(all, p.child)
@@ -154,6 +157,18 @@ func (s *Server) Close() error {
 	return nil
 }
 
+// begin counts a request among the work that Close waits for: what it starts is
+// counted while it is, and so never missed. It reports whether it may be served.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return false
+	}
+	s.work.Add(1)
+	return true
+}
+
 // closeConns closes every connection.
 func (s *Server) closeConns() {
 	s.mu.Lock()
@@ -169,6 +184,11 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	s.routes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.begin() {
+			writeError(w, engi.Errorf(engi.Unavailable, "the guest is closing"))
+			return
+		}
+		defer s.work.Done()
 		defer func() {
 			switch p := recover(); p {
 			case nil:

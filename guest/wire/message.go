@@ -263,6 +263,7 @@ type FileInfo struct {
 	Owner    string    `json:"owner"`
 	Group    string    `json:"group"`
 	Modified time.Time `json:"modified"`
+	Changed  time.Time `json:"changed,omitzero"`
 	Target   string    `json:"target,omitempty"`
 }
 

@@ -138,7 +138,7 @@ func (ln limited) Accept() (net.Conn, error) {
 		}
 		c := &counted{l: ln.l, conn: conn}
 		if at, err := netip.ParseAddrPort(conn.RemoteAddr().String()); err == nil {
-			c.from = at.Addr().Unmap().WithZone("")
+			c.from = place(at.Addr())
 		}
 		if !ln.l.enter(c) {
 			conn.Close()
@@ -149,6 +149,16 @@ func (ln limited) Accept() (net.Conn, error) {
 		}
 		return &countedConn{conn, c}, nil
 	}
+}
+
+// place is what connections are counted by: a network of 64 bits is one host's, who
+// has as many addresses of it as it likes.
+func place(a netip.Addr) netip.Addr {
+	a = a.Unmap().WithZone("")
+	if p, err := a.Prefix(64); err == nil && a.Is6() && !a.IsLoopback() {
+		return p.Addr()
+	}
+	return a
 }
 
 // A countedTCP is a countedConn with the methods of TCP.

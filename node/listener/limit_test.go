@@ -66,7 +66,7 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestEachAddressHasItsShare(t *testing.T) {
 	l := &limiter{most: 5, each: 2, perIP: map[netip.Addr]int{}}
-	from := func(text string) *counted { return &counted{l: l, from: netip.MustParseAddr(text)} }
+	from := func(text string) *counted { return &counted{l: l, from: place(netip.MustParseAddr(text))} }
 	first := from("192.0.2.1")
 	for i, c := range []*counted{first, from("192.0.2.1"), from("192.0.2.1")} {
 		if got := l.enter(c); got != (i < 2) {
@@ -83,5 +83,18 @@ func TestEachAddressHasItsShare(t *testing.T) {
 	}
 	if l.all != 3 {
 		t.Errorf("%d connections are counted", l.all)
+	}
+}
+
+// TestPlaces: a host has one place, whichever of its addresses it uses, and this
+// machine's is known.
+func TestPlaces(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.1": "192.0.2.1", "::ffff:192.0.2.1": "192.0.2.1", "2001:db8::1": "2001:db8::", "2001:db8::ffff:1:2:3": "2001:db8::",
+		"2001:db8:0:1::1": "2001:db8:0:1::", "fe80::1%eth0": "fe80::", "127.0.0.1": "127.0.0.1", "::1": "::1",
+	} {
+		if got := place(netip.MustParseAddr(text)); got.String() != want {
+			t.Errorf("%s is of %s, want %s", text, got, want)
+		}
 	}
 }

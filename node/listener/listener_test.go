@@ -1,11 +1,14 @@
 package listener
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +100,45 @@ func TestStalledReaders(t *testing.T) {
 	case <-closed:
 	case <-time.After(time.Minute):
 		t.Error("the server still waits for a client that does not read")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestListenersShareTheLimit: a node has so many connections on all its addresses.
+func TestListenersShareTheLimit(t *testing.T) {
+	l := open(t, Options{Listen: "127.0.0.1:0", Conns: 1})
+	if err := l.listen(t.Context(), "127.0.0.1:0", ""); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })}
+	ended := make(chan error, 1)
+	go func() { ended <- l.Serve(ctx, s, func() {}, func() {}) }()
+	idle, err := net.Dial("tcp", l.listeners[0].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	idle.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(idle)
+	res, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	if res, err = http.Get("http://" + l.listeners[1].Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if _, err := in.ReadByte(); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the idle one stays: %v", err)
 	}
 	cancel()
 	if err := <-ended; err != nil {

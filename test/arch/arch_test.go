@@ -31,6 +31,7 @@ type rule struct{ pkg, own, ext string }
 var rules = []rule{
 	{".", "", ""},
 	{"spelling", "", ""},
+	{"patch", ".", "github.com/rogpeppe/go-internal/diff"},
 	{"priority", "", "golang.org/x/sys/..."},
 
 	{"guest/wire", ".", ""},
@@ -93,7 +94,7 @@ var rules = []rule{
 	{"studio/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"studio/author", ". studio/problems studio/project", ""},
 	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
-	{"studio", ". studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/... github.com/rogpeppe/go-internal/diff"},
+	{"studio", ". patch studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
 
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},

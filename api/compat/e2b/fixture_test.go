@@ -15,21 +15,45 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// fakeKeys maps secrets to keys.
-type fakeKeys map[string]engi.Key
+// fakeKeys has keys whose secrets are their IDs.
+type fakeKeys struct {
+	engi.Keys // panics: not used
+	mu        sync.Mutex
+	all       []engi.Key
+}
 
-func (r fakeKeys) Authenticate(_ context.Context, secret string) (engi.Key, error) {
-	if k, ok := r[secret]; ok {
-		return k, nil
+func (r *fakeKeys) Authenticate(_ context.Context, secret string) (engi.Key, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.all {
+		if k.ID == secret && k.Revoked.IsZero() {
+			return k, nil
+		}
 	}
 	return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
 }
-func (fakeKeys) Valid(context.Context, string) (context.Context, context.CancelFunc) {
-	panic("not used")
+
+func (r *fakeKeys) Live(_ context.Context, owner engi.Owner) (live []engi.Key, _ error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range r.all {
+		if k.Revoked.IsZero() && (k.Admin || k.Owner == owner) {
+			live = append(live, k)
+		}
+	}
+	return live, nil
 }
-func (fakeKeys) Create(context.Context, engi.Key) (engi.Key, string, error)      { panic("not used") }
-func (fakeKeys) List(context.Context, engi.Owner, engi.Page) ([]engi.Key, error) { panic("not used") }
-func (fakeKeys) Revoke(context.Context, engi.Owner, string) error                { panic("not used") }
+
+func (r *fakeKeys) Revoke(_ context.Context, _ engi.Owner, id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.all {
+		if r.all[i].ID == id {
+			r.all[i].Revoked = time.Now()
+		}
+	}
+	return nil
+}
 
 // fakeSandboxes keeps records only; guest handles the requests to all of them.
 type fakeSandboxes struct {
@@ -294,7 +318,8 @@ func newWorld(t *testing.T, more ...func(*Options)) *fixture {
 	o := Options{
 		Internet:  engi.NetworkOpen,
 		Sandboxes: w.sandboxes, Templates: w.templates, Builder: w.templates, Store: &memory{all: map[string]Template{}, lines: map[string][]LogLine{}},
-		Keys:   fakeKeys{"ann": {Owner: "ann"}, "ben": {Owner: "ben"}, "root": {Admin: true}, "look": {Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}},
+		Keys: &fakeKeys{all: []engi.Key{{ID: "ann", Owner: "ann"}, {ID: "ann's other", Owner: "ann"}, {ID: "ben", Owner: "ben"}, {ID: "root", Admin: true},
+			{ID: "look", Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}}},
 		Secret: make([]byte, 32), Dir: t.TempDir(), MaxUpload: 1000, MaxUploads: 1500,
 	}
 	for _, f := range more {

@@ -114,7 +114,8 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 		sandboxLost(w, id, "The sandbox is paused")
 		return
 	}
-	if err := s.authorize(r, sandbox, port); err != nil {
+	key, err := s.authorize(r, sandbox, port)
+	if err != nil {
 		if health && r.Header.Get(accessHeader) == "" {
 			// Who only asks must not keep it from being idle.
 			respond(w, http.StatusNoContent, nil)
@@ -192,17 +193,8 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 		},
 		ErrorLog: slog.NewLogLogger(s.Log.With("sandbox", id).Handler(), slog.LevelInfo),
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := s.while(r.Context(), key, sandbox.Owner)
 	defer cancel()
-	if s.Leave != nil {
-		go func() {
-			select {
-			case <-s.Leave:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
@@ -255,46 +247,64 @@ func removeCredentials(h http.Header) {
 	}
 }
 
-// authorize reports Anonymous or Denied if r lacks a token that it needs, on any
-// path.
-func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) error {
+// authorize returns the key whose token r has; empty if it needs none. It reports
+// Anonymous or Denied if r lacks a token that it needs, on any path.
+func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) (key string, err error) {
 	path := r.URL.Path
 	if port == InterpreterPort && sandbox.Ports.Private {
-		if err := s.Allow(r, sandbox, port); err != nil {
-			return err
+		if key, err = s.visitor(r, sandbox); err != nil {
+			return "", err
 		}
 	}
 	if !secure(sandbox) {
-		return nil
+		return key, nil
 	}
 	if got := r.Header.Get(accessHeader); got != "" {
-		if same(got, s.AccessToken(sandbox.ID)) {
-			return nil
-		}
-		return engi.Errorf(engi.Anonymous, "invalid access token")
+		return s.holder(r.Context(), toEnvd, string(sandbox.ID), sandbox.Owner, got)
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	if port == InterpreterPort && first == "contexts" && s.Allow(r, sandbox, port) == nil {
+	if port == InterpreterPort && first == "contexts" {
 		// Clients send the access token only with code, but the traffic token
 		// also with requests for contexts.
-		return nil
+		if key, err = s.visitor(r, sandbox); err == nil {
+			return key, nil
+		}
 	}
 	if g, signed := signatureOf(r.URL.Query(), r.Method); signed && port == EnvdPort && path == "/files" {
-		return g.check(s.AccessToken(sandbox.ID), time.Now())
+		if key, err = s.signer(r.Context(), g, sandbox); err == nil {
+			err = g.current(time.Now())
+		}
+		return key, err
 	}
-	return engi.Errorf(engi.Anonymous, "missing access token: send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
+	return "", engi.Errorf(engi.Anonymous, "missing access token: send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
 }
 
 // Allow reports Denied unless a request has the token for the private ports and the
 // contexts of a sandbox.
-func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox, port int) error {
-	if same(r.Header.Get(trafficHeader), s.TrafficToken(sandbox.ID)) {
-		return nil
-	}
-	return engi.Errorf(engi.Denied, "the ports of this sandbox are private: send the header %s", strings.ToLower(trafficHeader))
+func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox) error {
+	_, err := s.visitor(r, sandbox)
+	return err
 }
 
-// maxSigners bounds the sandboxes whose tokens are tried on a signature.
+// While returns a copy of the context of a request that Allow accepts, which ends with
+// the key that its token was given to.
+func (s *Server) While(r *http.Request, sandbox engi.Sandbox) (context.Context, context.CancelFunc) {
+	key, err := s.visitor(r, sandbox)
+	if err != nil {
+		return r.Context(), func() {} // something else gave access
+	}
+	return s.while(r.Context(), key, sandbox.Owner)
+}
+
+func (s *Server) visitor(r *http.Request, sandbox engi.Sandbox) (key string, err error) {
+	key, err = s.holder(r.Context(), toPorts, string(sandbox.ID), sandbox.Owner, r.Header.Get(trafficHeader))
+	if err != nil && engi.KindOf(err) == engi.Anonymous {
+		err = engi.Errorf(engi.Denied, "the ports of this sandbox are private: send the header %s with a token whose key may still be used", strings.ToLower(trafficHeader))
+	}
+	return key, err
+}
+
+// maxSigners bounds the tokens that are tried on a signature.
 const maxSigners = 20_000
 
 // signedFile serves signed URLs of files without a sandbox, which clients make if
@@ -310,8 +320,17 @@ func (s *Server) signedFile(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
+	tried := 0
 	for _, sandbox := range sandboxes {
-		if g.made(s.AccessToken(sandbox.ID)) {
+		keys, err := s.Keys.Live(r.Context(), sandbox.Owner)
+		if err != nil {
+			fail(w, err)
+			return
+		}
+		if tried += len(keys); tried > maxSigners {
+			break
+		}
+		if _, err := s.signer(r.Context(), g, sandbox); err == nil {
 			s.proxy(w, r, sandbox.ID, EnvdPort)
 			return
 		}

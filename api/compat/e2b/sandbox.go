@@ -159,7 +159,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if err != nil {
 		return err
 	}
-	return respond(w, http.StatusCreated, s.createdView(sandbox))
+	return respond(w, http.StatusCreated, s.createdView(sandbox, who))
 }
 
 // filter parses the parameters of all lists.
@@ -336,7 +336,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, who caller, san
 	if slept {
 		status = http.StatusCreated
 	}
-	return respond(w, status, s.createdView(sandbox))
+	return respond(w, status, s.createdView(sandbox, who))
 }
 
 func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
@@ -364,7 +364,7 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request, who caller, sand
 			return err
 		}
 	}
-	return respond(w, http.StatusCreated, s.createdView(sandbox))
+	return respond(w, http.StatusCreated, s.createdView(sandbox, who))
 }
 
 func (s *Server) timeout(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
@@ -464,7 +464,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 			all[i].Error = &refusal{httpio.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
 			continue
 		}
-		v := s.createdView(c.Sandbox)
+		v := s.createdView(c.Sandbox, who)
 		all[i].Sandbox = &v
 	}
 	return respond(w, http.StatusCreated, all)

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -12,8 +13,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi"
@@ -68,20 +71,91 @@ func makeSecret(path string) error {
 	return nil
 }
 
-// derive returns the token for a purpose and an object. Tokens are not stored,
-// because the node can derive them again.
+// derive returns digits for a purpose and an object. They are not stored, because the
+// node can derive them again.
 func (s *Server) derive(purpose, object string) string {
 	m := hmac.New(sha256.New, s.Secret)
 	m.Write([]byte(purpose + "\x00" + object))
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-// AccessToken returns the token for envd in a secure sandbox.
-func (s *Server) AccessToken(id engi.SandboxID) string { return s.derive("envd", string(id)) }
+// Purposes of tokens.
+const (
+	toEnvd    = "envd"    // of a secure sandbox
+	toPorts   = "traffic" // that are private, and to the contexts of the code interpreter
+	toVolume  = "volume"
+	toArchive = "upload"
+)
 
-// TrafficToken returns the token for the private ports of a sandbox and for the
-// contexts of its code interpreter.
-func (s *Server) TrafficToken(id engi.SandboxID) string { return s.derive("traffic", string(id)) }
+// token returns the token for a purpose and an object that a key is given, and with which
+// it ends.
+func (s *Server) token(purpose, object, key string) string {
+	return s.derive(purpose, object+"\x00"+key)
+}
+
+// holder returns the key that a token for an object of owner was given to. It reports
+// Anonymous for another token, and for one whose key has been revoked or has expired.
+func (s *Server) holder(ctx context.Context, purpose, object string, owner engi.Owner, token string) (string, error) {
+	key, err := s.keyOf(ctx, purpose, object, owner, func(t string) bool { return same(token, t) })
+	if err == nil && key == "" {
+		err = engi.Errorf(engi.Anonymous, "invalid access token, or one whose key has been revoked or has expired").WithRemedy("connect again, which answers with another")
+	}
+	return key, err
+}
+
+// keyOf returns the live key with whose token something was made; empty if there is none.
+// It takes a microsecond for each key of the owner.
+func (s *Server) keyOf(ctx context.Context, purpose, object string, owner engi.Owner, with func(token string) bool) (string, error) {
+	keys, err := s.Keys.Live(ctx, owner)
+	if err != nil {
+		return "", err
+	}
+	for _, k := range keys {
+		if with(s.token(purpose, object, k.ID)) {
+			return k.ID, nil
+		}
+	}
+	return "", nil
+}
+
+func (s *Server) live(ctx context.Context, key string, owner engi.Owner) error {
+	keys, err := s.Keys.Live(ctx, owner)
+	if err == nil && !slices.ContainsFunc(keys, func(k engi.Key) bool { return k.ID == key }) {
+		err = engi.Errorf(engi.Anonymous, "the key that this token was given to has been revoked or has expired").
+			WithRemedy("connect with another key, which gets a token of its own")
+	}
+	return err
+}
+
+// lookAgain is how often the keys of requests that last are looked at. Tests change it.
+var lookAgain = 5 * time.Second
+
+// while returns a copy of ctx that ends with a key, unless that is empty, and when the
+// server is to leave.
+func (s *Server) while(ctx context.Context, key string, owner engi.Owner) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		look := time.NewTicker(lookAgain)
+		defer look.Stop()
+		for {
+			select {
+			case <-s.Leave:
+				cancel(nil)
+			case <-look.C:
+				if key == "" {
+					continue
+				}
+				if err := s.live(ctx, key, owner); err != nil && engi.KindOf(err) == engi.Anonymous {
+					cancel(err)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return ctx, func() { cancel(nil); looking.Wait() }
+}
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
@@ -123,11 +197,18 @@ func signed(text string) string {
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// check reports Anonymous unless g was made with token and has not expired.
-func (g signature) check(token string, now time.Time) error {
-	if !g.made(token) {
-		return engi.Errorf(engi.Anonymous, "invalid signature")
+// signer returns the key with whose token for a sandbox g was made, and reports Anonymous
+// if there is none that may still be used.
+func (s *Server) signer(ctx context.Context, g signature, sandbox engi.Sandbox) (string, error) {
+	key, err := s.keyOf(ctx, toEnvd, string(sandbox.ID), sandbox.Owner, g.made)
+	if err == nil && key == "" {
+		err = engi.Errorf(engi.Anonymous, "invalid signature")
 	}
+	return key, err
+}
+
+// current reports Anonymous if g has expired.
+func (g signature) current(now time.Time) error {
 	if g.expires == "" {
 		return nil
 	}

@@ -32,9 +32,8 @@ func (s *Server) archive(owner engi.Owner, hash string) string {
 	return filepath.Join(s.Dir, "files", hex.EncodeToString(sum[:8])+"-"+hash)
 }
 
-func (s *Server) uploadToken(t Template, hash, expires string) string {
-	return s.derive("upload", t.ID+"/"+hash+"/"+expires)
-}
+// uploadOf names what a link is for.
+func uploadOf(t Template, hash, expires string) string { return t.ID + "/" + hash + "/" + expires }
 
 // fileLink says whether an archive is present, or else where to upload it.
 func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
@@ -56,7 +55,7 @@ func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) er
 	}
 	expires := strconv.FormatInt(time.Now().Add(uploadLink).Unix(), 10)
 	link := url.URL{Scheme: scheme, Host: r.Host, Path: "/templates/" + t.ID + "/files/" + hash,
-		RawQuery: url.Values{"expires": {expires}, "signature": {s.uploadToken(t, hash, expires)}}.Encode()}
+		RawQuery: url.Values{"expires": {expires}, "signature": {s.token(toArchive, uploadOf(t, hash, expires), who.key)}}.Encode()}
 	return respond(w, http.StatusCreated, map[string]any{"present": false, "url": link.String()})
 }
 
@@ -74,7 +73,13 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 		return err
 	}
 	until, perr := strconv.ParseInt(q.Get("expires"), 10, 64)
-	if err != nil || perr != nil || !hashPattern.MatchString(hash) || !same(q.Get("signature"), s.uploadToken(t, hash, q.Get("expires"))) || time.Now().Unix() > until {
+	if err == nil && perr == nil {
+		_, err = s.holder(r.Context(), toArchive, uploadOf(t, hash, q.Get("expires")), t.Owner, q.Get("signature"))
+	}
+	if k := engi.KindOf(err); err != nil && k != engi.Anonymous && !missing(err) {
+		return err
+	}
+	if err != nil || perr != nil || !hashPattern.MatchString(hash) || time.Now().Unix() > until {
 		return engi.Errorf(engi.Denied, "this link is invalid or has expired: ask for a new one")
 	}
 	if r.ContentLength > s.MaxUpload {

@@ -13,12 +13,10 @@ import (
 	"github.com/engi-dev/engi/api/httpio"
 )
 
-func (s *Server) volumeToken(id engi.VolumeID) string { return s.derive("volume", string(id)) }
-
 func (s *Server) volume(v engi.Volume, who caller) map[string]any {
 	m := map[string]any{"volumeID": v.ID, "name": v.Name, "token": ""}
 	if who.writes {
-		m["token"] = s.volumeToken(v.ID)
+		m["token"] = s.token(toVolume, string(v.ID), who.key)
 	}
 	if s.Domain != "" {
 		m["domain"] = s.Domain
@@ -183,8 +181,15 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			}
 			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 			id, err := engi.ParseVolumeID(r.PathValue("id"))
-			if err != nil || !same(token, s.volumeToken(id)) {
+			if err != nil {
 				return engi.Errorf(engi.Anonymous, "this token is not valid for the volume")
+			}
+			v, err := s.Volumes.Get(r.Context(), "", string(id))
+			if err != nil && !missing(err) {
+				return err
+			}
+			if _, err := s.holder(r.Context(), toVolume, string(id), v.Owner, token); err != nil {
+				return err
 			}
 			at := r.URL.Query().Get("path")
 			if at == "" || strings.IndexByte(at, 0) >= 0 {

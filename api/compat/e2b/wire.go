@@ -138,14 +138,14 @@ func templateOf(sandbox engi.Sandbox) (id, alias string) {
 	return id, sandbox.Notes[noteAlias]
 }
 
-func (s *Server) createdView(sandbox engi.Sandbox) createdSandbox {
+func (s *Server) createdView(sandbox engi.Sandbox, who caller) createdSandbox {
 	v := createdSandbox{SandboxID: sandbox.ID.Label(), ClientID: clientID, EnvdVersion: EnvdVersion, Domain: s.domain()}
 	v.TemplateID, v.Alias = templateOf(sandbox)
 	if secure(sandbox) {
-		v.AccessToken = s.AccessToken(sandbox.ID)
+		v.AccessToken = s.token(toEnvd, string(sandbox.ID), who.key)
 	}
 	if secure(sandbox) || sandbox.Ports.Private {
-		t := s.TrafficToken(sandbox.ID)
+		t := s.token(toPorts, string(sandbox.ID), who.key)
 		v.TrafficToken = &t
 	}
 	return v
@@ -184,7 +184,7 @@ func (s *Server) detail(sandbox engi.Sandbox, who caller) sandboxDetail {
 	v := sandboxDetail{listedSandbox: listed(sandbox), Domain: s.domain(), Network: shown(sandbox),
 		Lifecycle: &lifecycle{OnTimeout: "kill", AutoResume: sandbox.Lifetime.AutoResume}}
 	if secure(sandbox) && who.writes {
-		v.AccessToken = s.AccessToken(sandbox.ID)
+		v.AccessToken = s.token(toEnvd, string(sandbox.ID), who.key)
 	}
 	if said, ok := sandbox.Notes[noteInternet]; ok {
 		yes := said == "true"

@@ -2,6 +2,7 @@
 package keytest
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -64,6 +65,39 @@ func Run(t *testing.T, open func(t *testing.T) key.Store) {
 				t.Errorf("List %q (-want +got):\n%s", owner, d)
 			}
 		}
+	})
+	t.Run("Live/has an owner's and administrators', less revoked and expired ones", func(t *testing.T) {
+		s := fill(t)
+		boss := engi.Key{ID: "key_d", Owner: "bob", Admin: true, Created: at}
+		if err := s.Put(t.Context(), boss, key.Hash{4}); err != nil {
+			t.Fatal(err)
+		}
+		live := func(owner engi.Owner, at time.Time, want ...string) {
+			t.Helper()
+			keys, err := s.Live(t.Context(), owner, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, k := range keys {
+				got = append(got, k.ID)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s has %v, want %v", owner, got, want)
+			}
+		}
+		live("ann", mine.Expires.Add(-time.Second), mine.ID, admin.ID, boss.ID)
+		live("ann", mine.Expires, admin.ID, boss.ID)
+		live("bob", at, other.ID, admin.ID, boss.ID)
+		live("", at, admin.ID, boss.ID)
+		for _, id := range []string{other.ID, admin.ID} {
+			if err := s.Revoke(t.Context(), "", id, at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		live("bob", at, boss.ID)
+		live("eve", at, boss.ID)
 	})
 	t.Run("Revoke/stores the first time and keeps it", func(t *testing.T) {
 		s := fill(t)

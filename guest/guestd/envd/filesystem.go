@@ -176,13 +176,13 @@ func (h *Handler) watchDir(r *http.Request, in *watchRequest, out *streamWriter,
 	if err != nil {
 		return err
 	}
+	defer w.Close()
 	ctx, cancel := context.WithCancel(r.Context())
 	if deadline > 0 {
 		ctx, cancel = context.WithTimeout(r.Context(), deadline)
 	}
 	var reading sync.WaitGroup
 	defer reading.Wait()
-	defer w.Close()
 	defer cancel()
 	if err := out.send(map[string]any{"start": empty}); err != nil {
 		return err

@@ -88,6 +88,14 @@ func (k *Kernels) interpreter(l string) (string, error) {
 
 // start starts a kernel and returns once it accepts code.
 func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process, err error) {
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil, engi.Errorf(engi.Unavailable, "the guest is closing")
+	}
+	k.work.Add(1) // so that Close waits for what is started below, too
+	k.mu.Unlock()
+	defer k.work.Done()
 	path, err := k.interpreter(s.language)
 	if err != nil {
 		return nil, err

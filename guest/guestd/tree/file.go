@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -50,6 +51,7 @@ func info(path string, fi fs.FileInfo) wire.FileInfo {
 	w := wire.FileInfo{Path: path, Size: fi.Size(), Mode: uint32(fi.Mode()), Modified: fi.ModTime()}
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		w.UID, w.GID = int(st.Uid), int(st.Gid)
+		w.Changed = time.Unix(st.Ctim.Unix())
 	}
 	if fi.Mode()&fs.ModeSymlink != 0 {
 		if target, err := os.Readlink(path); err == nil { // otherwise it is gone by now

@@ -55,7 +55,7 @@ func newWatch(dir string, recursive bool) *Watch {
 	return &Watch{top: dir, recursive: recursive, dirs: map[int32]string{}, ready: make(chan struct{}, 1)}
 }
 
-// Close ends the watch. It may be called more than once.
+// Close ends the watch. It may be called more than once, but not beside Next.
 func (w *Watch) Close() { w.hub.leave(w) }
 
 // fail makes Next report err after the queued changes. hub.mu is held.

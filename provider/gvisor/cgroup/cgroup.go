@@ -207,7 +207,7 @@ type Limits struct {
 	VCPUs  float64
 	Memory int64 // bytes
 	Tasks  int   // threads on the host
-	Weight int   // when processors are short, in percent of a new group's; more than 100 makes the host's other threads wait long
+	Weight int   // when processors are short, in percent of a new group's, 1 being what the others leave; more than 100 makes the host's other threads wait long
 }
 
 const period = 100 * time.Millisecond // of processor quotas
@@ -239,8 +239,16 @@ func (g *Group) Limit(l Limits) error {
 }
 
 // limitWeight sets the weight. A new group has 1024 shares in version 1, a weight of
-// 100 in version 2.
+// 100 in version 2. A weight of 1 makes it idle, since Linux 5.15: what wakes up beside
+// it runs at once, instead of when its time slice ends.
 func (g *Group) limitWeight(percent int) error {
+	if percent == 1 {
+		if err := g.set("cpu", "cpu.idle", "1"); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	} else if err := g.setOptional("cpu", "cpu.idle", "0"); err != nil {
+		return err // an idle group's weight cannot be set
+	}
 	if g.tree.version == V2 {
 		return g.set("cpu", "cpu.weight", strconv.Itoa(percent))
 	}

@@ -169,6 +169,44 @@ func TestLimitV1(t *testing.T) {
 	}
 }
 
+// A weight of 1 makes a group idle on kernels that can do that, and light on others; any
+// other weight ends that first, because an idle group has none.
+func TestIdle(t *testing.T) {
+	for _, tc := range []struct {
+		version      cgroup.Version
+		files        map[string]string
+		dir, weights string
+		light, half  string
+	}{
+		{cgroup.V1, v1Files(), "cpu/engi/one/", "cpu.shares", "10", "512"},
+		{cgroup.V2, maps.Clone(v2Files), "engi/one/", "cpu.weight", "1", "50"},
+	} {
+		for _, able := range []bool{false, true} {
+			weights, idle := tc.dir+tc.weights, tc.dir+"cpu.idle"
+			if able {
+				tc.files[idle] = "0\n"
+			}
+			root := fake(t, tc.files)
+			g := cgroup.Open(root, "engi", tc.version).Group("one")
+			for _, percent := range []int{50, 1, 50} {
+				if err := g.Limit(cgroup.Limits{Weight: percent}); err != nil {
+					t.Fatal(err)
+				}
+				want := map[string]string{weights: tc.half}
+				switch {
+				case able:
+					want[idle] = map[int]string{1: "1", 50: "0"}[percent]
+				case percent == 1:
+					want[weights] = tc.light
+				}
+				if diff := cmp.Diff(want, got(t, root, want)); diff != "" {
+					t.Errorf("%v, able %v, %d percent: %s", tc.version, able, percent, diff)
+				}
+			}
+		}
+	}
+}
+
 func TestCounters(t *testing.T) {
 	want := cgroup.Usage{CPU: 1500 * time.Millisecond, Memory: 40000000, Peak: 60000000}
 	for v, files := range map[cgroup.Version]map[string]string{cgroup.V1: v1Files(), cgroup.V2: v2Files} {

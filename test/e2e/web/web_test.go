@@ -188,7 +188,7 @@ func drive(t *testing.T, script string, input any, least int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	drive := exec.CommandContext(ctx, "node", "browser/"+script)
 	var said bytes.Buffer
