@@ -137,6 +137,7 @@ const (
 	EventAppEdited      = "app.edited"
 	EventAppPublished   = "app.published"   // a build of it is served without a sandbox
 	EventAppUnpublished = "app.unpublished" // it is not served any more
+	EventAppSnapshotted = "app.snapshotted" // a snapshot was kept with its last revision
 	EventAppRemoved     = "app.removed"
 
 	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
@@ -183,7 +184,7 @@ func EventTypes() []string {
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
 		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
 		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppPublished, EventAppUnpublished,
-		EventAppEditing, EventAppEdited, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
+		EventAppEditing, EventAppEdited, EventAppSnapshotted, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

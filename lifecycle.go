@@ -9,6 +9,7 @@ import (
 // its idleness ends it.
 type SandboxSpec struct {
 	Owner       Owner
+	ID          SandboxID  // of a copy of Snapshot; empty means a fresh one
 	Template    string     // name or digest; empty means the node's default, or Snapshot's
 	Snapshot    SnapshotID // to begin as a copy of; excludes Template
 	Onto        string     // template that takes the changes of Snapshot, which is of a disk, instead of its own; empty for none

@@ -27,7 +27,7 @@ type PublishSpec struct {
 type PublishedFile struct {
 	Path    string
 	Size    int64  // of Content
-	Digest  string // sha256 of Content
+	Digest  string // of Content, in hexadecimal
 	Gzip    bool   // Content is compressed
 	Fixed   bool   // another content would have another path
 	Content io.ReadSeeker

@@ -28,6 +28,7 @@ type App struct {
 	Used     time.Time
 
 	Published Publication
+	AttemptOf AppID // the app that an edit changes of which this branch is an attempt, and goes with it; empty for other apps
 }
 
 // An AppState is a point in the life of an app.
@@ -79,7 +80,8 @@ type AppSpec struct {
 type BranchSpec struct {
 	Owner       Owner
 	App         string // ID or name of the other one
-	Revision    int64  // 0 is the last one
+	Revision    int64  // 0 is the last one, or the last that has a snapshot
+	Snapshot    bool   // begin with the snapshot of that revision, databases and processes included
 	Name        string // as in AppSpec
 	Idempotency string
 }
@@ -97,6 +99,8 @@ type Revision struct {
 	Commit  string // in the git repository of the app
 	Created time.Time
 	Changed []AppChange // against Parent, by path
+
+	Snapshot AppSnapshot // of the sandbox as it was then; zero if there is none
 }
 
 // An AppChange is a file that a revision has changed.
@@ -123,6 +127,7 @@ type ApplySpec struct {
 	Message     string // of the revision; empty means one made from what changes
 	Actor       string
 	Keep        bool   // keep the result even if the server does not answer with it; else it is undone
+	Snapshot    bool   // keep a snapshot with the revision; that there is none for lack of room is a warning
 	Idempotency string // a repeated key of the same owner and app returns the first apply
 }
 
@@ -131,12 +136,23 @@ type EditSpec struct {
 	Owner       Owner
 	App         string // ID or name
 	Prompt      string // what is to become of it; 32 KiB at most
-	Model       string // provider:model; empty means the node's default
-	Rounds      int    // answers of the model at most; 0 means 3, 10 is the most
-	MaxCost     int64  // in millionths of the price table's currency, after which the model is not asked again; 0 means no limit
+	Model       string // provider:model; empty means the node's default; several of attempts, with commas between, take turns
+	Rounds      int    // answers of the model at most, in each attempt; 0 means 3, 10 is the most
+	MaxCost     int64  // of all attempts, in millionths of the price table's currency, after which no model is asked again; 0 means no limit
 	Element     *AppElement
 	Actor       string
 	Idempotency string // a repeated key of the same owner and app returns the first edit
+
+	Attempts int       // that are made side by side, of which one is taken; 0 means one of each model, 8 is the most
+	Judge    *AppJudge // nil means that the one with the fewest problems is taken, then the one that has cost least
+	Keep     bool      // the branches in which the attempts are made stay, as apps of their own
+}
+
+// An AppJudge says how attempts that are well are compared: by a command or by a model.
+type AppJudge struct {
+	Command  string // run by the shell in each; exit code 0 wins, then the highest number on the last line that is not blank
+	Model    string // that is asked; empty with criteria means the node's default
+	Criteria string // that it is told; 8 KiB at most
 }
 
 // An AppElement is a part of an app's page that a prompt is about. What is not known is
@@ -171,8 +187,12 @@ const (
 	AppOutput       AppUpdateKind = "output"      // a piece of what it writes, in Text; not kept
 	AppProblem      AppUpdateKind = "problem"     // something is wrong with the app, and the model is told if it is asked again
 	AppEdited       AppUpdateKind = "edited"      // the edit has ended: Error says why the app is not well, Text what was tried
+	AppAttempt      AppUpdateKind = "attempt"     // one of several attempts begins, with Branch, Name, Port and Model
+	AppAttempted    AppUpdateKind = "attempted"   // it has ended: Error says why it is not well, Text what was tried
+	AppJudged       AppUpdateKind = "judged"      // Attempt is taken, and Text says why
 	AppPublished    AppUpdateKind = "published"   // a build of Revision is served
 	AppUnpublished  AppUpdateKind = "unpublished" // it is not served any more
+	AppSnapshotted  AppUpdateKind = "snapshot"    // a snapshot of Revision was made
 )
 
 // An AppUpdate is one item in the stream of an app.
@@ -182,7 +202,7 @@ type AppUpdate struct {
 	Kind     AppUpdateKind
 	Apply    int64  // Seq of the event with which the apply began; 0 for what is not of one
 	Edit     int64  // Seq of the event with which the edit began; 0 for what is not of one
-	Step     string // parse, packages, write, command, restart, check; build of a publication
+	Step     string // parse, packages, write, command, restart, check, snapshot; build of a publication
 	Text     string // for people
 	Path     string
 	Op       FileOp
@@ -191,16 +211,31 @@ type AppUpdate struct {
 	Line     int // in the file Path, from 1; 0 if unknown
 	State    AppState
 	Revision int64  // that was made; of AppEdited the last one that the edit has made, 0 for none
-	Round    int    // of AppRound, from 1; of AppEdited how many there were
+	Round    int    // of AppRound, from 1; of AppEdited and AppAttempted how many there were
 	Source   string // of AppProblem: apply, model, vite, tsc, check, node, python or browser
-	Cost     int64  // of AppEdited: of the model, in millionths of the price table's currency
+	Cost     int64  // of AppEdited and AppAttempted: of the models, in millionths of the price table's currency
 	Error    *Error
+
+	Attempt int    // that it is of, from 1; of AppEdited the one that was taken; 0 for none
+	Branch  AppID  // of AppAttempt: the app in which it is made, called Name, whose page is at Port
+	Port    int    // see Branch
+	Model   string // of AppAttempt
 }
 
 // AppLogs is a piece of the output of an app's server.
 type AppLogs struct {
 	Text      string
-	Truncated bool // there was more before
+	Truncated bool   // there was more before
+	Mark      string // where it ends, see [Apps]; empty if there is no output
+	Faults    []AppFault
+}
+
+// An AppFault is something that is wrong with an app.
+type AppFault struct {
+	Source string // server, vite, tsc, check, node, python or browser
+	Path   string // of the file that has it; empty if that is not known
+	Line   int    // from 1; 0 for unknown
+	Text   string
 }
 
 // AppStatus says how an app does.
@@ -225,7 +260,9 @@ type Apps interface {
 	AppRunner
 	AppWriter
 	AppEditor
+	AppInspector
 	AppHistory
+	AppSnapshotter
 	AppPublisher
 }
 
@@ -246,8 +283,10 @@ type AppRunner interface {
 	Stop(ctx context.Context, owner Owner, app string) error
 	// Remove deletes an app with its history.
 	Remove(ctx context.Context, owner Owner, app string) error
-	// Logs returns the end of what the server has printed, of at most max bytes.
-	Logs(ctx context.Context, owner Owner, app string, max int) (AppLogs, error)
+	// Logs returns the end of what the server has printed, of at most max bytes, and what
+	// is wrong according to that. After a mark it is what came since; the empty one, and one
+	// of a server that is gone, mean all.
+	Logs(ctx context.Context, owner Owner, app, after string, max int) (AppLogs, error)
 	// Status checks the server now.
 	Status(ctx context.Context, owner Owner, app string) (AppStatus, error)
 }
@@ -278,8 +317,10 @@ type AppEditor interface {
 	// Edit begins to have a model change an app and returns the Seq of the event with
 	// which that begins; Watch shows the rest. It goes on when ctx ends. What the model
 	// writes is applied, and what is wrong then goes back to it, until the app is well or
-	// a bound is reached. Each apply is one of its own, as Apply makes it. It reports
-	// Conflict while something else changes the app, and Unsupported if there is no model.
+	// a bound is reached. Each apply is one of its own, as Apply makes it. Of several
+	// attempts, the files of one become those of the app, in one apply, if any is well. It
+	// reports Conflict while something else changes the app, and Unsupported if there is no
+	// model.
 	Edit(ctx context.Context, spec EditSpec) (seq int64, err error)
 }
 

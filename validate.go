@@ -107,6 +107,9 @@ func (s SandboxSpec) Faults(b Bounds) (f Faults) {
 	if s.Template != "" && s.Snapshot != "" {
 		f.Addf("snapshot", "there is a template already; send one of them")
 	}
+	if s.ID != "" && s.Snapshot == "" {
+		f.Addf("id", "there is no snapshot")
+	}
 	f.template(s.Onto)
 	if s.Onto != "" && s.Snapshot == "" {
 		f.Addf("onto", "there is no snapshot")

@@ -96,6 +96,18 @@ func (c *Client) RollbackApp(ctx context.Context, name string, revision int64) (
 	return once[v1.AppRevision](ctx, c, apps+segment(name)+"/rollback", v1.RollbackRequest{Revision: revision})
 }
 
+// SnapshotApp keeps a snapshot of an app as it is now, with its databases, and returns its
+// last revision, which has it.
+func (c *Client) SnapshotApp(ctx context.Context, name string) (v1.AppRevision, error) {
+	return send[v1.AppRevision](ctx, c, http.MethodPost, apps+segment(name)+"/snapshot", nil)
+}
+
+// RestoreApp makes an app what it was when the snapshot of a revision was made, 0 being
+// the last one that has a snapshot. It returns as [Client.RollbackApp] does.
+func (c *Client) RestoreApp(ctx context.Context, name string, revision int64) (v1.AppRevision, error) {
+	return once[v1.AppRevision](ctx, c, apps+segment(name)+"/rollback", v1.RollbackRequest{Revision: revision, Snapshot: true})
+}
+
 // AppRevisions returns the history of an app, newest first.
 func (c *Client) AppRevisions(ctx context.Context, name string) ([]v1.AppRevision, error) {
 	return all[v1.AppRevision](ctx, c, apps+segment(name)+"/revisions", nil)
@@ -104,7 +116,12 @@ func (c *Client) AppRevisions(ctx context.Context, name string) ([]v1.AppRevisio
 // AppDiff returns the unified diff between two revisions of an app; from 0 is the
 // parent of to, and to 0 the last one.
 func (c *Client) AppDiff(ctx context.Context, name string, from, to int64) (string, error) {
-	body, err := c.open(ctx, apps+segment(name)+"/diff", "from", offset(from), "to", offset(to))
+	return c.text(ctx, apps+segment(name)+"/diff", "from", offset(from), "to", offset(to))
+}
+
+// text returns an answer that is a text.
+func (c *Client) text(ctx context.Context, path string, pairs ...string) (string, error) {
+	body, err := c.open(ctx, path, pairs...)
 	if err != nil {
 		return "", err
 	}

@@ -25,7 +25,13 @@ func (c *Client) UnpublishApp(ctx context.Context, name string) (v1.App, error) 
 	return send[v1.App](ctx, c, http.MethodPost, apps+segment(name)+"/unpublish", nil)
 }
 
-// LinkApp returns a link to what an app has published as private; ttl 0 means an hour.
-func (c *Client) LinkApp(ctx context.Context, name string, ttl time.Duration) (v1.Link, error) {
+// LinkApp returns a link to the page of an app, which opens it also if it is private; ttl
+// 0 means an hour.
+func (c *Client) LinkApp(ctx context.Context, name string, ttl time.Duration) (v1.AppLink, error) {
+	return send[v1.AppLink](ctx, c, http.MethodPost, apps+segment(name)+"/link", v1.LinkRequest{TTL: v1.Duration(ttl)})
+}
+
+// LinkPublication returns a link to what an app has published as private; ttl 0 means an hour.
+func (c *Client) LinkPublication(ctx context.Context, name string, ttl time.Duration) (v1.Link, error) {
 	return send[v1.Link](ctx, c, http.MethodPost, apps+segment(name)+"/publish/link", v1.LinkRequest{TTL: v1.Duration(ttl)})
 }

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/api/v1"
@@ -42,9 +43,19 @@ func ExampleClient_LinkApp() {
 	c, stop := connect()
 	defer stop()
 	ctx := context.Background()
+	x := must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
+	l := must(c.LinkApp(ctx, "shop", 10*time.Minute))
+	fmt.Println(strings.HasPrefix(l.URL, x.PreviewURL+"?"), l.Private)
+	// Output: true false
+}
+
+func ExampleClient_LinkPublication() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
 	must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
 	must(c.PublishApp(ctx, "shop", v1.PublishRequest{Private: true}))
-	l := must(c.LinkApp(ctx, "shop", 10*time.Minute))
+	l := must(c.LinkPublication(ctx, "shop", 10*time.Minute))
 	fmt.Println(time.Until(l.ExpiresAt) > 9*time.Minute)
 	// Output: true
 }

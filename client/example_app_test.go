@@ -169,6 +169,28 @@ func ExampleClient_RollbackApp() {
 	// Output: 3 is 1 again
 }
 
+func ExampleClient_SnapshotApp() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
+	x := must(c.SnapshotApp(ctx, "shop"))
+	fmt.Println(x.Number, x.Snapshot.Size)
+	// Output: 1 100MiB
+}
+
+func ExampleClient_RestoreApp() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	must(c.CreateApp(ctx, v1.AppRequest{Name: "shop"}))
+	must(c.SnapshotApp(ctx, "shop"))
+	apply(ctx, c, "shop", written)
+	x := must(c.RestoreApp(ctx, "shop", 0)) // its databases, too
+	fmt.Println(x.Number, "is", x.Of, "again")
+	// Output: 3 is 1 again
+}
+
 func ExampleClient_AppRevisions() {
 	c, stop := connect()
 	defer stop()

@@ -135,6 +135,12 @@ func TestSnapshots(t *testing.T) {
 			wantKind(t, "bob's snapshot of alice's", err, engi.NotFound)
 			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "bob", Snapshot: snap.ID})
 			wantKind(t, "bob's start from alice's", err, engi.NotFound)
+			named := engi.NewSandboxID()
+			if c := n.create(engi.SandboxSpec{ID: named, Snapshot: snap.ID}); c.ID != named {
+				t.Errorf("it is %s, and was to be %s", c.ID, named)
+			}
+			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", ID: engi.NewSandboxID(), Template: "base"})
+			wantKind(t, "an ID of one that is no copy", err, engi.Invalid)
 
 			fx.fakes.Set(base(t, "d2")) // the template is built anew
 			for range 2 {

@@ -186,7 +186,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 			return s.created(sb, "warm", began, err)
 		}
 	}
-	sb, err := s.createFresh(ctx, c, engi.NewSandboxID())
+	sb, err := s.createFresh(ctx, c, cmp.Or(spec.ID, engi.NewSandboxID()))
 	how := "cold"
 	if spec.Snapshot != "" {
 		how = "snapshot"

@@ -44,11 +44,10 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		Store: store.Spending(n.db), Log: log,
 		Limit: func(owner engi.Owner) budget.Limit { return budget.Limit(c.Models.Budgets.Of(owner)) },
 	})
-	models, err := n.openModels()
-	if err != nil {
+	if n.models, err = n.openModels(); err != nil {
 		return err
 	}
-	n.models = models
+	models := n.models
 	if err := n.openLibrary(ctx, models); err != nil {
 		return err
 	}

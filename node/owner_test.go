@@ -250,10 +250,11 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	// These name no object of an owner's.
 	shared := map[string]string{
 		"chat agent": "agents are everybody's", "chat model": "models are everybody's", "start-run model": "models are everybody's",
-		"act-on-ui agent": "agents are everybody's", "act-on-ui model": "models are everybody's", "edit-app model": "models are everybody's",
+		"act-on-ui agent": "agents are everybody's", "act-on-ui model": "models are everybody's", "edit-app model": "models are everybody's", "edit-app judge.model": "models are everybody's",
 		"list-function-runs ?function": "functions are everybody's", "replay-event function": "functions are everybody's",
 		"add-document package": "a name in the owner's documents", "search-documents ?package": "a name in the owner's documents",
 		"list-app-revisions ?cursor": "a number", "create-app network.grants.secret": "the app's sandbox looks for it, as in create-sandbox", "apply-to-app message": "a text",
+		"apply-to-app snapshot": "yes or no", "branch-app snapshot": "yes or no, of the app's own", "roll-back-app snapshot": "yes or no, of the app's own",
 		"list-sandboxes ?cursor": "made by the server; it holds a time",
 		"create-webhook secret":  "a value", "update-webhook secret": "a value",
 		"create-key owner":           "owners make keys for themselves only; see below",

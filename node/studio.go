@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -16,14 +17,10 @@ import (
 // openStudio opens the service of apps that models write. Their sandboxes reach the
 // registries of packages and nothing else, unless the node has no network.
 func (n *Node) openStudio(metrics prometheus.Registerer) {
-	network := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}
-	if n.wall == nil || engi.Network(n.config.Network.Max) == engi.NetworkNone || engi.Network(n.config.Network.Max) == engi.NetworkIsolated {
-		network = engi.NetworkPolicy{Mode: engi.NetworkNone}
-	}
 	n.apps = studio.New(studio.Options{
 		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Models: authors{n}, Log: n.log.With("component", "studio"),
-		Metrics: metrics, Network: network, MaxAwake: time.Duration(n.config.Sandboxes.Max),
-		Lifecycle: n.fleet.Lifecycle(), Health: time.Duration(n.config.Studio.Health), Alerts: n.config.Studio,
+		Metrics: metrics, Network: n.packagesOnly(), MaxAwake: time.Duration(n.config.Sandboxes.Max),
+		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Health: time.Duration(n.config.Studio.Health), Alerts: n.config.Studio,
 	})
 }
 
@@ -39,6 +36,19 @@ func (a authors) Check(ctx context.Context, owner engi.Owner, model string) erro
 
 func (a authors) Write(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, out func(string) error) (string, bool, engi.Tokens, error) {
 	return a.models.Write(ctx, owner, model, system, said, out)
+}
+
+func (a authors) Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (json.RawMessage, engi.Tokens, error) {
+	return a.models.Answer(ctx, owner, model, system, said, schema)
+}
+
+// packagesOnly is the network of sandboxes that install packages and reach nothing else; a
+// node without a network gives them none.
+func (n *Node) packagesOnly() engi.NetworkPolicy {
+	if most := engi.Network(n.config.Network.Max); n.wall == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
+		return engi.NetworkPolicy{Mode: engi.NetworkNone}
+	}
+	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}
 }
 
 // Apps keeps apps that models write.

@@ -39,8 +39,11 @@ type appDetail struct {
 	Env      map[string]string  `json:"env,omitempty"`
 	Network  engi.NetworkPolicy `json:"network"`
 
-	Alerts    []engi.AppAlert `json:"alerts,omitempty"`
-	Published *publication    `json:"published,omitempty"`
+	Alerts    []engi.AppAlert   `json:"alerts,omitempty"`
+	Published *publication      `json:"published,omitempty"`
+	Snapshots []studio.Snapshot `json:"snapshots,omitempty"`
+	Stray     studio.Stray      `json:"stray,omitzero"`
+	AttemptOf engi.AppID        `json:"attempt_of,omitempty"`
 
 	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
 }
@@ -81,7 +84,7 @@ func (db *DB) appValues(r studio.Record) ([]any, error) {
 		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
 	}
 	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
-		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, nil,
+		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, r.Snapshots, r.Stray, r.AttemptOf, nil,
 	})
 	if err != nil {
 		return nil, err
@@ -132,7 +135,7 @@ func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
 	}
 	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
-	r.Alerts = d.Alerts
+	r.Alerts, r.Snapshots, r.Stray, r.AttemptOf = d.Alerts, d.Snapshots, d.Stray, d.AttemptOf
 	if x := d.Published; x != nil {
 		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}

@@ -239,7 +239,7 @@ func (s *Service) act(ctx context.Context, u *use) error {
 	var err error
 	switch todo {
 	case engi.AppActRefreshFiles:
-		_, _, err = u.app.copy.read(ctx, u.g, u.dir)
+		u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir)
 	case engi.AppActRestartServer:
 		err = s.restartServer(ctx, u)
 	case engi.AppActRestartSandbox, engi.AppActHibernate:

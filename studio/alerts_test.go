@@ -63,7 +63,12 @@ func watched(t *testing.T, change func(o *studio.Settings)) (*world, *studio.Ser
 		change(&w.alerts)
 	}
 	s, stop := w.begin(t)
-	return w, s, create(t, s, "shop"), stop
+	a := create(t, s, "shop")
+	wait(t, func() (done bool) { // its git repository is written in the background, which is a use as well
+		w.change(a.Sandbox, func(b *box) { done = len(b.commits) > 0 })
+		return done
+	})
+	return w, s, a, stop
 }
 
 // TestOneAlert has an app use too much memory, over a restart of the node. It is told
@@ -142,6 +147,10 @@ func TestAlertsAct(t *testing.T) {
 			var before, now int
 			w.set(func() { w.deaf, before = 1, w.boxes[a.Sandbox].starts })
 			wait(t, func() bool { w.set(func() { now, cold = w.boxes[a.Sandbox].starts, w.cold }); return now > before })
+			wait(t, func() bool { // what starts asks it as well, and is not to get that error
+				got, err := s.Get(t.Context(), "ann", "shop")
+				return err == nil && got.State == engi.AppReady
+			})
 			if now > 20 {
 				t.Fatalf("it told %v", w.told(t, a.ID))
 			}

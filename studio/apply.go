@@ -52,6 +52,7 @@ type job struct {
 	engi.ApplySpec
 	edit   int64           // Seq of the edit that it is of; 0 for none
 	drafts []output.Output // what was written before the text, and is not in the app yet
+	ready  *plan           // what is to be done instead of what a text says; nil if that is to be read
 }
 
 // applying records that an apply begins.
@@ -277,6 +278,7 @@ type plan struct {
 	actor    string
 	of       int64 // revision that it goes back to; 0 for none
 	keep     bool  // although something is wrong with it
+	snapshot bool  // is kept with the revision
 	bad      string
 }
 
@@ -289,6 +291,9 @@ func (p plan) paths() (all []string) {
 
 // plan reads a text, and what was written before it. What has no effect is told.
 func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan, err error) {
+	if j.ready != nil {
+		return *j.ready, nil
+	}
 	out := output.Parse(j.Text)
 	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
 	if err != nil {
@@ -327,7 +332,7 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan,
 		_, again := next[path]
 		return !there || again
 	})
-	p.removed, p.message, p.actor, p.keep = slices.Sorted(maps.Keys(gone)), cmp.Or(j.Message, out.Message), j.Actor, j.Keep
+	p.removed, p.message, p.actor, p.keep, p.snapshot = slices.Sorted(maps.Keys(gone)), cmp.Or(j.Message, out.Message), j.Actor, j.Keep, j.Snapshot
 	now := maps.Clone(before)
 	for _, path := range d.order {
 		text, ok := next[path]
@@ -499,6 +504,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		}
 		late, cancel := s.late(ctx)
 		defer cancel()
+		defer s.tidyLater(ctx, u.rec.ID)
 		done, e := s.putAllBack(late, u)
 		if done {
 			err = nil
@@ -564,8 +570,15 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 	if err != nil {
 		return err
 	}
+	var snapshot Snapshot
+	if p.snapshot {
+		if snapshot, err = s.tryKeep(ctx, u, say); err != nil {
+			return err
+		}
+	}
 	r, _, err := s.revise(ctx, u.rec, now, contents, engi.Revision{Message: p.message, Actor: p.actor, Of: p.of}, func(r *Record, tx Tx, rev engi.Revision) error {
 		r.Undo = nil
+		r.keep(snapshot, rev.Number)
 		to := engi.AppReady
 		if wrong != nil && engi.KindOf(wrong) == engi.Unavailable { // its server does not answer
 			to = engi.AppFailed
@@ -577,7 +590,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 		if p.of != 0 {
 			kind = engi.EventAppRolledBack
 		}
-		_, err := tx.Emit(kind, eventData{Apply: say.seq, Edit: say.edit, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Error: errorOf(asError(wrong))}, "")
+		_, err := tx.Emit(kind, eventData{Apply: say.seq, Edit: say.edit, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Snapshot: snapshot.ID, Error: errorOf(asError(wrong))}, "")
 		if say.seq != 0 {
 			r.Applying = 0
 		}
@@ -588,6 +601,9 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 	}
 	u.rec = r
 	s.projectLater(ctx, u)
+	if r.Stray.any() {
+		s.tidyLater(ctx, r.ID)
+	}
 	return nil
 }
 

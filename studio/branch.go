@@ -32,8 +32,14 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 		}
 		return s.Open(ctx, from.Owner, string(older))
 	}
-	_, number, err := s.revision(ctx, "", spec.App, spec.Revision)
-	if err != nil {
+	number, undo := spec.Revision, (*Undo)(nil)
+	if spec.Snapshot {
+		k, err := s.snapshotOf(ctx, from, number)
+		if err != nil {
+			return engi.App{}, err
+		}
+		number, undo = k.Revision, &Undo{All: true, Snapshot: k.ID}
+	} else if _, number, err = s.revision(ctx, "", spec.App, number); err != nil {
 		return engi.App{}, err
 	}
 	files, err := s.opt.Store.Files(ctx, from.ID, number)
@@ -43,22 +49,30 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	if _, err := s.room(ctx, from.Owner); err != nil {
 		return engi.App{}, err
 	}
-	now := time.Now().UTC()
-	r := Record{
-		App: engi.App{
-			ID: engi.NewAppID(), Owner: from.Owner, Name: spec.Name, Template: from.Template, State: engi.AppStarting, Port: from.Port, Revision: 1,
-			Metadata: maps.Clone(from.Metadata), Created: now, Used: now,
-		},
-		Env: from.Env, Network: from.Network, Idempotency: key, Fingerprint: fingerprint,
-	}
-	r.Name = cmp.Or(r.Name, madeUp(r.ID))
-	first := engi.Revision{
-		App: r.ID, Number: 1, Of: number, From: from.ID, Message: fmt.Sprintf("Branch from %s at revision %d", from.Name, number), Actor: engi.ActorOf(ctx),
-		Created: now.Truncate(time.Second), Changed: tree{}.changes(treeOf(files)),
-	}
-	first.Commit = commitOf(first, "", files).id()
+	r, first := branchOf(from, number, files, engi.ActorOf(ctx))
+	r.Name, r.Undo, r.Idempotency, r.Fingerprint = cmp.Or(spec.Name, r.Name), undo, key, fingerprint
 	if err := s.opt.Store.Branch(ctx, r, first, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
 		return engi.App{}, err
 	}
 	return s.openNew(ctx, r.ID)
+}
+
+// branchOf returns the record of a branch, with a name that is made up, and its first
+// revision.
+func branchOf(from Record, number int64, files []File, actor string) (Record, engi.Revision) {
+	now := time.Now().UTC()
+	r := Record{
+		App: engi.App{
+			ID: engi.NewAppID(), Owner: from.Owner, Template: from.Template, State: engi.AppStarting, Port: from.Port, Revision: 1,
+			Metadata: maps.Clone(from.Metadata), Created: now, Used: now,
+		},
+		Env: from.Env, Network: from.Network,
+	}
+	r.Name = madeUp(r.ID)
+	first := engi.Revision{
+		App: r.ID, Number: 1, Of: number, From: from.ID, Message: fmt.Sprintf("Branch from %s at revision %d", from.Name, number), Actor: actor,
+		Created: now.Truncate(time.Second), Changed: tree{}.changes(treeOf(files)),
+	}
+	first.Commit = commitOf(first, "", files).id()
+	return r, first
 }

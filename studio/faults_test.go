@@ -24,7 +24,8 @@ import (
 
 var shortFaults uint64 = 500 // with the race detector 50
 
-// TestFaults has things go wrong at any step of applies and rollbacks: 500 faults, or
+// TestFaults has things go wrong at any step of applies and rollbacks, while others publish
+// the app, look at it, branch it and change it: 500 faults that have come about, or
 // ENGI_CHAOS_FAULTS of them. Afterwards the app is as it was or as it was to be, and so are
 // its sandbox, its server, its packages, its history and its repository. ENGI_CHAOS_SEED
 // repeats them. Time is that of the test, so that what takes too long is seen exactly, and
@@ -36,19 +37,25 @@ func TestFaults(t *testing.T) {
 	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), number("ENGI_CHAOS_FAULTS", shortFaults)
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
 	const each = 25 // of one app
-	counts, ends := map[string]int{}, map[string]int{}
-	for i := range (faults + each - 1) / each {
+	counts, ends, worst := map[string]int{}, map[string]int{}, map[string]time.Duration{}
+	planned, fired := 0, uint64(0)
+	for i := uint64(0); fired < faults; i++ {
 		synctest.Test(t, func(t *testing.T) {
-			h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewPCG(seed, i)), counts: counts, ends: ends}
+			h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewPCG(seed, i)), counts: counts, ends: ends, worst: worst}
 			h.w.pace = 2 * time.Second
-			h.live(each)
+			h.w.dist = map[string]string{"index.html": "built\n"}
+			h.live(int(min(each, faults-fired)))
+			fired, planned = fired+uint64(h.fired), planned+h.planned
 		})
 		if t.Failed() {
 			t.Fatalf("in history %d", i)
 		}
 	}
-	t.Logf("%d faults: %v", faults, counts)
+	t.Logf("%d faults of %d that were planned: %v", fired, planned, counts)
 	t.Logf("ends: %v", ends)
+	for _, m := range mishaps {
+		t.Logf("%-34s at most %v, of %v", m.name, worst[m.name].Round(time.Second), usual+m.own)
+	}
 	if ends["done"] == 0 || ends["failed"] == 0 {
 		t.Error("nothing was applied, or nothing went wrong: the test tested nothing")
 	}
@@ -71,6 +78,38 @@ func TestApplyBeginsUnheard(t *testing.T) {
 	}
 }
 
+// TestSandboxIsLostAsItsServerStarts loses a sandbox in which the server was just started.
+// Nobody waits for it as long as a server may take to come up.
+func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, stop := w.begin(t)
+		a := create(t, s, "shop")
+		w.mu.Lock()
+		started := w.boxes[a.Sandbox].starts
+		w.fault = func(op string, b *box) error {
+			if op == "dial" && b.ID == a.Sandbox && b.starts > started {
+				w.lose(b)
+			}
+			return nil
+		}
+		w.mu.Unlock()
+		began := time.Now()
+		_, last := apply(t, s, "shop", engi.ApplySpec{Text: file("vite.config.ts", "export default { n: 1 }\n")})
+		if took := time.Since(began); last.Kind != engi.AppApplied || took > 10*time.Second {
+			t.Errorf("after %v it ended with %+v, %v", took, last, last.Error)
+		}
+		wantSame(t, w, s, "shop")
+		stop()
+		w.mu.Lock()
+		for _, b := range w.boxes {
+			w.lose(b)
+		}
+		w.mu.Unlock()
+		synctest.Wait()
+	})
+}
+
 func number(name string, def uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
 		return n
@@ -87,8 +126,12 @@ type history struct {
 	stop         func()
 	box          *box // of the app, when something goes wrong with it
 	counts, ends map[string]int
+	worst        map[string]time.Duration // that was taken, by the only mishap
+	fired        int                      // mishaps that have come about; guarded by the world's mu
+	planned      int
 	n            int               // of the apply
 	deltas       map[string]change // what the applies are to change, by message
+	rows         []string          // that its database may have
 	late         sync.WaitGroup    // of those who use the app meanwhile
 }
 
@@ -106,21 +149,38 @@ type mishap struct {
 	hit  func(h *history) error
 }
 
-// undoing is how long what has failed may take to be put back.
-const undoing = time.Minute
+// usual is how long an apply or a rollback takes if nothing has its own time: five programs
+// at most, of which each takes two seconds in this world, with those that put back what has
+// failed or make a sandbox anew.
+const usual = 10 * time.Second
+
+// Times that docs/studio.md has in the table "Time limit", for what may not answer. A
+// mishap's own time is the sum of those that pass one after the other.
+const (
+	installLimit = 120 * time.Second // one attempt of three
+	commandLimit = 120 * time.Second
+	startLimit   = 60 * time.Second
+	answerLimit  = 30 * time.Second
+	undoLimit    = 60 * time.Second // to put back what has failed
+	late         = 10 * time.Second // that a program may be late to end, and anything beyond its own time
+)
 
 var mishaps = []mishap{
 	{"kill the server", 0, func(h *history) error { h.box.server = false; return nil }},
-	{"the server does not answer", 90 * time.Second, func(h *history) error { h.box.mute = true; return nil }},
+	{"the server does not answer", answerLimit + 2*startLimit + undoLimit, // it is asked, started again, and so with what is applied
+		func(h *history) error { h.box.mute = true; return nil }},
 	{"kill the guest", 0, func(h *history) error { h.w.lose(h.box); return nil }},
-	{"the guest does not answer", 130 * time.Second, func(h *history) error { h.box.stuck = true; return nil }},
+	{"the guest does not answer", commandLimit + late + undoLimit, func(h *history) error { h.box.stuck = true; return nil }},
 	{"kill the node", 0, func(h *history) error { h.w.off = true; return nil }},
 	{"npm fails twice", 0, func(h *history) error { h.w.flaky = 2; return nil }},
-	{"npm fails", 0, func(h *history) error { h.w.flaky = 9; return nil }},
-	{"the registry hangs", 3 * 120 * time.Second, func(h *history) error { h.w.hangs = true; return nil }},
+	{"npm fails", 2*(1+2)*time.Second + 4*2*time.Second, // pauses and attempts, also as it is put back
+		func(h *history) error { h.w.flaky = 9; return nil }},
+	{"the registry hangs", 3*installLimit + (1+2)*time.Second + undoLimit, func(h *history) error { h.w.hangs = true; return nil }},
 	{"the sandbox is full", 0, func(h *history) error { h.box.full = true; return nil }},
-	{"transactions fail", 10 * time.Second, func(h *history) error { return h.failStore(h.rng.IntN(6)) }},
-	{"transactions fail for long", 50 * time.Second, func(h *history) error { return h.failStore(12) }},
+	{"transactions fail", 7 * time.Second, // pauses before six more attempts, of 0.1 s and twice as long each time
+		func(h *history) error { return h.failStore(h.rng.IntN(6)) }},
+	{"transactions fail for long", 63 * time.Second, // before twelve, of 10 s at most
+		func(h *history) error { return h.failStore(12) }},
 	{"a transaction's end is not heard", 0, func(h *history) error {
 		h.w.after = func() error {
 			h.w.after = nil
@@ -140,11 +200,41 @@ var mishaps = []mishap{
 		h.meanwhile(func(ctx context.Context) error { return second(h.s.Open(ctx, "ann", "shop")) })
 		return nil
 	}},
-	{"another rollback", 10 * time.Second, func(h *history) error {
-		h.meanwhile(func(ctx context.Context) error { return second(h.s.Rollback(ctx, "ann", "shop", 1)) })
+	{"another rollback", usual, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return second(h.s.Rollback(ctx, "ann", "shop", 2)) })
 		return nil
 	}},
-	{"another apply", 20 * time.Second, func(h *history) error {
+	{"a snapshot", 10 * time.Second, // that it may take in this world
+		func(h *history) error {
+			h.meanwhile(func(ctx context.Context) error { return second(h.s.Snapshot(ctx, "ann", "shop")) })
+			return nil
+		}},
+	{"no room for snapshots", 0, func(h *history) error { h.w.noRoom = true; return nil }},
+	{"somebody removes the snapshots", 0, func(h *history) error { clear(h.w.copies); return nil }},
+	{"publish", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error {
+			return second(h.s.Publish(ctx, engi.PublishSpec{Owner: "ann", App: "shop"}))
+		})
+		return nil
+	}},
+	{"check", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error { return second(h.s.Check(ctx, "ann", "shop")) })
+		return nil
+	}},
+	{"screenshot", 0, func(h *history) error {
+		h.meanwhile(func(ctx context.Context) error {
+			return second(h.s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}))
+		})
+		return nil
+	}},
+	{"branch", 0, func(h *history) error {
+		name := fmt.Sprint("branch-", h.n, "-", h.fired)
+		h.meanwhile(func(ctx context.Context) error {
+			return second(h.s.Branch(ctx, engi.BranchSpec{Owner: "ann", App: "shop", Name: name}))
+		})
+		return nil
+	}},
+	{"another apply", usual, func(h *history) error {
 		spec := h.spec()
 		h.meanwhile(func(ctx context.Context) error { return second(h.s.Apply(ctx, spec)) })
 		return nil
@@ -183,7 +273,7 @@ func (h *history) spec() engi.ApplySpec {
 	c := change{put: map[string]string{"src/App.tsx": fmt.Sprintf("import './A%d.tsx'\n", h.n), fmt.Sprintf("src/A%d.tsx", h.n): fmt.Sprintf("export default %d\n", h.n)}}
 	text := ""
 	if h.rng.IntN(2) == 0 {
-		c.packages = []string{fmt.Sprint("p", h.rng.IntN(9))}
+		c.packages = []string{fmt.Sprint("p", h.rng.IntN(200))}
 		text += "<package>" + c.packages[0] + "</package>"
 	}
 	if h.rng.IntN(3) == 0 {
@@ -212,15 +302,21 @@ func (h *history) spec() engi.ApplySpec {
 	if !broken {
 		h.deltas[message] = c
 	}
-	return engi.ApplySpec{Owner: "ann", App: "shop", Text: text, Message: message}
+	return engi.ApplySpec{Owner: "ann", App: "shop", Text: text, Message: message, Snapshot: h.rng.IntN(3) == 0}
 }
 
 func (h *history) live(faults int) {
 	h.deltas = map[string]change{}
 	h.s, h.stop = h.w.begin(h.t)
 	create(h.t, h.s, "shop")
-	for faults > 0 && !h.t.Failed() {
-		faults -= h.round(min(faults, 1+h.rng.IntN(2)))
+	if _, last := apply(h.t, h.s, "shop", engi.ApplySpec{Text: file("package.json", `{"dependencies":{"react":"19"},"scripts":{"build":"vite build"}}`)}); last.Kind != engi.AppApplied {
+		h.t.Fatalf("it ended with %+v", last)
+	}
+	for fired := 0; fired < faults && !h.t.Failed(); {
+		h.round(1 + h.rng.IntN(2))
+		h.w.mu.Lock()
+		fired = h.fired
+		h.w.mu.Unlock()
 	}
 	h.late.Wait()
 	h.stop()
@@ -233,7 +329,7 @@ func (h *history) live(faults int) {
 }
 
 // round changes the app while things go wrong, and checks what has become of it.
-func (h *history) round(faults int) int {
+func (h *history) round(faults int) {
 	t, w := h.t, h.w
 	a, err := h.s.Open(t.Context(), "ann", "shop")
 	if err != nil {
@@ -241,18 +337,24 @@ func (h *history) round(faults int) int {
 	}
 	projected(t, w, h.s, a)
 	before := h.history()
+	// A database is what it was, what it was in a snapshot, or that of a new sandbox.
+	h.rows = []string{"", fmt.Sprint("rows ", h.n)}
+	w.rows(a.Sandbox, h.rows[1])
 	var names []string
-	own := 40 * time.Second // that it takes if nothing goes wrong: three installations, and pauses
+	own := usual
 	w.mu.Lock()
 	h.box = w.boxes[a.Sandbox]
+	for _, c := range w.copies {
+		h.rows = append(h.rows, c.box.files[appDir+"/data.db"].data)
+	}
 	for range faults {
 		m := mishaps[h.rng.IntN(len(mishaps))]
 		names = append(names, m.name)
-		h.counts[m.name]++
-		own += m.own + undoing
+		h.planned++
+		own += m.own
 		left, next := h.rng.IntN(70), w.fault
 		w.fault = func(op string, b *box) error {
-			if b != nil {
+			if b != nil && b.Metadata["app"] == "shop" {
 				h.box = b
 			}
 			if next != nil {
@@ -261,6 +363,8 @@ func (h *history) round(faults int) int {
 				}
 			}
 			if left--; left == 0 {
+				h.counts[m.name]++
+				h.fired++
 				return m.hit(h)
 			}
 			return nil
@@ -276,10 +380,23 @@ func (h *history) round(faults int) int {
 	if h.rng.IntN(4) == 0 {
 		what += ", rollback"
 		number := 1 + h.rng.Int64N(before[0].Number)
+		back := func() error { return second(h.s.Rollback(t.Context(), "ann", "shop", number)) }
+		if h.rng.IntN(2) == 0 {
+			what += " with a snapshot"
+			back = func() error { return second(h.s.Restore(t.Context(), "ann", "shop", 0)) }
+			w.mu.Lock()
+			for _, c := range w.copies {
+				if c.box.mute { // a server that did not answer does not in a copy: it is asked, and started again
+					own = max(own, usual) + 90*time.Second
+					break
+				}
+			}
+			w.mu.Unlock()
+		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			if _, err := h.s.Rollback(t.Context(), "ann", "shop", number); err == nil {
+			if err := back(); err == nil {
 				h.ends["done"]++
 			} else {
 				h.ends["failed"]++
@@ -312,14 +429,20 @@ func (h *history) round(faults int) int {
 		h.stop()
 	}
 	h.late.Wait()
-	if took := time.Since(began); took > own+10*time.Second {
+	took := time.Since(began)
+	if took > own+late {
 		t.Errorf("%s: it took %v, with %v of its own", what, took, own)
+	}
+	if len(names) == 1 {
+		h.worst[names[0]] = max(h.worst[names[0]], took)
 	}
 	// Everything works again, but for what was killed.
 	w.mu.Lock()
 	off := w.off
-	w.off, w.fault, w.after, w.hangs, w.flaky = false, nil, nil, false, 0
-	h.box.stuck, h.box.full, h.box.mute = false, false, false
+	w.off, w.fault, w.after, w.hangs, w.flaky, w.noRoom = false, nil, nil, false, 0, false
+	for _, b := range w.boxes {
+		b.stuck, b.full, b.mute = false, false, false
+	}
 	w.mu.Unlock()
 	if off {
 		h.s, h.stop = w.begin(t)
@@ -337,13 +460,36 @@ func (h *history) round(faults int) int {
 	}
 	if a, err = h.s.Open(t.Context(), "ann", "shop"); err != nil {
 		t.Errorf("%s: it cannot be opened: %v", what, err)
-		return faults
+		return
 	}
+	h.prune(what)
 	if took := time.Since(began); took > 60*time.Second {
 		t.Errorf("%s: it took %v to be opened", what, took)
 	}
 	h.check(what, a, before)
-	return faults
+}
+
+// prune removes the branches that somebody has made meanwhile. Each has the files of some
+// revision.
+func (h *history) prune(what string) {
+	t := h.t
+	all, err := h.s.List(t.Context(), "ann", engi.Page{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range all {
+		if x.Name == "shop" {
+			continue
+		}
+		if _, err := h.s.Open(t.Context(), "ann", x.Name); err != nil {
+			t.Errorf("%s: the branch %s cannot be opened: %v", what, x.Name, err)
+		} else {
+			wantSame(t, h.w, h.s, x.Name)
+		}
+		if err := h.s.Remove(t.Context(), "ann", x.Name); err != nil {
+			t.Errorf("%s: remove the branch %s: %v", what, x.Name, err)
+		}
+	}
 }
 
 func (h *history) history() []engi.Revision {
@@ -420,20 +566,25 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 			}
 		}
 		for _, p := range b.procs {
-			if !p.ended() && p.tag != "" {
+			// The browser of a node that was killed changes nothing, and ends in a minute.
+			if !p.ended() && p.tag != "" && p.tag != "browser" {
 				t.Errorf("%s: %s still runs", what, p.name)
 			}
 		}
 	})
-	if len(w.boxes) != 1 {
-		t.Errorf("%s: there are %d sandboxes", what, len(w.boxes))
+	if rows := w.database(a.Sandbox); !slices.Contains(h.rows, rows) {
+		t.Errorf("%s: its database has %q, which is none of %q", what, rows, h.rows)
 	}
+	snapshotsOf(t, h.s, "shop") // those that somebody has removed are forgotten
+	settled(t, w)
 	for err, what := range map[error]string{
 		second(h.s.Get(t.Context(), "bob", "shop")):                                                "get",
 		second(h.s.Apply(t.Context(), engi.ApplySpec{Owner: "bob", App: string(a.ID), Text: "x"})): "apply",
 		second(h.s.Rollback(t.Context(), "bob", string(a.ID), 1)):                                  "rollback",
 		h.s.Cancel(t.Context(), "bob", string(a.ID)):                                               "cancel",
 		second(h.s.Files(t.Context(), "bob", string(a.ID), 0)):                                     "files",
+		second(h.s.Snapshot(t.Context(), "bob", string(a.ID))):                                     "snapshot",
+		second(h.s.Restore(t.Context(), "bob", string(a.ID), 0)):                                   "restore",
 	} {
 		if engi.KindOf(err) != engi.NotFound {
 			t.Errorf("another owner's %s: %v", what, err)

@@ -145,8 +145,12 @@ func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir strin
 		todo = revisions[:i]
 	}
 	archive, feed := io.Pipe()
-	defer archive.Close()
-	go func() { feed.CloseWithError(s.objects(ctx, r.ID, todo, feed)) }()
+	fed := make(chan struct{})
+	defer func() { archive.Close(); <-fed }()
+	go func() {
+		defer close(fed)
+		feed.CloseWithError(s.objects(ctx, r.ID, todo, feed))
+	}()
 	if err := g.Unpack(ctx, dir+"/.git", archive); err != nil {
 		return err
 	}

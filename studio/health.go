@@ -60,8 +60,9 @@ func (a *app) snapshot() health {
 	return h
 }
 
-// checkAll checks the apps that somebody uses. Those that sleep are left asleep, and the
-// check itself is no use.
+// checkAll has the apps checked that somebody uses. Those that sleep are left asleep, and
+// the check itself is no use. Whose checks of the last time have not ended is left out, so
+// that nobody waits for the servers of others.
 func (s *Service) checkAll(ctx context.Context) {
 	all, err := s.opt.Store.List(ctx, "", engi.Page{})
 	if err != nil {
@@ -72,43 +73,76 @@ func (s *Service) checkAll(ctx context.Context) {
 	}
 	s.meter.count(all)
 	var memory int64
+	apps := map[engi.Owner][]Record{}
 	for _, r := range all {
-		if ctx.Err() != nil {
-			return
-		}
 		if r.Sandbox != "" {
 			memory += s.live(r.ID).snapshot().memory
 		}
-		if r.Sandbox == "" || r.Applying != 0 || r.State != engi.AppReady && r.State != engi.AppFailed {
-			continue
-		}
-		a := s.live(r.ID)
-		sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-		if err == nil && len(r.Alerts) > 0 && (sb.State == engi.Hibernated || sb.State == engi.Paused) {
-			if err := s.rest(ctx, r); err != nil && ctx.Err() == nil {
-				s.opt.Log.WarnContext(ctx, "end the alerts of an app that sleeps", "app", r.ID, "error", err)
-			}
-		}
-		gone := engi.KindOf(err) == engi.NotFound && err != nil || sb.State == engi.Stopped
-		if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
-			continue
-		}
-		select {
-		case a.locked <- struct{}{}:
-		default:
-			continue // somebody uses it and will see
-		}
-		if gone {
-			err = s.lose(ctx, r)
-		} else {
-			err = s.checkOne(ctx, a, r)
-		}
-		<-a.locked
-		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
-			s.opt.Log.WarnContext(ctx, "check an app", "app", r.ID, "error", err)
+		if r.Sandbox != "" && r.Applying == 0 && (r.State == engi.AppReady || r.State == engi.AppFailed) {
+			apps[r.Owner] = append(apps[r.Owner], r)
 		}
 	}
 	s.meter.memory.Set(float64(memory))
+	for owner, apps := range apps {
+		if !s.checking(owner, true) {
+			continue
+		}
+		if !s.begin(ctx, func(ctx context.Context) {
+			defer s.checking(owner, false)
+			s.checkEach(ctx, apps)
+		}) {
+			s.checking(owner, false)
+		}
+	}
+}
+
+// checking says that an owner's apps are being checked, or not any more, and reports
+// whether that is new.
+func (s *Service) checking(owner engi.Owner, on bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.checked[owner] == on {
+		return false
+	}
+	if s.checked[owner] = on; !on {
+		delete(s.checked, owner)
+	}
+	return true
+}
+
+// checkEach checks apps of one owner, a few at a time.
+func (s *Service) checkEach(ctx context.Context, apps []Record) {
+	_ = parallel(len(apps), func(i int) error { // nothing fails for all
+		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			s.opt.Log.WarnContext(ctx, "check an app", "app", apps[i].ID, "error", err)
+		}
+		return ctx.Err()
+	})
+}
+
+// checkInUse checks an app if somebody uses it.
+func (s *Service) checkInUse(ctx context.Context, r Record) error {
+	a := s.live(r.ID)
+	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	if err == nil && len(r.Alerts) > 0 && (sb.State == engi.Hibernated || sb.State == engi.Paused) {
+		if err := s.rest(ctx, r); err != nil {
+			return err
+		}
+	}
+	gone := engi.KindOf(err) == engi.NotFound && err != nil || sb.State == engi.Stopped
+	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
+		return nil
+	}
+	select {
+	case a.locked <- struct{}{}:
+	default:
+		return nil // somebody uses it and will see
+	}
+	defer func() { <-a.locked }()
+	if gone {
+		return s.lose(ctx, r)
+	}
+	return s.checkOne(ctx, a, r)
 }
 
 // lose records that the sandbox of an app is gone. The caller holds the app's lock.

@@ -87,6 +87,43 @@ func TestLossIsNoticed(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
+// TestLogs reads what the server has printed, and goes on from there.
+func TestLogs(t *testing.T) {
+	w := newWorld(t)
+	s, _ := w.begin(t)
+	create(t, s, "shop")
+	logs := func(after string, most int) engi.AppLogs {
+		t.Helper()
+		l, err := s.Logs(t.Context(), "ann", "shop", after, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	first := logs("", 100)
+	if first.Text != "ready\n" || first.Truncated || first.Faults != nil {
+		t.Errorf("the server printed %+v", first)
+	}
+	if l := logs("", 3); l.Text != "dy\n" || !l.Truncated || l.Mark != first.Mark {
+		t.Errorf("the end of it is %+v", l)
+	}
+	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "CRASH")}); last.Kind != engi.AppApplied {
+		t.Errorf("it ended with %+v", last)
+	}
+	l := logs(first.Mark, 0)
+	if len(l.Faults) != 1 || l.Faults[0].Source != "browser" || l.Faults[0].Path != "src/App.tsx" || l.Faults[0].Line != 1 || strings.Contains(l.Text, "ready") || l.Mark == first.Mark {
+		t.Errorf("since then it has printed %+v", l)
+	}
+	if again := logs(l.Mark, 0); again.Text != "" || again.Faults != nil {
+		t.Errorf("after that it has printed %+v", again)
+	}
+	for _, other := range []string{"x", "3.other", "-1." + first.Mark[2:], "99999999999999999999.1"} {
+		if l := logs(other, 0); !strings.HasPrefix(l.Text, "ready\n") {
+			t.Errorf("after %s it has printed %+v", other, l)
+		}
+	}
+}
+
 // TestWatchEndsWithTheApp follows an app from its beginning to its end, and comes back in
 // the middle.
 func TestWatchEndsWithTheApp(t *testing.T) {
@@ -106,12 +143,6 @@ func TestWatchEndsWithTheApp(t *testing.T) {
 	}()
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("a.txt", "a\n")}); last.Kind != engi.AppApplied {
 		t.Errorf("it ended with %+v", last)
-	}
-	if l, err := s.Logs(t.Context(), "ann", "shop", 100); err != nil || l.Text != "ready\n" || l.Truncated {
-		t.Errorf("the server printed %+v (%v)", l, err)
-	}
-	if l, err := s.Logs(t.Context(), "ann", "shop", 3); err != nil || l.Text != "dy\n" || !l.Truncated {
-		t.Errorf("the server printed %+v (%v)", l, err)
 	}
 	if err := s.Remove(t.Context(), "ann", "shop"); err != nil {
 		t.Fatal(err)

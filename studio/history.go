@@ -10,6 +10,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/patch"
+	"github.com/engi-dev/engi/studio/problems"
 )
 
 // Rollback implements [engi.Apps].
@@ -39,6 +40,9 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 		return engi.Revision{}, err
 	}
 	defer func() { u.leave() }()
+	if err := u.rec.busy(0); err != nil {
+		return engi.Revision{}, err
+	}
 	if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
 		return engi.Revision{}, err
 	}
@@ -78,16 +82,24 @@ func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName stri
 	if err != nil {
 		return nil, err
 	}
-	return s.opt.Store.Revisions(ctx, r.ID, p)
+	revisions, err := s.opt.Store.Revisions(ctx, r.ID, p)
+	if err == nil {
+		err = s.addSnapshots(ctx, r, revisions)
+	}
+	return revisions, err
 }
 
-// revision returns an app and the number of one of its revisions, the last one for 0.
+// revision returns an app and the number of one of its revisions. 0 is the last one, with
+// what is in its sandbox by now.
 func (s *Service) revision(ctx context.Context, owner engi.Owner, idOrName string, number int64) (engi.AppID, int64, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return "", 0, err
 	}
 	if number == 0 {
+		if r, err = s.fresh(ctx, r); err != nil {
+			return "", 0, err
+		}
 		number = r.Revision
 	}
 	if number == 0 {
@@ -221,7 +233,7 @@ func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, f
 }
 
 // Logs implements [engi.Apps].
-func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName string, most int) (_ engi.AppLogs, err error) {
+func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName, after string, most int) (_ engi.AppLogs, err error) {
 	defer engi.Annotate(&err, "logs of app %.70s", idOrName)
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -245,8 +257,18 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName string, m
 	if err != nil {
 		return engi.AppLogs{}, err
 	}
-	text, _, cut := lastOutput(ctx, p, most)
-	return engi.AppLogs{Text: strings.ToValidUTF8(text, "\ufffd"), Truncated: cut}, nil
+	t, err := s.template(ctx, r.Owner, r.Template)
+	if err != nil {
+		return engi.AppLogs{}, err
+	}
+	all, end, cut := lastOutput(ctx, p, most)
+	now := mark{p.ID(), end}
+	text := parseMark(after).since(all, now)
+	logs := engi.AppLogs{Text: strings.ToValidUTF8(text, "\ufffd"), Truncated: cut && len(text) == len(all), Mark: now.String()}
+	for _, p := range problems.Parse(logs.Text, t.WorkDir) {
+		logs.Faults = append(logs.Faults, engi.AppFault{Source: p.Source, Path: p.File, Line: p.Line, Text: p.Text})
+	}
+	return logs, nil
 }
 
 func modeOf(mode uint32) fs.FileMode { return fs.FileMode(mode).Perm() }

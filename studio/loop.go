@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -26,6 +27,9 @@ type Models interface {
 	// error of out ends that. cut says that the answer ended because it became too long.
 	// The tokens were used even with an error.
 	Write(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, out func(text string) error) (text string, cut bool, used engi.Tokens, err error)
+	// Answer has a model answer with JSON that conforms to a schema. The tokens were used
+	// even with an error.
+	Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (answer json.RawMessage, used engi.Tokens, err error)
 }
 
 const (
@@ -54,6 +58,10 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	case spec.MaxCost < 0:
 		return 0, engi.Errorf(engi.Invalid, "the greatest cost is below 0")
 	}
+	models, err := modelsOf(&spec)
+	if err != nil {
+		return 0, err
+	}
 	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
 	if err != nil {
 		return 0, err
@@ -69,13 +77,15 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if s.opt.Models == nil {
 		return 0, engi.Errorf(engi.Unsupported, "this node has no language models").WithRemedy("have a model write elsewhere, and apply what it writes")
 	}
-	if err := s.opt.Models.Check(ctx, r.Owner, spec.Model); err != nil {
-		return 0, err
+	for _, model := range models {
+		if err := s.opt.Models.Check(ctx, r.Owner, model); err != nil {
+			return 0, err
+		}
 	}
 	if !s.edits.Take(r.Owner, 1) {
 		return 0, engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
-	id, a := r.ID, s.live(r.ID)
+	id, owner, a := r.ID, r.Owner, s.live(r.ID)
 	if r, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
 		if err := r.busy(0); err != nil {
 			return err
@@ -88,12 +98,12 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	}
 	if err == nil {
 		err = s.beginCancellable(ctx, a, func(ctx context.Context) {
-			defer s.edits.Give(r.Owner, 1)
-			s.edit(ctx, &session{s: s, a: a, id: r.ID, owner: r.Owner, seq: seq, spec: spec})
+			defer s.edits.Give(owner, 1)
+			s.edit(ctx, &session{s: s, a: a, id: id, owner: owner, seq: seq, spec: spec, stream: a, purse: &purse{most: spec.MaxCost}})
 		})
 	}
 	if err != nil {
-		s.edits.Give(r.Owner, 1)
+		s.edits.Give(owner, 1)
 	}
 	return seq, err
 }
@@ -107,31 +117,48 @@ type session struct {
 	seq   int64
 	spec  engi.EditSpec
 
+	stream  *app // that it is told in
+	attempt int  // that it is, from 1, or of an edit that was taken; 0 for none
+	purse   *purse
+
+	base     Record // the app as it was at first
+	system   string
 	said     []engi.Message
 	drafts   []output.Output // that are not in the app yet
 	rounds   int
 	cuts     int
 	cost     int64
-	revision int64 // the last one that it has made
+	revision int64              // the last one that it has made
+	wrong    []problems.Problem // that it has met, bounded
 	tried    []string
+	blind    bool // it was told that pages cannot be looked at
 }
 
 // edit does what has begun, and records its end.
 func (s *Service) edit(ctx context.Context, e *session) {
 	ctx, cancel := context.WithTimeoutCause(ctx, editTime, engi.Errorf(engi.Expired, "the edit took longer than %v", editTime))
 	defer cancel()
-	err := e.run(ctx)
+	run := e.run
+	if e.spec.Attempts > 1 {
+		run = e.compete
+	}
+	err := run(ctx)
 	if s.life.Err() != nil {
 		return // the next node tells of what this one has not ended
 	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		err = cause
 	}
-	d := eventData{Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: cut(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
+	d := e.summary(err)
 	// Until that is recorded, nothing else may change the app.
 	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
 		s.opt.Log.ErrorContext(ctx, "record the end of an edit", "app", e.id, "error", err)
 	}
+}
+
+// summary says what became of an edit or an attempt.
+func (e *session) summary(err error) eventData {
+	return eventData{Attempt: e.attempt, Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: cut(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
 }
 
 // edited records that an edit has ended.
@@ -150,6 +177,14 @@ func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error 
 
 // run asks the model until the app is well.
 func (e *session) run(ctx context.Context) error {
+	if err := e.prepare(ctx); err != nil {
+		return err
+	}
+	return e.loop(ctx)
+}
+
+// prepare makes up what the model is told first.
+func (e *session) prepare(ctx context.Context) error {
 	s := e.s
 	if _, err := s.Open(ctx, "", string(e.id)); err != nil && engi.KindOf(err) != engi.Unavailable { // it may be what is to be repaired
 		return err
@@ -172,9 +207,14 @@ func (e *session) run(ctx context.Context) error {
 	}
 	before := problems.Parse(log[max(0, len(log)-maxLog/4):], t.WorkDir)
 	e.said = []engi.Message{{Role: engi.RoleUser, Text: author.Ask(p, e.spec.Prompt, e.spec.Element, before[max(0, len(before)-10):])}}
-	system := author.System(r.Template)
+	e.system, e.base = author.System(r.Template), r
+	return nil
+}
+
+// loop asks the model until the app is well.
+func (e *session) loop(ctx context.Context) error {
 	for {
-		if e.spec.MaxCost > 0 && e.cost >= e.spec.MaxCost {
+		if e.spec.MaxCost > 0 && e.cost >= e.spec.MaxCost || e.purse.empty() {
 			return engi.Errorf(engi.Exhausted, "the model has cost %.4f of %.4f, and the app is not well", float64(e.cost)/1e6, float64(e.spec.MaxCost)/1e6).
 				WithRemedy("edit again with a higher bound, or correct it by hand")
 		}
@@ -186,7 +226,7 @@ func (e *session) run(ctx context.Context) error {
 		if err := e.tell(ctx, eventData{Kind: engi.AppRound, Round: e.rounds}); err != nil {
 			return err
 		}
-		text, long, err := e.write(ctx, system)
+		text, long, err := e.write(ctx)
 		if err != nil {
 			return err
 		}
@@ -200,6 +240,7 @@ func (e *session) run(ctx context.Context) error {
 				return err
 			}
 		}
+		e.wrong = append(e.wrong, report.Problems[:min(len(report.Problems), maxWrong-len(e.wrong))]...)
 		e.tried = append(e.tried, fmt.Sprintf("%d: %s", e.rounds, tried(report)))
 		if len(report.Problems) == 0 {
 			return nil
@@ -231,21 +272,23 @@ func tried(r author.Report) string {
 }
 
 func (e *session) tell(ctx context.Context, d eventData) error {
-	t := teller{s: e.s, ctx: ctx, u: &use{rec: Record{App: engi.App{ID: e.id, Owner: e.owner}}}, edit: e.seq}
+	t := teller{s: e.s, ctx: ctx, u: &use{rec: Record{App: engi.App{ID: e.stream.id, Owner: e.owner}}}, edit: e.seq}
+	d.Attempt = e.attempt
 	return t.tell(d)
 }
 
 // write has the model answer.
-func (e *session) write(ctx context.Context, system string) (text string, long bool, err error) {
+func (e *session) write(ctx context.Context) (text string, long bool, err error) {
 	size := 0
-	text, long, used, err := e.s.opt.Models.Write(ctx, e.owner, e.spec.Model, system, author.Shorten(e.said), func(text string) error {
+	text, long, used, err := e.s.opt.Models.Write(ctx, e.owner, e.spec.Model, e.system, author.Shorten(e.said), func(text string) error {
 		if size += len(text); size > maxText {
 			return engi.Errorf(engi.Exhausted, "the model writes more than %d MiB", maxText>>20)
 		}
-		e.a.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppOutput, Edit: e.seq, Round: e.rounds, Text: text})
+		e.stream.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppOutput, Edit: e.seq, Attempt: e.attempt, Round: e.rounds, Text: text})
 		return nil
 	})
 	e.cost += used.Cost
+	e.purse.spent.Add(used.Cost)
 	return text, long, err
 }
 
@@ -288,9 +331,15 @@ func (e *session) try(ctx context.Context, text string, long bool) (report autho
 	if o.err == nil {
 		e.revision, e.drafts = o.revision, nil
 		report.Revision = o.revision
-		report.Problems, err = s.inspect(ctx, e.a, e.id, from)
+		var blind string
+		report.Problems, blind, err = s.inspect(ctx, e.a, e.id, from)
 		if err != nil {
 			return report, err
+		}
+		if blind != "" && !e.blind {
+			if e.blind, err = true, e.tell(ctx, eventData{Kind: engi.AppWarning, Step: "check", Text: cut(blind, maxLine)}); err != nil {
+				return report, err
+			}
 		}
 	} else {
 		if !o.ofText() {
@@ -421,35 +470,44 @@ func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems
 }
 
 // inspect returns what is wrong with an app that was just changed: what its check says,
-// and what its server and its page have complained about since.
-func (s *Service) inspect(ctx context.Context, a *app, id engi.AppID, from mark) (all []problems.Problem, err error) {
+// what its page shows in a browser, and what its server and its pages have complained
+// about since. blind says why something was not looked at.
+func (s *Service) inspect(ctx context.Context, a *app, id engi.AppID, from mark) (all []problems.Problem, blind string, err error) {
 	unlock, err := lock(ctx, a.locked)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer unlock()
 	u, err := s.enter(ctx, a, id)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer func() { u.leave() }()
+	return s.inspectUse(ctx, u, from)
+}
+
+func (s *Service) inspectUse(ctx context.Context, u *use, from mark) (all []problems.Problem, blind string, err error) {
 	began, wait := time.Now(), time.Duration(0)
 	if all, err = s.checkScript(ctx, u); err != nil {
-		return nil, err
+		return nil, "", err
+	}
+	v, err := s.view(ctx, u, from)
+	if err != nil {
+		return nil, "", err
 	}
 	if u.vite() {
-		wait = s.opt.Look - time.Since(began) // for pages to load it
+		wait = s.opt.Look - time.Since(began) // for pages of others to load it
 	}
 	log, _, err := s.logSince(ctx, u.rec, from, wait)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	for _, p := range problems.Parse(log, u.dir) {
 		if p.Source != "vite" || !u.vite() { // what Vite cannot serve, the apply has seen
 			all = append(all, p)
 		}
 	}
-	return all, nil
+	return v.with(all), v.blind, nil
 }
 
 // checkScript runs the script check of package.json, if there is one.
@@ -490,6 +548,27 @@ type mark struct {
 	offset  int64
 }
 
+// since returns what comes after a mark of what was printed until now; text is the end
+// of that.
+func (m mark) since(text string, now mark) string {
+	if n := now.offset - m.offset; m.process == now.process && n < int64(len(text)) {
+		return text[int64(len(text))-max(n, 0):]
+	}
+	return text
+}
+
+func (m mark) String() string { return fmt.Sprintf("%d.%s", m.offset, m.process) }
+
+// parseMark reads a mark. What is none is that of another server.
+func parseMark(text string) mark {
+	offset, process, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseInt(offset, 10, 64)
+	if err != nil {
+		return mark{}
+	}
+	return mark{process, n}
+}
+
 // logSince returns what an app's server has printed since a mark, or in all if it was
 // started again since, and what it prints for a while.
 func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.Duration) (text string, now mark, err error) {
@@ -505,17 +584,12 @@ func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.D
 	if err != nil {
 		return "", now, err
 	}
-	if now.process = p.ID(); now.process != from.process {
-		from.offset = 0
-	}
+	now.process = p.ID()
 	if wait > 0 {
 		if err := sleep(ctx, wait); err != nil {
 			return "", now, err
 		}
 	}
 	text, now.offset, _ = lastOutput(ctx, p, maxLog)
-	if n := now.offset - from.offset; n < int64(len(text)) {
-		text = text[int64(len(text))-max(n, 0):]
-	}
-	return strings.ToValidUTF8(text, "\ufffd"), now, nil
+	return strings.ToValidUTF8(from.since(text, now), "\ufffd"), now, nil
 }

@@ -175,10 +175,10 @@ func (u *use) run(ctx context.Context, limit time.Duration, line func(string), a
 	return exit.Code, nil
 }
 
-// endCommand ends the command of an apply that has ended, with what it has started, so
-// that nothing of it is written once all is put back.
-func (u *use) endCommand(ctx context.Context) error {
-	p, err := u.g.Attach(ctx, commandTag)
+// end ends the program with a tag, with what it has started, if there is one: so nothing
+// of the command of an apply is written once all is put back.
+func (u *use) end(ctx context.Context, tag string) error {
+	p, err := u.g.Attach(ctx, tag)
 	if err == nil {
 		// What has stopped keeps its number.
 		_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, "STOP") })

@@ -35,25 +35,15 @@ const (
 // Publish implements [engi.Apps].
 func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "publish app %.70s", spec.App)
-	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	u, leave, err := s.open(ctx, spec.Owner, spec.App)
 	if err != nil {
 		return engi.App{}, err
 	}
-	a := s.live(r.ID)
-	unlock, err := lock(ctx, a.locked)
-	if err != nil {
+	defer leave()
+	if u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir); err != nil {
 		return engi.App{}, err
 	}
-	defer unlock()
-	u, err := s.enter(ctx, a, r.ID)
-	if err != nil {
-		return engi.App{}, err
-	}
-	defer func() { u.leave() }()
-	if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
-		return engi.App{}, err
-	}
-	files, err := s.opt.Store.Files(ctx, r.ID, u.rec.Revision)
+	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -61,6 +51,12 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 	if err := s.build(ctx, u, sources); err != nil {
 		return engi.App{}, err
 	}
+	// One of each owner at most waits for the others'.
+	release, err := s.publishers.Acquire(ctx, u.rec.Owner)
+	if err != nil {
+		return engi.App{}, err
+	}
+	defer release()
 	select {
 	case s.publishing <- struct{}{}:
 	case <-ctx.Done():
@@ -71,7 +67,7 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 	if err != nil {
 		return engi.App{}, err
 	}
-	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
+	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
 		if err := tx.Publish(p.files, p.contents, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
 			return err
 		}

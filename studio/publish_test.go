@@ -9,7 +9,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -48,6 +51,53 @@ func published(t testing.TB, s *studio.Service, app, path string, packed bool) (
 		}
 	}
 	return f, string(b)
+}
+
+// TestPublishersAreFair has an owner publish many apps while the node cannot take any in.
+// Another owner does not wait for them.
+func TestPublishersAreFair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, stop := w.begin(t)
+		w.dist = map[string]string{"index.html": "<h1>one</h1>"}
+		for i := range 6 {
+			publishable(t, w, s, fmt.Sprint("app-", i))
+		}
+		b, err := s.Create(t.Context(), engi.AppSpec{Owner: "bob", Name: "his"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.change(b.Sandbox, func(b *box) {
+			b.put("package.json", `{"dependencies":{"react":"19"},"scripts":{"build":"vite build"}}`)
+		})
+		w.mu.Lock()
+		w.packing = time.Minute
+		w.mu.Unlock()
+		began := time.Now()
+		var ann sync.WaitGroup
+		for i := range 6 {
+			ann.Go(func() {
+				if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: fmt.Sprint("app-", i)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "bob", App: "his"}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 90*time.Second {
+			t.Errorf("bob waited for %v", took)
+		}
+		ann.Wait()
+		stop()
+		w.mu.Lock()
+		for _, b := range w.boxes {
+			w.lose(b)
+		}
+		w.mu.Unlock()
+		synctest.Wait()
+	})
 }
 
 func gone(t testing.TB, s *studio.Service, app, path string) {

@@ -28,8 +28,12 @@ type use struct {
 	leave func()
 }
 
-// noteApp is the note by which the sandboxes of an app are found.
-const noteApp = "app"
+// The sandboxes of an app are found by the app's name in their metadata, and are its own if
+// they have its ID as a note.
+const (
+	noteApp = "app"
+	metaApp = "app"
+)
 
 const (
 	reconnects     = 6 // attempts to enter a sandbox that does not answer
@@ -157,14 +161,19 @@ func (s *Service) boot(ctx context.Context, u *use) (err error) {
 		return err
 	}
 	r := u.rec
+	spec := s.sandboxOf(r)
+	if r.Undo != nil && r.Undo.Snapshot != "" {
+		spec.Snapshot = r.Undo.Snapshot
+	} else {
+		spec.Template, spec.Size = r.Template, u.t.Size.Or(size)
+	}
 	var sb engi.Sandbox
 	for sb.ID == "" || sb.State == engi.Stopped {
-		if sb, err = s.opt.Sandboxes.Create(ctx, engi.SandboxSpec{
-			Owner: r.Owner, Template: r.Template, Size: u.t.Size.Or(size), Env: r.Env, Network: r.Network, Notes: map[string]string{noteApp: string(r.ID)},
-			Metadata:    map[string]string{"app": r.Name},
-			Lifetime:    engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
-			Idempotency: fmt.Sprintf("%s-%d", r.ID, r.Boots),
-		}); err != nil {
+		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
+		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
+			if spec.Snapshot != "" && engi.KindOf(err) == engi.NotFound {
+				err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", spec.Snapshot).WithRemedy("remove the app, and branch again from what there is")
+			}
 			return err
 		}
 		r.Boots++ // one that was made before and has ended is of no use
@@ -179,6 +188,14 @@ func (s *Service) boot(ctx context.Context, u *use) (err error) {
 	}
 	u.g, u.leave, err = s.reconnect(ctx, sb.ID)
 	return err
+}
+
+// sandboxOf returns what the sandboxes of an app have in common, whatever they begin with.
+func (s *Service) sandboxOf(r Record) engi.SandboxSpec {
+	return engi.SandboxSpec{
+		Owner: r.Owner, Env: r.Env, Network: r.Network, Notes: map[string]string{noteApp: string(r.ID)}, Metadata: map[string]string{metaApp: r.Name},
+		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
+	}
 }
 
 // change changes the record of an app that is used, which is as it was if that fails.
@@ -199,7 +216,7 @@ func (s *Service) restore(ctx context.Context, u *use) error {
 	if u.rec.Undo == nil {
 		return nil
 	}
-	if err := u.endCommand(ctx); err != nil {
+	if err := u.end(ctx, commandTag); err != nil {
 		return err
 	}
 	if _, err := u.clearStage(ctx); err != nil {
@@ -445,6 +462,9 @@ func (s *Service) capture(ctx context.Context, a *app, r Record, g engi.Guest, d
 		message = "Begin with the template " + r.Template
 	}
 	r, _, err = s.revise(ctx, r, now, contents, engi.Revision{Message: message}, nil)
+	if err != nil {
+		a.copy.forget() // what was read is recorded nowhere
+	}
 	return r, err
 }
 
@@ -500,14 +520,24 @@ func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[s
 
 // projectLater brings the git repository up to date in the background.
 func (s *Service) projectLater(ctx context.Context, u *use) {
-	rec, a, dir := u.rec, u.app, u.dir
-	s.begin(ctx, func(ctx context.Context) {
+	id, a, dir := u.rec.ID, u.app, u.dir
+	select {
+	case a.gitNext <- struct{}{}:
+	default:
+		return // who waits brings up to date what there is then
+	}
+	if !s.begin(ctx, func(ctx context.Context) {
 		unlock, err := lock(ctx, a.git)
+		<-a.gitNext
 		if err != nil {
 			return
 		}
 		defer unlock()
 		err = retry(ctx, projectTries, func() error {
+			rec, err := s.opt.Store.Find(ctx, "", string(id))
+			if err != nil || rec.Sandbox == "" {
+				return err
+			}
 			g, leave, err := s.inside(ctx, rec.Sandbox)
 			if err != nil {
 				return err
@@ -516,9 +546,11 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			return s.project(ctx, rec, g, dir)
 		})
 		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
-			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", rec.ID, "error", err)
+			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", id, "error", err)
 		}
-	})
+	}) {
+		<-a.gitNext
+	}
 }
 
 // isManifest reports whether a file says which packages an app has.

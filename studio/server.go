@@ -32,9 +32,10 @@ const (
 
 // client returns a client for the app's server. The caller closes its idle connections.
 func (u *use) client() *http.Client {
+	g, port := u.g, u.rec.Port // the transport may still dial when its request has ended
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return u.g.Dial(ctx, u.rec.Port) },
+			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return g.Dial(ctx, port) },
 			MaxIdleConnsPerHost: parallelism,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -87,13 +88,15 @@ func (u *use) restart(ctx context.Context) error {
 	}
 	watch, stop := context.WithTimeout(ctx, startTime)
 	defer stop()
-	ended := make(chan engi.Exit, 1)
+	ended, lost := make(chan engi.Exit, 1), make(chan error, 1)
 	done := make(chan struct{})
 	defer func() { stop(); <-done }()
 	go func() {
 		defer close(done)
 		if exit, err := p.Wait(watch); err == nil {
 			ended <- exit
+		} else if watch.Err() == nil {
+			lost <- err // nothing of it will be heard any more
 		}
 	}()
 	for {
@@ -104,6 +107,8 @@ func (u *use) restart(ctx context.Context) error {
 		select {
 		case exit := <-ended:
 			return u.serverError(ctx, p, engi.Errorf(engi.Unavailable, "the app's server ended with %d", exit.Code))
+		case err := <-lost:
+			return err
 		case <-watch.Done():
 			if ctx.Err() != nil {
 				return engi.Errorf(engi.Expired, "start the app's server: %v", context.Cause(ctx))

@@ -2,6 +2,7 @@ package studio
 
 import (
 	"context"
+	"time"
 
 	"github.com/engi-dev/engi"
 )
@@ -14,6 +15,8 @@ type Record struct {
 	Network     engi.NetworkPolicy
 	Alerts      []engi.AppAlert
 	Undo        *Undo // what is to be put back, because an apply has not ended; nil for nothing
+	Snapshots   []Snapshot
+	Stray       Stray
 	Idempotency string
 	Fingerprint string // of the request
 }
@@ -25,7 +28,26 @@ type Undo struct {
 	All      bool     `json:"all,omitempty"`      // it runs commands, which may change anything
 	Packages bool     `json:"packages,omitempty"` // it installs packages
 	Restart  bool     `json:"restart,omitempty"`  // the server may run with what is being put back
+
+	Snapshot engi.SnapshotID `json:"snapshot,omitempty"` // that its first sandbox is to begin with; empty for the template
 }
+
+// A Snapshot is what was kept of the sandbox of an app with a revision.
+type Snapshot struct {
+	Revision int64           `json:"revision"`
+	ID       engi.SnapshotID `json:"id"`
+	Bytes    int64           `json:"bytes"`
+	Created  time.Time       `json:"created"`
+}
+
+// A Stray names what may be there and is of no use, because something did not end, or
+// another took its place: it is to be removed.
+type Stray struct {
+	Sandboxes []engi.SandboxID  `json:"sandboxes,omitempty"`
+	Snapshots []engi.SnapshotID `json:"snapshots,omitempty"`
+}
+
+func (s Stray) any() bool { return len(s.Sandboxes)+len(s.Snapshots) > 0 }
 
 // A File is a file of a revision.
 type File struct {

@@ -36,6 +36,7 @@ type Options struct {
 	Sandboxes engi.Sandboxes
 	Templates engi.Templates
 	Lifecycle engi.Lifecycle
+	Snapshots engi.Snapshots
 	Models    Models                // that write apps; nil for none
 	Log       *slog.Logger          // nil discards
 	Metrics   prometheus.Registerer // nil registers none
@@ -77,10 +78,13 @@ type Service struct {
 	life      context.Context    // of that
 	end       context.CancelFunc // of life
 
-	publishing chan struct{} // holds a value for each publication that is in memory
+	publishing chan struct{}                    // holds a value for each publication that is in memory
+	publishers *engi.KeyedSemaphore[engi.Owner] // of an owner, one at a time
 
 	mu   sync.Mutex
 	apps map[engi.AppID]*app // guarded by mu
+
+	checked map[engi.Owner]bool // guarded by mu; whose apps are being checked
 }
 
 var _ engi.Apps = (*Service)(nil)
@@ -91,7 +95,10 @@ type app struct {
 	locked chan struct{} // holds a value while somebody uses the sandbox
 	git    chan struct{} // the same for its git repository
 	copy   workingCopy   // guarded by locked
+	hands  time.Time     // when somebody who reads last had a revision made; guarded by locked
 	live   hub
+
+	gitNext chan struct{} // holds a value while somebody waits for git
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // ends the apply or edit under way; nil if there is none. guarded by mu, like all below
@@ -107,7 +114,7 @@ func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, publishing: make(chan struct{}, publishers)}
+	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -165,13 +172,17 @@ func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // reconcile tells of applies and edits that ended with a former node. What they have
-// changed is put back before the app is used.
+// changed is put back before the app is used, and attempts go.
 func (s *Service) reconcile(ctx context.Context) error {
 	all, err := s.opt.Store.List(ctx, "", engi.Page{})
 	if err != nil {
 		return err
 	}
 	for _, r := range all {
+		if r.AttemptOf != "" {
+			s.discardLater(ctx, r.ID, func() {})
+			continue
+		}
 		if r.Applying != 0 {
 			why := engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")
 			if _, err := s.ended(ctx, r.ID, why); err != nil {
@@ -187,6 +198,9 @@ func (s *Service) reconcile(ctx context.Context) error {
 		}
 		if r.Undo != nil || r.State == engi.AppStarting {
 			s.putBackLater(ctx, r.ID)
+		}
+		if r.Stray.any() {
+			s.tidyLater(ctx, r.ID)
 		}
 	}
 	return nil
@@ -221,7 +235,7 @@ func (s *Service) live(id engi.AppID) *app {
 	defer s.mu.Unlock()
 	a := s.apps[id]
 	if a == nil {
-		a = &app{id: id, locked: make(chan struct{}, 1), git: make(chan struct{}, 1)}
+		a = &app{id: id, locked: make(chan struct{}, 1), git: make(chan struct{}, 1), gitNext: make(chan struct{}, 1)}
 		s.apps[id] = a
 	}
 	return a
@@ -397,25 +411,33 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]en
 // Open implements [engi.Apps].
 func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "open app %.70s", idOrName)
+	u, leave, err := s.open(ctx, owner, idOrName)
+	if err == nil {
+		leave()
+		return u.rec.App, nil
+	}
+	if r, e := s.opt.Store.Find(ctx, owner, idOrName); e == nil {
+		return r.App, err
+	}
+	return engi.App{}, err
+}
+
+// open returns an app with its sandbox and its lock, which the caller gives back.
+func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string) (u *use, leave func(), err error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
-		return engi.App{}, err
+		return nil, nil, err
 	}
 	a := s.live(r.ID)
 	unlock, err := lock(ctx, a.locked)
 	if err != nil {
-		return engi.App{}, err
+		return nil, nil, err
 	}
-	defer unlock()
-	u, err := s.enter(ctx, a, r.ID)
-	if err != nil {
-		if last, e := s.opt.Store.Find(ctx, "", string(r.ID)); e == nil {
-			r = last
-		}
-		return r.App, err
+	if u, err = s.enter(ctx, a, r.ID); err != nil {
+		unlock()
+		return nil, nil, err
 	}
-	u.leave()
-	return u.rec.App, nil
+	return u, func() { u.leave(); unlock() }, nil
 }
 
 // Stop implements [engi.Apps].
@@ -435,6 +457,24 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 	return s.stopLocked(ctx, a, r.ID, true)
 }
 
+// stopUnrecorded destroys sandboxes that were made for an app by a node that was killed
+// before it had recorded them.
+func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
+	all, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Metadata: map[string]string{metaApp: r.Name}, Limit: -1})
+	if err != nil {
+		return err
+	}
+	for _, sb := range all {
+		if sb.Notes[noteApp] != string(r.ID) {
+			continue
+		}
+		if err := s.opt.Sandboxes.Stop(ctx, "", sb.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+	}
+	return nil
+}
+
 var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the apply").WithRemedy("open it and apply again")
 
 // stopLocked destroys the sandbox, after what somebody has changed in it was recorded
@@ -444,31 +484,47 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 	if err != nil {
 		return err
 	}
-	if r.Sandbox != "" && keep && r.Undo == nil && r.Revision > 0 {
-		if g, leave, err := s.inside(ctx, r.Sandbox); err == nil {
-			t, err := s.opt.Templates.Get(ctx, r.Template)
-			if err == nil {
-				_, err = s.capture(ctx, a, r, g, t.WorkDir)
-			}
-			leave()
-			if err != nil {
-				s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of an app that is stopped", "app", id, "error", err)
-			}
-		} else if engi.KindOf(err) != engi.NotFound {
-			s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of an app that is stopped", "app", id, "error", err)
-		}
+	if keep {
+		s.keepChanges(ctx, a, r)
 	}
 	if r.Sandbox != "" {
 		if err := s.opt.Sandboxes.Stop(ctx, "", r.Sandbox); err != nil && engi.KindOf(err) != engi.NotFound {
 			return err
 		}
 	}
+	if r.Sandbox == "" && r.State == engi.AppStarting {
+		if err := s.stopUnrecorded(ctx, r); err != nil {
+			return err
+		}
+	}
 	a.copy.forget()
 	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
-		r.Sandbox, r.Undo = "", nil
+		if r.Sandbox = ""; r.Undo != nil && r.Undo.Snapshot == "" {
+			r.Undo = nil
+		}
 		return become(r, tx, engi.AppStopped, nil)
 	})
 	return err
+}
+
+// keepChanges records what somebody has changed in a sandbox that is about to go.
+func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
+	if r.Sandbox == "" || r.Undo != nil || r.Revision == 0 {
+		return
+	}
+	g, leave, err := s.inside(ctx, r.Sandbox)
+	if err == nil {
+		defer leave()
+		var t engi.Template
+		if t, err = s.opt.Templates.Get(ctx, r.Template); err == nil {
+			_, err = s.capture(ctx, a, r, g, t.WorkDir)
+		}
+	} else if engi.KindOf(err) == engi.NotFound {
+		return
+	}
+	if err != nil {
+		s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of an app, which goes", "app", r.ID, "error", err)
+	}
 }
 
 // Remove implements [engi.Apps].
@@ -486,6 +542,10 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	}
 	defer unlock()
 	if err := s.stopLocked(ctx, a, r.ID, false); err != nil {
+		return err
+	}
+	if err := s.dropSnapshots(ctx, r.ID); err != nil {
+		s.tidyLater(ctx, r.ID)
 		return err
 	}
 	if err := s.opt.Store.Remove(ctx, r.ID); err != nil {

@@ -586,7 +586,7 @@ func TestPathsThatLeadOutside(t *testing.T) {
 			}
 		}
 		// A link is not followed.
-		b.files[appDir+"/link"] = node{"", 0o777 | 1<<27, b.clock}
+		b.files[appDir+"/link"] = node{mode: 0o777 | 1<<27, modified: b.clock}
 	})
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: file("link/passwd", "x")})
 	if last.Kind != engi.AppApplyFailed || last.Error.Kind != engi.Conflict {
@@ -606,10 +606,7 @@ func TestPowerCuts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			every := 4
-			if os.Getenv("ENGI_TEST_CUTS") != "" {
-				every = 1
-			}
+			every := cutEvery()
 			first := rand.IntN(every)
 			at := first
 			for cutAt(t, text, at) {
@@ -621,6 +618,18 @@ func TestPowerCuts(t *testing.T) {
 			t.Logf("cut after steps %d to %d, each %d", first, at, every)
 		})
 	}
+}
+
+// cutEvery is how many steps lie between two cuts: none is left out with
+// ENGI_TEST_CUTS=1, and most are with -short.
+func cutEvery() int {
+	switch {
+	case os.Getenv("ENGI_TEST_CUTS") != "":
+		return 1
+	case testing.Short():
+		return 12
+	}
+	return 4
 }
 
 // cutAt cuts the power after some steps of applying text, or of going back to revision 1

@@ -209,8 +209,12 @@ func (w *workingCopy) usual() (d time.Duration) {
 type known struct {
 	file     File
 	modified time.Time
+	changed  time.Time
 	read     time.Time // when its reading began
 }
+
+// guestTemp begins the names of files that a guest is still writing.
+const guestTemp = ".engi-"
 
 // settled is how long a file must not have changed before it was read, so that another
 // change has another time of modification, however coarse the clock.
@@ -218,7 +222,7 @@ const settled = 2 * time.Second
 
 // is reports whether the file cannot have changed since it was read.
 func (k known) is(fi engi.FileInfo) bool {
-	return k.modified.Equal(fi.Modified) && k.file.Size == fi.Size && k.read.Sub(k.modified) > settled && !k.modified.IsZero()
+	return k.modified.Equal(fi.Modified) && k.changed.Equal(fi.Changed) && k.file.Size == fi.Size && k.read.Sub(k.modified) > settled && k.read.Sub(k.changed) > settled && !k.modified.IsZero()
 }
 
 // ratio returns the share of files that needed not be read, lately, and of how many
@@ -257,7 +261,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 		if saved {
 			hits.Add(1)
 		} else {
-			k = known{modified: fi.Modified, read: time.Now()}
+			k = known{modified: fi.Modified, changed: fi.Changed, read: time.Now()}
 			if texts[i], err = readFile(ctx, g, fi.Path); err != nil {
 				if engi.KindOf(err) == engi.NotFound {
 					return nil // it has gone since
@@ -310,7 +314,7 @@ func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, e
 		}
 		for _, fi := range found {
 			p := strings.TrimPrefix(fi.Path, dir+"/")
-			if CheckPath(p) != nil {
+			if CheckPath(p) != nil || strings.HasPrefix(path.Base(p), guestTemp) {
 				continue
 			}
 			switch {

@@ -35,7 +35,7 @@ func TestNoReadIsStale(t *testing.T) {
 			},
 			"write now": func(t *rapid.T) {
 				// As coarse a clock as file systems have.
-				b.files[appDir+"/"+rapid.SampledFrom(names).Draw(t, "name")] = node{rapid.SampledFrom([]string{"x", "y"}).Draw(t, "text"), 0o644, time.Now().Truncate(time.Second)}
+				b.files[appDir+"/"+rapid.SampledFrom(names).Draw(t, "name")] = node{data: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "text"), mode: 0o644, modified: time.Now().Truncate(time.Second)}
 			},
 			"remove": func(t *rapid.T) { delete(b.files, appDir+"/"+rapid.SampledFrom(names).Draw(t, "name")) },
 			"": func(t *rapid.T) {

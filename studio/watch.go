@@ -30,10 +30,14 @@ type eventData struct {
 	Revision int64              `json:"revision,omitempty"`
 	Of       int64              `json:"of,omitempty"`
 	Commit   string             `json:"commit,omitempty"`
+	Snapshot engi.SnapshotID    `json:"snapshot_id,omitempty"`
 	Actor    string             `json:"actor,omitempty"`
 	Round    int                `json:"round,omitempty"`
 	Source   string             `json:"source,omitempty"`
 	Model    string             `json:"model,omitempty"`
+	Attempt  int                `json:"attempt,omitempty"`
+	Branch   engi.AppID         `json:"branch,omitempty"`
+	Port     int                `json:"port,omitempty"`
 	Cost     int64              `json:"cost,omitempty"` // in millionths
 	Files    int                `json:"files,omitempty"`
 	Bytes    int64              `json:"bytes,omitempty"`
@@ -77,6 +81,7 @@ var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppEdited:      engi.AppEdited,
 	engi.EventAppPublished:   engi.AppPublished,
 	engi.EventAppUnpublished: engi.AppUnpublished,
+	engi.EventAppSnapshotted: engi.AppSnapshotted,
 	engi.EventAppRemoved:     engi.AppStateChanged,
 
 	engi.EventAppAlert:         engi.AppAlerted,
@@ -96,6 +101,7 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 	u = engi.AppUpdate{
 		Seq: e.Seq, Time: e.Time, Kind: kind, Apply: d.Apply, Edit: d.Edit, Step: d.Step, Text: d.Text, Path: d.Path, Op: d.Op, Name: d.Name, Code: d.Code, Line: d.Line,
 		State: d.State, Revision: d.Revision, Round: d.Round, Source: d.Source, Cost: d.Cost, Error: d.Error.error(),
+		Attempt: d.Attempt, Branch: d.Branch, Port: d.Port,
 	}
 	switch e.Type {
 	case engi.EventAppCreated:
@@ -106,6 +112,8 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 		u.Name = d.Metric
 	case engi.EventAppEditing:
 		u.Edit = e.Seq
+	case engi.EventAppProgress:
+		u.Model = d.Model
 	case engi.EventAppRemoved:
 		u.State = engi.AppRemoved
 	}

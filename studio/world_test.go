@@ -43,6 +43,7 @@ type world struct {
 	flaky  int                           // installations that are still to fail
 	slow   chan struct{}                 // commands wait for it; nil for none
 	full   bool                          // no template can be started
+	quota  int                           // sandboxes that there may be; 0 means any number
 	enter  int                           // how often somebody entered a sandbox
 	health time.Duration                 // between checks; 0 means never
 	pace   time.Duration                 // that programs take; with 0 a power cut ends them
@@ -53,13 +54,21 @@ type world struct {
 	alerts studio.Settings   // zero means the default
 	busy   bool              // sandboxes are always in use
 	memory int64             // that each uses
+	cut    func()            // what the power takes along
 	deaf   int               // connections to servers that are still to fail
 	packed int               // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
 	gone   int               // attempts to enter a sandbox that are still to fail
 	cold   int               // how often a sandbox was written to disk without its memory
 	dist   map[string]string // what a build leaves; nil for one that fails
 	links  []tar.Header      // what it leaves beside files
+	copies map[engi.SnapshotID]*copied
+	noRoom bool // for snapshots
 	models studio.Models
+
+	packing  time.Duration // that it takes to send what was built
+	browser  string        // what is wrong with browsers in sandboxes; empty for nothing
+	forwards bool          // Vite prints what pages tell it
+	shown    []string      // addresses that browsers were told to show
 }
 
 // A box is a sandbox: files, and a server that may run.
@@ -77,6 +86,7 @@ type box struct {
 	serves  string    // what its server has read when it started
 	procs   []*process
 	gone    bool
+	conns   int           // how often its connections were ended
 	dead    chan struct{} // closed when it is gone
 }
 
@@ -98,14 +108,22 @@ type node struct {
 	data     string
 	mode     fs.FileMode
 	modified time.Time
+	changed  time.Time // zero means modified
 }
 
 const appDir = "/home/user/app"
 
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*box{}, keys: map[string]engi.SandboxID{}}
+	w := &world{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*box{}, keys: map[string]engi.SandboxID{}, copies: map[engi.SnapshotID]*copied{}}
 	w.built = map[string]engi.Template{"vite-react": {Name: "vite-react", Digest: "d", WorkDir: appDir, Shell: "/bin/sh", Start: "serve", Ports: []int{5173}}}
 	w.built["fastapi"] = engi.Template{Name: "fastapi", Digest: "d", WorkDir: appDir, Start: "serve", Ports: []int{8000}}
+	t.Cleanup(func() { // with what still runs in them
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, b := range w.boxes {
+			w.lose(b)
+		}
+	})
 	return w
 }
 
@@ -113,7 +131,7 @@ func newWorld(t testing.TB) *world {
 func (w *world) begin(t testing.TB) (s *studio.Service, stop func()) {
 	s = studio.New(studio.Options{
 		Store: powerStore{store.Apps(w.db), w}, Events: powerEvents{store.Events(w.db), w}, Sandboxes: boxes{world: w}, Templates: templates{world: w},
-		Lifecycle: boxes{world: w}, Alerts: w.alerts,
+		Lifecycle: boxes{world: w}, Snapshots: copies{world: w}, Alerts: w.alerts,
 		Models:   w.models,
 		MaxAwake: time.Hour, Look: time.Millisecond, Health: cmp.Or(w.health, time.Hour),
 	})
@@ -142,8 +160,11 @@ func (w *world) act(b *box, do func() error) error {
 	defer w.mu.Unlock()
 	gone := func() bool {
 		w.steps++
-		if w.left == 0 {
+		if w.left == 0 && !w.off {
 			w.off = true
+			if w.cut != nil {
+				go w.cut()
+			}
 		}
 		if w.left > 0 {
 			w.left--
@@ -223,7 +244,7 @@ func (w *world) tracked(id engi.SandboxID) map[string]string {
 	all := map[string]string{}
 	for p, n := range w.boxes[id].files {
 		rest, ok := strings.CutPrefix(p, appDir+"/")
-		if ok && n.mode.IsRegular() && !strings.HasPrefix(rest, ".git/") && !strings.HasPrefix(rest, "node_modules/") && !strings.HasPrefix(rest, ".vite/") {
+		if ok && n.mode.IsRegular() && studio.CheckPath(rest) == nil {
 			all[rest] = n.data
 		}
 	}
@@ -249,6 +270,13 @@ func (p powerStore) Put(ctx context.Context, r studio.Record) error {
 		return err
 	}
 	return p.w.act(nil, func() error { return p.Store.Put(ctx, r) })
+}
+
+func (p powerStore) Branch(ctx context.Context, r studio.Record, first engi.Revision, b studio.Bounds) error {
+	if err := p.w.step(ctx, "put", nil); err != nil {
+		return err
+	}
+	return p.w.act(nil, func() error { return p.Store.Branch(ctx, r, first, b) })
 }
 
 func (p powerStore) Find(ctx context.Context, owner engi.Owner, name string) (r studio.Record, err error) {
@@ -333,7 +361,7 @@ func (x boxes) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sandb
 		return sb, err
 	}
 	err = x.act(nil, func() error {
-		if x.full {
+		if x.full || x.quota > 0 && len(x.boxes) >= x.quota {
 			return engi.Errorf(engi.Exhausted, "the node is full")
 		}
 		if id, ok := x.keys[spec.Idempotency]; ok {
@@ -345,7 +373,10 @@ func (x boxes) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sandb
 			return nil
 		}
 		x.made++
-		b := &box{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Active: time.Now()}, files: map[string]node{}, server: true, clock: time.Now().Add(-time.Hour), dead: make(chan struct{})}
+		if spec.Snapshot != "" {
+			return x.revive(spec, &sb)
+		}
+		b := &box{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Notes: spec.Notes, Metadata: spec.Metadata, Active: time.Now()}, files: map[string]node{}, server: true, clock: time.Now().Add(-time.Hour), dead: make(chan struct{})}
 		files := map[string]string{
 			"index.html": `<script type="module" src="/src/main.tsx"></script>`, "src/main.tsx": "import './App.tsx'\n", "src/App.tsx": "export default 'first'\n",
 			"package.json": `{"dependencies":{"react":"19"}}`, "vite.config.ts": "export default {}\n", ".git/objects/x": "", "node_modules/react/index.js": "react",
@@ -364,6 +395,93 @@ func (x boxes) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sandb
 	return sb, err
 }
 
+// A copied is a sandbox as it was when a snapshot of it was made.
+type copied struct {
+	engi.Snapshot
+	box box
+}
+
+func (b *box) clone() box {
+	c := *b
+	c.files, c.commits, c.procs = maps.Clone(b.files), slices.Clone(b.commits), nil
+	return c
+}
+
+// revive makes a sandbox of a snapshot. The caller holds the lock.
+func (w *world) revive(spec engi.SandboxSpec, sb *engi.Sandbox) error {
+	c, ok := w.copies[spec.Snapshot]
+	if !ok || c.Owner != spec.Owner {
+		return errNoCopy
+	}
+	b := c.box.clone()
+	b.Sandbox = engi.Sandbox{ID: cmp.Or(spec.ID, engi.NewSandboxID()), Owner: spec.Owner, State: engi.Running, Network: spec.Network, Env: spec.Env, Lifetime: spec.Lifetime, Notes: spec.Notes, Metadata: spec.Metadata, Active: time.Now(), Snapshot: spec.Snapshot}
+	b.stuck, b.full, b.gone, b.dead = false, false, false, make(chan struct{})
+	w.boxes[b.ID] = &b
+	if spec.Idempotency != "" {
+		w.keys[spec.Idempotency] = b.ID
+	}
+	*sb = b.Sandbox
+	return nil
+}
+
+// Snapshot ends the connections to a sandbox, as the real one does.
+func (x boxes) Snapshot(ctx context.Context, _ engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (s engi.Snapshot, err error) {
+	x.mu.Lock()
+	b := x.boxes[id]
+	x.mu.Unlock()
+	if b == nil {
+		return s, errNoBox
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := x.step(ctx, "snapshot", b); err != nil {
+		return s, err
+	}
+	err = x.act(b, func() error {
+		if x.noRoom {
+			return engi.Errorf(engi.Exhausted, "the quota of snapshots is 0, and there are 0").WithRemedy("remove a snapshot")
+		}
+		b.conns++
+		s = engi.Snapshot{ID: spec.ID, Owner: b.Owner, Name: spec.Name, Sandbox: id, Bytes: 100, Created: time.Now()}
+		x.copies[s.ID] = &copied{s, b.clone()}
+		return nil
+	})
+	return s, err
+}
+
+// copies are the snapshots.
+type copies struct {
+	engi.Snapshots
+	*world
+}
+
+var errNoCopy = engi.Errorf(engi.NotFound, "there is no such snapshot")
+
+func (x copies) Get(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, error) {
+	if err := x.step(ctx, "find", nil); err != nil {
+		return engi.Snapshot{}, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c, ok := x.world.copies[engi.SnapshotID(id)]; ok && (owner == "" || owner == c.Owner) {
+		return c.Snapshot, nil
+	}
+	return engi.Snapshot{}, errNoCopy
+}
+
+func (x copies) Remove(ctx context.Context, _ engi.Owner, id string) error {
+	if err := x.step(ctx, "remove", nil); err != nil {
+		return err
+	}
+	return x.act(nil, func() error {
+		if _, ok := x.world.copies[engi.SnapshotID(id)]; !ok {
+			return errNoCopy
+		}
+		delete(x.world.copies, engi.SnapshotID(id))
+		return nil
+	})
+}
+
 func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.Sandbox, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -371,6 +489,20 @@ func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.
 		return b.Sandbox, nil
 	}
 	return sb, errNoBox
+}
+
+func (x boxes) List(ctx context.Context, _ engi.Owner, f engi.SandboxFilter) (all []engi.Sandbox, err error) {
+	if err := x.step(ctx, "boxes", nil); err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, b := range x.boxes {
+		if b.Metadata["app"] == f.Metadata["app"] {
+			all = append(all, b.Sandbox)
+		}
+	}
+	return all, nil
 }
 
 var errNoBox = engi.Errorf(engi.NotFound, "there is no such sandbox")
@@ -394,7 +526,7 @@ func (x boxes) Enter(ctx context.Context, _ engi.Owner, id engi.SandboxID) (engi
 		b.Active = b.Active.Add(time.Hour)
 	}
 	x.enter++
-	return &fakeGuest{w: x.world, b: b}, func() {}, nil
+	return &fakeGuest{w: x.world, b: b, conn: b.conns}, func() {}, nil
 }
 
 func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
@@ -419,7 +551,7 @@ func (b *box) put(p, text string) {
 		p = appDir + "/" + p
 	}
 	b.clock = b.clock.Add(time.Nanosecond)
-	b.files[p] = node{text, 0o644, b.clock}
+	b.files[p] = node{data: text, mode: 0o644, modified: b.clock}
 }
 
 // isDir reports whether something is below p.
@@ -434,7 +566,7 @@ func (b *box) isDir(p string) bool {
 
 func (b *box) info(p string) (engi.FileInfo, bool) {
 	if n, ok := b.files[p]; ok {
-		return engi.FileInfo{Path: p, Size: int64(len(n.data)), Mode: n.mode, Modified: n.modified}, true
+		return engi.FileInfo{Path: p, Size: int64(len(n.data)), Mode: n.mode, Modified: n.modified, Changed: cmp.Or(n.changed, n.modified)}, true
 	}
 	return engi.FileInfo{Path: p, Mode: fs.ModeDir | 0o755}, b.isDir(p)
 }
@@ -442,14 +574,26 @@ func (b *box) info(p string) (engi.FileInfo, bool) {
 // A fakeGuest is the guest of a box. It does as the real one: every step is done or not.
 type fakeGuest struct {
 	engi.Guest
-	w *world
-	b *box
+	w    *world
+	b    *box
+	conn int
+}
+
+// step is the beginning of a call, whose connection may have ended.
+func (g *fakeGuest) step(ctx context.Context, op string) error {
+	g.w.mu.Lock()
+	ended := g.conn != g.b.conns
+	g.w.mu.Unlock()
+	if ended {
+		return engi.Errorf(engi.Unavailable, "the connection to the sandbox has ended")
+	}
+	return g.w.step(ctx, op, g.b)
 }
 
 var errNoFile = engi.Errorf(engi.NotFound, "there is no such file")
 
 func (g *fakeGuest) Stat(ctx context.Context, p string) (fi engi.FileInfo, err error) {
-	if err := g.w.step(ctx, "stat", g.b); err != nil {
+	if err := g.step(ctx, "stat"); err != nil {
 		return fi, err
 	}
 	g.w.mu.Lock()
@@ -462,7 +606,7 @@ func (g *fakeGuest) Stat(ctx context.Context, p string) (fi engi.FileInfo, err e
 }
 
 func (g *fakeGuest) List(ctx context.Context, dir string, depth int) (all []engi.FileInfo, err error) {
-	if err := g.w.step(ctx, "list", g.b); err != nil {
+	if err := g.step(ctx, "list"); err != nil {
 		return nil, err
 	}
 	g.w.mu.Lock()
@@ -485,7 +629,7 @@ func (g *fakeGuest) List(ctx context.Context, dir string, depth int) (all []engi
 }
 
 func (g *fakeGuest) Open(ctx context.Context, p string) (io.ReadCloser, error) {
-	if err := g.w.step(ctx, "open", g.b); err != nil {
+	if err := g.step(ctx, "open"); err != nil {
 		return nil, err
 	}
 	g.w.mu.Lock()
@@ -498,7 +642,7 @@ func (g *fakeGuest) Open(ctx context.Context, p string) (io.ReadCloser, error) {
 }
 
 func (g *fakeGuest) Move(ctx context.Context, from, to string) error {
-	if err := g.w.step(ctx, "move", g.b); err != nil {
+	if err := g.step(ctx, "move"); err != nil {
 		return err
 	}
 	return g.w.act(g.b, func() error {
@@ -516,7 +660,7 @@ func (g *fakeGuest) Move(ctx context.Context, from, to string) error {
 }
 
 func (g *fakeGuest) Remove(ctx context.Context, p string) error {
-	if err := g.w.step(ctx, "remove", g.b); err != nil {
+	if err := g.step(ctx, "remove"); err != nil {
 		return err
 	}
 	return g.w.act(g.b, func() error {
@@ -527,7 +671,7 @@ func (g *fakeGuest) Remove(ctx context.Context, p string) error {
 }
 
 func (g *fakeGuest) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	if err := g.w.step(ctx, "unpack", g.b); err != nil {
+	if err := g.step(ctx, "unpack"); err != nil {
 		return err
 	}
 	in := tar.NewReader(r)
@@ -562,6 +706,11 @@ func (g *fakeGuest) Unpack(ctx context.Context, dir string, r io.Reader) error {
 func (g *fakeGuest) Pack(_ context.Context, dir string) (io.ReadCloser, error) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
+	if d := g.w.packing; d > 0 {
+		g.w.mu.Unlock()
+		time.Sleep(d - time.Second)
+		g.w.mu.Lock()
+	}
 	if g.w.off {
 		return nil, errPower
 	}
@@ -589,7 +738,7 @@ var imported = regexp.MustCompile(`import '\./([^']+)'`)
 
 // Dial answers as Vite does, for modules that import others of their directory.
 func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
-	if err := g.w.step(ctx, "dial", g.b); err != nil {
+	if err := g.step(ctx, "dial"); err != nil {
 		return nil, err
 	}
 	g.w.mu.Lock()
@@ -659,10 +808,13 @@ func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // Start runs what the studio runs, and commands of the form "put PATH TEXT".
 func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
-	if err := g.w.step(ctx, "start", g.b); err != nil {
+	if err := g.step(ctx, "start"); err != nil {
 		return nil, err
 	}
 	p := &process{w: g.w, b: g.b, name: c.Args[0], tag: c.Tag, done: make(chan struct{}), kill: make(chan struct{})}
+	g.w.mu.Lock()
+	slow, pace := g.w.slow, g.w.pace
+	g.w.mu.Unlock()
 	if c.Tag == "start" {
 		p.server = true
 		return p, g.w.act(g.b, func() error {
@@ -675,6 +827,9 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 			return nil
 		})
 	}
+	if c.Tag == "browser" {
+		return g.startBrowser()
+	}
 	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -KILL -- -"); ok {
 		close(p.done)
 		return p, g.w.act(g.b, func() error {
@@ -686,17 +841,17 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 			return nil
 		})
 	}
-	if g.w.slow != nil && c.Args[len(c.Args)-1] == "wait" {
+	if slow != nil && c.Args[len(c.Args)-1] == "wait" {
 		go func() {
 			defer close(p.done)
 			select {
-			case <-g.w.slow:
+			case <-slow:
 			case <-p.kill:
 			}
 		}()
 		return p, g.w.act(g.b, func() error { return g.b.add(p) })
 	}
-	if g.w.pace == 0 {
+	if pace == 0 {
 		defer close(p.done)
 		return p, g.w.act(g.b, func() error { g.run(p, c); return nil })
 	}
@@ -709,7 +864,7 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 		defer close(p.done)
 		for first := true; first || c.Args[0] == "npm" && g.w.hanging(); first = false {
 			select {
-			case <-time.After(g.w.pace):
+			case <-time.After(pace):
 			case <-limit:
 				p.code, p.cause = -1, engi.CauseTimeout
 				return
@@ -768,28 +923,42 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 			p.code, p.output = 228, "npm error code ENOSPC\n"
 			return
 		}
-		var m struct {
-			Dependencies map[string]string `json:"dependencies"`
-			Scripts      map[string]string `json:"scripts,omitempty"`
-		}
+		m := map[string]any{} // npm keeps what it does not know
 		if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
 			p.code, p.output = 1, "npm error EJSONPARSE\n"
 			return
 		}
-		for _, name := range c.Args[slices.Index(c.Args, "--")+1:] {
+		have := map[string]any{}
+		for _, kind := range []string{"devDependencies", "dependencies"} {
+			some, _ := m[kind].(map[string]any)
+			maps.Copy(have, some)
+		}
+		asked := c.Args[slices.Index(c.Args, "--")+1:]
+		for _, name := range slices.AppendSeq(slices.Clone(asked), maps.Keys(have)) {
 			if name == "nope" {
 				p.code, p.output = 1, "npm error code E404\nnpm error 404 'nope' is not in this registry\n"
 				return
 			}
-			m.Dependencies[name] = "^1.0.0"
+		}
+		if len(asked) > 0 {
+			some, _ := m["dependencies"].(map[string]any)
+			if some == nil {
+				some = map[string]any{}
+				m["dependencies"] = some
+			}
+			for _, a := range asked {
+				name, version := a, "1.0.0"
+				if i := strings.LastIndexByte(a, '@'); i > 0 {
+					name, version = a[:i], strings.TrimLeft(a[i+1:], "^~")
+				}
+				some[name], have[name] = "^"+version, true
+			}
+			raw, _ := json.Marshal(m)
+			g.b.put("package.json", string(raw))
 		}
 		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, appDir+"/node_modules/") })
-		for name := range m.Dependencies {
+		for name := range have {
 			g.b.put("node_modules/"+name+"/index.js", name)
-		}
-		raw, _ := json.Marshal(m)
-		if string(raw) != g.b.files[appDir+"/package.json"].data {
-			g.b.put("package.json", string(raw))
 		}
 	case c.Args[0] == "pip" && c.Args[1] == "freeze":
 		for q, n := range g.b.files {
@@ -825,13 +994,20 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 		}
 		words := strings.SplitN(c.Args[2], " ", 3)
 		g.b.put(words[1], words[2])
+	case c.Args[2] == "judge": // says what src/App.tsx says after "JUDGE "
+		_, text, _ := strings.Cut(g.b.files[appDir+"/src/App.tsx"].data, "JUDGE ")
+		p.output = text + "\n"
+		if strings.Contains(text, "FAIL") {
+			p.code = 1
+		}
+		g.b.put("judged.txt", "")
 	case c.Args[2] == "fail":
 		p.code, p.output = 3, "it failed\n"
 	}
 }
 
 func (g *fakeGuest) Attach(ctx context.Context, name string) (engi.Process, error) {
-	if err := g.w.step(ctx, "attach", g.b); err != nil {
+	if err := g.step(ctx, "attach"); err != nil {
 		return nil, err
 	}
 	g.w.mu.Lock()
@@ -882,7 +1058,11 @@ func (p *process) end() {
 	}
 }
 
-func (p *process) ID() string { return fmt.Sprint(p.b.starts) }
+func (p *process) ID() string {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return fmt.Sprint(p.b.starts)
+}
 
 func (p *process) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {

@@ -3,6 +3,7 @@ package llm
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 
 	"github.com/engi-dev/engi"
 )
@@ -41,4 +42,19 @@ func (r *Registry) Write(ctx context.Context, owner engi.Owner, model, system st
 			WithRemedy("change the prompt, or choose another model")
 	}
 	return reply.Message.Text, reply.Stop == StopLength, reply.Tokens, err
+}
+
+// Answer has a model answer what was said with JSON that conforms to a schema; see
+// [GenerateJSON]. The tokens were used even with an error.
+func (r *Registry) Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (json.RawMessage, engi.Tokens, error) {
+	m, err := r.Model(model)
+	if err != nil {
+		return nil, engi.Tokens{}, err
+	}
+	s, err := ParseSchema(schema)
+	if err != nil {
+		return nil, engi.Tokens{}, err
+	}
+	raw, reply, err := GenerateJSON(ctx, m, Request{Owner: owner, System: system, Messages: said}, s, nil)
+	return raw, reply.Tokens, err
 }

@@ -77,18 +77,23 @@ The text has whole files as <file path="src/App.tsx">...</file>, changes of file
 			return Result{}, err
 		}
 		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxAppFile+1))
-		if err != nil {
-			return Result{}, engi.Errorf(engi.Unavailable, "read %s: %v", a.Path, err)
-		}
-		text := strings.ToValidUTF8(string(b[:min(len(b), maxAppFile)]), "\ufffd")
-		if len(b) > maxAppFile {
-			text += fmt.Sprintf("\n(the first %d bytes)", maxAppFile)
-		}
-		return Result{Text: text}, nil
+		return readText(f, a.Path)
 	})
 	read.Repeatable = true
 	return []Tool{create, apply, read}, err
+}
+
+// readText returns the beginning of a file.
+func readText(f io.Reader, path string) (Result, error) {
+	b, err := io.ReadAll(io.LimitReader(f, maxAppFile+1))
+	if err != nil {
+		return Result{}, engi.Errorf(engi.Unavailable, "read %s: %v", path, err)
+	}
+	text := strings.ToValidUTF8(string(b[:min(len(b), maxAppFile)]), "\ufffd")
+	if len(b) > maxAppFile {
+		text += fmt.Sprintf("\n(the first %d bytes)", maxAppFile)
+	}
+	return Result{Text: text}, nil
 }
 
 // describeApp says where an app is and what is in it.

@@ -26,6 +26,9 @@ func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, erro
 		}
 	}
 	r, err := from.revision(spec.Revision)
+	if spec.Snapshot {
+		r, err = from.kept(spec.Revision)
+	}
 	if err != nil {
 		return engi.App{}, err
 	}

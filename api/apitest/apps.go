@@ -300,6 +300,10 @@ func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
 	}
 	do(engi.AppUpdate{Kind: engi.AppProgress, Step: "check"})
 	r := x.revise(engi.Revision{Message: cmp.Or(spec.Message, "Changed "+found[0][1]), Actor: spec.Actor}, files)
+	if spec.Snapshot {
+		do(engi.AppUpdate{Kind: engi.AppProgress, Step: "snapshot"})
+		r = x.keep()
+	}
 	do(engi.AppUpdate{Kind: engi.AppApplied, Revision: r.Number})
 	return seq, err
 }
@@ -331,6 +335,15 @@ func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 			_, err = a.happen(ctx, x, event, u)
 		}
 	}
+	last := engi.AppUpdate{Kind: engi.AppEdited, Round: 1, Cost: 1500, Text: "1: tried"}
+	for n := range spec.Attempts { // which all write the same
+		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppAttempt, Attempt: n + 1, Branch: x.ID, Name: fmt.Sprint(x.Name, "-", n+1), Port: x.Port, Model: spec.Model})
+		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppAttempted, Attempt: n + 1, Branch: x.ID, Model: spec.Model, Round: 1, Cost: 1500, Revision: 2})
+		last.Attempt = 1
+	}
+	if spec.Judge != nil {
+		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppJudged, Attempt: 1, Text: "for " + spec.Judge.Command + spec.Judge.Model + spec.Judge.Criteria})
+	}
 	tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppRound, Round: 1})
 	tell("", engi.AppUpdate{Kind: engi.AppOutput, Text: spec.Prompt})
 	a.mu.Unlock()
@@ -343,8 +356,7 @@ func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	last := engi.AppUpdate{Kind: engi.AppEdited, Round: 1, Cost: 1500, Text: "1: tried", Revision: x.Revision}
-	if x.Revision == before {
+	if last.Revision = x.Revision; x.Revision == before {
 		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppProblem, Source: "apply", Path: "src/App.jsx", Line: 3, Text: "unexpected token"})
 		last.Revision, last.Error = 0, engi.Errorf(engi.Conflict, "the app is not well after 1 rounds").WithRemedy("edit again")
 	}
@@ -560,7 +572,7 @@ func (a *Apps) Zip(_ context.Context, owner engi.Owner, name string, revision in
 }
 
 // Logs implements engi.Apps.
-func (a *Apps) Logs(ctx context.Context, owner engi.Owner, name string, max int) (engi.AppLogs, error) {
+func (a *Apps) Logs(ctx context.Context, owner engi.Owner, name, after string, max int) (engi.AppLogs, error) {
 	x, err := a.Get(ctx, owner, name)
 	switch {
 	case err != nil:
@@ -569,8 +581,13 @@ func (a *Apps) Logs(ctx context.Context, owner engi.Owner, name string, max int)
 		return engi.AppLogs{}, engi.Errorf(engi.Conflict, "app %s is stopped", x.Name).WithRemedy("open it first")
 	}
 	text := "VITE ready in 100 ms\n"
+	if after == "21.vite" {
+		text = ""
+	}
 	cut := len(text) > max
-	return engi.AppLogs{Text: text[len(text)-min(max, len(text)):], Truncated: cut}, nil
+	return engi.AppLogs{
+		Text: text[len(text)-min(max, len(text)):], Truncated: cut, Mark: "21.vite", Faults: []engi.AppFault{{Source: "browser", Path: "src/App.tsx", Line: 3, Text: "x is not defined"}},
+	}, nil
 }
 
 // Status implements engi.Apps.

@@ -3,6 +3,7 @@ package apitest
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -518,6 +519,19 @@ func (p ports) URL(id engi.SandboxID, port int) string {
 
 func (p ports) Sign(id engi.SandboxID, port int, good time.Duration) (string, time.Time, error) {
 	return p.URL(id, port) + "?token=x", time.Now().Add(good), nil
+}
+
+func (p ports) AppURL(id engi.AppID, port int) string {
+	return fmt.Sprintf("http://%d-app-%s.localhost/", port, id.Label())
+}
+
+func (p ports) SignApp(id engi.AppID, port int, good time.Duration) (string, time.Time, error) {
+	return p.AppURL(id, port) + "?token=x", time.Now().Add(good), nil
+}
+
+// PrivateApp has apps be private that say so in their metadata.
+func (p ports) PrivateApp(_ context.Context, a engi.App) (bool, error) {
+	return a.Metadata["private"] != "", nil
 }
 
 func (p ports) PageURL(id engi.AppID) string { return "http://app-" + id.Label() + ".localhost/" }

@@ -74,7 +74,8 @@ type getAppFile struct {
 
 type getAppLogs struct {
 	anApp
-	Max int `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+	Max   int    `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+	After string `query:"after" maxLength:"100" doc:"mark of an earlier answer: what the same server has printed since; all of another one"`
 }
 
 // Apps are web applications that models write; service may be nil. Ports knows where
@@ -87,7 +88,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 	}
 	const one = appPath + "/{id}"
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
-	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(a.publishing(one), []Route{
+	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(append(a.publishing(one), a.inspecting(one)...), []Route{
 		send(Route{
 			Pattern: "POST " + appPath, ID: "create-app", Summary: "Create an app", Access: change, Objects: Owned,
 			Text: "Answers once its page is served, at preview_url. An app whose server does not start is there, too, in state failed, and error says why. " +
@@ -128,10 +129,10 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		raw(Route{
 			Pattern: "POST " + one + "/edit", ID: "edit-app", Summary: "Have a model change an app", Access: change,
 			Text: "A model is told what is to become of the app, what it consists of and the files that matter; what it writes is applied, and what is wrong then goes back to it, " +
-				"until the app is well or a bound is reached. Each apply is one of its own. Once this is answered, the edit goes on by itself; the stream of the app shows it. " +
+				"until the app is well or a bound is reached. Each apply is one of its own. Of several attempts, which are made side by side in branches, the files of the best one become the next revision. Once this is answered, the edit goes on by itself; the stream of the app shows it. " +
 				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this edit: edited. While something else changes the app, it is a conflict.",
 			Creates: "a repeated key returns the first edit and starts nothing",
-			Bodies:  []example{{"cart", "a wish", `{"prompt": "Add a cart that keeps what is in it", "max_rounds": 5}`}},
+			Bodies:  []example{{"cart", "a wish", `{"prompt": "Add a cart that keeps what is in it", "max_rounds": 5}`}, {"attempts", "three attempts, and who compares them", `{"prompt": "Make it fast", "attempts": 3, "judge": {"command": "npm test"}}`}},
 			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, a.edit),
 		act(Route{
@@ -146,7 +147,8 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, a.watch),
 		send(Route{
 			Pattern: "POST " + one + "/rollback", ID: "roll-back-app", Summary: "Make an app what it was", Access: change, Optional: true,
-			Text: "Its files become those of an earlier revision, as a new one, which can be rolled back itself. Answers once its server does. While an apply is under way, it is a conflict.",
+			Text: "Its files become those of an earlier revision, as a new one, which can be rolled back itself. With snapshot, a new sandbox that begins with the snapshot " +
+				"of that revision takes the place of the old one, so that databases and processes are what they were, too; the preview keeps its address. Answers once its server does. While an apply is under way, it is a conflict.",
 		}, a.rollback),
 		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List revisions of an app", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRevisions, p engi.Page) ([]engi.Revision, error) {
@@ -168,10 +170,14 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, a.zip),
 		fetch(Route{
 			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "See what the server of an app prints", Access: look,
-			Text: "The end of it. An app that is stopped is a conflict.",
+			Text: "The end of it, and what is wrong according to that. An app that is stopped is a conflict.",
 		}, func(c *call, in *getAppLogs) (v1.AppLogs, error) {
-			x, err := a.Logs(c, c.owner(), in.ID, in.Max)
-			return v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated}, err
+			x, err := a.Logs(c, c.owner(), in.ID, in.After, in.Max)
+			out := v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated, Mark: x.Mark, Faults: []v1.AppFault{}}
+			for _, f := range x.Faults {
+				out.Faults = append(out.Faults, v1.AppFault(f))
+			}
+			return out, err
 		}),
 		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "See how an app does", Text: "Its server is asked now, if it has one.", Access: look}, a.status),
 	}...)}
@@ -233,8 +239,9 @@ func (a *apps) answer(c *call, app string, begin func() (int64, error), last fun
 }
 
 const (
-	maxAppPrompt = 32 << 10
-	maxAppRounds = 10
+	maxAppPrompt   = 32 << 10
+	maxAppRounds   = 10
+	maxAppAttempts = 8
 )
 
 // beginEdit starts an edit.
@@ -255,6 +262,16 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	spec := engi.EditSpec{Owner: c.owner(), App: app, Prompt: q.Prompt, Model: q.Model, Rounds: q.MaxRounds, MaxCost: int64(q.MaxCost * 1e6), Actor: c.auth.ID, Idempotency: c.key}
 	if q.MaxCost > 0 && spec.MaxCost == 0 {
 		spec.MaxCost = 1
+	}
+	if q.Attempts < 0 || q.Attempts > maxAppAttempts {
+		check.addf("attempts", "it is not between 1 and %d", maxAppAttempts)
+	}
+	spec.Attempts, spec.Keep = q.Attempts, q.Keep
+	if j := q.Judge; j != nil {
+		check.text("judge.command", j.Command)
+		check.text("judge.model", j.Model)
+		check.text("judge.criteria", j.Criteria)
+		spec.Judge = &engi.AppJudge{Command: j.Command, Model: j.Model, Criteria: j.Criteria}
 	}
 	if e := q.Element; e != nil {
 		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
@@ -295,7 +312,7 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 		return 0, err
 	}
 	return once(c, q, creation[int64]{work: func([]string) (int64, error) {
-		return a.Apply(c, engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Idempotency: c.key})
+		return a.Apply(c, engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key})
 	}})
 }
 
@@ -339,11 +356,14 @@ func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, l
 		if x.Seq > 0 {
 			seq = atOffset(x.Seq)
 		}
-		return last(x), out.Send(string(x.Kind), seq, appUpdateOf(x))
+		return last(x), out.Send(string(x.Kind), seq, a.updateOf(x))
 	}, func(kind string, p *v1.Problem) any { return v1.AppUpdate{Type: kind, Error: p} })
 }
 
 func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevision, error) {
+	if q.Snapshot {
+		return to(revisionOf)(a.Restore(c, c.owner(), in.ID, q.Revision))
+	}
 	if q.Revision == 0 {
 		last, err := a.Revisions(c, c.owner(), in.ID, engi.Page{Limit: 1})
 		switch {
@@ -362,13 +382,18 @@ func (a *apps) diff(c *call, in *diffApp, _ none) error {
 	if err != nil {
 		return err
 	}
+	c.replyText(text)
+	return nil
+}
+
+// replyText answers with a text that programs have written.
+func (c *call) replyText(text string) {
 	h := c.Header()
 	h.Set("Content-Type", textType)
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	_, _ = io.Copy(httpio.DeadlineWriter{W: c}, strings.NewReader(text)) // who does not wait for it has left
-	return nil
 }
 
 // files returns the files of a revision, whose number in has then, so that whatever is
@@ -488,10 +513,10 @@ func (a *apps) of(x engi.App) v1.App {
 	out := v1.App{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
 		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
-		Published: a.published(x),
+		Published: a.published(x), AttemptOf: string(x.AttemptOf),
 	}
 	if x.Sandbox != "" && a.ports != nil {
-		out.PreviewURL = a.ports.URL(x.Sandbox, x.Port)
+		out.PreviewURL = a.ports.AppURL(x.ID, x.Port)
 	}
 	return out
 }
@@ -499,22 +524,29 @@ func (a *apps) of(x engi.App) v1.App {
 func revisionOf(x engi.Revision) v1.AppRevision {
 	out := v1.AppRevision{
 		Number: x.Number, Parent: x.Parent, Of: x.Of, From: string(x.From), Message: strings.ToValidUTF8(x.Message, "\uFFFD"), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(),
-		Changed: []v1.AppChange{},
+		Changed: listOf(x.Changed, changeOf).Items,
 	}
-	for _, f := range x.Changed {
-		out.Changed = append(out.Changed, v1.AppChange{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Op: string(f.Op), Size: v1.Bytes(max(0, f.Size))})
+	if k := x.Snapshot; k.ID != "" {
+		out.Snapshot = &v1.AppSnapshot{ID: string(k.ID), Size: v1.Bytes(k.Bytes), CreatedAt: k.Created.UTC()}
 	}
 	return out
 }
 
-func appUpdateOf(x engi.AppUpdate) v1.AppUpdate {
+func changeOf(x engi.AppChange) v1.AppChange {
+	return v1.AppChange{Path: text(x.Path), Op: string(x.Op), Size: v1.Bytes(max(0, x.Size))}
+}
+
+func (a *apps) updateOf(x engi.AppUpdate) v1.AppUpdate {
 	out := v1.AppUpdate{
 		Type: string(x.Kind), Seq: x.Seq, Time: x.Time.UTC(), Apply: x.Apply, Edit: x.Edit, Step: x.Step, Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Path: strings.ToValidUTF8(x.Path, "\uFFFD"),
 		Op: string(x.Op), Name: strings.ToValidUTF8(x.Name, "\uFFFD"), Code: x.Code, Line: x.Line, State: string(x.State), Revision: x.Revision,
-		Round: x.Round, Source: x.Source, Cost: float64(x.Cost) / 1e6, Error: problemOf(x.Error),
+		Round: x.Round, Source: x.Source, Cost: float64(x.Cost) / 1e6, Error: problemOf(x.Error), Attempt: x.Attempt, Branch: string(x.Branch), Model: x.Model,
 	}
-	if x.Kind == engi.AppEdited {
+	switch {
+	case x.Kind == engi.AppEdited || x.Kind == engi.AppAttempted:
 		out.Round, out.Rounds = 0, x.Round
+	case x.Kind == engi.AppAttempt && a.ports != nil:
+		out.PreviewURL = a.ports.AppURL(x.Branch, x.Port)
 	}
 	return out
 }

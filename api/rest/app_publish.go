@@ -1,6 +1,8 @@
 package rest
 
 import (
+	"cmp"
+	"context"
 	"net/http"
 	"time"
 
@@ -8,8 +10,14 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// PageService knows where published pages are.
+// PageService knows where pages of apps are.
 type PageService interface {
+	// AppURL returns where a port of an app's sandbox is reached from outside.
+	AppURL(id engi.AppID, port int) string
+	// SignApp returns an address that opens a private port of an app until it expires.
+	SignApp(id engi.AppID, port int, good time.Duration) (address string, expires time.Time, err error)
+	// PrivateApp reports whether a link or the owner's key is needed for that.
+	PrivateApp(ctx context.Context, a engi.App) (bool, error)
 	// PageURL returns where the page of an app is.
 	PageURL(id engi.AppID) string
 	// SignPage returns an address that opens a private page until it expires.
@@ -20,9 +28,17 @@ type PageService interface {
 func (a *apps) publishing(one string) []Route {
 	change := writes(engi.ScopeSandboxes)
 	return []Route{
+		fetch(Route{
+			Pattern: "POST " + one + "/snapshot", ID: "snapshot-app", Summary: "Keep a snapshot of an app", Access: change, Status: http.StatusCreated,
+			Text: "Of its sandbox as it is now, with its memory, its processes and its databases, for the last revision, which is answered. It is one of the owner's snapshots and within the quota. " +
+				"An app keeps five of them, and the oldest goes first. Pages that are open load themselves again.",
+		}, func(c *call, in *anApp) (v1.AppRevision, error) {
+			return to(revisionOf)(a.Snapshot(c, c.owner(), in.ID))
+		}),
 		send(Route{
 			Pattern: "POST " + one + "/branch", ID: "branch-app", Summary: "Make an app of a revision of another", Access: change, Optional: true,
-			Text:    "Its first revision has the files of that one, and says so in from and of. It has a sandbox and a preview of its own, and answers as create does. Databases and what is not kept as a revision stay where they are.",
+			Text: "Its first revision has the files of that one, and says so in from and of. It has a sandbox and a preview of its own, and answers as create does. " +
+				"Databases and what is not kept as a revision stay where they are, unless it begins with a snapshot.",
 			Creates: "a repeated key returns the first app instead of making another",
 			Status:  http.StatusCreated, Location: "path of the app",
 		}, a.branch),
@@ -43,8 +59,12 @@ func (a *apps) publishing(one string) []Route {
 			return to(a.of)(a.Get(c, c.owner(), in.ID))
 		}),
 		send(Route{
-			Pattern: "POST " + one + "/publish/link", ID: "link-app", Summary: "Make a link to a published page that is private", Access: change, Optional: true,
+			Pattern: "POST " + one + "/publish/link", ID: "link-publication", Summary: "Make a link to a published page that is private", Access: change, Optional: true,
 			Text: "Whoever has it can see the page until it expires. The body may be left out.", Status: http.StatusCreated,
+		}, a.linkPage),
+		send(Route{
+			Pattern: "POST " + one + "/link", ID: "link-app", Summary: "Make a link to the page of an app", Access: change, Optional: true,
+			Text: "Whoever has it can visit preview_url until it expires, also if that is private, and whatever sandbox the app has then. The body may be left out.", Status: http.StatusCreated,
 		}, a.link),
 	}
 }
@@ -57,7 +77,7 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 	}
 	// The service remembers the key, but not what came with it.
 	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) {
-		return a.Branch(c, engi.BranchSpec{Owner: c.owner(), App: in.ID, Revision: q.Revision, Name: q.Name, Idempotency: c.key})
+		return a.Branch(c, engi.BranchSpec{Owner: c.owner(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
 	}})
 	if err == nil {
 		c.location(appPath, string(x.ID))
@@ -65,7 +85,26 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 	return a.of(x), err
 }
 
-func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
+func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.AppLink, error) {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err == nil && a.ports == nil {
+		err = missing(false, "previews of ports")
+	}
+	if err != nil {
+		return v1.AppLink{}, err
+	}
+	address, expires, err := a.ports.SignApp(x.ID, x.Port, goodFor(q))
+	if err != nil {
+		return v1.AppLink{}, err
+	}
+	private, err := a.ports.PrivateApp(c, x)
+	return v1.AppLink{URL: address, ExpiresAt: expires.UTC(), Private: private}, err
+}
+
+// goodFor returns how long a link is to be valid.
+func goodFor(q v1.LinkRequest) time.Duration { return cmp.Or(q.TTL.Std(), time.Hour) }
+
+func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
 	x, err := a.Get(c, c.owner(), in.ID)
 	switch {
 	case err != nil:
@@ -75,11 +114,7 @@ func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
 	case a.ports == nil:
 		return v1.Link{}, missing(false, "previews of ports")
 	}
-	good := q.TTL.Std()
-	if good == 0 {
-		good = time.Hour
-	}
-	address, expires, err := a.ports.SignPage(x.ID, good)
+	address, expires, err := a.ports.SignPage(x.ID, goodFor(q))
 	return v1.Link{URL: address, ExpiresAt: expires.UTC()}, err
 }
 

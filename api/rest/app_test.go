@@ -70,9 +70,16 @@ func TestAppIsEdited(t *testing.T) {
 	if x := read[v1.Applying](t, ask(t, w, "POST", edit, `{"prompt":"<file path=\"a.js\">y</file>"}`), 202); x.Seq <= first.Seq {
 		t.Errorf("%+v", x)
 	}
+	all = updatesOf(t, w, edit, `{"prompt":"<file path=\"a.js\">z</file>","attempts":2,"model":"a:b","judge":{"command":"npm test"},"keep_attempts":true}`)
+	if last := all[len(all)-1]; last.Type != "edited" || last.Attempt != 1 {
+		t.Errorf("it ends with %+v", last)
+	}
+	if b, e, j := all[1], all[2], all[5]; b.Type != "attempt" || b.Attempt != 1 || b.Branch == "" || b.Name != "shop-1" || b.Model != "a:b" || b.PreviewURL == "" || e.Type != "attempted" || e.Rounds != 1 || e.Round != 0 || e.PreviewURL != "" || j.Type != "judged" || j.Text != "for npm test" {
+		t.Errorf("%+v, %+v, %+v", b, e, j)
+	}
 	refused(t, ask(t, w, "POST", edit, `{"prompt":"x","model":"none"}`), 501, engi.Unsupported)
 	refused(t, ask(t, w, "POST", "/v1/apps/other/edit", `{"prompt":"x"}`), 404, engi.NotFound)
-	for _, body := range []string{`{}`, `{"prompt":" "}`, `{"prompt":"x","max_rounds":11}`, `{"prompt":"x","max_rounds":-1}`, `{"prompt":"x","max_cost":-1}`, `{"prompt":"x","max_cost":1e300}`, `{"prompt":"` + strings.Repeat("x", 33<<10) + `"}`} {
+	for _, body := range []string{`{}`, `{"prompt":" "}`, `{"prompt":"x","max_rounds":11}`, `{"prompt":"x","max_rounds":-1}`, `{"prompt":"x","max_cost":-1}`, `{"prompt":"x","max_cost":1e300}`, `{"prompt":"x","attempts":9}`, `{"prompt":"x","attempts":-1}`, `{"prompt":"` + strings.Repeat("x", 33<<10) + `"}`} {
 		refused(t, ask(t, w, "POST", edit, body), 400, engi.Invalid)
 	}
 }
@@ -81,7 +88,7 @@ func TestApps(t *testing.T) {
 	w, srv := apitest.Serve(t, nil)
 	made := ask(t, w, "POST", "/v1/apps", `{"name":"shop","metadata":{"a":"b"}}`)
 	x := read[v1.App](t, made, 201)
-	if made.Header().Get("Location") != "/v1/apps/"+x.ID || x.Owner != "ann" || x.State != v1.AppReady || x.Revision != 1 || !strings.Contains(x.PreviewURL, x.SandboxID[4:]) {
+	if made.Header().Get("Location") != "/v1/apps/"+x.ID || x.Owner != "ann" || x.State != v1.AppReady || x.Revision != 1 || !strings.Contains(x.PreviewURL, "-app-"+x.ID[4:]+".") {
 		t.Errorf("%+v at %s", x, made.Header().Get("Location"))
 	}
 	refused(t, ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`), 409, engi.Conflict)
@@ -172,8 +179,10 @@ func TestApps(t *testing.T) {
 	if err != nil || len(z.File) != 4 || rec.Header().Get("Content-Disposition") != "attachment; filename=shop.zip" {
 		t.Errorf("%v, %v", err, rec.Header())
 	}
-	if logs := read[v1.AppLogs](t, ask(t, w, "GET", app+"/logs?max=3", ""), 200); logs.Text != "ms\n" || !logs.Truncated {
+	if logs := read[v1.AppLogs](t, ask(t, w, "GET", app+"/logs?max=3", ""), 200); logs.Text != "ms\n" || !logs.Truncated || len(logs.Faults) != 1 || logs.Faults[0] != (v1.AppFault{Source: "browser", Path: "src/App.tsx", Line: 3, Text: "x is not defined"}) {
 		t.Errorf("%+v", logs)
+	} else if since := read[v1.AppLogs](t, ask(t, w, "GET", app+"/logs?after="+logs.Mark, ""), 200); since.Text != "" {
+		t.Errorf("%+v", since)
 	}
 	if s := read[v1.AppStatus](t, ask(t, w, "GET", app+"/status", ""), 200); !s.Healthy || s.Files != 4 || s.App.PreviewURL == "" || len(s.Alerts) != 1 || s.Alerts[0].Action != "restart_server" || s.Alerts[0].Since.IsZero() || s.FileTime == 0 {
 		t.Errorf("%+v", s)

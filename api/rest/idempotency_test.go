@@ -54,6 +54,8 @@ var notRepeated = map[string]string{
 	"POST /v1/dashboard/links":                  "a link is short-lived, and works once",
 	"POST /v1/sandboxes/{id}/files/mkdir":       "a path names itself: a second one is a conflict",
 	"POST /v1/volumes/{name}/files/mkdir":       "a path names itself: a second one is a conflict",
+	"POST /v1/apps/{id}/snapshot":               "a revision has one: the second takes the place of the first",
+	"POST /v1/apps/{id}/link":                   "a link is signed, not kept: two are as good as one",
 	"POST /v1/apps/{id}/publish/link":           "a link is signed, not kept: two are as good as one",
 	"POST /v1/sandboxes/{id}/ports/{port}/link": "a link is signed, not kept: two are as good as one",
 }

@@ -121,7 +121,7 @@ func (c *contract) check(method, path string, rec *httptest.ResponseRecorder) {
 		return
 	}
 	switch kind {
-	case "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/x-tar", "application/gzip", "application/zip", "application/x-asciicast":
+	case "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/x-tar", "application/gzip", "application/zip", "application/x-asciicast", "image/png":
 	case "application/x-ndjson":
 		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
 			c.value(name, media["schema"], sc.Bytes())
@@ -218,6 +218,14 @@ func (c *contract) match(schema map[string]any, v any, at string) (faults []stri
 		case "maxLength":
 			if isText && len(text) > int(arg.(float64)) {
 				fault("%q is too long", v)
+			}
+		case "minItems":
+			if isList && len(list) < int(arg.(float64)) {
+				fault("%d items are too few", len(list))
+			}
+		case "maxItems":
+			if isList && len(list) > int(arg.(float64)) {
+				fault("%d items are too many", len(list))
 			}
 		case "oneOf":
 			hits := 0
@@ -486,7 +494,7 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 	for _, form := range []string{"text/event-stream", "application/x-ndjson"} {
 		do("POST", app+"/apply", newApp, "Accept", form, "Content-Type", "text/plain")
 		do("POST", app+"/apply", "fail", "Accept", form, "Content-Type", "text/plain")
-		do("POST", app+"/edit", `{"prompt":"fail","model":"m","max_rounds":1,"max_cost":1,"element":{"selector":"h1","text":"t","html":"<h1>","path":"a.js","line":1}}`, "Accept", form)
+		do("POST", app+"/edit", `{"prompt":"fail","model":"m","max_rounds":1,"max_cost":1,"element":{"selector":"h1","text":"t","html":"<h1>","path":"a.js","line":1},"attempts":2,"judge":{"model":"m","criteria":"c"},"keep_attempts":true}`, "Accept", form)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		r := httptest.NewRequestWithContext(ctx, "GET", "http://localhost"+app+"/stream?after=0", nil)
@@ -501,8 +509,12 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 	do("GET", app, "")
 	do("POST", app+"/cancel", "")
 	do("POST", app+"/rollback", "")
+	do("POST", app+"/snapshot", "")
+	do("POST", app+"/check", "")
+	do("POST", app+"/screenshot", `{"path":"/","width":390,"height":844}`)
 	do("POST", app+"/publish", `{"private":true}`)
 	do("POST", app+"/publish/link", `{"ttl":"1m"}`)
+	do("POST", app+"/link", `{"ttl":"1m"}`)
 	do("GET", app, "")
 	branch := read[v1.App](t, do("POST", app+"/branch", `{"revision":2}`), 201)
 	do("GET", "/v1/apps/"+branch.ID+"/revisions", "")

@@ -72,11 +72,7 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 			if _, err := sandboxes.Get(c, c.owner(), in.ID); err != nil {
 				return v1.Link{}, err
 			}
-			good := q.TTL.Std()
-			if good == 0 {
-				good = time.Hour
-			}
-			address, expires, err := service.Sign(in.ID, in.Port, good)
+			address, expires, err := service.Sign(in.ID, in.Port, goodFor(q))
 			return v1.Link{URL: address, ExpiresAt: expires.UTC()}, err
 		}),
 	}}

@@ -30,7 +30,7 @@ type App struct {
 	State      string            `json:"state" enum:"starting,ready,failed,stopped,removed"`
 	SandboxID  string            `json:"sandbox_id,omitempty" doc:"in which its server runs; absent while it is stopped" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Port       int               `json:"port,omitempty" doc:"that its server listens on" example:"5173"`
-	PreviewURL string            `json:"preview_url,omitempty" doc:"where its page is; absent while it is stopped" example:"http://5173-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+	PreviewURL string            `json:"preview_url,omitempty" doc:"where its page is; absent while it is stopped" example:"http://5173-app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
 	Revision   int64             `json:"revision" doc:"number of the last one; 0 before the first" example:"3"`
 	Applying   int64             `json:"applying,omitempty" doc:"seq of the event with which the apply under way began" example:"4711"`
 	Editing    int64             `json:"editing,omitempty" doc:"the same of the edit by a model that is under way" example:"4711"`
@@ -39,6 +39,7 @@ type App struct {
 	CreatedAt  time.Time         `json:"created_at"`
 	UsedAt     *time.Time        `json:"used_at,omitempty"`
 	Published  *AppPublication   `json:"published,omitempty" doc:"the build that is served without a sandbox"`
+	AttemptOf  string            `json:"attempt_of,omitempty" doc:"ID of the app that an edit changes, if this is a branch for one of its attempts, which goes when that ends" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 }
 
 // An ApplyRequest asks to apply what a model has written to an app.
@@ -46,6 +47,8 @@ type ApplyRequest struct {
 	Text    string `json:"text" doc:"what the model has written, 8 MiB at most: files, edits, packages, commands" example:"<file path=\"src/App.jsx\">export default function App() { return <h1>Hello</h1> }</file>"`
 	Message string `json:"message,omitempty" maxLength:"200" doc:"of the revision, a line; absent means one made from what changes"`
 	Keep    bool   `json:"keep,omitempty" doc:"keep the result even if the server does not answer with it; else it is undone"`
+
+	Snapshot bool `json:"snapshot,omitempty" doc:"keep a snapshot with the revision; if there is no room for one, that is a warning"`
 }
 
 // An Applying is an apply that has begun.
@@ -56,10 +59,20 @@ type Applying struct {
 // An EditRequest asks a model to change an app.
 type EditRequest struct {
 	Prompt    string      `json:"prompt" doc:"what is to become of it, 32 KiB at most" example:"Add a cart that keeps what is in it"`
-	Model     string      `json:"model,omitempty" maxLength:"200" doc:"absent means the default of the node" example:"openai:gpt-4o"`
-	MaxRounds int         `json:"max_rounds,omitempty" minimum:"1" maximum:"10" doc:"answers of the model at most; absent means 3" example:"3"`
-	MaxCost   float64     `json:"max_cost,omitempty" minimum:"0" doc:"after which the model is not asked again, by the node's prices, in their currency; absent means no limit" example:"0.5"`
+	Model     string      `json:"model,omitempty" maxLength:"2000" doc:"absent means the default of the node; several, with commas between, take turns in attempts" example:"openai:gpt-4o"`
+	MaxRounds int         `json:"max_rounds,omitempty" minimum:"1" maximum:"10" doc:"answers of the model at most, in each attempt; absent means 3" example:"3"`
+	MaxCost   float64     `json:"max_cost,omitempty" minimum:"0" doc:"of all attempts, after which no model is asked again, by the node's prices, in their currency; absent means no limit" example:"0.5"`
 	Element   *AppElement `json:"element,omitempty" doc:"part of the page that the prompt is about"`
+	Attempts  int         `json:"attempts,omitempty" minimum:"1" maximum:"8" doc:"that are made side by side, of which the best is taken; absent means one for each model" example:"3"`
+	Judge     *AppJudge   `json:"judge,omitempty" doc:"who compares the attempts that are well; absent means that the one with the fewest problems is taken, then the cheapest"`
+	Keep      bool        `json:"keep_attempts,omitempty" doc:"the branches in which the attempts were made stay, as apps of their own"`
+}
+
+// An AppJudge compares attempts: a command or a model.
+type AppJudge struct {
+	Command  string `json:"command,omitempty" maxLength:"4096" doc:"run by the shell in each: exit code 0 wins, then the highest number that stands alone on the last line" example:"npm test"`
+	Model    string `json:"model,omitempty" maxLength:"200" doc:"that is asked; absent with criteria means the default of the node" example:"openai:gpt-4o"`
+	Criteria string `json:"criteria,omitempty" maxLength:"8192" doc:"by which the model compares" example:"The plainest code wins"`
 }
 
 // An AppElement is a part of an app's page.
@@ -73,7 +86,8 @@ type AppElement struct {
 
 // A RollbackRequest makes the files of an app those of an earlier revision.
 type RollbackRequest struct {
-	Revision int64 `json:"revision,omitempty" minimum:"1" doc:"absent means the one before the last" example:"2"`
+	Revision int64 `json:"revision,omitempty" minimum:"1" doc:"absent means the one before the last, or with snapshot the last that has one" example:"2"`
+	Snapshot bool  `json:"snapshot,omitempty" doc:"make everything what it was then, databases and processes included"`
 }
 
 // An AppRevision is a state of an app's files.
@@ -87,6 +101,15 @@ type AppRevision struct {
 	Commit    string      `json:"commit,omitempty" doc:"in the git repository of the app"`
 	CreatedAt time.Time   `json:"created_at"`
 	Changed   []AppChange `json:"changed" doc:"against the one before, by path"`
+
+	Snapshot *AppSnapshot `json:"snapshot,omitempty" doc:"of its sandbox; absent if there is none, or none any more"`
+}
+
+// An AppSnapshot is a copy of an app's sandbox, with its databases and processes.
+type AppSnapshot struct {
+	ID        string    `json:"id" example:"snp_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Size      Bytes     `json:"size"`
+	CreatedAt time.Time `json:"created_at"`
 }
 
 // An AppChange is a file that a revision has changed.
@@ -116,8 +139,18 @@ type AppFile struct {
 
 // AppLogs are the end of what the server of an app has printed.
 type AppLogs struct {
-	Text      string `json:"text"`
-	Truncated bool   `json:"truncated" doc:"there was more before"`
+	Text      string     `json:"text"`
+	Truncated bool       `json:"truncated" doc:"there was more before"`
+	Mark      string     `json:"mark,omitempty" doc:"where it ends: with after, the answer has what came since" example:"5120.prc_7"`
+	Faults    []AppFault `json:"faults" doc:"what is wrong according to it, each once: errors of the server, and what browsers that show the page have reported to it"`
+}
+
+// An AppFault is something that is wrong with an app.
+type AppFault struct {
+	Source string `json:"source" doc:"who says so: server, vite, tsc, check, node, python or browser" example:"browser"`
+	Path   string `json:"path,omitempty" example:"src/App.tsx"`
+	Line   int    `json:"line,omitempty" doc:"in the file path, from 1" example:"12"`
+	Text   string `json:"text" example:"TypeError: items is undefined"`
 }
 
 // An AppStatus says how an app does.
@@ -148,6 +181,7 @@ const (
 	AppDone         = "done"
 	AppError        = "error"
 	AppRollback     = "rollback"
+	AppSnapshotted  = "snapshot"
 	AppAlerted      = "alert"
 	AppCalmed       = "resolved"
 	AppEditBegun    = "edit"
@@ -155,16 +189,19 @@ const (
 	AppOutput       = "output"
 	AppProblem      = "problem"
 	AppEdited       = "edited"
+	AppAttempt      = "attempt"
+	AppAttempted    = "attempted"
+	AppJudged       = "judged"
 )
 
 // An AppUpdate is one item in the stream of an app.
 type AppUpdate struct {
-	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,published,unpublished,alert,resolved,edit,round,output,problem,edited,heartbeat"`
+	Type     string    `json:"type" enum:"state,start,progress,file,package,command,log,warning,done,error,rollback,snapshot,published,unpublished,alert,resolved,edit,round,output,problem,edited,attempt,attempted,judged,heartbeat"`
 	Seq      int64     `json:"seq,omitempty" doc:"of its event, to come back to; absent for what is not kept: lines of output, and what a model writes" example:"4711"`
 	Time     time.Time `json:"time,omitzero"`
 	Apply    int64     `json:"apply,omitempty" doc:"seq of the event with which the apply began that this is of" example:"4711"`
 	Edit     int64     `json:"edit,omitempty" doc:"seq of the event with which the edit by a model began that this is of" example:"4700"`
-	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart or check, or build of a publication"`
+	Step     string    `json:"step,omitempty" doc:"of progress: parse, packages, write, command, restart, check or snapshot, or build of a publication"`
 	Text     string    `json:"text,omitempty" doc:"for people"`
 	Path     string    `json:"path,omitempty" example:"src/App.jsx"`
 	Op       string    `json:"op,omitempty" doc:"of file" enum:"create,write,remove"`
@@ -172,10 +209,15 @@ type AppUpdate struct {
 	Code     int       `json:"code,omitempty" doc:"exit code of a command"`
 	Line     int       `json:"line,omitempty" doc:"in the file path, from 1"`
 	State    string    `json:"state,omitempty" enum:"starting,ready,failed,stopped,removed"`
-	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made; of edited: the last one that was; of published: the one that was built" example:"3"`
+	Revision int64     `json:"revision,omitempty" doc:"of done and rollback: the one that was made; of edited: the last one that was; of attempted: the same in its branch; of published: the one that was built; of snapshot: the one that has it" example:"3"`
 	Round    int       `json:"round,omitempty" doc:"of round: how often the model is asked now" example:"1"`
-	Rounds   int       `json:"rounds,omitempty" doc:"of edited: how often it was asked" example:"2"`
+	Rounds   int       `json:"rounds,omitempty" doc:"of edited and attempted: how often it was asked" example:"2"`
 	Source   string    `json:"source,omitempty" doc:"of problem, who says so: apply, model, vite, tsc, check, node, python or browser" example:"tsc"`
-	Cost     float64   `json:"cost,omitempty" doc:"of edited: of the model, by the node's prices, in their currency" example:"0.02"`
-	Error    *Problem  `json:"error,omitempty" doc:"of error: why the apply changed nothing; of edited: why the app is not well; without seq, why the stream ends"`
+	Cost     float64   `json:"cost,omitempty" doc:"of edited and attempted: of the models, by the node's prices, in their currency" example:"0.02"`
+	Error    *Problem  `json:"error,omitempty" doc:"of error: why the apply changed nothing; of edited and attempted: why the app is not well; without seq, why the stream ends"`
+
+	Attempt    int    `json:"attempt,omitempty" doc:"that this is of, if there are several; of judged and edited: the one that was taken" example:"2"`
+	Branch     string `json:"branch,omitempty" doc:"of attempt and attempted: ID of the app in which it is made, called name" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Model      string `json:"model,omitempty" doc:"of attempt and attempted" example:"openai:gpt-4o"`
+	PreviewURL string `json:"preview_url,omitempty" doc:"of attempt: where its page is, until the edit ends" example:"http://5173-app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
 }

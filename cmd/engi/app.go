@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path"
@@ -19,31 +21,34 @@ import (
 )
 
 type appCommand struct {
-	Create    appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
-	List      appList       `cmd:"" aliases:"ls" help:"List apps."`
-	Show      showCommand   `cmd:"" aliases:"get" help:"Show an app."`
-	Apply     appApply      `cmd:"" help:"Apply what a model has written to an app."`
-	Edit      appEdit       `cmd:"" help:"Have a model change an app."`
-	Write     appWrite      `cmd:"" help:"Change one file of an app."`
-	Cancel    removeCommand `cmd:"" help:"End applies and edits that are under way."`
-	Open      appOpen       `cmd:"" help:"Open the page of an app in a browser."`
-	Watch     appWatch      `cmd:"" help:"Follow what happens to an app."`
-	Run       appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
-	Logs      appLogs       `cmd:"" help:"Print what the server of an app prints."`
-	Status    appStatus     `cmd:"" help:"Ask the server of an app how it does."`
-	Files     appFiles      `cmd:"" help:"List files of an app."`
-	Cat       appCat        `cmd:"" help:"Print a file of an app."`
-	Manifest  appManifest   `cmd:"" help:"Show what an app consists of."`
-	History   appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
-	Diff      appDiff       `cmd:"" help:"Compare revisions of an app."`
-	Rollback  appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
-	Branch    appBranch     `cmd:"" help:"Create an app with the files of a revision of another."`
-	Publish   appPublish    `cmd:"" help:"Build an app and serve that without a sandbox."`
-	Unpublish appUnpublish  `cmd:"" help:"Serve no build of apps any more."`
-	Link      appLink       `cmd:"" help:"Make a link to what an app has published as private."`
-	Zip       appZip        `cmd:"" help:"Download the files of an app as an archive."`
-	Stop      appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
-	Kill      removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
+	Create     appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
+	List       appList       `cmd:"" aliases:"ls" help:"List apps."`
+	Show       showCommand   `cmd:"" aliases:"get" help:"Show an app."`
+	Apply      appApply      `cmd:"" help:"Apply what a model has written to an app."`
+	Edit       appEdit       `cmd:"" help:"Have a model change an app."`
+	Write      appWrite      `cmd:"" help:"Change one file of an app."`
+	Cancel     removeCommand `cmd:"" help:"End applies and edits that are under way."`
+	Open       appOpen       `cmd:"" help:"Open the page of an app in a browser."`
+	Watch      appWatch      `cmd:"" help:"Follow what happens to an app."`
+	Run        appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
+	Logs       appLogs       `cmd:"" help:"Print what the server of an app prints."`
+	Status     appStatus     `cmd:"" help:"Ask the server of an app how it does."`
+	Check      appCheck      `cmd:"" help:"Look for what is wrong with an app, also in a browser."`
+	Screenshot appScreenshot `cmd:"" help:"See what a page of an app looks like."`
+	Files      appFiles      `cmd:"" help:"List files of an app."`
+	Cat        appCat        `cmd:"" help:"Print a file of an app."`
+	Manifest   appManifest   `cmd:"" help:"Show what an app consists of."`
+	History    appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
+	Diff       appDiff       `cmd:"" help:"Compare revisions of an app."`
+	Rollback   appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
+	Snapshot   appSnapshot   `cmd:"" help:"Keep a snapshot of an app with its databases."`
+	Branch     appBranch     `cmd:"" help:"Create an app with the files of a revision of another."`
+	Publish    appPublish    `cmd:"" help:"Build an app and serve that without a sandbox."`
+	Unpublish  appUnpublish  `cmd:"" help:"Serve no build of apps any more."`
+	Link       appLink       `cmd:"" help:"Make a link to the page of an app that is private, or to what it has published."`
+	Zip        appZip        `cmd:"" help:"Download the files of an app as an archive."`
+	Stop       appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
+	Kill       removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
 }
 
 var appCommands = appCommand{
@@ -183,8 +188,11 @@ type appApply struct {
 	File    string `arg:"" help:"File with what the model has written; - reads standard input." placeholder:"FILE"`
 	Message string `short:"m" help:"Message of the revision; else one made from what changes." placeholder:"TEXT"`
 	Keep    bool   `help:"Keep the result even if the server does not answer with it."`
-	Once    string `help:"Idempotency key: a text with the same key is applied only once." placeholder:"KEY"`
-	Detach  bool   `short:"d" help:"Print the seq of the apply and do not wait for its end."`
+
+	Snapshot bool `help:"Keep a snapshot with the revision, with databases and processes."`
+
+	Once   string `help:"Idempotency key: a text with the same key is applied only once." placeholder:"KEY"`
+	Detach bool   `short:"d" help:"Print the seq of the apply and do not wait for its end."`
 }
 
 func (appApply) Help() string {
@@ -196,7 +204,8 @@ the apply.
 Examples:
   engi app apply shop answer.txt
   llm 'Write a shop with React' | engi app apply shop -
-  engi app apply shop answer.txt --message 'Add a cart' --once answer-42`
+  engi app apply shop answer.txt --message 'Add a cart' --once answer-42
+  engi app apply shop answer.txt --snapshot`
 }
 
 // An applied says what became of an apply.
@@ -218,7 +227,7 @@ func (a *appApply) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	return g.atServer(ctx, func(d *connection) error {
-		seq, err := d.ApplyToApp(ctx, a.Name, v1.ApplyRequest{Text: text, Message: a.Message, Keep: a.Keep}, a.Once)
+		seq, err := d.ApplyToApp(ctx, a.Name, v1.ApplyRequest{Text: text, Message: a.Message, Keep: a.Keep, Snapshot: a.Snapshot}, a.Once)
 		switch {
 		case err != nil:
 			return err
@@ -308,6 +317,12 @@ type appEdit struct {
 	MaxCost float64 `help:"Cost after which the model is not asked again, in the currency of the node's prices." placeholder:"COST"`
 	Once    string  `help:"Idempotency key: a prompt with the same key is answered only once." placeholder:"KEY"`
 	Detach  bool    `short:"d" help:"Print the seq of the edit and do not wait for its end."`
+
+	Attempts     int    `help:"Attempts that are made side by side, of which the best is taken; else one for each model." placeholder:"N"`
+	Judge        string `xor:"judge" help:"Command that compares the attempts: exit code 0 wins, then the highest number that stands alone on the last line." placeholder:"COMMAND"`
+	JudgeModel   string `xor:"judge" help:"Model that compares the attempts." placeholder:"MODEL"`
+	Criteria     string `help:"What it compares the attempts by; without --judge-model, the default of the node does." placeholder:"TEXT"`
+	KeepAttempts bool   `help:"Keep the branches in which the attempts were made, as apps."`
 }
 
 func (appEdit) Help() string {
@@ -317,9 +332,15 @@ not well then, it exits with 1 and says why. What is done is shown on standard e
 writes if --verbose is given. With --json, one object that says what became of it. Ctrl-C ends the
 waiting only; 'engi app cancel' ends the edit.
 
+With --attempts, the app is branched, each branch is changed by the model, or by one of several in turn,
+and the files of the best one that is well become the next revision; the branches go. Their pages can be
+looked at meanwhile. The judge compares those that are well; without one, the one with the fewest problems
+on the way wins, then the cheapest.
+
 Examples:
   engi app edit shop 'Add a cart that keeps what is in it'
   engi app edit shop 'The list is empty: correct that' --rounds 5 --max-cost 0.50
+  engi app edit shop 'Make it fast' --model openai:gpt-5,anthropic:claude-opus-4-5 --attempts 4 --judge 'npm test'
   engi app edit shop - --model ollama:qwen3-coder < wish.txt`
 }
 
@@ -332,6 +353,8 @@ type editResult struct {
 	Cost     float64        `json:"cost"`
 	Tried    string         `json:"tried,omitempty"`
 	Problems []v1.AppUpdate `json:"problems"`
+	Attempt  int            `json:"attempt,omitempty"`  // that was taken
+	Attempts []v1.AppUpdate `json:"attempts,omitempty"` // how they ended
 	Error    *v1.Problem    `json:"error,omitempty"`
 }
 
@@ -345,7 +368,11 @@ func (a *appEdit) Run(ctx context.Context, g *globals) error {
 		}
 	}
 	return g.atServer(ctx, func(d *connection) error {
-		seq, err := d.EditApp(ctx, a.Name, v1.EditRequest{Prompt: prompt, Model: a.Model, MaxRounds: a.Rounds, MaxCost: a.MaxCost}, a.Once)
+		q := v1.EditRequest{Prompt: prompt, Model: a.Model, MaxRounds: a.Rounds, MaxCost: a.MaxCost, Attempts: a.Attempts, Keep: a.KeepAttempts}
+		if a.Judge+a.JudgeModel+a.Criteria != "" {
+			q.Judge = &v1.AppJudge{Command: a.Judge, Model: a.JudgeModel, Criteria: a.Criteria}
+		}
+		seq, err := d.EditApp(ctx, a.Name, q, a.Once)
 		switch {
 		case err != nil:
 			return err
@@ -362,11 +389,11 @@ func (a *appEdit) Run(ctx context.Context, g *globals) error {
 // followEdit shows an edit up to its end.
 func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq int64) error {
 	out := editResult{Seq: seq, State: "failed", Problems: []v1.AppUpdate{}}
-	text := "" // of the model, in a line that has not ended
-	say := func(lines string) {
+	texts := map[int]string{} // of the models, in lines that have not ended, by attempt
+	say := func(x v1.AppUpdate, lines string) {
 		for line := range strings.Lines(lines) {
 			if g.Verbose && !g.JSON {
-				fmt.Fprintln(g.err, "    "+printable(strings.TrimRight(line, "\r\n")))
+				fmt.Fprintln(g.err, ofAttempt(x)+"    "+printable(strings.TrimRight(line, "\r\n")))
 			}
 		}
 	}
@@ -381,23 +408,27 @@ func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq
 			continue
 		}
 		if x.Type == v1.AppOutput { // its lines come in pieces
-			text += x.Text
+			text := texts[x.Attempt] + x.Text
 			end := strings.LastIndexByte(text, '\n') + 1
 			if len(text) > 4<<10 {
 				end = len(text)
 			}
-			say(text[:end])
-			text = text[end:]
+			say(x, text[:end])
+			texts[x.Attempt] = text[end:]
 			continue
 		}
-		say(text)
-		if text = ""; !g.JSON && (x.Type != v1.AppLog || g.Verbose) {
-			fmt.Fprintln(g.err, appLine(x))
+		say(x, texts[x.Attempt])
+		delete(texts, x.Attempt)
+		if !g.JSON && (x.Type != v1.AppLog || g.Verbose) {
+			fmt.Fprintln(g.err, ofAttempt(x)+appLine(x))
 		}
 		switch x.Type {
 		case v1.AppProblem:
 			out.Problems = append(out.Problems, x)
+		case v1.AppAttempted:
+			out.Attempts = append(out.Attempts, x)
 		case v1.AppEdited:
+			out.Attempt = x.Attempt
 			if out.Revision, out.Rounds, out.Cost, out.Tried, out.Error = x.Revision, x.Rounds, x.Cost, x.Text, x.Error; x.Error == nil {
 				out.State = "done"
 			}
@@ -419,6 +450,14 @@ func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq
 		}
 	}
 	return engi.Errorf(engi.NotFound, "app %s was removed", app)
+}
+
+// ofAttempt returns what a line begins with that is of one of several attempts.
+func ofAttempt(x v1.AppUpdate) string {
+	if x.Attempt == 0 {
+		return ""
+	}
+	return fmt.Sprintf("[%d] ", x.Attempt)
 }
 
 // appLine returns an update of an app in one line, of whose texts it has the first.
@@ -445,8 +484,12 @@ func appLine(x v1.AppUpdate) string {
 		add(fmt.Sprintf("revision %d", x.Revision))
 	case v1.AppRound:
 		return fmt.Sprintf("round %d", x.Round)
-	case v1.AppEditBegun, v1.AppEdited:
+	case v1.AppEditBegun, v1.AppEdited, v1.AppJudged:
 		add(x.Type)
+	case v1.AppAttempt, v1.AppAttempted:
+		add(x.Type)
+		add(printable(x.Model))
+		add(printable(x.PreviewURL))
 	default:
 		add("  " + x.Type)
 	}
@@ -514,33 +557,45 @@ func (a *appWrite) Run(ctx context.Context, g *globals) error {
 
 // edit returns the content of the file as it is after it was in an editor.
 func (a *appWrite) edit(ctx context.Context, g *globals, d *connection) (string, error) {
+	return g.edit(ctx, a.Path, func() (io.ReadCloser, error) {
+		if _, err := d.App(ctx, a.Name); err != nil {
+			return nil, err
+		}
+		return orEmptyFile(d.AppFile(ctx, a.Name, a.Path, 0))
+	})
+}
+
+// orEmptyFile is a file that is there, or an empty one.
+func orEmptyFile(f io.ReadCloser, err error) (io.ReadCloser, error) {
+	if client.IsKind(err, v1.NotFound) {
+		return http.NoBody, nil
+	}
+	return f, err
+}
+
+// edit returns the content of a file as it is after it was in an editor; open returns
+// what it is before. If nothing has changed, that ends engi.
+func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadCloser, error)) (string, error) {
 	editor := first(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
 	if editor == "" {
 		return "", engi.Errorf(engi.Invalid, "neither VISUAL nor EDITOR names an editor").WithRemedy("set EDITOR, or give the content with --with FILE")
 	}
-	before := ""
-	f, err := d.AppFile(ctx, a.Name, a.Path, 0)
-	switch {
-	case err == nil:
-		b, err := io.ReadAll(io.LimitReader(f, maxAppText))
-		_ = f.Close() // all that is wanted was read
-		if err != nil {
-			return "", engi.Errorf(engi.Unavailable, "read %s: %v", a.Path, err)
-		}
-		before = string(b)
-	case !client.IsKind(err, v1.NotFound):
+	f, err := open()
+	if err != nil {
 		return "", err
 	}
-	if _, err := d.App(ctx, a.Name); err != nil { // it may be this that is not found
-		return "", err
+	before, err := io.ReadAll(io.LimitReader(f, maxAppText))
+	_ = f.Close() // all that is wanted was read
+	if err != nil {
+		return "", engi.Errorf(engi.Unavailable, "read %s: %v", name, err)
 	}
 	dir, err := os.MkdirTemp("", "engi-edit-")
 	if err != nil {
 		return "", engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	defer os.RemoveAll(dir)
-	local := filepath.Join(dir, path.Base("/"+a.Path))
-	if err := os.WriteFile(local, []byte(before), 0o600); err != nil {
+	local := filepath.Join(dir, path.Base("/"+name))
+	if err := os.WriteFile(local, before, 0o600); err != nil {
 		return "", engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", local) // as git has it: with arguments
@@ -552,7 +607,7 @@ func (a *appWrite) edit(ctx context.Context, g *globals, d *connection) (string,
 	if err != nil {
 		return "", engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	if string(after) == before {
+	if bytes.Equal(after, before) {
 		g.note("nothing has changed")
 		return "", exitCode(0)
 	}
@@ -566,7 +621,8 @@ type appOpen struct {
 
 func (appOpen) Help() string {
 	return `An app without a sandbox gets one with the files of its last revision. Where no browser can be
-started, the address is printed.
+started, the address is printed. That of an app whose page is private is a link that is valid for an
+hour, as from 'engi app link'.
 
 Examples:
   engi app open shop
@@ -577,16 +633,26 @@ Examples:
 func (a *appOpen) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.OpenApp(ctx, a.Name)
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case g.JSON:
+		}
+		if g.JSON {
 			if err := g.printJSON(x); err != nil {
 				return err
 			}
-		case a.Print || !browse(ctx, x.PreviewURL):
-			fmt.Fprintln(g.out, x.PreviewURL)
-		default:
+			return failedApp(x)
+		}
+		address := x.PreviewURL
+		link, err := d.LinkApp(ctx, x.ID, 0)
+		switch {
+		case err != nil:
+			return err
+		case link.Private:
+			address = link.URL
+		}
+		if a.Print || !browse(ctx, address) {
+			fmt.Fprintln(g.out, address)
+		} else {
 			g.note("opened %s in your browser", x.PreviewURL)
 		}
 		return failedApp(x)
@@ -787,9 +853,13 @@ Examples:
 
 // Run implements the command.
 func (a *appHistory) Run(ctx context.Context, g *globals) error {
-	revisions := table[v1.AppRevision]{"REVISION\tCOMMIT\tCREATED\tFILES\tMESSAGE", func(x v1.AppRevision) []any {
+	revisions := table[v1.AppRevision]{"REVISION\tCOMMIT\tCREATED\tFILES\tSNAPSHOT\tMESSAGE", func(x v1.AppRevision) []any {
 		message, _, _ := strings.Cut(x.Message, "\n")
-		return []any{x.Number, x.Commit[:min(len(x.Commit), 12)], ago(x.CreatedAt), len(x.Changed), message}
+		snapshot := ""
+		if x.Snapshot != nil {
+			snapshot = fmt.Sprintf("%d MiB", x.Snapshot.Size>>20)
+		}
+		return []any{x.Number, x.Commit[:min(len(x.Commit), 12)], ago(x.CreatedAt), len(x.Changed), snapshot, message}
 	}, nil}
 	return revisions.list(ctx, g, false, func(d *connection) ([]v1.AppRevision, error) { return d.AppRevisions(ctx, a.Name) })
 }
@@ -820,6 +890,7 @@ func (a *appDiff) Run(ctx context.Context, g *globals) error {
 type appRollback struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
 	Revision int64  `arg:"" optional:"" help:"Revision; else the one before the last." placeholder:"REVISION"`
+	Snapshot bool   `help:"Make everything what it was when the snapshot of the revision was made, databases and processes too; else of the last one that has a snapshot."`
 }
 
 func (appRollback) Help() string {
@@ -828,12 +899,18 @@ back itself.
 
 Examples:
   engi app rollback shop
-  engi app rollback shop 1`
+  engi app rollback shop 1
+  engi app rollback shop --snapshot`
 }
 
 // Run implements the command.
 func (a *appRollback) Run(ctx context.Context, g *globals) error {
-	return create(ctx, g, func(d *connection) (v1.AppRevision, error) { return d.RollbackApp(ctx, a.Name, a.Revision) },
+	return create(ctx, g, func(d *connection) (v1.AppRevision, error) {
+		if a.Snapshot {
+			return d.RestoreApp(ctx, a.Name, a.Revision)
+		}
+		return d.RollbackApp(ctx, a.Name, a.Revision)
+	},
 		func(x v1.AppRevision) string { return fmt.Sprint(x.Number) })
 }
 

@@ -12,6 +12,7 @@ type appBranch struct {
 	From     string `arg:"" name:"app" help:"App to begin with." placeholder:"APP"`
 	Name     string `arg:"" optional:"" help:"Name of the new app; else one made up." placeholder:"NAME"`
 	Revision int64  `short:"r" help:"Revision to begin with; else the last one." placeholder:"N"`
+	Snapshot bool   `help:"Begin with the snapshot of that revision, with its databases; else with that of the last one that has one."`
 }
 
 func (appBranch) Help() string {
@@ -20,18 +21,40 @@ output, once its page is served. Exits with 1 if its server does not start, as '
 
 Examples:
   engi app branch shop blue
-  engi app branch shop before --revision 2 --json | jq -r .preview_url`
+  engi app branch shop before --revision 2 --json | jq -r .preview_url
+  engi app branch shop trial --snapshot`
 }
 
 // Run implements the command.
 func (a *appBranch) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
-		x, err := d.BranchApp(ctx, a.From, v1.BranchRequest{Name: a.Name, Revision: a.Revision})
+		x, err := d.BranchApp(ctx, a.From, v1.BranchRequest{Name: a.Name, Revision: a.Revision, Snapshot: a.Snapshot})
 		if err != nil {
 			return err
 		}
 		return g.showNewApp(x)
 	})
+}
+
+type appSnapshot struct {
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+}
+
+func (appSnapshot) Help() string {
+	return `The snapshot has the memory, the processes and the databases of the app and belongs to its last
+revision, whose number is printed. An app keeps five of them; the oldest goes first. They are
+among those of 'engi snapshot list'.
+
+Examples:
+  engi app snapshot shop
+  engi app snapshot shop --json | jq .snapshot
+  engi app rollback shop --snapshot`
+}
+
+// Run implements the command.
+func (a *appSnapshot) Run(ctx context.Context, g *globals) error {
+	return create(ctx, g, func(d *connection) (v1.AppRevision, error) { return d.SnapshotApp(ctx, a.Name) },
+		func(x v1.AppRevision) string { return fmt.Sprint(x.Number) })
 }
 
 // showNewApp prints the ID of an app, and where it is.
@@ -49,7 +72,7 @@ func (g *globals) showNewApp(x v1.App) (err error) {
 
 type appPublish struct {
 	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Private bool   `help:"Show it to those only who have your key, or a link from 'engi app link'."`
+	Private bool   `help:"Show it to those only who have your key, or a link from 'engi app link --published'."`
 }
 
 func (appPublish) Help() string {
@@ -60,7 +83,7 @@ place of what was there before. An app without a build that leaves pages cannot 
 Examples:
   engi app publish shop
   curl "$(engi app publish shop)"
-  engi app publish shop --private && engi app link shop --ttl 24h`
+  engi app publish shop --private && engi app link shop --published --ttl 24h`
 }
 
 // Run implements the command.
@@ -88,19 +111,24 @@ func (a *appUnpublish) Run(ctx context.Context, g *globals) error {
 }
 
 type appLink struct {
-	Name string        `arg:"" name:"app" help:"App." placeholder:"APP"`
-	TTL  time.Duration `help:"How long the link is valid." default:"1h"`
+	Name      string        `arg:"" name:"app" help:"App." placeholder:"APP"`
+	TTL       time.Duration `help:"How long the link is valid." default:"1h"`
+	Published bool          `help:"To what it has published; else to its page as it is now."`
 }
 
 func (appLink) Help() string {
-	return `Whoever has the link can see what the app has published, although it is private.
+	return `Whoever has the link can see the page, although it is private, until the link expires. It stays valid
+when the app gets another sandbox.
 
 Examples:
   engi app link shop
-  engi app link shop --ttl 24h`
+  engi app link shop --published --ttl 24h`
 }
 
 // Run implements the command.
 func (a *appLink) Run(ctx context.Context, g *globals) error {
-	return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkApp(ctx, a.Name, a.TTL) }, func(l v1.Link) string { return l.URL })
+	if a.Published {
+		return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkPublication(ctx, a.Name, a.TTL) }, func(l v1.Link) string { return l.URL })
+	}
+	return create(ctx, g, func(d *connection) (v1.AppLink, error) { return d.LinkApp(ctx, a.Name, a.TTL) }, func(l v1.AppLink) string { return l.URL })
 }

@@ -110,6 +110,14 @@ func TestAppCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &tried); err != nil || tried.State != "failed" || tried.Rounds != 1 || tried.Cost != 0.0015 || len(tried.Problems) != 1 || tried.Error == nil {
 		t.Errorf("%v in %s", err, out)
 	}
+	if out, said := run(0, "", "edit", "edited", strings.Replace(page, "x", "z", 2), "--attempts", "2", "--judge", "npm test", "--keep-attempts", "--model", "a:b"); out != "4\n" || !strings.Contains(said, "[2] attempt a:b http") || !strings.Contains(said, "[1] judged for npm test\n") || !strings.Contains(said, "[1] edited 1: tried") {
+		t.Errorf("attempts: %q, %s", out, said)
+	}
+	out, _ = run(1, "", "edit", "edited", "fail", "--json", "--attempts", "3", "--judge-model", "a:b", "--criteria", "c")
+	if err := json.Unmarshal([]byte(out), &tried); err != nil || tried.Attempt != 1 || len(tried.Attempts) != 3 || tried.Attempts[2].Rounds != 1 {
+		t.Errorf("attempts: %s, %v", out, err)
+	}
+	run(2, "", "edit", "edited", "x", "--judge", "a", "--judge-model", "b")
 	run(1, "", "edit", "edited", "x", "--model", "none")
 	run(0, "", "kill", "edited")
 

@@ -18,6 +18,8 @@ type benchApp struct {
 func (benchApp) Help() string {
 	return `An app of the template vite-react is created, changed and opened again. A hot reload is the time from
 the request that writes a file, or applies one, until a page was told and has the module, through the preview.
+If Chromium is installed, it shows the page: from the request for an app until its page is rendered, and from
+a file that was written until the page shows it. Without it, pages are fetched with all their modules instead.
 A page reconnects when its socket was cut: it gets a new one, and all its modules.
 
 Examples:
@@ -42,7 +44,12 @@ func (b *benchApp) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	defer g.closePrivate(p)
-	t, err := bench.Apps(ctx, client.New(p.Endpoint().URL, p.AdminKey()), p.Pools(), p.Endpoint().URL, b.N)
+	browser, err := bench.OpenBrowser(ctx)
+	if err != nil {
+		return err
+	}
+	defer browser.Close()
+	t, err := bench.Apps(ctx, client.New(p.Endpoint().URL, p.AdminKey()), p.Pools(), p.Endpoint().URL, b.N, browser)
 	if err != nil {
 		return err
 	}
@@ -53,13 +60,21 @@ func (b *benchApp) Run(ctx context.Context, g *globals) error {
 	var rows [][]string
 	failures, first := 0, ""
 	for _, act := range bench.AppActs {
-		s := t.Times[act]
+		s, ok := t.Times[act]
+		if !ok {
+			continue
+		}
 		rows = append(rows, []string{act, fmt.Sprint(s.N), fmt.Sprint(s.Failures), ms(s.Ms.P50), ms(s.Ms.P95), ms(s.Ms.Max)})
 		if failures += s.Failures; first == "" {
 			first = s.Failure
 		}
 	}
 	g.table("WHAT\tN\tFAILURES\tP50 ms\tP95\tMAX", rows)
+	if t.Browser != "" {
+		fmt.Fprintf(g.out, "pages in %s\n", t.Browser)
+	} else {
+		fmt.Fprintln(g.out, "pages fetched with all their modules, since there is no Chromium")
+	}
 	printHost(g, t.Host)
 	return failed(g, failures, first)
 }

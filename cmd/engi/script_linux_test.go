@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/node"
 	"github.com/engi-dev/engi/node/config"
 )
@@ -135,13 +137,43 @@ func runScripts(t *testing.T, dir string) {
 			} {
 				e.Setenv(kv[0], kv[1])
 			}
-			return nil
+			if !strings.HasSuffix(e.WorkDir, "script-docs-studio") {
+				return nil
+			}
+			// The page has a model write, which follows a script.
+			model := httptest.NewServer(&scripted.Server{Play: sells})
+			e.Defer(model.Close)
+			file := filepath.Join(e.WorkDir, "config.toml")
+			e.Setenv("ENGI_CONFIG", file)
+			return os.WriteFile(file, []byte("[models]\ndefault = \"play:m\"\n[providers.play]\nurl = \""+model.URL+"/v1\"\n"), 0o600)
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"within": within, "exits": exits,
 		},
 		RequireUniqueNames: true,
 	})
+}
+
+// sells is a model that does what docs/studio.md asks for, by the first word of the task.
+func sells(c scripted.Conversation) scripted.Answer {
+	page := func(code string) scripted.Answer {
+		return scripted.Answer{Text: "<file path=\"src/App.tsx\">\n" + code + "\n</file>\n"}
+	}
+	_, task, _ := strings.Cut(c.Turns[0].Text, "# The task\n\n")
+	again := len(c.Turns) > 1
+	switch word, _, _ := strings.Cut(task, " "); {
+	case word == "Add":
+		return page("export default () => <main><h1>Shoes</h1><button>Add to the cart</button></main>")
+	case word == "Count" && !again:
+		return page("export default () => <main><h1>Shoes</h1><p>{count} of shoes</p></main>")
+	case word == "Count":
+		return page("export default () => <main><h1>Shoes</h1><p>count of shoes</p></main>")
+	case word == "Make" && strings.Contains(c.Turns[0].Text, "attempt 2"):
+		return page("export default () => <main><h1>Shoes</h1><p>a fast list</p></main>")
+	case word == "Make":
+		return page("export default () => <main><h1>Shoes</h1><p>a list</p></main>")
+	}
+	return scripted.Answer{Text: "I do not understand."}
 }
 
 // exits runs engi and demands an exit code: exits 3 run prog.py

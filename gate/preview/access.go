@@ -43,6 +43,31 @@ func (p *Proxy) Sign(id engi.SandboxID, port int, ttl time.Duration) (address st
 	return p.URL(id, port) + p.query(target{id: id, port: port}, expires), expires, nil
 }
 
+// SignApp does as Sign for a port of an app, whatever its sandbox is then: a link outlives
+// those that the app has had.
+func (p *Proxy) SignApp(id engi.AppID, port int, ttl time.Duration) (address string, expires time.Time, err error) {
+	if expires, err = until(ttl); err != nil {
+		return "", time.Time{}, err
+	}
+	if port < 1 || port > 65535 {
+		return "", time.Time{}, engi.Errorf(engi.Invalid, "%d is not a port", port)
+	}
+	return p.AppURL(id, port) + p.query(target{of: id, port: port}, expires), expires, nil
+}
+
+// PrivateApp reports whether who has neither the key of its owner nor a link is refused at
+// the ports of an app.
+func (p *Proxy) PrivateApp(ctx context.Context, a engi.App) (bool, error) {
+	if p.o.Private || a.Sandbox == "" {
+		return p.o.Private, nil
+	}
+	s, err := p.o.Sandboxes.Get(ctx, "", a.Sandbox)
+	if err != nil && engi.KindOf(err) == engi.NotFound {
+		return false, nil // it is lost, and has no page now
+	}
+	return s.Ports.Private, err
+}
+
 // SignPage does as Sign for the published page of an app.
 func (p *Proxy) SignPage(id engi.AppID, ttl time.Duration) (address string, expires time.Time, err error) {
 	if expires, err = until(ttl); err != nil {
@@ -71,9 +96,12 @@ func (p *Proxy) token(t target, expires time.Time) string {
 
 func (p *Proxy) mac(t target, expires []byte) []byte {
 	h := hmac.New(sha256.New, p.o.LinkKey)
-	if t.app != "" {
+	switch {
+	case t.app != "":
 		fmt.Fprintf(h, "published\x00%s\x00%x", t.app, expires)
-	} else {
+	case t.of != "": // whatever its sandbox is
+		fmt.Fprintf(h, "app\x00%s\x00%d\x00%x", t.of, t.port, expires)
+	default:
 		fmt.Fprintf(h, "preview\x00%s\x00%d\x00%x", t.id, t.port, expires)
 	}
 	return h.Sum(nil)
@@ -173,7 +201,7 @@ func (p *Proxy) whileValid(r *http.Request, a access) (*http.Request, func()) {
 	return r.WithContext(ctx), release
 }
 
-// ownPage reports whether a request was made by a page of the same sandbox, by no
+// ownPage reports whether a request was made by a page of the same sandbox or app, by no
 // page, or by one that only shows this one. Browsers send cookies with requests
 // from pages of other sandboxes, too, since they are on the same site. Over plain
 // HTTP, unless to localhost, they do not say that a page made a simple request.
@@ -196,6 +224,9 @@ func (p *Proxy) ownPage(r *http.Request, t target) bool {
 		return true
 	}
 	if from, ok := p.byName(plainHost(u.Host)); ok {
+		if t.of != "" { // from.id is not known
+			return from.of == t.of
+		}
 		return from.id == t.id && from.app == t.app
 	}
 	return shows // in a frame, for example of an editor
@@ -205,10 +236,16 @@ func (p *Proxy) ownPage(r *http.Request, t target) bool {
 // passed on, to a cookie for this preview only.
 func (p *Proxy) setTokenCookie(w http.ResponseWriter, r *http.Request, t target, token string, expires time.Time) {
 	path := t.prefix + "/"
-	http.SetCookie(w, &http.Cookie{
+	c := &http.Cookie{
 		Name: tokenCookie, Value: token, Path: path, Expires: expires, MaxAge: max(1, int(time.Until(expires).Seconds())),
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil || p.o.Scheme == "https",
-	})
+	}
+	if dest := r.Header.Get("Sec-Fetch-Dest"); r.Header.Get("Sec-Fetch-Site") == "cross-site" && (dest == "iframe" || dest == "frame") {
+		// Frames on another site, as the dashboard on localhost is, get no other cookies,
+		// and this one below that site only. Browsers that say so have a secure context.
+		c.SameSite, c.Secure, c.Partitioned = http.SameSiteNoneMode, true, true
+	}
+	http.SetCookie(w, c)
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "strict-origin") // see ownPage; it never names this URL

@@ -2,6 +2,7 @@ package preview
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"path"
 	"strconv"
@@ -21,11 +22,6 @@ const indexPage = "index.html"
 
 // servePage serves what an app has published.
 func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		p.refuse(w, r, t, http.StatusMethodNotAllowed, "Published pages can be read and nothing else")
-		return
-	}
 	none := func() { p.refuse(w, r, t, http.StatusNotFound, notPublished) }
 	if p.o.Apps == nil || t.app == "" {
 		none()
@@ -40,22 +36,34 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 		none()
 		return
 	}
-	private := p.o.Private || a.Published.Private
-	who := access{owner: a.Owner, private: private}
+	who := access{owner: a.Owner, private: a.Published.Private}
 	if done := p.authorize(w, r, t, who); done {
+		return
+	}
+	p.serveFiles(w, r, t, who, string(t.app), func(name string, packed bool) (engi.PublishedFile, error) {
+		return p.o.Apps.Published(r.Context(), "", string(t.app), name, packed)
+	})
+}
+
+// serveFiles serves files that need no sandbox to who was let in. What they are of has an
+// ID, by which its connections are counted.
+func (p *Proxy) serveFiles(w http.ResponseWriter, r *http.Request, t target, who access, of string, get func(name string, packed bool) (engi.PublishedFile, error)) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		p.refuse(w, r, t, http.StatusMethodNotAllowed, "Published pages can be read and nothing else")
 		return
 	}
 	r, release := p.whileValid(r, who)
 	defer release()
 	p.mu.Lock()
-	leave, err := p.admit(p.connsOf(string(t.app)))
+	leave, err := p.admit(p.connsOf(of))
 	p.mu.Unlock()
 	if err != nil {
 		p.respondError(w, r, t, err)
 		return
 	}
 	defer leave()
-	f, moved, err := p.findPage(r, t.app)
+	f, moved, err := findPage(r, get)
 	switch {
 	case err != nil && engi.KindOf(err) == engi.NotFound:
 		p.refuse(w, r, t, http.StatusNotFound, noSuchFile)
@@ -66,18 +74,16 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 		w.Header().Set("Cache-Control", "no-cache")
 		w.WriteHeader(http.StatusFound)
 	default:
-		p.sendPage(w, r, f, private)
+		p.sendPage(w, r, f, p.o.Private || who.private)
 	}
 }
 
 // findPage returns the file that a request is for, or where else it is. Addresses without
 // a file are the first page's, which has their routes, if somebody will look at them.
-func (p *Proxy) findPage(r *http.Request, app engi.AppID) (f engi.PublishedFile, moved string, err error) {
+func findPage(r *http.Request, file func(name string, packed bool) (engi.PublishedFile, error)) (f engi.PublishedFile, moved string, err error) {
 	// A part of a file is one of the file as it is.
 	packed := r.Header.Get("Range") == "" && acceptsGzip(r.Header)
-	get := func(name string) (engi.PublishedFile, error) {
-		return p.o.Apps.Published(r.Context(), "", string(app), name, packed)
-	}
+	get := func(name string) (engi.PublishedFile, error) { return file(name, packed) }
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	dir := name == "" || strings.HasSuffix(name, "/")
 	if dir {
@@ -90,7 +96,8 @@ func (p *Proxy) findPage(r *http.Request, app engi.AppID) (f engi.PublishedFile,
 		return f, "", err
 	}
 	if !dir {
-		if _, e := get(name + "/" + indexPage); e == nil {
+		if other, e := get(name + "/" + indexPage); e == nil {
+			done(other)
 			return f, localRef(r.URL.EscapedPath()+"/", r.URL.RawQuery), nil
 		}
 	}
@@ -98,6 +105,13 @@ func (p *Proxy) findPage(r *http.Request, app engi.AppID) (f engi.PublishedFile,
 		f, err = get(indexPage)
 	}
 	return f, "", err
+}
+
+// done ends the use of a file.
+func done(f engi.PublishedFile) {
+	if c, ok := f.Content.(io.Closer); ok {
+		_ = c.Close() // it was read only
+	}
 }
 
 // looks reports whether a request may be one for a page, and not for a part of one.
@@ -111,6 +125,7 @@ func looks(r *http.Request) bool {
 
 // sendPage sends a file, or what the client wants of it.
 func (p *Proxy) sendPage(w http.ResponseWriter, r *http.Request, f engi.PublishedFile, private bool) {
+	defer done(f)
 	h := w.Header()
 	h.Set("Content-Type", typeOf(f.Path))
 	h.Set("X-Content-Type-Options", "nosniff")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -71,6 +72,191 @@ func (p *pages) ask(t *testing.T, f *fixture, method, path string, header ...str
 		}
 	}
 	return do(t, r)
+}
+
+// TestPortsOfApps has an app's port keep its address when another sandbox takes the place of
+// the app's.
+func TestPortsOfApps(t *testing.T) {
+	f, p := newPages(t, nil)
+	get := func() (int, string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.http.URL+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u, err := url.Parse(f.proxy.AppURL(p.app.ID, 3000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = u.Host
+		res, body := do(t, r)
+		return res.StatusCode, body
+	}
+	if status, _ := get(); status != http.StatusBadGateway {
+		t.Errorf("without a sandbox: %d", status)
+	}
+	for _, text := range []string{"old", "new"} {
+		b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }))
+		p.app.Sandbox = b.record.ID
+		if status, body := get(); status != http.StatusOK || body != text {
+			t.Errorf("the %s sandbox: %d %s", text, status, body)
+		}
+		b.change(func(s *engi.Sandbox) { s.Ports.Private = true })
+		if status, _ := get(); status != http.StatusForbidden {
+			t.Errorf("of one that is private: %d", status)
+		}
+	}
+	p.app.State = engi.AppStarting // in its new sandbox
+	if status, body := get(); status != http.StatusServiceUnavailable || !strings.Contains(body, appStarts) {
+		t.Errorf("of an app that starts: %d %s", status, body)
+	}
+	if res, _ := p.ask(t, f, "GET", "/"); res.StatusCode != http.StatusOK {
+		t.Errorf("what it has published: %d", res.StatusCode)
+	}
+	page := httptest.NewRequest(http.MethodGet, f.proxy.AppURL(p.app.ID, 3000), nil)
+	page.Header.Set("Accept", "text/html")
+	shown := httptest.NewRecorder()
+	f.proxy.ServeHTTP(shown, page)
+	if h := shown.Header(); shown.Code != http.StatusServiceUnavailable || h.Get("Refresh") != "1" || h.Get("Retry-After") != "1" {
+		t.Errorf("a page of an app that starts: %d %v", shown.Code, h)
+	}
+	p.app.State = engi.AppReady
+	if status, _ := get(); status != http.StatusForbidden {
+		t.Errorf("of an app that has started: %d", status)
+	}
+	for host, want := range map[string]string{"3000-app-x.sbx.test": "", "app-3000-" + p.app.ID.Label() + ".sbx.test": "", "3000-app-" + p.app.ID.Label() + ".sbx.test": string(p.app.ID)} {
+		if found, _ := f.proxy.find(&http.Request{Host: host, URL: &url.URL{Path: "/"}}); string(found.of) != want || found.id != "" {
+			t.Errorf("%s is for %+v", host, found)
+		}
+	}
+	p.app.ID = engi.NewAppID()
+	f.proxy.o.Apps = &pages{}
+	if status, _ := get(); status != http.StatusBadGateway {
+		t.Errorf("of an app that is not there: %d", status)
+	}
+}
+
+// TestPrivateApps has a link to an app, and the cookie that comes of it, outlive sandboxes.
+func TestPrivateApps(t *testing.T) {
+	f, p := newPages(t, nil)
+	old := f.sandbox(echo)
+	old.ports[3001] = old.ports[3000]
+	old.change(func(s *engi.Sandbox) { s.Ports.Private = true })
+	p.app.Sandbox = old.record.ID
+	link, expires, err := f.proxy.SignApp(p.app.ID, 3000, time.Hour)
+	if err != nil || time.Until(expires) > time.Hour || time.Until(expires) < 59*time.Minute {
+		t.Fatal(err, expires)
+	}
+	u, err := url.Parse(link)
+	if err != nil || u.Host != "3000-app-"+p.app.ID.Label()+".sbx.test" {
+		t.Fatal(link, err)
+	}
+	get := func(host, query string, header ...string) (*http.Response, string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.http.URL+"/a?"+query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return do(t, r)
+	}
+	res, _ := get(u.Host, u.RawQuery, "Accept", "text/html")
+	if res.StatusCode != http.StatusSeeOther || res.Header.Get("Location") != "/a" || len(res.Cookies()) != 1 {
+		t.Fatalf("a browser with the link: %d %v", res.StatusCode, res.Header)
+	}
+	cookie := tokenCookie + "=" + res.Cookies()[0].Value
+	for _, c := range []struct {
+		site, dest string
+		framed     bool
+	}{{"cross-site", "iframe", true}, {"cross-site", "frame", true}, {"same-site", "iframe", false}, {"cross-site", "document", false}, {"none", "document", false}, {"", "", false}} {
+		res, _ := get(u.Host, u.RawQuery, "Accept", "text/html", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Site", c.site, "Sec-Fetch-Dest", c.dest)
+		if len(res.Cookies()) != 1 {
+			t.Fatalf("%+v: %v", c, res.Header)
+		}
+		if x := res.Cookies()[0]; x.Partitioned != c.framed || x.Secure != c.framed || (x.SameSite == http.SameSiteNoneMode) != c.framed || !x.HttpOnly {
+			t.Errorf("%+v: %v", c, x)
+		}
+	}
+
+	// Of another app, of ports of sandboxes, of the app's own, and of what it has published.
+	other := &pages{app: engi.App{ID: engi.NewAppID(), Owner: "ann"}}
+	siblings := f.sandbox(echo)
+	siblings.change(func(s *engi.Sandbox) { s.Ports.Private = true })
+	signed := func(address string, _ time.Time, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, query, _ := strings.Cut(address, "?")
+		return query
+	}
+	wrong := map[string]string{
+		"another port":        signed(f.proxy.SignApp(p.app.ID, 3001, time.Hour)),
+		"another app":         signed(f.proxy.SignApp(other.app.ID, 3000, time.Hour)),
+		"its sandbox":         signed(f.proxy.Sign(old.record.ID, 3000, time.Hour)),
+		"what it publishes":   signed(f.proxy.SignPage(p.app.ID, time.Hour)),
+		"nothing":             "",
+		"one with a bad MAC":  u.RawQuery[:len(u.RawQuery)-4] + "AAAA",
+		"one that is too old": tokenParameter + "=" + f.proxy.token(target{of: p.app.ID, port: 3000}, time.Now().Add(-time.Second)),
+	}
+	for name, query := range wrong {
+		if res, body := get(u.Host, query); res.StatusCode != http.StatusForbidden || !strings.Contains(body, "This app is private") {
+			t.Errorf("the link of %s opens the app: %d %s", name, res.StatusCode, body)
+		}
+	}
+	if res, _ := get(old.host(3000), u.RawQuery); res.StatusCode != http.StatusForbidden {
+		t.Errorf("the link opens the sandbox by its own name: %d", res.StatusCode)
+	}
+	p.app.Published.Private = true
+	if res, _ := p.ask(t, f, "GET", "/?"+u.RawQuery); res.StatusCode != http.StatusForbidden {
+		t.Errorf("the link opens what is published: %d", res.StatusCode)
+	}
+
+	// Another sandbox takes the place of the first.
+	for _, b := range []*fakeSandbox{old, f.sandbox(echo)} {
+		b.change(func(s *engi.Sandbox) { s.Ports.Private = true })
+		p.app.Sandbox = b.record.ID
+		if private, err := f.proxy.PrivateApp(t.Context(), p.app); err != nil || !private {
+			t.Errorf("it is private: %v, %v", private, err)
+		}
+		if res, body := get(u.Host, u.RawQuery); res.StatusCode != http.StatusOK || strings.Contains(body, tokenParameter) {
+			t.Errorf("a program with the link: %d %s", res.StatusCode, body)
+		}
+		for origin, want := range map[string]int{
+			"http://" + u.Host: 200, "http://3001-app-" + p.app.ID.Label() + ".sbx.test": 200,
+			"http://3000-app-" + other.app.ID.Label() + ".sbx.test": 403, "http://" + siblings.host(3000): 403, "http://" + old.host(3000): 403,
+			"http://app-" + p.app.ID.Label() + ".sbx.test": 403, "https://else.where": 403,
+		} {
+			if res, body := get(u.Host, "", "Cookie", cookie, "Origin", origin); res.StatusCode != want {
+				t.Errorf("the cookie from %s: %d %s", origin, res.StatusCode, body)
+			}
+		}
+		if res, body := get(u.Host, "", "Cookie", cookie); res.StatusCode != http.StatusOK {
+			t.Errorf("the cookie: %d %s", res.StatusCode, body)
+		}
+		b.change(func(s *engi.Sandbox) { s.Ports.Private = false })
+		if private, err := f.proxy.PrivateApp(t.Context(), p.app); err != nil || private {
+			t.Errorf("it is not private: %v, %v", private, err)
+		}
+	}
+	for _, app := range []engi.App{{}, {Sandbox: engi.NewSandboxID()}} {
+		if private, err := f.proxy.PrivateApp(t.Context(), app); err != nil || private {
+			t.Errorf("without a sandbox: %v, %v", private, err)
+		}
+	}
+	f.proxy.o.Private = true
+	if private, err := f.proxy.PrivateApp(t.Context(), engi.App{}); err != nil || !private {
+		t.Errorf("private by the node: %v, %v", private, err)
+	}
+	for _, c := range []struct {
+		port int
+		ttl  time.Duration
+	}{{0, time.Hour}, {65536, time.Hour}, {3000, 0}, {3000, LongestLink + 1}} {
+		if _, _, err := f.proxy.SignApp(p.app.ID, c.port, c.ttl); engi.KindOf(err) != engi.Invalid {
+			t.Errorf("a link to port %d for %s: %v", c.port, c.ttl, err)
+		}
+	}
 }
 
 func TestPublishedPages(t *testing.T) {

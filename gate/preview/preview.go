@@ -1,6 +1,6 @@
 // Package preview proxies requests to services that listen in sandboxes. A
 // service has a host name of its own, PORT-LABEL.DOMAIN, or, if the operator
-// wants that, a path. E2B's clients may name it in headers. What apps have published
+// wants that, a path; one of an app has PORT-app-LABEL.DOMAIN, whatever its sandbox is. E2B's clients may name it in headers. What apps have published
 // is served at app-LABEL.DOMAIN.
 //
 // Neither side is trusted. All credentials for engi are removed from requests,
@@ -182,6 +182,23 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	if t.page {
 		p.servePage(w, r, t)
 		return
+	}
+	if t.of != "" && p.o.Apps != nil {
+		a, err := p.o.Apps.Get(r.Context(), "", string(t.of))
+		if err != nil && engi.KindOf(err) != engi.NotFound {
+			p.respondError(w, r, t, err)
+			return
+		}
+		if err == nil && a.State == engi.AppStarting {
+			// A page that came back to a server that is about to start again would stay broken.
+			w.Header().Set("Retry-After", "1")
+			if wantsHTML(r) {
+				w.Header().Set("Refresh", "1")
+			}
+			p.refuse(w, r, t, http.StatusServiceUnavailable, appStarts)
+			return
+		}
+		t.id = a.Sandbox
 	}
 	if t.id == "" {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)

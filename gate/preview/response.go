@@ -25,14 +25,19 @@ const (
 	notPublished  = "Nothing is published here"
 	noSuchFile    = "There is no such page"
 	pageIsPrivate = "This page is private: send its owner's key, or open a signed link"
+	appStarts     = "The app is starting"
+	appIsPrivate  = "This app is private: send its owner's key, or open a signed link"
 )
 
-// texts are what differs between sandboxes and published pages.
+// texts are what differs between sandboxes, apps and published pages.
 type texts struct{ noAccess, needsAccess string }
 
 func (t target) texts() texts {
-	if t.page {
+	switch {
+	case t.page:
 		return texts{"The key does not give access to this page", pageIsPrivate}
+	case t.of != "":
+		return texts{"The key does not give access to this app", appIsPrivate}
 	}
 	return texts{"The key does not give access to this sandbox", needsAccess}
 }
@@ -41,8 +46,10 @@ func (t target) texts() texts {
 var remedies = map[string]string{
 	notFound:      "It may have ended. Check the address, or start a new sandbox.",
 	notOpen:       "Start your server inside the sandbox on this port, then load this page again.",
+	appStarts:     "This page is loaded again as soon as the app answers.",
 	notPublished:  "Check the address, or publish the app: engi app publish APP.",
-	pageIsPrivate: "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP.",
+	pageIsPrivate: "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP --published.",
+	appIsPrivate:  "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP.",
 
 	needsAccess: "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }

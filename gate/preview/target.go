@@ -24,6 +24,8 @@ type target struct {
 
 	page bool       // it is for what an app has published instead
 	app  engi.AppID // empty if label is not one
+
+	of engi.AppID // whose sandbox it is, of which id is not known before it is served; empty for a sandbox that is named itself
 }
 
 // find reports which port of which sandbox a request is for: it looks for a
@@ -72,7 +74,8 @@ func (p *Proxy) byName(host string) (target, bool) {
 	return parseName(first)
 }
 
-// pagePrefix is what names of published pages begin with.
+// pagePrefix is what names of published pages begin with, and those of apps' ports have
+// after the port.
 const pagePrefix = "app-"
 
 // parseName parses PORT-LABEL. E2B's clients before version 2 append another part,
@@ -86,7 +89,21 @@ func parseName(first string) (target, bool) {
 	if !ok {
 		return target{label: label}, true
 	}
-	return target{id: parseSandbox(label), label: label, port: port}, true
+	t := target{label: label, port: port}
+	t.parse(label)
+	return t, true
+}
+
+// parse reads whose port a target is: a sandbox's, or that of an app, which is known by
+// app-LABEL whatever its sandbox is.
+func (t *target) parse(label string) {
+	if app, ok := strings.CutPrefix(label, pagePrefix); ok {
+		if id, err := engi.AppOfLabel(app); err == nil {
+			t.of = id
+		}
+		return
+	}
+	t.id = parseSandbox(label)
 }
 
 // byPath parses /BASE/SANDBOX/PORT/.
@@ -104,7 +121,8 @@ func (p *Proxy) byPath(r *http.Request, host string) (target, bool) {
 	}
 	t := target{label: parts[0], bare: len(parts) == 2, prefix: p.o.Path + "/" + parts[0] + "/" + parts[1]}
 	if port, ok := parsePort(parts[1]); ok {
-		t.id, t.port = parseSandbox(parts[0]), port
+		t.port = port
+		t.parse(parts[0])
 	}
 	return t, true
 }
@@ -148,6 +166,12 @@ func plainHost(host string) string {
 // URL returns the URL of a port, with a host name below the first domain.
 func (p *Proxy) URL(id engi.SandboxID, port int) string {
 	return p.address(strconv.Itoa(port) + "-" + id.Label())
+}
+
+// AppURL returns the URL of a port of an app, which stays the same when another sandbox
+// takes the place of the app's.
+func (p *Proxy) AppURL(id engi.AppID, port int) string {
+	return p.address(strconv.Itoa(port) + "-" + pagePrefix + id.Label())
 }
 
 // PageURL returns the URL of what an app has published.

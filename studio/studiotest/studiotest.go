@@ -181,6 +181,22 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Errorf("after another's: %v", err)
 		}
 	})
+	t.Run("Change/keeps snapshots and what is of no use", func(t *testing.T) {
+		f := open(t)
+		r := put(t, f, record("ann", "shop"))
+		want, err := f.Store.Change(t.Context(), r.ID, func(r *studio.Record, _ studio.Tx) error {
+			r.Snapshots = []studio.Snapshot{{Revision: 2, ID: engi.NewSnapshotID(), Bytes: 3, Created: time.Now().UTC()}}
+			r.Stray = studio.Stray{Sandboxes: []engi.SandboxID{engi.NewSandboxID()}, Snapshots: []engi.SnapshotID{engi.NewSnapshotID()}}
+			r.Undo = &studio.Undo{All: true, Snapshot: engi.NewSnapshotID()}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := f.Store.Find(t.Context(), "ann", "shop"); err != nil || !cmp.Equal(got.Snapshots, want.Snapshots) || !cmp.Equal(got.Stray, want.Stray) || !cmp.Equal(got.Undo, want.Undo) {
+			t.Errorf("it is %+v (%v), want %+v", got, err, want)
+		}
+	})
 	t.Run("Change/stores all or nothing", func(t *testing.T) {
 		f := open(t)
 		r := put(t, f, record("ann", "shop"))

@@ -29,7 +29,10 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-const appFaults = 3 // in make test; make chaos has 1000
+const (
+	appFaults     = 3    // in make test; make chaos has 1000
+	mostAppFaults = 1000 // of make soak, too: each takes seconds
+)
 
 // A registry serves packages of any name that begins with chaos-, unless it is down.
 type registry struct {
@@ -154,6 +157,35 @@ var appMishaps = []appFault{
 		a.note(err)
 		return nil
 	}},
+	{"restore", 60 * time.Second, func(a *appScenario) func() {
+		_, err := a.c.RestoreApp(a.t.Context(), a.app.ID, 0)
+		a.note(err)
+		return nil
+	}},
+	{"snapshot", 30 * time.Second, func(a *appScenario) func() {
+		_, err := a.c.SnapshotApp(a.t.Context(), a.app.ID)
+		a.note(err)
+		return nil
+	}},
+	{"restore and kill the node", 60 * time.Second, func(a *appScenario) func() {
+		// The apply has ended by then, or it is a conflict.
+		for ctx := a.t.Context(); ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
+			if x, err := a.c.App(ctx, a.app.ID); err == nil && x.Applying == 0 {
+				break
+			}
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err := a.c.RestoreApp(a.t.Context(), a.app.ID, 0)
+			a.note(err)
+		}()
+		pause(a.t.Context(), time.Duration(a.rng.IntN(1500))*time.Millisecond)
+		a.kill(a.t)
+		<-done
+		a.start(a.t)
+		return nil
+	}},
 	{"another apply", 0, func(a *appScenario) func() {
 		_, err := a.c.ApplyToApp(a.t.Context(), a.app.ID, v1.ApplyRequest{Text: file("src/a.ts", "export const a = -1\n")}, "")
 		a.note(err)
@@ -201,9 +233,9 @@ func (a *appScenario) inside(script string) string {
 func TestChaosOfApps(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
-	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(number("ENGI_CHAOS_FAULTS", appFaults))
+	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(min(number("ENGI_CHAOS_FAULTS", appFaults), mostAppFaults))
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
-	s := newServer(t)
+	s := newServer(t, "2g")
 	a := &appScenario{server: s, t: t, rng: rand.New(rand.NewPCG(seed, seed)), npm: newRegistry(t)}
 	s.pools, s.env = "none", []string{"ENGI_PACKAGES_NPM=" + a.npm.URL}
 	s.start(t)
@@ -252,6 +284,9 @@ func TestChaosOfApps(t *testing.T) {
 	if err := a.c.RemoveApp(t.Context(), a.app.ID); err != nil {
 		t.Error(err)
 	}
+	if left, err := a.c.Snapshots(t.Context(), ""); err != nil || len(left) > 0 {
+		t.Errorf("the snapshots %+v are left (%v)", left, err)
+	}
 	s.checkLeaks(t)
 	s.stop(t)
 	s.destroyWarm(t)
@@ -281,7 +316,7 @@ func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
 	var heal func()
 	began := time.Now()
 	limit := 30 * time.Second // that it takes by itself, and 10 s more
-	seq, err := a.c.ApplyToApp(ctx, a.app.ID, v1.ApplyRequest{Text: text, Message: fmt.Sprint("apply ", n)}, "")
+	seq, err := a.c.ApplyToApp(ctx, a.app.ID, v1.ApplyRequest{Text: text, Message: fmt.Sprint("apply ", n), Snapshot: a.rng.IntN(5) == 0}, "")
 	if err != nil {
 		t.Fatalf("apply %d: %v", n, err)
 	}
@@ -298,8 +333,7 @@ func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
 		pause(ctx, time.Duration(a.rng.IntN(3000))*time.Millisecond)
 		heal()
 	}
-	applying := true
-	for applying {
+	for applying := true; applying; {
 		if x, err := a.c.App(ctx, a.app.ID); err == nil {
 			applying = x.Applying != 0
 		}
@@ -410,6 +444,16 @@ print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).
 		if time.Now().After(end) {
 			t.Errorf("apply %d, %s: git says %q, the last revision is %s", n, name, out, revs[0].Commit)
 			break
+		}
+	}
+	// The disk is small, and what somebody removes must not matter.
+	kept, err := a.c.Snapshots(ctx, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range kept[min(1, len(kept)):] {
+		if err := a.c.RemoveSnapshot(ctx, s.ID); err != nil {
+			t.Error(err)
 		}
 	}
 	if _, err := a.bob.App(ctx, a.app.ID); !client.IsKind(err, v1.NotFound) {

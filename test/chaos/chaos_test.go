@@ -45,7 +45,7 @@ func TestChaos(t *testing.T) {
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
 	rng := rand.New(rand.NewPCG(seed, seed))
 
-	s := newServer(t)
+	s := newServer(t, "2g")
 	s.start(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -118,7 +118,7 @@ func pick(rng *rand.Rand) fault {
 }
 
 // A server is a real node with a data directory on a file system of its own, so
-// that filling it harms nobody else.
+// that filling it harms nobody else. It has a size as the kernel takes it.
 type server struct {
 	bin, dir, url, key string
 	pools              string
@@ -128,7 +128,7 @@ type server struct {
 	cmd                *exec.Cmd
 }
 
-func newServer(t *testing.T) *server {
+func newServer(t *testing.T, size string) *server {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "engi-chaos-")
 	if err != nil {
@@ -153,7 +153,7 @@ func newServer(t *testing.T) *server {
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Mount("engi-chaos", data, "tmpfs", 0, "size=2g,mode=700"); err != nil {
+	if err := syscall.Mount("engi-chaos", data, "tmpfs", 0, "size="+size+",mode=700"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -43,7 +43,7 @@ func TestLifecycle(t *testing.T) {
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
 	rng := rand.New(rand.NewPCG(seed, seed))
 
-	s := newServer(t)
+	s := newServer(t, "2g")
 	s.pools = "none"
 	s.start(t)
 	ctx, cancel := context.WithCancel(t.Context())

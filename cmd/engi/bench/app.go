@@ -24,22 +24,38 @@ import (
 type AppTimes struct {
 	Bench    string             `json:"bench"`
 	Template string             `json:"template"`
+	Browser  string             `json:"browser" doc:"that has shown the pages; empty if they were fetched without one"`
 	Times    map[string]Sampled `json:"times"`
 	Host     Host               `json:"host"`
 }
 
 // AppActs are the operations in the order in which they are measured.
 var AppActs = []string{
-	"create, nothing ready", "create", "its sandbox alone", "page with modules, the first time", "page with modules", "apply 1 file", "apply 10 files", "apply 50 files",
-	"hot reload of a file", "hot reload of an apply", "reconnect", "reconnect, sandbox asleep", "open", "open, sandbox lost",
+	"create, nothing ready", createToPage, pageCreated, pageAnswered, pageLoaded, pageShown, "its sandbox alone", "page with modules, the first time", "page with modules", "apply 1 file", "apply 10 files", "apply 50 files",
+	shownReload, "hot reload of a file", "hot reload of an apply", "reconnect", "reconnect, sandbox asleep", "open", "open, sandbox lost",
 }
+
+// From the request for an app to its page is one sample, and the parts that it consists of.
+// The last three are of a page in a browser.
+const (
+	createToPage = "create, to the page"
+	pageCreated  = "  of that: create"
+	pageAnswered = "  of that: page answered"
+	pageLoaded   = "  of that: modules loaded"
+	pageShown    = "  of that: rendered"
+	shownReload  = "hot reload, shown"
+)
 
 // appTemplate is the template of the app, whose pages have hot reload.
 const appTemplate = "vite-react"
 
-// Apps measures an app, n samples of each operation. base is the address of the node.
-func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, n int) (t AppTimes, err error) {
+// Apps measures an app, n samples of each operation. base is the address of the node. Pages
+// are shown in b, or fetched with all their modules if that is nil.
+func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, n int, b *Browser) (t AppTimes, err error) {
 	t = AppTimes{Bench: "app", Template: appTemplate, Times: map[string]Sampled{}}
+	if b != nil {
+		t.Browser = b.Name
+	}
 	samples := map[string][]time.Duration{}
 	record := func(act string, took time.Duration, err error) {
 		s := t.Times[act]
@@ -66,13 +82,11 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 		}
 	}()
 	var app v1.App
-	create := func(act string) error {
-		return timed(act, func() (err error) {
-			app, err = c.CreateApp(ctx, v1.AppRequest{Template: appTemplate})
-			return err
-		})
+	create := func() (err error) {
+		app, err = c.CreateApp(ctx, v1.AppRequest{Template: appTemplate})
+		return err
 	}
-	if err := create("create, nothing ready"); err != nil {
+	if err := timed("create, nothing ready", create); err != nil {
 		return t, err
 	}
 	for range n {
@@ -82,10 +96,24 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 		if err := c.RemoveApp(ctx, app.ID); err != nil {
 			return t, err
 		}
-		if err := create("create"); err != nil {
-			return t, err
+		if b != nil {
+			if err := b.fresh(); err != nil {
+				return t, err
+			}
 		}
-		if err := timed("page with modules, the first time", func() error { return modules(ctx, base, app) }); err != nil {
+		if err := timed(createToPage, func() error {
+			if err := timed(pageCreated, create); err != nil {
+				return err
+			}
+			if b == nil {
+				return timed("page with modules, the first time", func() error { return modules(ctx, base, app) })
+			}
+			x, err := b.open(app.PreviewURL)
+			for act, took := range map[string]time.Duration{pageAnswered: x.answered, pageLoaded: x.loaded, pageShown: x.shown} {
+				record(act, took, err)
+			}
+			return err
+		}); err != nil {
 			return t, err
 		}
 	}
@@ -117,6 +145,11 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 			if err := timed(act, func() error { return applyFiles(ctx, c, app.ID, files, i) }); err != nil {
 				return t, err
 			}
+		}
+	}
+	if b != nil {
+		if err := shownReloads(ctx, c, b, app, n, record); err != nil {
+			return t, err
 		}
 	}
 	if err := reloads(ctx, c, base, app, n, timed); err != nil {
@@ -175,7 +208,7 @@ func applyFiles(ctx context.Context, c *client.Client, id string, files, version
 		switch {
 		case err != nil:
 			return err
-		case u.Type == v1.AppDone:
+		case u.Type == v1.AppDone && u.Apply == seq: // another is of what was changed by hand before
 			return nil
 		case u.Type == v1.AppError && u.Error != nil:
 			return engi.Errorf(engi.Unavailable, "%s", u.Error.Detail)
@@ -277,6 +310,37 @@ func (r *reloader) wait(kind string) error {
 			return engi.Errorf(engi.Expired, "no message %q came", kind)
 		}
 	}
+}
+
+// shownReloads measures the time from the answer to a request that writes a file until a
+// browser shows what it says.
+func shownReloads(ctx context.Context, c *client.Client, b *Browser, app v1.App, n int, record func(act string, took time.Duration, err error)) error {
+	t, err := c.Template(ctx, app.Template)
+	if err != nil {
+		return err
+	}
+	if err := b.fresh(); err != nil {
+		return err
+	}
+	if _, err := b.open(app.PreviewURL); err != nil {
+		return err
+	}
+	for i := range n {
+		text := fmt.Sprintf("shown %d", i)
+		seen, err := b.await(text)
+		if err != nil {
+			return err
+		}
+		_, err = c.Files(app.SandboxID).Write(ctx, t.WorkDir+"/src/App.tsx", strings.NewReader("export default function App() {\n  return <h1>"+text+"</h1>\n}\n"))
+		began := time.Now()
+		if err == nil {
+			err = seen()
+		}
+		if record(shownReload, time.Since(began), err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reloads measures the time from a change until a page was told and has the module, and

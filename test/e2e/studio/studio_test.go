@@ -167,16 +167,20 @@ func (w *world) browser(made cert.Files, secure int) (shown func(text, how strin
 		}
 	}
 	proxy := w.nginx(made)
-	label := strings.TrimPrefix(w.app.SandboxID, "sbx_")
-	byName := func(scheme, domain string, port any) string {
-		return fmt.Sprintf("%s://5173-%s.%s:%v/", scheme, label, domain, port)
+	own, err := url.Parse(w.app.PreviewURL)
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	path := "/preview/" + w.app.SandboxID + "/5173/"
+	label := strings.Replace(w.app.ID, "_", "-", 1) // of the app, and not of a sandbox
+	if want := "5173-" + label + ".sbx.localhost"; own.Hostname() != want {
+		w.t.Fatalf("the app is at %s, want %s", own, want)
+	}
+	path := "/preview/" + label + "/5173/"
 	pages, err := json.Marshal(map[string]string{
-		"by name":                 byName("http", "localhost", w.URL[strings.LastIndexByte(w.URL, ':')+1:]),
+		"preview_url":             own.String(),
 		"by path":                 w.URL + path,
-		"TLS":                     byName("https", "sbx.localhost", secure),
-		"behind a proxy":          byName("https", "sbx.localhost", proxy),
+		"TLS":                     fmt.Sprintf("https://%s:%d/", own.Hostname(), secure),
+		"behind a proxy":          fmt.Sprintf("https://%s:%d/", own.Hostname(), proxy),
 		"behind a proxy, by path": fmt.Sprintf("https://127.0.0.1:%d/engi%s", proxy, path),
 	})
 	if err != nil {
@@ -232,6 +236,75 @@ func (w *world) browser(made cert.Files, secure int) (shown func(text, how strin
 				w.t.Errorf("%s, %s: %+v", text, how, p)
 			}
 		}
+	}
+}
+
+// quickly changes a file twice, with pauses of many lengths between, and has the server
+// serve what was written last each time.
+func (w *world) quickly() {
+	w.t.Helper()
+	out := w.Run("app", "run", w.app.ID, "--", "python3", "-c", `import os, time, urllib.request
+text = open("src/App.tsx").read()
+def serves(label):
+    for end in range(1000):
+        if f'label: "{label}"' in urllib.request.urlopen("http://127.0.0.1:5173/src/App.tsx").read().decode():
+            return True
+        time.sleep(0.002)
+def write(label, replace):
+    into = "src/.App.tsx" if replace else "src/App.tsx"
+    to = os.open(into, os.O_WRONLY | os.O_CREAT) # it is never half there: pages would load again
+    os.write(to, text.replace('"second"', f'"{label}"').encode())
+    os.close(to)
+    if replace:
+        os.rename(into, "src/App.tsx")
+for replace in False, True:
+    for pause in 0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96:
+        write(f"early{pause:02}", replace)
+        serves(f"early{pause:02}") # as a page would have it
+        time.sleep(pause / 1000)
+        write(f"later{pause:02}", replace)
+        if not serves(f"later{pause:02}"):
+            print(f"old after {pause} ms, replaced: {replace}")
+        time.sleep(0.2)`)
+	if out != "" {
+		w.t.Errorf("changes that the server has missed:\n%s", out)
+	}
+}
+
+// late changes a module of a page that has it already, and does not listen yet.
+func (w *world) late(module, text string) {
+	w.t.Helper()
+	drive := exec.CommandContext(w.t.Context(), "node", "../web/browser/late.mjs", w.app.PreviewURL, "/src/App.tsx")
+	drive.Env = append(os.Environ(), "ENGI_TEST_CHROMIUM="+cmp.Or(os.Getenv("ENGI_TEST_CHROMIUM"), "/usr/bin/chromium"))
+	var said bytes.Buffer
+	drive.Stderr = &said
+	in, err := drive.StdinPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out, err := drive.StdoutPipe()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := drive.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	held := lines.Scan()
+	if held {
+		if _, err := w.Files(w.app.SandboxID).Write(w.t.Context(), "/home/user/app/src/App.tsx", strings.NewReader(module)); err != nil {
+			w.t.Error(err)
+		}
+		label, _, _ := strings.Cut(text, " ")
+		for end := time.Now().Add(10 * time.Second); !strings.Contains(w.get("/src/App.tsx"), fmt.Sprintf("label: %q", label)) && time.Now().Before(end); {
+			time.Sleep(20 * time.Millisecond)
+		}
+		fmt.Fprintln(in, text)
+	}
+	shown := held && lines.Scan()
+	in.Close()
+	if err := drive.Wait(); err != nil || !shown {
+		w.t.Errorf("a page that did not listen yet: %v\n%s", err, said.String())
 	}
 }
 
@@ -377,7 +450,7 @@ func TestStudio(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	model, config := models(t)
+	_, config := models(t)
 	secure := freePort(t)
 	config += fmt.Sprintf("[preview]\npath = true\ndomain = \"sbx.localhost\"\n[tls]\nlisten = \"127.0.0.1:%d\"\ncert = %q\nkey = %q\n", secure, made.Cert, made.Key)
 	w := &world{Server: env.Serve(t, env.ServerOptions{Config: config}), t: t}
@@ -509,6 +582,13 @@ func TestStudio(t *testing.T) {
 		shown(label+" 1", hot)
 	}
 	took("until all pages show what was written, twice")
+	w.quickly()
+	w.late(strings.Replace(good["src/App.tsx"], "second", "late", 1), "late 1")
+	if _, err := w.Files(w.app.SandboxID).Write(ctx, "/home/user/app/src/App.tsx", strings.NewReader(good["src/App.tsx"])); err != nil {
+		t.Fatal(err)
+	}
+	shown("second 1", hot)
+	took("changes one upon the other, and before a page listens")
 
 	// The sandbox is lost, and made again with the same commits.
 	revisions, err := w.AppRevisions(ctx, w.app.ID)
@@ -522,6 +602,20 @@ func TestStudio(t *testing.T) {
 		t.Fatalf("after its sandbox was lost: %+v, %v", w.app, err)
 	}
 	took("open after the sandbox was lost")
+	shown("second 1", back) // at the same addresses
+	took("until all pages are back in another sandbox")
+	text := strings.Replace(good["src/App.tsx"], "second", "fourth", 1)
+	if u := w.apply("<file path=\"src/App.tsx\">\n"+text+"</file>", nil); u.Type != v1.AppDone {
+		t.Fatalf("it ended with %+v", u)
+	}
+	shown("fourth 1", hot)
+	if _, err := w.RollbackApp(ctx, w.app.ID, revisions[0].Number); err != nil {
+		t.Fatal(err)
+	}
+	shown("second 1", hot)
+	if revisions, err = w.AppRevisions(ctx, w.app.ID); err != nil {
+		t.Fatal(err)
+	}
 	w.wantSame()
 	if code := w.get("/src/components/Counter.tsx"); !strings.Contains(code, "zustand.js") {
 		t.Errorf("the app serves %s", code)
@@ -548,7 +642,6 @@ func TestStudio(t *testing.T) {
 	}
 	took("publish")
 	published, box := w.app.Published.URL, w.app.SandboxID
-	editApps(w, model, took)
 	w.python()
 	took("a package of Python, in two sandboxes")
 

@@ -22,6 +22,11 @@ export function bytes(n: unknown): string {
   return `${x >= 100 || i === 0 ? Math.round(x) : Number(x.toFixed(1))} ${units[i]}`
 }
 
+/** A text of others in which what changes how the text around it is shown is written out. */
+export function visible(text: string): string {
+  return text.replace(/[\p{Cc}\p{Bidi_Control}\u2028\u2029]/gu, (c) => (c === '\n' || c === '\t' ? c : `\\u{${c.codePointAt(0)!.toString(16)}}`))
+}
+
 /** Seconds of a duration as Go writes it, like 1m30.5s. */
 export function seconds(d: string | undefined): number {
   const unit: Record<string, number> = { h: 3600, m: 60, s: 1, ms: 1e-3, µs: 1e-6, us: 1e-6, ns: 1e-9, d: 86400 }
@@ -50,9 +55,9 @@ export function Ago({ at }: { at?: string }) {
   return <time dateTime={at} title={new Date(at).toLocaleString()}>{text === 'now' ? text : s < 0 ? `in ${text}` : `${text} ago`}</time>
 }
 
-const good = ['running', 'ready', 'done', 'allowed', 'live', 'built', 'in force', 'exited', 'listening', 'ok', 'cloned', 'pushed']
-const busy = ['starting', 'applying', 'resuming', 'hibernating', 'stopping', 'queued', 'pending', 'booting', 'waiting', 'connecting', 'reading', 'conflict']
-const bad = ['failed', 'refused', 'denied', 'memory', 'timeout', 'sandbox_lost', 'disk', 'output', 'processes', 'error', 'revoked', 'expired']
+const good = ['running', 'ready', 'done', 'allowed', 'live', 'built', 'in force', 'exited', 'listening', 'ok', 'cloned', 'pushed', 'well', 'taken', 'healthy']
+const busy = ['starting', 'applying', 'editing', 'resuming', 'hibernating', 'stopping', 'queued', 'pending', 'booting', 'waiting', 'connecting', 'reading', 'conflict', 'working']
+const bad = ['failed', 'refused', 'denied', 'memory', 'timeout', 'sandbox_lost', 'disk', 'output', 'processes', 'error', 'revoked', 'expired', 'not well', 'unhealthy']
 
 /** A state in words, with a dot of its colour. */
 export function State({ of }: { of: string }) {
@@ -117,6 +122,22 @@ export function toast(text: string, remedy?: string): void {
   const id = ++count
   toasts.value = [...toasts.value, { id, text, remedy }]
   setTimeout(() => { toasts.value = toasts.value.filter((t) => t.id !== id) }, remedy ? 9000 : 3500)
+}
+
+/**
+ * Waits for what may take minutes, but only for a moment: then it goes on by itself, and is told about if
+ * it fails. What it results in is undefined then.
+ */
+export async function begin<T>(work: Promise<T>): Promise<T | undefined> {
+  let late = false
+  work.catch((err) => {
+    if (!late) return // who waits is told
+    const p = problemOf(err)
+    toast(p.detail, p.remedy)
+  })
+  const early = await Promise.race([work, new Promise<undefined>((done) => setTimeout(done, 1500))])
+  late = true
+  return early
 }
 
 export function Toasts() {

@@ -25,6 +25,14 @@ export function equal(got, want, what) {
   if (got !== want) throw new Error(`${what}: got ${got}, want ${want}`)
 }
 
+/** Looks until something is as it should be, for a while: pages follow what they hear of. */
+export async function becomes(look, want, what) {
+  for (const end = Date.now() + 10_000; ; await new Promise((next) => setTimeout(next, 50))) {
+    const got = await look()
+    if (JSON.stringify(got) === JSON.stringify(want) || Date.now() > end) return equal(got, want, what)
+  }
+}
+
 export const browser = await chromium.launch({
   executablePath: input.chromium, headless: true,
   args: ['--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage'],

@@ -13,21 +13,23 @@ try {
     const context = await browser.newContext({ ignoreHTTPSErrors: true }) // of its own, so that each page is in front
     const page = await context.newPage()
     page.setDefaultTimeout(60_000)
-    const of = { name, page, loads: 0, loaded: 0, problems: [] }
-    page.on('console', (m) => { if (m.type() === 'error' && !m.text().startsWith('Failed to load resource')) of.problems.push(m.text()) })
+    const of = { name, page, loads: 0, loaded: 0, problems: [], said: [] }
+    page.on('console', (m) => { of.said.push(`${new Date().toISOString()} ${m.text()}`); if (m.type() === 'error' && !m.text().startsWith('Failed to load resource')) of.problems.push(m.text()) })
     page.on('pageerror', (e) => of.problems.push(String(e)))
     page.on('websocket', (s) => s.on('framereceived', ({ payload }) => { if (String(payload).includes('"connected"')) of.loads++ }))
     page.on('response', (r) => { if (r.status() >= 400) of.problems.push(`${r.url()}: ${r.status()}`) })
     await page.goto(address, { timeout: 60_000 })
     return of
   }))
+  const seen = async ({ page, loads, problems, said }) =>
+    `${await page.locator('body').innerText({ timeout: 1000 }).catch(String)}, loads ${loads}, ${problems.join('; ')}\n${said.slice(-20).join('\n')}`
   const shows = async (of, { text, back }, began) => {
     const { page } = of
     for (const end = Date.now() + 60_000; back && of.loads === of.loaded; await new Promise((done) => setTimeout(done, 20))) {
-      if (Date.now() > end) throw new Error(`${of.name} does not come back`)
+      if (Date.now() > end) throw new Error(`${of.name} does not come back, it shows ${await seen(of)}`)
     }
     await page.getByText(text, { exact: true }).waitFor().catch(async (e) => {
-      throw new Error(`${of.name} shows ${await page.locator('body').innerText()}, loads ${of.loads}, ${of.problems.join('; ')}`, { cause: e })
+      throw new Error(`${of.name} shows ${await seen(of)}`, { cause: e })
     })
     const ms = Math.round(performance.now() - began)
     const input = page.locator('input')

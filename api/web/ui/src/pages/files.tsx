@@ -3,12 +3,11 @@
 import { useEffect, useState } from 'preact/hooks'
 import type { FileInfo } from '../openapi'
 import { ask, list, problemOf, segment, send } from '../api'
-import { Editor } from '../editor'
+import { Editor, languageOf } from '../editor'
 import { useLive } from '../live'
 import { route, setQuery } from '../route'
 import { Act, Ago, Button, bytes, Card, Empty, Field, FormDialog, Table, textOf, toast, Trouble } from '../ui'
 
-const languages: Record<string, string> = { py: 'python', js: 'javascript', mjs: 'javascript', jsx: 'javascript', ts: 'typescript', tsx: 'typescript', go: 'go', sh: 'bash', bash: 'bash' }
 const most = 1 << 20 // bytes of a file that is edited here
 
 const own = 'application/x-engi-file' // marks what is dragged out of a list of files, for some systems make files of that
@@ -143,7 +142,7 @@ function One({ path, url, write, changed }: { path: string; url: string; write: 
       }}>Remove</Act>}
     </span>}>
       <Trouble of={problem} />
-      {saved !== undefined && <div class={diff ? 'hidden' : undefined} aria-hidden={diff}><Editor label={name} text={saved} language={languages[name.split('.').pop()!] ?? 'text'} onChange={write ? setText : undefined} onRun={write ? save : undefined} /></div>}
+      {saved !== undefined && <div class={diff ? 'hidden' : undefined} aria-hidden={diff}><Editor label={name} text={saved} language={languageOf(name)} onChange={write ? setText : undefined} onRun={write ? save : undefined} /></div>}
       {diff && saved !== undefined && <pre class="output" tabIndex={0} aria-label="Changes">{changes(saved, text).map((l, i) => <span key={i} class={l[0] === '+' ? 'added' : l[0] === '-' ? 'err' : 'dim'}>{l}{'\n'}</span>)}</pre>}
     </Card>
   )

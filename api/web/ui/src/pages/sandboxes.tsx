@@ -203,7 +203,7 @@ function Ports({ path, write }: { path: string; write: boolean }) {
             }}>Copy link</Act>}
           </div> },
         ]} />
-      {shown && <Card title="Preview" actions={<Button kind="plain" onClick={() => setShown(undefined)}>Close</Button>}><iframe class="shown" src={shown} title="Preview" sandbox="allow-scripts allow-same-origin allow-forms allow-popups" /></Card>}
+      {shown && <Card title="Preview" actions={<Button kind="plain" onClick={() => setShown(undefined)}>Close</Button>}><iframe class="shown" src={shown} title="Preview" referrerpolicy="strict-origin" sandbox="allow-scripts allow-same-origin allow-forms allow-popups" /></Card>}
     </>
   )
 }

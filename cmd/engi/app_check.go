@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type appCheck struct {
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+}
+
+func (appCheck) Help() string {
+	return `Asks its server, compiles its files, runs the script check of its package.json, and opens its pages in
+a browser in its sandbox. What is wrong is printed, with its place; then the exit code is 1.
+
+Examples:
+  engi app check shop
+  engi app check shop --json | jq -r '.problems[].text'`
+}
+
+// Run implements the command.
+func (a *appCheck) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.CheckApp(ctx, a.Name)
+		if err != nil {
+			return err
+		}
+		if x.Warning != "" {
+			g.note("%s", printable(x.Warning))
+		}
+		if g.JSON {
+			if err := g.printJSON(x); err != nil {
+				return err
+			}
+		}
+		for _, p := range x.Problems {
+			place := p.Path
+			if p.Line > 0 {
+				place += fmt.Sprintf(":%d", p.Line)
+			}
+			if place != "" {
+				place += ": "
+			}
+			if !g.JSON {
+				fmt.Fprintln(g.out, printable(p.Source+": "+place+p.Text))
+			}
+		}
+		if len(x.Problems) > 0 {
+			return exitCode(exitFailed)
+		}
+		return nil
+	})
+}
+
+type appScreenshot struct {
+	Name   string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	Path   string `arg:"" optional:"" help:"Path of the page; else /." placeholder:"PATH"`
+	Output string `short:"o" help:"File to write; - is standard output. Else the name of the app." placeholder:"FILE"`
+	Width  int    `help:"Width in pixels." default:"1280" placeholder:"N"`
+	Height int    `help:"Height in pixels." default:"800" placeholder:"N"`
+}
+
+func (appScreenshot) Help() string {
+	return `A PNG of what a page looks like in a browser in the sandbox of the app. The name of the file is printed.
+
+Examples:
+  engi app screenshot shop
+  engi app screenshot shop /cart -o cart.png --width 390 --height 844`
+}
+
+// Run implements the command.
+func (a *appScreenshot) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.App(ctx, a.Name)
+		if err != nil {
+			return err
+		}
+		image, err := d.ScreenshotApp(ctx, a.Name, v1.ScreenshotRequest{Path: a.Path, Width: a.Width, Height: a.Height})
+		if err != nil {
+			return err
+		}
+		if a.Output == "-" {
+			return copyTo(g.out, bytes.NewReader(image))
+		}
+		to := cmp.Or(a.Output, filepath.Base(x.Name)+".png")
+		if err := os.WriteFile(to, image, 0o666); err != nil {
+			return engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name another file with -o")
+		}
+		if g.JSON {
+			return g.printJSON(map[string]string{"file": to})
+		}
+		_, err = fmt.Fprintln(g.out, to)
+		return err
+	})
+}
