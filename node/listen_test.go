@@ -47,7 +47,7 @@ func TestConnectionsLeaveDescriptors(t *testing.T) {
 	}
 	resp.Body.Close()
 	for i, conn := range stalled {
-		conn.SetDeadline(time.Now().Add(10 * time.Second))
+		conn.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil && i > 10 {
 			t.Errorf("connection %d: %v", i, err)
 		}

@@ -94,7 +94,7 @@ func chosen(which string) func(string) (string, error) {
 // after a while.
 func alone(t testing.TB, w *world, s *studio.Service, app string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		all, err := s.List(t.Context(), "ann", engi.Page{})
 		if err != nil {
 			t.Fatal(err)

@@ -124,7 +124,7 @@ func TestRequestsEndWithWhatAllowedThem(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	b.change(func(s *engi.Sandbox) { s.Ports.Private = true })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	res, err := client.Do(b.request("GET", "/", nil).WithContext(ctx))
 	if err == nil {

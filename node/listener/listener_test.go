@@ -122,7 +122,7 @@ func TestListenersShareTheLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer idle.Close()
-	idle.SetDeadline(time.Now().Add(10 * time.Second))
+	idle.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(idle, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,22 @@ type timing struct {
 }
 
 var timings = []timing{
+	{"api/compat/e2b/token_test.go", "TestTokensEndWithTheirKey", "time.Sleep(5 * lookAgain)",
+		"nothing may end meanwhile, however long it is"},
+	{"api/rest/openapi_test.go", "answersOfApps", "context.WithTimeout(t.Context(), 100*time.Millisecond)",
+		"the end of the context ends a stream that has none"},
+	{"api/rest/openapi_test.go", "insideSandboxes", "context.WithTimeout(t.Context(), 200*time.Millisecond)",
+		"the end of the context ends a stream that has none"},
+	{"studio/fresh_test.go", "step", "time.Sleep(5 * time.Second)",
+		"runs in bubbles of synctest"},
+	{"studio/fresh_test.go", "step", "time.Sleep(time.Duration(h.rng.IntN(3000)) * time.Millisecond)",
+		"runs in bubbles of synctest"},
+	{"studio/snapshot_test.go", "TestRestoreThatFails", "context.WithTimeout(t.Context(), 2*time.Second)",
+		"the end of the context is what the test is about"},
+	{"studio/world_test.go", "Snapshot", "context.WithTimeout(ctx, 10*time.Second)",
+		"the limit of the real one"},
+	{"studio/world_test.go", "Pack", "time.Sleep(d - time.Second)",
+		"runs in bubbles of synctest"},
 	{"agent/genui/kill_test.go", "TestKill", "time.AfterFunc(time.Duration(60+rand.IntN(200))*time.Millisecond, func() { c.Process.Kill() })",
 		"the process may be killed at any moment"},
 	{"agent/genui/sessions_test.go", "TestPageThatComesAgain", "time.Sleep(150 * time.Millisecond)",

@@ -77,6 +77,7 @@ createServer((request, response) => {
 // of that, and that it is over once the server was started again, although he was out
 // when he was first told.
 func TestAlerts(t *testing.T) {
+	env.Slow(t)
 	seen := make(chan delivery, 100)
 	var tried sync.Map // events
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -173,6 +174,7 @@ createServer((request, response) => {
 // TestAlertOfServer has the server of an app end. Whoever follows the events hears of
 // that, and that it is over, since it was started again.
 func TestAlertOfServer(t *testing.T) {
+	env.Slow(t)
 	w := &world{t: t, Server: env.Serve(t, env.ServerOptions{
 		Config: "[studio]\nhealth = \"1s\"\nafter = \"1s\"\nmemory = 0\nerrors = 0\nlatency = \"0s\"\nfiles = \"0s\"\ncache = 0\nstartup = \"0s\"\n",
 	})}

@@ -17,6 +17,7 @@ import (
 // How each ends is what the corpus has in a world that is made up; see studio. The app has
 // all of it or nothing, nothing else in the sandbox has changed, and its page answers.
 func TestCorpus(t *testing.T) {
+	env.Slow(t)
 	w := &world{Server: env.Serve(t, env.ServerOptions{}), t: t}
 	w.Run("template", "build", "vite-react")
 	var err error

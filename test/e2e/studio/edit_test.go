@@ -308,6 +308,7 @@ func (w *world) edited(seq int64, seen func(v1.AppUpdate)) v1.AppUpdate {
 
 // TestEdit has a model write apps while nobody looks at them.
 func TestEdit(t *testing.T) {
+	env.Slow(t)
 	model, config := models(t)
 	w := &world{Server: env.Serve(t, env.ServerOptions{Config: config}), t: t}
 	began := time.Now()

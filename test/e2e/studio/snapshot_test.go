@@ -29,6 +29,7 @@ createServer(async (request, response) => {
 // TestSnapshots takes an app with rows in its database back to a snapshot, and begins a
 // branch with one.
 func TestSnapshots(t *testing.T) {
+	env.Slow(t)
 	w := &world{Server: env.Serve(t, env.ServerOptions{}), t: t}
 	ctx, began := t.Context(), time.Now()
 	took := func(what string) {

@@ -94,6 +94,7 @@ func (a *writer) answer(c scripted.Conversation) scripted.Answer {
 
 // TestStudio has somebody build an app in the dashboard, with a model that is scripted.
 func TestStudio(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t)
 	model := &scripted.Server{Play: (&writer{make(chan struct{})}).answer}
 	web := httptest.NewServer(model)
@@ -124,6 +125,7 @@ func TestStudio(t *testing.T) {
 // TestPrivateStudio has somebody see an app in the dashboard whose preview is private, also
 // after another sandbox has taken the place of its first.
 func TestPrivateStudio(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t)
 	s := env.Serve(t, env.ServerOptions{Config: "[preview]\nprivate = true\n"})
 	s.Run("template", "build", "vite-react")
