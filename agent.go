@@ -51,6 +51,7 @@ type RunSpec struct {
 	After        RunID           `json:",omitempty"` // continue its conversation from its end, with Messages after what was said; excludes Conversation
 	Sandbox      SandboxID       // the tools work in it; empty for none
 	Session      string          // the tools work in it; ID or name; empty for none
+	Workspace    string          `json:",omitempty"` // the tools work in it; ID or name; empty for none; excludes the others
 	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
 	Tools        []Tool          `json:",omitempty"` // the caller's own, beside the agent's; a run that calls some ends with them in Calls
 	Choice       string          `json:",omitempty"` // of the tools of the first answer: auto, none, required or a name; none is for all answers; empty means auto
@@ -101,6 +102,7 @@ type Run struct {
 	Conversation ConversationID
 	Sandbox      SandboxID
 	Session      string
+	Workspace    string
 	State        RunState
 	Reason       string // steps, budget, length, filter or malformed, if stopped
 	Text         string // the model's last message

@@ -87,7 +87,12 @@
 // applications that models write, with their history, and has them served from
 // sandboxes: studio/output reads what models write, studio/edit changes texts by it,
 // studio/project knows what the files import, studio/problems reads what tools complain
-// about. package patch shows differences of texts.
+// about. package workspace keeps files with a history and services like databases, for
+// several people: workspace/repo has the objects of git that the history consists of,
+// workspace/transfer gives them to programs of git and takes theirs, workspace/server
+// knows how servers are started in sandboxes, workspace/database queries them over their
+// own protocols. package patch shows differences of texts, guest/worktree reads the files
+// of a sandbox again only where they have changed.
 //
 // APIs. api/v1 has the wire types and api/rest the HTTP API with its OpenAPI
 // description. A route is one value, a [rest.Route]: method and path, access,

@@ -143,6 +143,13 @@ const (
 	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
 	EventAppAlertResolved = "app.alert_resolved"
 
+	EventWorkspaceCreated = "workspace.created"
+	EventWorkspaceUpdated = "workspace.updated" // who works on it, what it shows, or its metadata
+	EventWorkspaceState   = "workspace.state"   // it entered another state
+	EventWorkspaceRevised = "workspace.revised" // there is a new revision
+	EventWorkspaceService = "workspace.service" // a service of it entered another state, or was removed
+	EventWorkspaceRemoved = "workspace.removed"
+
 	EventFunctionPrefix     = "function." // followed by the state that the run entered
 	EventFunctionStepDone   = "function.step.done"
 	EventFunctionStepFailed = "function.step.failed"
@@ -184,7 +191,8 @@ func EventTypes() []string {
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
 		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
 		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppPublished, EventAppUnpublished,
-		EventAppEditing, EventAppEdited, EventAppSnapshotted, EventAppRemoved, EventAppAlert, EventAppAlertResolved)
+		EventAppEditing, EventAppEdited, EventAppSnapshotted, EventAppRemoved, EventAppAlert, EventAppAlertResolved,
+		EventWorkspaceCreated, EventWorkspaceUpdated, EventWorkspaceState, EventWorkspaceRevised, EventWorkspaceService, EventWorkspaceRemoved)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

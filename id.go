@@ -48,6 +48,8 @@ type (
 	SSHKeyID string
 	// An AppID names one app for ever.
 	AppID string
+	// A WorkspaceID names one workspace for ever.
+	WorkspaceID string
 	// A RequestID names one request to a surface, for logs and errors.
 	RequestID string
 )
@@ -74,6 +76,7 @@ const (
 	termLinkPrefix  = "tlk_"
 	sshKeyPrefix    = "ssh_"
 	appPrefix       = "app_"
+	workspacePrefix = "wsp_"
 	requestPrefix   = "req_"
 )
 
@@ -137,6 +140,23 @@ func ParseAppID(s string) (AppID, error) { return parse[AppID](s) }
 
 // Check reports Invalid unless the ID is well-formed.
 func (id AppID) Check() error { return checkID(appPrefix, "an app", string(id)) }
+
+// NewWorkspaceID returns a fresh, unguessable ID.
+func NewWorkspaceID() WorkspaceID { return WorkspaceID(newID(workspacePrefix)) }
+
+// ParseWorkspaceID is the only way in from outside. It reports Invalid.
+func ParseWorkspaceID(s string) (WorkspaceID, error) { return parse[WorkspaceID](s) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id WorkspaceID) Check() error { return checkID(workspacePrefix, "a workspace", string(id)) }
+
+// Label is the ID without its prefix, for names of hosts.
+func (id WorkspaceID) Label() string { return string(id)[min(len(id), len(workspacePrefix)):] }
+
+// WorkspaceOfLabel is the inverse of [WorkspaceID.Label]. It reports Invalid.
+func WorkspaceOfLabel(label string) (WorkspaceID, error) {
+	return ParseWorkspaceID(workspacePrefix + label)
+}
 
 // NewTerminalID returns a fresh, unguessable ID.
 func NewTerminalID() TerminalID { return TerminalID(newID(terminalPrefix)) }

@@ -23,7 +23,8 @@ type PublishSpec struct {
 	Private bool   // as in Publication; that of a template with private ports is, whatever this says
 }
 
-// A PublishedFile is a file of a publication, as it is sent.
+// A PublishedFile is a file of a publication or of the preview of a workspace, as it is
+// sent. If Content is an [io.Closer], who has it closes it.
 type PublishedFile struct {
 	Path    string
 	Size    int64  // of Content

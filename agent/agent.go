@@ -88,9 +88,9 @@ type Options struct {
 	Timeout   time.Duration // of a run, since its start or the last restart; 0 means 1 h
 	Retention time.Duration // of ended runs; 0 means 30 days
 
-	// CheckTarget reports NotFound for a sandbox or session that owner does not
+	// CheckTarget reports NotFound for a sandbox, session or workspace that the owner does not
 	// have; nil accepts all.
-	CheckTarget func(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error
+	CheckTarget func(ctx context.Context, e tool.Env) error
 	// CheckBudget reports Exhausted for an owner whose budget is used up, which
 	// may then start no runs. Models check by themselves during a run. nil
 	// means no limit.
@@ -330,8 +330,11 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 	if spec.Conversation != "" && (len(spec.Messages) > 0 || spec.After != "") {
 		return rec, nil, engi.Errorf(engi.Invalid, "a run continues a conversation or has messages, not both")
 	}
-	if r.opt.CheckTarget != nil && (spec.Sandbox != "" || spec.Session != "") {
-		if err := r.opt.CheckTarget(ctx, spec.Owner, spec.Sandbox, spec.Session); err != nil {
+	if spec.Workspace != "" && (spec.Sandbox != "" || spec.Session != "") {
+		return rec, nil, engi.Errorf(engi.Invalid, "tools work in a workspace, or in a sandbox or session").WithRemedy("name one of them")
+	}
+	if target := (tool.Env{Owner: spec.Owner, Sandbox: spec.Sandbox, Session: spec.Session, Workspace: spec.Workspace}); r.opt.CheckTarget != nil && target.Has(tool.NeedGuest) {
+		if err := r.opt.CheckTarget(ctx, target); err != nil {
 			return rec, nil, err
 		}
 	}
@@ -384,7 +387,7 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 	}
 	rec = Record{Fingerprint: fingerprint(raw), Spec: spec, Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
-		Sandbox: spec.Sandbox, Session: spec.Session, State: engi.RunRunning, Created: time.Now().UTC(), Note: spec.Note,
+		Sandbox: spec.Sandbox, Session: spec.Session, Workspace: spec.Workspace, State: engi.RunRunning, Created: time.Now().UTC(), Note: spec.Note,
 	}}
 	rec.Spec.Messages, rec.Spec.Images, rec.Spec.Context, rec.Spec.Results, rec.Spec.Note = nil, nil, nil, nil, nil
 	return rec, messages, nil

@@ -438,6 +438,7 @@ func TestLimits(t *testing.T) {
 			"no such model":        {engi.RunSpec{Model: "nobody:x", Input: "x"}, engi.Invalid},
 			"no schema":            {engi.RunSpec{Input: "x", Output: json.RawMessage(`7`)}, engi.Invalid},
 			"no image":             {engi.RunSpec{Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}, engi.Invalid},
+			"two places":           {engi.RunSpec{Input: "x", Session: "s", Workspace: "w"}, engi.Invalid},
 			"both":                 {engi.RunSpec{Input: "x", Conversation: "cnv_x", Messages: []engi.Message{{Role: engi.RoleUser}}}, engi.Invalid},
 			"unknown role":         {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
 			"no such conversation": {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},

@@ -277,7 +277,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 }
 
 func (a *activeRun) env() tool.Env {
-	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Scopes: a.rec.Spec.Scopes, Deps: a.deps,
+	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Workspace: a.rec.Workspace, Scopes: a.rec.Spec.Scopes, Deps: a.deps,
 		FullResult: func(ctx context.Context, call string) ([]byte, error) {
 			return a.runner.opt.Results.GetResult(ctx, a.rec.ID, call)
 		}}

@@ -294,7 +294,7 @@ func TestGetAndList(t *testing.T) {
 			t.Errorf("%s built: %v", tmpl.Name, built)
 		}
 	}
-	if want := []string{"base", "base-python", "blank-ubuntu", "browser", "code-interpreter-r-java", "code-interpreter-v1", "fastapi", "host", "jupyterlab", "mine", "node-api", "node-fullstack", "node22", "python-dev", "python3.13", "vite-react"}; !slices.Equal(names, want) {
+	if want := []string{"base", "base-python", "blank-ubuntu", "browser", "code-interpreter-r-java", "code-interpreter-v1", "fastapi", "host", "jupyterlab", "mine", "node-api", "node-fullstack", "node22", "python-dev", "python3.13", "service-mongodb", "service-mysql", "service-nginx", "service-postgres", "service-redis", "vite-react"}; !slices.Equal(names, want) {
 		t.Errorf("names %q, want %q", names, want)
 	}
 	// Another process on the same directory sees the same.

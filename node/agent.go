@@ -29,7 +29,7 @@ const mcpPath = "/mcp"
 // and, unless they are off, the agents.
 func (n *Node) openAgents(ctx context.Context) (err error) {
 	c, log := n.config, n.log.With("component", "agent")
-	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.fleet.Sandboxes()}
+	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.workspaces.Shared(n.fleet.Sandboxes())}
 	if c.Sessions.Enabled {
 		n.services.Sessions = n.Sessions() // else models are told nothing of them
 	}
@@ -51,7 +51,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err := n.openLibrary(ctx, models); err != nil {
 		return err
 	}
-	n.services.Library = n.Library()
+	n.services.Library, n.services.Workspaces, n.services.WorkspaceURL = n.Library(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
 	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)

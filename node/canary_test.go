@@ -74,18 +74,21 @@ var hidden = map[string]string{
 	"create-app env":                           `POST /v1/apps {"env":{"T":"CANARY"}}`,
 	"create-app network.headers.headers":       `POST /v1/apps {"network":{"mode":"restricted","allow":["x.test"],"headers":[{"hosts":["x.test"],"headers":{"X-T":"CANARY"}}]}}`,
 	"create-app network.proxy.password":        `POST /v1/apps {"network":{"mode":"restricted","allow":["x.test"],"proxy":{"address":"x.test:1080","user":"u","password":"CANARY"}}}`,
-	"set-network headers.headers":              `PUT /v1/sandboxes/SANDBOX/network {"mode":"restricted","allow":["x.test"],"headers":[{"hosts":["x.test"],"headers":{"X-T":"CANARY"}}]}`,
-	"set-network proxy.password":               `PUT /v1/sandboxes/SANDBOX/network {"mode":"restricted","allow":["x.test"],"proxy":{"address":"x.test:1080","user":"u","password":"CANARY"}}`,
-	"update-sandbox network.headers.headers":   `PATCH /v1/sandboxes/SANDBOX {"network":{"mode":"restricted","allow":["x.test"],"headers":[{"hosts":["x.test"],"headers":{"X-T":"CANARY"}}]}}`,
-	"update-sandbox network.proxy.password":    `PATCH /v1/sandboxes/SANDBOX {"network":{"mode":"restricted","allow":["x.test"],"proxy":{"address":"x.test:1080","user":"u","password":"CANARY"}}}`,
-	"start-process env":                        `POST /v1/sandboxes/SANDBOX/processes {"args":["sleep","60"],"detach":true,"env":{"T":"CANARY"}}`,
-	"create-sandbox-terminal env":              `POST /v1/sandboxes/SANDBOX/terminals {"args":["/bin/sleep","60"],"env":{"T":"CANARY"}}`,
-	"create-session-terminal env":              `POST /v1/sessions/SESSION/terminals {"args":["/bin/sleep","60"],"env":{"T":"CANARY"}}`,
-	"run-code env":                             `POST /v1/sessions/SESSION/run_code {"code":"1","language":"bash","env":{"T":"CANARY"}}`,
-	"create-secret value":                      `POST /v1/secrets {"name":"first","value":"CANARY"}`,
-	"update-secret value":                      `PUT /v1/secrets/first {"value":"CANARY"}`,
-	"create-webhook secret":                    `POST /v1/webhooks {"url":"http://127.0.0.1:1/","secret":"whsec_BASE64"}`,
-	"update-webhook secret":                    `PATCH /v1/webhooks/WEBHOOK {"secret":"whsec_BASE64"}`,
+	// Their servers would be built; TestRecordsAreSealed has what is recorded of them.
+	"create-workspace services.env":          `POST /v1/workspaces {"services":[{"type":"redis","env":{"T":"CANARY"},"needs":["nobody"]}]}`,
+	"add-service env":                        `POST /v1/workspaces/WORKSPACE/services {"type":"redis","env":{"T":"CANARY"},"needs":["nobody"]}`,
+	"set-network headers.headers":            `PUT /v1/sandboxes/SANDBOX/network {"mode":"restricted","allow":["x.test"],"headers":[{"hosts":["x.test"],"headers":{"X-T":"CANARY"}}]}`,
+	"set-network proxy.password":             `PUT /v1/sandboxes/SANDBOX/network {"mode":"restricted","allow":["x.test"],"proxy":{"address":"x.test:1080","user":"u","password":"CANARY"}}`,
+	"update-sandbox network.headers.headers": `PATCH /v1/sandboxes/SANDBOX {"network":{"mode":"restricted","allow":["x.test"],"headers":[{"hosts":["x.test"],"headers":{"X-T":"CANARY"}}]}}`,
+	"update-sandbox network.proxy.password":  `PATCH /v1/sandboxes/SANDBOX {"network":{"mode":"restricted","allow":["x.test"],"proxy":{"address":"x.test:1080","user":"u","password":"CANARY"}}}`,
+	"start-process env":                      `POST /v1/sandboxes/SANDBOX/processes {"args":["sleep","60"],"detach":true,"env":{"T":"CANARY"}}`,
+	"create-sandbox-terminal env":            `POST /v1/sandboxes/SANDBOX/terminals {"args":["/bin/sleep","60"],"env":{"T":"CANARY"}}`,
+	"create-session-terminal env":            `POST /v1/sessions/SESSION/terminals {"args":["/bin/sleep","60"],"env":{"T":"CANARY"}}`,
+	"run-code env":                           `POST /v1/sessions/SESSION/run_code {"code":"1","language":"bash","env":{"T":"CANARY"}}`,
+	"create-secret value":                    `POST /v1/secrets {"name":"first","value":"CANARY"}`,
+	"update-secret value":                    `PUT /v1/secrets/first {"value":"CANARY"}`,
+	"create-webhook secret":                  `POST /v1/webhooks {"url":"http://127.0.0.1:1/","secret":"whsec_BASE64"}`,
+	"update-webhook secret":                  `PATCH /v1/webhooks/WEBHOOK {"secret":"whsec_BASE64"}`,
 }
 
 // nothingToHide says why fields with such names are shown.
@@ -149,6 +152,7 @@ func TestNobodyIsToldSecrets(t *testing.T) {
 		"sandboxes": ann.make("/v1/sandboxes", `{"metadata":{"m":"`+control.plant("metadata")+`"}}`, "id"), "sessions": ann.make("/v1/sessions", `{}`, "id"), "executions": ann.make("/v1/executions", `{"language":"bash","code":":"}`, "id"),
 		"secrets": ann.make("/v1/secrets", `{"name":"first","value":"`+planted.plant("ann's secret")+`"}`, "name"), "volumes": ann.make("/v1/volumes", `{"name":"v"}`, "id"),
 		"webhooks": ann.make("/v1/webhooks", `{"url":"`+receiver.URL+`"}`, "id"), "agents": n.Agents().Agents()[0].Name,
+		"workspaces": ann.make("/v1/workspaces", `{"template":"host"}`, "id"),
 	}
 	t.Cleanup(func() { // before the node ends: volumes stay mounted
 		for _, kind := range []string{"sessions", "sandboxes", "volumes"} {
@@ -192,7 +196,7 @@ func TestNobodyIsToldSecrets(t *testing.T) {
 			t.Errorf("nobody tries what %q hides", f)
 		}
 	}
-	replace := strings.NewReplacer("SANDBOX", names["sandboxes"], "SESSION", names["sessions"], "WEBHOOK", names["webhooks"])
+	replace := strings.NewReplacer("SANDBOX", names["sandboxes"], "SESSION", names["sessions"], "WEBHOOK", names["webhooks"], "WORKSPACE", names["workspaces"])
 	for f, request := range hidden {
 		value := planted.plant(f)
 		method, rest, _ := strings.Cut(replace.Replace(request), " ")

@@ -52,6 +52,7 @@ import (
 	"github.com/engi-dev/engi/webhook"
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workflow/inngest"
+	"github.com/engi-dev/engi/workspace"
 )
 
 // Options are what a node needs besides its configuration. The zero value is
@@ -80,6 +81,7 @@ type Node struct {
 	script     *script.Runner // nil if scripts are not served
 	sessions   *sessions
 	apps       *studio.Service
+	workspaces *workspace.Service
 	models     *llm.Registry    // nil if agents are off
 	library    *library.Library // nil if it is off
 	embedder   library.Embedder
@@ -208,6 +210,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.openStudio(metrics)
+	n.openWorkspaces()
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
@@ -255,7 +258,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 
 // api returns the HTTP API, with one line for each resource.
 func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
-	sandboxes, lifecycle, limits := n.fleet.Sandboxes(), n.fleet.Lifecycle(), n.config.Admission
+	sandboxes, lifecycle, limits := n.workspaces.Shared(n.fleet.Sandboxes()), n.fleet.Lifecycle(), n.config.Admission
 	return rest.New(o,
 		rest.Executions(n.fleet.Executions(), rest.ExecutionLimits{MaxCode: int64(limits.MaxCode), MaxInput: int64(limits.MaxInput)}),
 		rest.Sandboxes(sandboxes, lifecycle, n.snapshots),
@@ -271,6 +274,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Sessions(n.Sessions()),
 		rest.UIs(n.UIs()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
+		rest.Workspaces(n.Workspaces(), n.previews),
 		rest.Terminals(term.New(term.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents(), n.embedder),
 		rest.ToolServers(n.remote),
@@ -361,6 +365,7 @@ func (n *Node) Sandboxes() engi.Sandboxes   { return n.fleet.Sandboxes() }
 func (n *Node) Lifecycle() engi.Lifecycle   { return n.fleet.Lifecycle() }
 func (n *Node) Pools() engi.Pools           { return n.fleet }
 func (n *Node) Templates() engi.Templates   { return n.templates }
+func (n *Node) Volumes() engi.Volumes       { return n.volumes }
 
 // Run runs the node until ctx ends; ready is called once it serves. When Run
 // returns, the node is closed. Its sandboxes live on unless it is ephemeral.
@@ -376,7 +381,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
-	parts = append(parts, part{"studio", n.apps.Run, 60 * time.Second})
+	parts = append(parts, part{"studio", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second})
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}

@@ -198,6 +198,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids["APPID"] = string(app.ID)
+	ids["WSPID"] = ann.make("/v1/workspaces", `{"name":"desk","template":"host"}`, "id")
 
 	const program = `"language":"bash","code":":"`
 	grants := func(method, path, rest string) string {
@@ -210,6 +211,8 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"create-sandbox template":   `POST /v1/sandboxes {"template":"HERS"}`,
 		"create-session template":   `POST /v1/sessions {"template":"HERS"}`,
 		"create-app template":       `POST /v1/apps {"template":"HERS"}`,
+		"create-workspace template": `POST /v1/workspaces {"template":"HERS"}`,
+		"list-workspaces ?cursor":   `GET /v1/workspaces?cursor=WSPID`,
 		"create-session git.secret": `POST /v1/sessions {"template":"host","git":{"url":"https://x.test/o/r","secret":"SECRET"}}`,
 		"create-sandbox snapshot":   `POST /v1/sandboxes {"snapshot":"SNAPSHOT"}`,
 
@@ -227,6 +230,8 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"start-run sandbox_id":      `POST /v1/agents/AGENT/runs {"input":"x","sandbox_id":"SANDBOX"}`,
 		"chat session":              `POST /v1/chat {"message":"x","session":"SESSION"}`,
 		"start-run session":         `POST /v1/agents/AGENT/runs {"input":"x","session":"SESSION"}`,
+		"chat workspace":            `POST /v1/chat {"message":"x","workspace":"WSPID"}`,
+		"start-run workspace":       `POST /v1/agents/AGENT/runs {"input":"x","workspace":"WSPID"}`,
 		"run-script session":        `POST /v1/scripts {"language":"javascript","code":"1","session":"SESSION"}`,
 		"redeliver-event event_id":  `POST /v1/webhooks/HOOK-ME/deliveries {"event_id":"EVENT"}`,
 
@@ -253,6 +258,8 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"act-on-ui agent": "agents are everybody's", "act-on-ui model": "models are everybody's", "edit-app model": "models are everybody's", "edit-app judge.model": "models are everybody's",
 		"list-function-runs ?function": "functions are everybody's", "replay-event function": "functions are everybody's",
 		"add-document package": "a name in the owner's documents", "search-documents ?package": "a name in the owner's documents",
+		"list-workspace-revisions ?cursor": "a number", "change-workspace collaborators.owner": "who may work in it, if there is somebody of that name", "change-workspace share.owner": "the same", "create-workspace collaborators.owner": "the same",
+		"put-workspace-file ?message": "a text", "remove-workspace-file ?message": "a text", "write-workspace-files message": "a text",
 		"list-app-revisions ?cursor": "a number", "create-app network.grants.secret": "the app's sandbox looks for it, as in create-sandbox", "apply-to-app message": "a text",
 		"apply-to-app snapshot": "yes or no", "branch-app snapshot": "yes or no, of the app's own", "roll-back-app snapshot": "yes or no, of the app's own",
 		"list-sandboxes ?cursor": "made by the server; it holds a time",
@@ -284,7 +291,8 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	} {
 		asked[format+" sandbox"] = request + `"sandbox":"SANDBOX"}`
 		asked[format+" session"] = request + `"session":"SESSION"}`
-		fields = append(fields, format+" sandbox", format+" session")
+		asked[format+" workspace"] = request + `"workspace":"WSPID"}`
+		fields = append(fields, format+" sandbox", format+" session", format+" workspace")
 	}
 	asked["create-response previous_response_id"] = `POST /v1/responses {"model":"AGENT","input":"x","previous_response_id":"RESPONSE"}`
 	fields = append(fields, "create-response previous_response_id")

@@ -28,7 +28,7 @@ func (n *Node) openPreviews(keys engi.Keys, leave context.Context) {
 		Sandboxes: n.fleet.Sandboxes(), Keys: keys, LinkKey: n.secrets.Derive("links to ports"),
 		Domains: append([]string{domain}, c.Domains...), Hosts: n.config.ServedHosts(), Path: path, Private: c.Private,
 		Scheme: scheme, Port: port, Rate: c.Rate, Log: n.log.With("component", "preview"), Leave: leave,
-		Apps:    n.apps,
+		Apps: n.apps, Workspaces: n.workspaces,
 		Special: map[int]http.Handler{e2b.EnvdPort: guest, e2b.InterpreterPort: guest}, Allow: func(r *http.Request, s engi.Sandbox) error { return n.e2b.Allow(r, s) },
 		While: func(r *http.Request, s engi.Sandbox) (context.Context, context.CancelFunc) { return n.e2b.While(r, s) },
 	})

@@ -42,14 +42,5 @@ func (a authors) Answer(ctx context.Context, owner engi.Owner, model, system str
 	return a.models.Answer(ctx, owner, model, system, said, schema)
 }
 
-// packagesOnly is the network of sandboxes that install packages and reach nothing else; a
-// node without a network gives them none.
-func (n *Node) packagesOnly() engi.NetworkPolicy {
-	if most := engi.Network(n.config.Network.Max); n.wall == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
-		return engi.NetworkPolicy{Mode: engi.NetworkNone}
-	}
-	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}
-}
-
 // Apps keeps apps that models write.
 func (n *Node) Apps() engi.Apps { return n.apps }

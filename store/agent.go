@@ -31,6 +31,7 @@ type agentDetail struct {
 	Shape       json.RawMessage `json:"shape,omitempty"`
 	Sandbox     string          `json:"sandbox,omitempty"`
 	Session     string          `json:"session,omitempty"`
+	Workspace   string          `json:"workspace,omitempty"`
 	Scopes      []engi.Scope    `json:"scopes,omitempty"`
 	Tools       []agentTool     `json:"tools,omitempty"`
 	Choice      string          `json:"choice,omitempty"`
@@ -121,7 +122,7 @@ type agentResult struct {
 func agentValues(r agent.Record) ([]any, error) {
 	d := agentDetail{
 		Agent: r.Agent, Model: r.Model, System: r.Spec.System, Input: r.Spec.Input, Shape: r.Spec.Output,
-		Sandbox: string(r.Sandbox), Session: r.Session, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
+		Sandbox: string(r.Sandbox), Session: r.Session, Workspace: r.Workspace, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
 	d.Choice, d.Sampling, d.Note = r.Spec.Choice, r.Spec.Sampling, r.Note
@@ -156,6 +157,7 @@ func scanAgent(row scanner) (r agent.Record, err error) {
 		return r, err
 	}
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
+	r.Workspace, r.Spec.Workspace = d.Workspace, d.Workspace
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
 	r.Spec.Choice, r.Spec.Sampling, r.Note = d.Choice, d.Sampling, d.Note
@@ -276,7 +278,7 @@ func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 			return err
 		}
 		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunStarted, map[string]any{
-			"agent": r.Agent, "model": r.Model, "conversation_id": r.Conversation, "sandbox_id": r.Sandbox, "session": r.Session,
+			"agent": r.Agent, "model": r.Model, "conversation_id": r.Conversation, "sandbox_id": r.Sandbox, "session": r.Session, "workspace": r.Workspace,
 		})
 	})
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/studio"
 	"github.com/engi-dev/engi/workflow"
+	"github.com/engi-dev/engi/workspace"
+	"github.com/engi-dev/engi/workspace/repo"
 )
 
 // victim names the database of a process that is there to be killed.
@@ -49,7 +51,7 @@ func change(file string) error {
 	}
 	fmt.Println("open")
 	failed := make(chan error)
-	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction, changeApp} {
+	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction, changeApp, changeWorkspace} {
 		go func() {
 			for {
 				if err := f(ctx, db); err != nil {
@@ -284,6 +286,40 @@ func changeApp(ctx context.Context, db *store.DB) error {
 
 // TestKill kills a process at random moments, some of them while it opens its
 // database: each time the events say what the records say.
+func changeWorkspace(ctx context.Context, db *store.DB) error {
+	s := store.Workspaces(db)
+	r := workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: "anna", State: engi.WorkspaceStopped, Created: time.Now().UTC()}}
+	r.Name, r.Idempotency = string(r.ID), string(r.ID)
+	files, version := repo.Files{}, repo.Version{}
+	revise := func() error {
+		r.Revision++
+		o, err := repo.New(repo.Blob, []byte(fmt.Sprint(r.Revision)))
+		if err != nil {
+			return err
+		}
+		next := repo.Files{"a": {Path: "a", Mode: repo.FileMode, Hash: o.Hash}}
+		rev := engi.WorkspaceRevision{Number: r.Revision, Parent: r.Revision - 1, Message: "m", Created: time.Now().UTC(), Changed: files.Changes(next)}
+		v, made, err := version.Next(next, repo.Note{Message: "m", Time: rev.Created})
+		if err != nil {
+			return err
+		}
+		rev.Commit, files, version = v.Commit, next, v
+		_, err = s.Change(ctx, r.ID, func(now *workspace.Record, tx workspace.Tx) error {
+			now.Revision = r.Revision
+			if err := tx.Revise(rev, append(made, o), 1<<20); err != nil {
+				return err
+			}
+			return tx.Emit(engi.EventWorkspaceRevised, map[string]any{"revision": r.Revision})
+		})
+		return err
+	}
+	return each(
+		func() error { return s.Put(ctx, r, nil) },
+		revise, revise, revise,
+		func() error { return s.Remove(ctx, r.ID) },
+	)
+}
+
 func TestKill(t *testing.T) {
 	kills := 60
 	if s := os.Getenv("ENGI_TEST_KILLS"); s != "" {
@@ -452,6 +488,29 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 			return engi.EventAppPublished
 		}
 		return engi.EventAppApplied
+	case "wsp_":
+		r, err := store.Workspaces(db).Find(ctx, "", subject)
+		if gone(err) {
+			return engi.EventWorkspaceRemoved
+		}
+		fail(err)
+		if r.Revision == 0 {
+			return engi.EventWorkspaceCreated
+		}
+		revs, err := store.Workspaces(db).Revisions(ctx, r.ID, engi.Page{})
+		fail(err)
+		if len(revs) != int(r.Revision) {
+			t.Fatalf("%s: it has %d revisions, the last is %d", subject, len(revs), r.Revision)
+		}
+		object := func(ctx context.Context, hash string) (repo.Object, error) {
+			return store.Workspaces(db).Object(ctx, r.ID, hash)
+		}
+		file, err := repo.Find(ctx, object, revs[0].Commit, "a")
+		fail(err)
+		if _, err := object(ctx, file.Hash); err != nil {
+			t.Errorf("%s: a file of revision %d is not there: %v", subject, r.Revision, err)
+		}
+		return engi.EventWorkspaceRevised
 	case "key_":
 		keys, err := store.Keys(db).List(ctx, "", engi.Page{})
 		fail(err)

@@ -25,6 +25,8 @@ type sealedPart struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Notes   map[string]string `json:"notes,omitempty"`
 	Network json.RawMessage   `json:"network,omitempty"`
+
+	Services json.RawMessage `json:"services,omitempty"` // of a workspace
 }
 
 // sealPurpose binds what is sealed to its row and its owner.
@@ -89,6 +91,13 @@ var sealedColumns = []sealedColumn{
 			return text, err
 		}
 		return db.closeApp(id, owner, d)
+	}},
+	{"workspaces", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openWorkspace(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.closeWorkspace(id, owner, d)
 	}},
 	{"snapshots", "env", `CASE WHEN env LIKE '` + sealedPrefix + `%' THEN substr(env, ` + fmt.Sprint(len(sealedPrefix)+1) + `, 24) END`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
 		env, lost, err := db.decodeEnv(id, owner, text)

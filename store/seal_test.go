@@ -18,6 +18,7 @@ import (
 	"github.com/engi-dev/engi/gate/secret"
 	"github.com/engi-dev/engi/session"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/workspace"
 )
 
 // A vault is a database and the key of its secrets.
@@ -113,6 +114,9 @@ func TestRecordsAreSealed(t *testing.T) {
 			app := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "alice", Name: "shop"}, Env: map[string]string{"KEY": "env-of-an-app"}}
 			app.Network = engi.NetworkPolicy{Mode: engi.NetworkOpen, Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"X": "header-of-an-app"}}}}
 			values = append(values, "env-of-an-app", "header-of-an-app")
+			space := workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: "alice", Name: "lab"}}
+			space.Services = []workspace.ServiceRecord{{Service: engi.Service{Name: "db"}, User: "app", Password: "password-of-a-service", Env: map[string]string{"KEY": "env-of-a-service"}}}
+			values = append(values, "password-of-a-service", "env-of-a-service")
 			fail := func(err error) {
 				t.Helper()
 				if err != nil {
@@ -124,6 +128,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			fail(Sessions(v.DB).Put(t.Context(), sess))
 			fail(Snapshots(v.DB).Put(t.Context(), snap))
 			fail(Apps(v.DB).Put(t.Context(), app))
+			fail(Workspaces(v.DB).Put(t.Context(), space, nil))
 			check := func() {
 				t.Helper()
 				for _, want := range []fleet.SandboxRecord{box, run} {
@@ -139,6 +144,10 @@ func TestRecordsAreSealed(t *testing.T) {
 				gotSnap, err := Snapshots(v.DB).Find(t.Context(), "alice", string(snap.ID), time.Now())
 				if err != nil || !maps.Equal(gotSnap.Env, snap.Env) {
 					t.Errorf("snapshot %+v, %v", gotSnap, err)
+				}
+				gotSpace, err := Workspaces(v.DB).Find(t.Context(), "alice", "lab")
+				if err != nil || !reflect.DeepEqual(gotSpace.Services, space.Services) {
+					t.Errorf("workspace %+v, %v", gotSpace, err)
 				}
 				gotApp, err := Apps(v.DB).Find(t.Context(), "alice", "shop")
 				if err != nil || !maps.Equal(gotApp.Env, app.Env) || !reflect.DeepEqual(gotApp.Network, app.Network) {
@@ -164,7 +173,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			key, err := os.ReadFile(v.seal.Path)
 			fail(err)
 			n, err := secret.Rotate(t.Context(), Secrets(v.DB), v.seal)
-			if err != nil || n != 5 {
+			if err != nil || n != 6 {
 				t.Fatalf("rotated %d, %v", n, err)
 			}
 			check()
@@ -192,6 +201,10 @@ func TestRecordsAreSealed(t *testing.T) {
 			gotSession, err := Sessions(v.DB).Find(t.Context(), "alice", string(sess.ID))
 			if err != nil || gotSession.Env != nil || gotSession.Network.Mode != engi.NetworkNone {
 				t.Errorf("session %+v, %v", gotSession, err)
+			}
+			gotSpace, err := Workspaces(v.DB).Find(t.Context(), "alice", "lab")
+			if err != nil || len(gotSpace.Services) != 1 || gotSpace.Services[0].Password != "" || gotSpace.Services[0].User != "app" {
+				t.Errorf("workspace %+v, %v", gotSpace, err)
 			}
 			gotApp, err := Apps(v.DB).Find(t.Context(), "alice", "shop")
 			if err != nil || gotApp.Env != nil || gotApp.Network.Mode != engi.NetworkNone {

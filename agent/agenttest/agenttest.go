@@ -18,9 +18,9 @@ func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results
 	record := func(owner engi.Owner, key string) agent.Record {
 		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
 			ID: engi.NewRunID(), Owner: owner, Agent: "coder", Model: "openai:a", Conversation: engi.NewConversationID(),
-			Sandbox: engi.NewSandboxID(), Session: "s", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(), Note: []byte(`{"n":1}`),
+			Sandbox: engi.NewSandboxID(), Session: "s", Workspace: "w", State: engi.RunRunning, Created: time.Unix(100, 5).UTC(), Note: []byte(`{"n":1}`),
 		}}
-		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Scopes: []engi.Scope{engi.ScopeAgents}, Idempotency: key}
+		r.Spec = engi.RunSpec{Owner: owner, Agent: "coder", System: "sys", Input: "in", Output: []byte(`{"type":"object"}`), Sandbox: r.Sandbox, Session: "s", Workspace: "w", Scopes: []engi.Scope{engi.ScopeAgents}, Idempotency: key}
 		return r
 	}
 	messages := []engi.Message{

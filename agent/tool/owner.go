@@ -31,6 +31,9 @@ func (s Services) OfOneOwner() Services {
 	if _, done := s.Apps.(ownApps); !done && s.Apps != nil {
 		s.Apps = ownApps{s.Apps}
 	}
+	if _, done := s.Workspaces.(ownWorkspaces); !done && s.Workspaces != nil {
+		s.Workspaces = ownWorkspaces{s.Workspaces}
+	}
 	return s
 }
 

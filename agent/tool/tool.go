@@ -1,8 +1,8 @@
 // Package tool has the tools of agents: functions with typed arguments, from
 // which their schemas are generated. A call brings what the tool works on (an
 // owner, a sandbox, a session, dependencies), which the model does not see. The
-// built-in tools run code, work on files and applications, search documentation and fetch
-// pages.
+// built-in tools run code, work on files, applications and workspaces, search documentation
+// and fetch pages.
 //
 // It does not decide when tools run (package agent) nor how models request them
 // (package llm).
@@ -49,7 +49,7 @@ type Need uint8
 
 const (
 	NeedNothing Need = iota
-	NeedGuest        // a sandbox or a session
+	NeedGuest        // a sandbox, a session or a workspace
 	NeedSession
 	WantSession // a session, but the tool does part of its work without one
 )
@@ -60,6 +60,7 @@ type Env struct {
 	Run        engi.RunID
 	Sandbox    engi.SandboxID // empty for none
 	Session    string         // empty for none
+	Workspace  string         // ID or name; empty for none
 	Scopes     []engi.Scope   // of the key that began the run; empty means all
 	Deps       any            // the run's dependencies; hidden from the model
 	FullResult func(ctx context.Context, call string) ([]byte, error)
@@ -69,7 +70,7 @@ type Env struct {
 func (e Env) Has(n Need) bool {
 	switch n {
 	case NeedGuest:
-		return e.Sandbox != "" || e.Session != ""
+		return e.Sandbox != "" || e.Session != "" || e.Workspace != ""
 	case NeedSession:
 		return e.Session != ""
 	}
@@ -86,7 +87,7 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 	switch t.Name {
 	case "execute_code":
 		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep", "read_app":
+	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables":
 		return engi.ScopeSandboxes, false
 	case "search_docs", "save_module":
 		return engi.ScopeDocs, t.Name == "save_module"
@@ -240,28 +241,44 @@ type Services struct {
 	Sessions   engi.Sessions
 	Library    engi.Library
 	Apps       Apps
+	Workspaces Workspaces
 	Preview    func(id engi.SandboxID, port int) string // returns where the page of an app is; nil if nowhere
+	// WorkspaceURL returns where the preview of a workspace is, or of a service of it; nil if nowhere.
+	WorkspaceURL func(id engi.WorkspaceID, service string) string
 	// Fetch returns the transport for requests on behalf of an owner, which
 	// allows only what the node lets agents fetch.
 	Fetch func(owner engi.Owner) http.RoundTripper
 }
 
-// CheckTarget reports NotFound for a sandbox or session that owner does not
-// have, and Unsupported for a session on a node without any.
-func (s Services) CheckTarget(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, session string) error {
+// CheckTarget reports NotFound for a sandbox, session or workspace that its owner does not
+// have, Denied for a workspace in which it may only look, and Unsupported for a session on
+// a node without any.
+func (s Services) CheckTarget(ctx context.Context, e Env) error {
 	s = s.OfOneOwner()
-	if sandbox != "" {
-		if _, err := s.Sandboxes.Get(ctx, owner, sandbox); err != nil {
+	if e.Sandbox != "" {
+		if _, err := s.Sandboxes.Get(ctx, e.Owner, e.Sandbox); err != nil {
 			return err
 		}
 	}
-	if session == "" {
+	if e.Workspace != "" {
+		if s.Workspaces == nil {
+			return engi.Errorf(engi.Unsupported, "this node has no workspaces")
+		}
+		x, err := s.Workspaces.Get(ctx, e.Owner, e.Workspace)
+		if err == nil {
+			err = x.Allow(e.Owner, engi.RoleEditor)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if e.Session == "" {
 		return nil
 	}
 	if s.Sessions == nil {
 		return engi.Errorf(engi.Unsupported, "agents of this node do not work in sessions").WithRemedy("the operator adds a section [sandbox] to the configuration")
 	}
-	_, err := s.Sessions.Get(ctx, owner, session)
+	_, err := s.Sessions.Get(ctx, e.Owner, e.Session)
 	return err
 }
 
@@ -276,22 +293,43 @@ type Source interface {
 	Open(ctx context.Context, e Env) (tools []Tool, release func(), err error)
 }
 
-// enterGuest returns the guest of the session or sandbox that c works in.
+// enterGuest returns the guest of the session, workspace or sandbox that c works in.
 func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
 	case c.Session != "" && s.Sessions != nil:
 		return s.Sessions.Enter(ctx, c.Owner, c.Session)
+	case c.Workspace != "" && s.Workspaces != nil && s.Sandboxes != nil:
+		return s.enterWorkspace(ctx, c)
 	case c.Sandbox != "" && s.Sandboxes != nil:
 		return s.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
 	}
 	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
 }
 
+// enterWorkspace returns the guest of the sandbox of a workspace, which it starts if it
+// does not run.
+func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+	x, err := s.Workspaces.Get(ctx, c.Owner, c.Workspace)
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.State == engi.WorkspaceRunning && x.Sandbox != "" {
+		g, release, err := s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+		if err == nil || engi.KindOf(err) != engi.NotFound {
+			return g, release, err
+		}
+	}
+	if x, err = s.Workspaces.Start(ctx, c.Owner, string(x.ID)); err != nil {
+		return nil, nil, err
+	}
+	return s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+}
+
 // Builtin returns the built-in tools for which s has the services.
 func Builtin(s Services) ([]Tool, error) {
 	s = s.OfOneOwner()
 	var all []Tool
-	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, fetchTools} {
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, fetchTools} {
 		tools, err := group(s)
 		if err != nil {
 			return nil, err

@@ -61,7 +61,7 @@ func (a *Agents) Start(_ context.Context, spec engi.RunSpec) (engi.Run, error) {
 		conversation = engi.NewConversationID()
 	}
 	r := &agentRun{input: spec.Input, spec: spec, done: make(chan struct{}), Run: engi.Run{
-		ID: engi.NewRunID(), Owner: spec.Owner, Agent: "echo", Model: "demo:script", Conversation: conversation, Sandbox: spec.Sandbox, Session: spec.Session,
+		ID: engi.NewRunID(), Owner: spec.Owner, Agent: "echo", Model: "demo:script", Conversation: conversation, Sandbox: spec.Sandbox, Session: spec.Session, Workspace: spec.Workspace,
 		State: engi.RunRunning, Created: now, Note: spec.Note,
 	}}
 	if spec.Input != "wait" {

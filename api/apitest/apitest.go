@@ -42,6 +42,7 @@ type Fixture struct {
 	Clients    engi.ToolClients
 	UIs        *UIs
 	Apps       *Apps
+	Workspaces *Workspaces
 
 	Handler *rest.Server
 	Admin   string // secret of an admin key
@@ -75,6 +76,7 @@ type Options struct {
 	Sessions    engi.Sessions
 	UIs         engi.UIs
 	Apps        engi.Apps
+	Workspaces  engi.Workspaces
 	Terminals   *term.Manager
 	Agents      engi.Agents
 	Embedder    rest.Embedder
@@ -109,6 +111,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Sessions(o.Sessions),
 		rest.UIs(o.UIs),
 		rest.Apps(o.Apps, o.Ports, o.Events),
+		rest.Workspaces(o.Workspaces, o.Ports),
 		rest.Terminals(o.Terminals),
 		rest.Agents(o.Agents, o.Embedder),
 		rest.ToolServers(o.ToolServers),
@@ -152,7 +155,7 @@ func New(change func(*Options)) *Fixture {
 	functions, webhooks, stopFunctions := functions(w.db, w.Approvals)
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks, w.UIs = &Volumes{}, NewNetworks(w.Sandboxes), &UIs{}
-	w.Apps = &Apps{Log: store.Events(w.db)}
+	w.Apps, w.Workspaces = &Apps{Log: store.Events(w.db)}, &Workspaces{Sandboxes: w.Sandboxes}
 	mirror, err := packages.New(packages.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
 	if err != nil {
 		panic(err)
@@ -169,7 +172,7 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes},
-		UIs: w.UIs, Apps: w.Apps, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
+		UIs: w.UIs, Apps: w.Apps, Workspaces: w.Workspaces, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {

@@ -539,3 +539,15 @@ func (p ports) PageURL(id engi.AppID) string { return "http://app-" + id.Label()
 func (p ports) SignPage(id engi.AppID, good time.Duration) (string, time.Time, error) {
 	return p.PageURL(id) + "?token=x", time.Now().Add(good), nil
 }
+
+func (p ports) WorkspaceURL(id engi.WorkspaceID, service string) string {
+	name := "ws-" + id.Label()
+	if service != "" {
+		name += "-" + service
+	}
+	return "http://" + name + ".localhost/"
+}
+
+func (p ports) SignWorkspace(id engi.WorkspaceID, service string, good time.Duration) (string, time.Time, error) {
+	return p.WorkspaceURL(id, service) + "?token=x", time.Now().Add(good), nil
+}

@@ -259,8 +259,9 @@ func scope(t tool.Tool) (engi.Scope, bool) {
 
 // A location is where a tool works. Clients give it as additional arguments.
 type location struct {
-	Sandbox string `json:"sandbox"`
-	Session string `json:"session"`
+	Sandbox   string `json:"sandbox"`
+	Session   string `json:"session"`
+	Workspace string `json:"workspace"`
 }
 
 // An effect is what a tool does to what is there already, as its annotations say.
@@ -280,6 +281,8 @@ var effects = map[string]effect{
 	"read_file": {}, "list_files": {}, "glob": {}, "grep": {}, "search_docs": {},
 	"write_file": {writes: true, destructive: true, idempotent: true}, "edit_file": {writes: true, destructive: true}, "remove_file": {writes: true, destructive: true, idempotent: true},
 	"create_app": {writes: true}, "apply_to_app": {writes: true, destructive: true, open: true}, "read_app": {},
+	"create_workspace": {writes: true}, "read_workspace": {}, "write_workspace": {writes: true, destructive: true}, "add_service": {writes: true}, "describe_tables": {},
+	"enable_preview": {writes: true, open: true, idempotent: true}, "run_sql": {writes: true, destructive: true}, "run_redis_command": {writes: true, destructive: true},
 	"save_module": {writes: true, destructive: true, idempotent: true},
 	"fetch_url":   {open: true},
 	"show_page":   {}, watchPage: {}, "act_on_page": {writes: true, destructive: true, open: true},
@@ -319,6 +322,7 @@ func inputSchema(t tool.Tool) json.RawMessage {
 	case tool.NeedGuest:
 		properties["sandbox"] = map[string]any{"type": "string", "description": "ID of the sandbox to work in"}
 		properties["session"] = map[string]any{"type": "string", "description": "instead of sandbox: ID or name of a session"}
+		properties["workspace"] = map[string]any{"type": "string", "description": "instead of sandbox: ID or name of a workspace, which is started if it does not run"}
 	case tool.WantSession:
 		properties["session"] = map[string]any{"type": "string", "description": "ID or name of the session it is for, if there is one"}
 	default:
@@ -344,16 +348,23 @@ func split(t tool.Tool, raw json.RawMessage) (location, string, error) {
 	var p location
 	var rest map[string]json.RawMessage
 	if json.Unmarshal(raw, &rest) != nil || json.Unmarshal(raw, &p) != nil {
-		return p, "", engi.Errorf(engi.Invalid, "the arguments are not an object, or sandbox or session is not a string")
+		return p, "", engi.Errorf(engi.Invalid, "the arguments are not an object, or sandbox, session or workspace is not a string")
 	}
-	delete(rest, "sandbox")
-	delete(rest, "session")
+	given := 0
+	for _, where := range []string{p.Sandbox, p.Session, p.Workspace} {
+		if where != "" {
+			given++
+		}
+	}
+	for _, name := range []string{"sandbox", "session", "workspace"} {
+		delete(rest, name)
+	}
 	own, err := json.Marshal(rest)
 	if err != nil {
 		return p, "", engi.Errorf(engi.Invalid, "the arguments are not an object")
 	}
-	if (p.Sandbox == "") == (p.Session == "") && t.Needs != tool.WantSession {
-		return p, "", engi.Errorf(engi.Invalid, "the tool needs either sandbox or session").WithRemedy("create_sandbox creates a sandbox")
+	if given != 1 && t.Needs != tool.WantSession {
+		return p, "", engi.Errorf(engi.Invalid, "the tool needs either sandbox or session or workspace").WithRemedy("create_sandbox creates a sandbox")
 	}
 	if p.Sandbox != "" {
 		if _, err := engi.ParseSandboxID(p.Sandbox); err != nil {
@@ -391,7 +402,7 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 		return resultOf(tool.Failure(err)), nil
 	}
 	c := &tool.Call{
-		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session, Scopes: key.Scopes},
+		Env: tool.Env{Owner: key.Owner, Run: run, Sandbox: engi.SandboxID(where.Sandbox), Session: where.Session, Workspace: where.Workspace, Scopes: key.Scopes},
 		ID:  "mcp", Out: out, Patience: patience,
 	}
 	began := time.Now()

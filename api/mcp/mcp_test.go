@@ -42,7 +42,7 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
-	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}, Apps: w.Apps}
+	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces}
 	s, err := mcp.New(mcp.Options{
 		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",
 		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
@@ -145,6 +145,15 @@ func TestEveryTool(t *testing.T) {
 		{"create_app", args{"name": "shop"}, "app shop (app_"},
 		{"apply_to_app", args{"app": "shop", "text": "<file path=\"a.css\">a</file>"}, "revision 2 of app shop is served"},
 		{"read_app", args{"app": "shop"}, "a.css (1 bytes)"},
+		{"create_workspace", args{"name": "desk", "services": []string{"postgres"}}, "workspace desk (wsp_"},
+		{"write_workspace", args{"workspace": "desk", "files": []args{{"path": "a.txt", "content": "a"}}}, "revision 1"},
+		{"read_workspace", args{"workspace": "desk", "path": "a.txt"}, "a"},
+		{"add_service", args{"workspace": "desk", "type": "redis"}, "redis.workspace.internal"},
+		{"run_sql", args{"workspace": "desk", "query": "select 42 as n"}, "[42]"},
+		{"describe_tables", args{"workspace": "desk"}, "table public.orders"},
+		{"enable_preview", args{"workspace": "desk"}, "It is for who works in the workspace."},
+		{"run_redis_command", args{"workspace": "desk", "command": []string{"PING"}}, "PONG"},
+		{"run_command", args{"workspace": "desk", "command": "echo from the working copy"}, "from the working copy"},
 		{"end_session", args{"session": talk.Session}, "ended"},
 		{"stop_sandbox", args{"sandbox": id}, "stopped"},
 	} {

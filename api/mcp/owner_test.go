@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -31,6 +32,10 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if _, err := services.Apps.Create(ctx, engi.AppSpec{Owner: "ann", Name: "ann-shop"}); err != nil {
 		t.Fatal(err)
 	}
+	desk, err := w.Workspaces.Create(ctx, engi.WorkspaceSpec{Owner: "ann", Name: "ann-desk", Services: []engi.ServiceSpec{{Type: engi.ServicePostgres}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := services.Library.SaveModules(ctx, "ann", "atelier", []engi.CodeModule{{Path: "lib/ann.ts", Description: "frobnicates for ann", Scope: engi.ModuleUser}}); err != nil {
 		t.Fatal(err)
 	}
@@ -54,6 +59,9 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		"list_files": {in: args{"path": "/tmp"}}, "glob": {in: args{"pattern": "*"}}, "grep": {in: args{"pattern": "x", "path": "/etc/hostname"}}, "remove_file": {in: args{"path": "/tmp/x"}},
 		"show_page": {in: args{}}, "act_on_page": {in: args{"action": "demo-counter"}}, "watch_page": {in: args{}},
 		"create_app": {alone: args{"name": "own"}}, "apply_to_app": {alone: args{"app": "ann-shop", "text": "<file path=\"a\">a</file>"}}, "read_app": {alone: args{"app": "ann-shop"}},
+		"create_workspace": {alone: args{"name": "own"}}, "read_workspace": {alone: args{"workspace": "ann-desk"}}, "write_workspace": {alone: args{"workspace": "ann-desk", "files": []args{{"path": "a", "content": "a"}}}},
+		"add_service": {alone: args{"workspace": "ann-desk", "type": "redis"}}, "run_sql": {alone: args{"workspace": "ann-desk", "query": "select 'Marmalade' as n"}}, "describe_tables": {alone: args{"workspace": "ann-desk"}},
+		"enable_preview": {alone: args{"workspace": "ann-desk"}}, "run_redis_command": {alone: args{"workspace": "ann-desk", "command": []string{"PING"}}},
 		"save_module": {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
 	}
 	call := func(name string, a args) *sdk.CallToolResult {
@@ -86,9 +94,12 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for where, targets := range map[string][]string{"sandbox": {string(b.ID)}, "session": {string(s.ID), "atelier"}} {
+		for where, targets := range map[string][]string{"sandbox": {string(b.ID)}, "session": {string(s.ID), "atelier"}, "workspace": {string(desk.ID), "ann-desk"}} {
 			if !strings.Contains(string(schema), `"`+where+`"`) {
 				continue
+			}
+			if where == "workspace" && c.in == nil {
+				c.in = maps.Clone(c.alone) // it says there in which workspace
 			}
 			for _, target := range targets {
 				if places++; c.in == nil {
@@ -116,6 +127,9 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	// Nothing of the tenant has changed, and the node's own is there.
 	if x, err := services.Apps.Get(ctx, "ann", "ann-shop"); err != nil || x.Revision != 1 {
 		t.Errorf("the tenant's app is %+v, %v", x, err)
+	}
+	if x, err := w.Workspaces.Get(ctx, "ann", "ann-desk"); err != nil || x.Revision != 0 || len(x.Services) != 1 {
+		t.Errorf("the tenant's workspace is %+v, %v", x, err)
 	}
 	if b, err := services.Sandboxes.Get(ctx, "ann", b.ID); err != nil || b.State != engi.Running {
 		t.Errorf("%s %v", b.State, err)

@@ -113,7 +113,7 @@ func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, err
 	var check checker
 	spec := engi.RunSpec{
 		Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
-		Session: q.Session, Output: q.Output, Choice: q.ToolChoice, Results: resultsFrom(q.Results),
+		Session: q.Session, Workspace: q.Workspace, Output: q.Output, Choice: q.ToolChoice, Results: resultsFrom(q.Results),
 		Confirm:  q.Confirm,
 		Sampling: engi.Sampling{MaxTokens: q.MaxTokens, Temperature: q.Temperature, TopP: q.TopP, Stop: q.Stop, Effort: engi.Effort(q.Effort)},
 	}
@@ -164,7 +164,7 @@ func (a *agents) start(c *call, in *startRun, q v1.RunRequest) error {
 
 // launch begins a run, whose tools do no more than the caller may.
 func (a *agents) launch(c *call, spec engi.RunSpec) (engi.Run, error) {
-	if spec.Sandbox != "" || spec.Session != "" {
+	if spec.Sandbox != "" || spec.Session != "" || spec.Workspace != "" {
 		if err := c.auth.May(engi.ScopeSandboxes, true); err != nil {
 			return engi.Run{}, err
 		}
@@ -282,7 +282,7 @@ func toolServerOf(x engi.ToolServer) v1.ToolServer {
 
 func runOf(x engi.Run) v1.AgentRun {
 	out := v1.AgentRun{
-		ID: string(x.ID), Owner: string(x.Owner), Agent: x.Agent, Model: x.Model, ConversationID: string(x.Conversation), SandboxID: string(x.Sandbox), Session: x.Session,
+		ID: string(x.ID), Owner: string(x.Owner), Agent: x.Agent, Model: x.Model, ConversationID: string(x.Conversation), SandboxID: string(x.Sandbox), Session: x.Session, Workspace: x.Workspace,
 		State: string(x.State), Reason: x.Reason, Text: x.Text, Output: x.Output, Steps: x.Steps, CreatedAt: x.Created, EndedAt: moment(x.Ended),
 		Usage: tokensOf(x.Tokens), Error: problemOf(x.Error),
 	}

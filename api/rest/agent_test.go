@@ -493,6 +493,34 @@ func TestCompletionFields(t *testing.T) {
 	}
 }
 
+// TestPlacesOfFronts has each format say where the agent's tools work, if the key may.
+func TestPlacesOfFronts(t *testing.T) {
+	w, _ := agentWorld(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
+	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeAgents}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, body := range map[string]string{
+		"/v1/chat/completions": `{"model":"quiet","messages":[{"role":"user","content":"hi"}],`,
+		"/v1/responses":        `{"model":"quiet","input":"hi",`,
+		"/v1/messages":         `{"model":"quiet","max_tokens":9,"messages":[{"role":"user","content":"hi"}],`,
+	} {
+		for _, field := range []string{"session", "workspace"} {
+			if rec := ask(t, w, "POST", path, body+`"`+field+`":"desk"}`, "Authorization", "Bearer "+secret); rec.Code != 403 {
+				t.Errorf("%s, %s, for a key that may enter no sandbox: %d %s", path, field, rec.Code, rec.Body)
+			}
+			if rec := ask(t, w, "POST", path, body+`"`+field+`":"desk"}`); rec.Code != 200 {
+				t.Errorf("%s, %s: %d %s", path, field, rec.Code, rec.Body)
+				continue
+			}
+			last := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs?limit=1", ""), 200).Items[0]
+			if got := map[string]string{"session": last.Session, "workspace": last.Workspace}; got[field] != "desk" || got["session"] == got["workspace"] {
+				t.Errorf("%s, %s: the run is in %v", path, field, got)
+			}
+		}
+	}
+}
+
 // TestMessages speaks Anthropic's format, with a tool of the client's beside the
 // agent's own.
 func TestMessages(t *testing.T) {

@@ -86,8 +86,9 @@ type anthropicRequest struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"format"`
 	} `json:"output_config"`
-	Sandbox string `json:"sandbox"`
-	Session string `json:"session"`
+	Sandbox   string `json:"sandbox"`
+	Session   string `json:"session"`
+	Workspace string `json:"workspace"`
 }
 
 var anthropicValues = map[string][]string{
@@ -265,7 +266,7 @@ func anthropicStop(x engi.Run) string {
 }
 
 func (a *agents) anthropicSpec(c *call, q anthropicRequest) (spec engi.RunSpec, err error) {
-	spec.Agent, spec.Session = q.Model, q.Session
+	spec.Agent, spec.Session, spec.Workspace = q.Model, q.Session, q.Workspace
 	if q.MaxTokens < 1 {
 		return spec, engi.Errorf(engi.Invalid, "max_tokens: it is missing")
 	}

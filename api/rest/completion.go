@@ -133,6 +133,7 @@ type completionRequest struct {
 	Effort        string          `json:"reasoning_effort"`
 	Sandbox       string          `json:"sandbox"`
 	Session       string          `json:"session"`
+	Workspace     string          `json:"workspace"`
 	Background    bool            `json:"background"`
 }
 
@@ -238,7 +239,7 @@ func (a *agents) abandon(c *call, runs []engi.Run) {
 // completionSpec translates a request: the last thing its user says, or the
 // results of calls, are the input; the rest came before.
 func (a *agents) completionSpec(c *call, q completionRequest) (spec engi.RunSpec, err error) {
-	spec.Agent, spec.Session = q.Model, q.Session
+	spec.Agent, spec.Session, spec.Workspace = q.Model, q.Session, q.Workspace
 	spec.Sampling = engi.Sampling{
 		MaxTokens: cmp.Or(q.MaxCompletion, q.MaxTokens), Temperature: q.Temperature, TopP: q.TopP,
 		OneCall: q.ParallelCalls != nil && !*q.ParallelCalls,

@@ -1,6 +1,7 @@
 package rest_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,6 +31,8 @@ var twice = map[string][2]string{
 	"POST /v1/apps/{id}/edit":                            {`{"prompt":"<file path=\"a\">a</file>"}`, `{"prompt":"<file path=\"a\">b</file>"}`},
 	"POST /v1/apps/{id}/apply":                           {`{"text":"<file path=\"a\">a</file>"}`, `{"text":"<file path=\"a\">b</file>"}`},
 	"POST /v1/apps/{id}/branch":                          {`{}`, `{"revision":1}`},
+	"POST /v1/workspaces":                                {`{"name":"new"}`, `{"name":"newer"}`},
+	"POST /v1/workspaces/{id}/services":                  {`{"type":"mysql","name":"new"}`, `{"type":"mysql","name":"newer"}`},
 	"POST /v1/docs":                                      {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
 	"POST /v1/agents/{name}/runs":                        {`{"input":"x"}`, `{"input":"y"}`},
 	"POST /v1/chat":                                      {`{"message":"x"}`, `{"message":"y"}`},
@@ -57,6 +60,7 @@ var notRepeated = map[string]string{
 	"POST /v1/apps/{id}/snapshot":               "a revision has one: the second takes the place of the first",
 	"POST /v1/apps/{id}/link":                   "a link is signed, not kept: two are as good as one",
 	"POST /v1/apps/{id}/publish/link":           "a link is signed, not kept: two are as good as one",
+	"POST /v1/workspaces/{id}/link":             "a link is signed, not kept: two are as good as one",
 	"POST /v1/sandboxes/{id}/ports/{port}/link": "a link is signed, not kept: two are as good as one",
 }
 
@@ -65,6 +69,7 @@ func made(t *testing.T, rec *httptest.ResponseRecorder) string {
 	t.Helper()
 	var v struct {
 		ID    string `json:"id"`
+		Name  string
 		Seq   int64
 		Run   v1.AgentRun
 		Items []v1.Fork
@@ -79,7 +84,7 @@ func made(t *testing.T, rec *httptest.ResponseRecorder) string {
 	if all == "" && v.Seq > 0 {
 		return fmt.Sprint(v.Seq)
 	}
-	if all == "" {
+	if all = cmp.Or(all, v.Name); all == "" { // what has no ID has a name
 		t.Fatalf("nothing was made: %s", rec.Body)
 	}
 	return all

@@ -121,7 +121,7 @@ func (c *contract) check(method, path string, rec *httptest.ResponseRecorder) {
 		return
 	}
 	switch kind {
-	case "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/x-tar", "application/gzip", "application/zip", "application/x-asciicast", "image/png":
+	case "application/octet-stream", "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/x-tar", "application/gzip", "application/zip", "application/x-asciicast", "image/png", "application/x-git-upload-pack-advertisement", "application/x-git-upload-pack-result", "application/x-git-receive-pack-advertisement", "application/x-git-receive-pack-result":
 	case "application/x-ndjson":
 		for sc := bufio.NewScanner(rec.Body); sc.Scan(); {
 			c.value(name, media["schema"], sc.Bytes())
@@ -371,6 +371,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", session+"/ui/cancel", "")
 	do("DELETE", session, "")
 	answersOfApps(t, w, c, do)
+	answersOfWorkspaces(t, do)
 	do("POST", "/v1/sessions", `{"name":"s2"}`)
 	do("POST", "/v1/sessions", `{"name":"s3","git":{"url":"https://git.example/o/r","push":{}}}`)
 	do("POST", "/v1/sessions/s3/git/push", "")
@@ -533,6 +534,51 @@ func answersOfApps(t *testing.T, w *apitest.Fixture, c *contract, do func(method
 	do("DELETE", app, "")
 }
 
+// answersOfWorkspaces asks for everything about workspaces.
+func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
+	b := "/v1/workspaces/" + read[v1.Workspace](t, do("POST", "/v1/workspaces", `{"name":"shop","services":[{"type":"postgres"},{"type":"nginx","name":"web","version":"broken","needs":["postgres"],"env":{"A":"b"}}],
+		"files":[{"path":"README.md","content":"# Shop\n"}],"collaborators":[{"owner":"bob","role":"viewer"}],"metadata":{"a":"b"}}`), 201).ID
+	do("GET", "/v1/workspaces", "")
+	do("PATCH", b, `{"preview":{"type":"static","root":"dist"}}`)
+	do("POST", b+"/link", `{"ttl":"1m"}`)
+	do("PATCH", b, `{"collaborators":[{"owner":"bob","role":"editor"}],"metadata":{}}`)
+	do("POST", b+"/start", "")
+	do("GET", b, "")
+	do("PUT", b+"/files?path=run.sh&mode=0755&message=m", "echo\n", "Content-Type", "application/octet-stream")
+	do("POST", b+"/files", `{"files":[{"path":"a.bin","content_base64":"/w=="},{"path":"run.sh","removed":true}],"message":"m","base":2}`)
+	do("DELETE", b+"/files?path=a.bin", "")
+	do("GET", b+"/files/list", "")
+	do("GET", b+"/files?path=README.md", "")
+	do("GET", b+"/files?path=README.md", "", "Range", "bytes=1-3")
+	do("GET", b+"/revisions", "")
+	do("GET", b+"/diff?from=1&to=2", "")
+	do("POST", b+"/restore", `{"revision":1,"path":"README.md"}`)
+	do("GET", b+"/blame?path=README.md", "")
+	do("GET", b+"/git/info/refs?service=git-receive-pack", "")
+	_, head, _ := strings.Cut(do("GET", b+"/git/info/refs?service=git-upload-pack", "").Body.String(), "\n0000")
+	for _, want := range []string{head[4:44], strings.Repeat("a", 40)} {
+		do("POST", b+"/git/git-upload-pack", "0032want "+want+"\n00000009done\n", "Content-Type", "application/x-git-upload-pack-request")
+	}
+	do("POST", b+"/git/git-upload-pack", "0032", "Content-Type", "application/x-git-upload-pack-request")
+	for _, body := range []string{"0000", "0032"} {
+		do("POST", b+"/git/git-receive-pack", body, "Content-Type", "application/x-git-receive-pack-request")
+	}
+	do("GET", b+"/services", "")
+	do("POST", b+"/services", `{"type":"redis","version":"7","exposed":true}`)
+	do("POST", b+"/services/web/restart", "")
+	do("GET", b+"/services/postgres/connection", "")
+	do("GET", b+"/services/postgres/logs", "")
+	do("POST", b+"/query", `{"text":"select null as n","args":[1,"a",null],"max_rows":1,"max_bytes":"1KiB","timeout":"1s"}`)
+	do("POST", b+"/query", `{"text":"fail"}`)
+	do("POST", b+"/explain", `{"text":"select 42 as n"}`)
+	do("GET", b+"/tables", "")
+	do("GET", b+"/tables/public.orders", "")
+	do("POST", b+"/services/redis/command", `{"args":["SET","a","b"]}`)
+	do("DELETE", b+"/services/redis", "")
+	do("POST", b+"/stop", "")
+	do("DELETE", b, "")
+}
+
 // TestExamplesAreTrue sends every example of a request, and holds those of
 // answers to their schemas.
 func TestExamplesAreTrue(t *testing.T) {
@@ -561,6 +607,9 @@ func TestExamplesAreTrue(t *testing.T) {
 				if strings.HasPrefix(path, "/v1/apps/") {
 					id = read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{}`), 201).ID
 				}
+				if strings.HasPrefix(path, "/v1/workspaces/") {
+					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"}]}`), 201).ID
+				}
 				if strings.HasPrefix(path, "/v1/approvals/") {
 					waits, _ := w.Hold("ann", "/v1/x")
 					id = string(waits.ID)
@@ -568,7 +617,7 @@ func TestExamplesAreTrue(t *testing.T) {
 				if strings.HasPrefix(path, "/v1/runs/") {
 					id = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
 				}
-				path := strings.NewReplacer("{id}", id, "{call}", "c1").Replace(path)
+				path := strings.NewReplacer("{id}", id, "{call}", "c1", "{service}", "cache").Replace(path)
 				if rec := ask(t, w, strings.ToUpper(method), path, string(value), "Authorization", "Bearer "+w.Admin); rec.Code >= 300 {
 					t.Errorf("%s, example %q: %s", path, name, rec.Body)
 				}

@@ -21,6 +21,7 @@ type PortService interface {
 	// Sign returns an address that opens a private port until it expires.
 	Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error)
 	PageService
+	WorkspacePreviews
 }
 
 type aPort struct {

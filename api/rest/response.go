@@ -159,8 +159,9 @@ type responseRequest struct {
 	StreamOptions struct {
 		Obfuscation bool `json:"include_obfuscation"`
 	} `json:"stream_options"`
-	Sandbox string `json:"sandbox"`
-	Session string `json:"session"`
+	Sandbox   string `json:"sandbox"`
+	Session   string `json:"session"`
+	Workspace string `json:"workspace"`
 }
 
 type responseFormat struct {
@@ -272,7 +273,7 @@ func (a *agents) streamResponse(c *call, b *responseBuilder, after int) {
 
 // responseSpec translates a request, and says what answers repeat of it.
 func (a *agents) responseSpec(c *call, q responseRequest) (spec engi.RunSpec, note responseNote, err error) {
-	spec.Agent, spec.Session, spec.System = q.Model, q.Session, q.Instructions
+	spec.Agent, spec.Session, spec.Workspace, spec.System = q.Model, q.Session, q.Workspace, q.Instructions
 	spec.Sampling = engi.Sampling{Temperature: q.Temperature, TopP: q.TopP, OneCall: q.ParallelCalls != nil && !*q.ParallelCalls}
 	if q.MaxTokens != nil {
 		if *q.MaxTokens < 1 {

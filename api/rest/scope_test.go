@@ -96,13 +96,21 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 	id := map[string]string{"executions": h.execution, "sandboxes": h.sandbox, "keys": h.key, "sessions": h.session, "runs": h.run, "events": h.event, "functions": h.functionRun, "docs": h.document, "operations": h.operation, "approvals": h.approval, "responses": h.response}[noun]
 	id = cmp.Or(id, h.more[noun].id)
 	name := map[string]string{"volumes": h.volume, "secrets": h.secret, "snapshots": h.snapshot, "templates": "base", "agents": "echo", "models": "echo"}[noun]
-	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1", "{terminal}", h.terminal[noun], "{link}", h.link[noun]).Replace(path)
+	path = strings.NewReplacer("{id}", id, "{name}", name, "{process}", h.process, "{port}", "8080", "{path...}", "f.txt", "{call}", "c1", "{terminal}", h.terminal[noun], "{link}", h.link[noun], "{service}", "postgres", "{table}", "orders").Replace(path)
 	switch {
+	case pattern == "POST /v1/workspaces/{id}/files":
 	case strings.HasSuffix(path, "/files"), strings.HasSuffix(path, "/stat"):
 		path += "?path=/workspace/f"
-		if noun == "volumes" {
+		switch noun {
+		case "volumes":
 			path = strings.Replace(path, "/workspace/f", "/f", 1)
+		case "workspaces":
+			path = strings.Replace(path, "/workspace/f", "README.md", 1)
 		}
+	case strings.HasSuffix(path, "/info/refs"):
+		path += "?service=git-upload-pack"
+	case strings.HasSuffix(path, "/blame"):
+		path += "?path=README.md"
 	case strings.HasSuffix(path, "/list"), strings.HasSuffix(path, "/watch"), strings.HasSuffix(path, "/archive"):
 		path += "?path=/"
 	}
@@ -110,12 +118,16 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 		path += "?query=mine"
 	}
 	if method == "POST" || method == "PUT" || method == "PATCH" {
-		body = map[string]string{
+		last := strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]
+		body = cmp.Or(map[string]string{
+			"POST workspaces files": `{"files":[{"path":"a","content":"a"}]}`, "POST workspaces restore": `{"revision":1}`, "POST workspaces services": `{"type":"redis"}`, "POST workspaces query": `{"text":"select 42 as n"}`, "POST workspaces explain": `{"text":"select 42 as n"}`,
+			"POST workspaces command": `{"args":["PING"]}`, "PATCH workspaces " + id: `{"metadata":{}}`,
+		}[method+" "+noun+" "+last], map[string]string{
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
 			"extend": `{"timeout":"1m"}`, "network": `{"mode":"none"}`, "processes": `{"args":["true"]}`, "executions": program("echo"), "sandboxes": `{}`, "keys": `{}`,
 			"secrets": `{"name":"other","value":"x"}`, "volumes": `{"name":"other"}`, "templates": `{"name":"mine","definition":"good"}`,
 			"scripts": `{"language":"javascript","code":"1"}`, "files": "content", "sessions": `{}`, "events": `{"name":"x"}`, "replay": `{}`, "docs": `{"text":"x"}`, "modules": `{"modules":[{"path":"a.ts","description":"x"}]}`, "run_code": `{"code":"1"}`, "actions": `{"action":"x"}`, "restore": `{"seq":1}`, "apply": `{"text":"x"}`, "edit": `{"prompt":"x"}`, "rollback": `{"revision":1}`, "publish": `{}`, "screenshot": `{}`, "branch": `{}`, "link": `{}`, "runs": `{"input":"x"}`, "chat": `{"message":"x"}`, "decision": `{"allow":false}`, "completions": `{"model":"echo","messages":[{"role":"user","content":"x"}]}`, "responses": `{"model":"echo","input":"x"}`, "embeddings": `{"model":"demo:lengths","input":"x"}`, "deliveries": `{"event_id":"` + h.event + `"}`, h.more["webhooks"].id: `{"name":"x"}`, h.secret: `{"value":"x"}`, h.sandbox: `{"metadata":{}}`,
-		}[strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]]
+		}[last])
 	}
 	if method == "POST" && body == "" {
 		body = h.more[noun].body
@@ -288,8 +300,8 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 			default:
 				allowed++
 			}
-			// A link gives a browser what the key may do already.
-			if scope == engi.ScopeRead && want == nil && method != "GET" && path != "/v1/dashboard/links" {
+			// A link gives a browser what the key may do already, and git asks with a body.
+			if scope == engi.ScopeRead && want == nil && method != "GET" && path != "/v1/dashboard/links" && !strings.HasSuffix(path, "/git-upload-pack") {
 				t.Errorf("%s may be used by who only reads", pattern)
 			}
 		}

@@ -86,6 +86,7 @@ type RunRequest struct {
 	System         string          `json:"system,omitempty" doc:"added to the agent's instructions"`
 	SandboxID      string          `json:"sandbox_id,omitempty" doc:"its tools work in this sandbox"`
 	Session        string          `json:"session,omitempty" doc:"its tools work in this session, by ID or name"`
+	Workspace      string          `json:"workspace,omitempty" doc:"its tools work in this workspace, by ID or name, which is started for them; instead of sandbox_id and session"`
 	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's, or text"`
 	Tools          []Tool          `json:"tools,omitempty" maxItems:"128" doc:"your own, beside the agent's: a run that calls some ends, with the calls; go on with their results"`
 	ToolChoice     string          `json:"tool_choice,omitempty" doc:"auto, none, required, or the name of one of tools that the first answer must call"`
@@ -129,6 +130,7 @@ type AgentRun struct {
 	ConversationID string          `json:"conversation_id"`
 	SandboxID      string          `json:"sandbox_id,omitempty"`
 	Session        string          `json:"session,omitempty"`
+	Workspace      string          `json:"workspace,omitempty"`
 	State          string          `json:"state" enum:"running,done,stopped,failed,cancelled"`
 	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter,malformed" doc:"the limit that ended it"`
 	Text           string          `json:"text,omitempty" doc:"the last text of the model"`

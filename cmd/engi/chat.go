@@ -13,12 +13,13 @@ import (
 )
 
 type chatCommand struct {
-	Message string `arg:"" optional:"" help:"What to say; - reads it from standard input. Without it a conversation begins." placeholder:"MESSAGE"`
-	Agent   string `help:"Agent to talk to; 'engi agent list' shows them." placeholder:"NAME"`
-	Model   string `help:"Model instead of the agent's, as provider:model." placeholder:"MODEL"`
-	Sandbox string `help:"Sandbox that its tools use." placeholder:"ID"`
-	Session string `help:"Session that its tools use." placeholder:"SESSION"`
-	Resume  string `help:"Continue a conversation." placeholder:"ID"`
+	Message   string `arg:"" optional:"" help:"What to say; - reads it from standard input. Without it a conversation begins." placeholder:"MESSAGE"`
+	Agent     string `help:"Agent to talk to; 'engi agent list' shows them." placeholder:"NAME"`
+	Model     string `help:"Model instead of the agent's, as provider:model." placeholder:"MODEL"`
+	Sandbox   string `help:"Sandbox that its tools use." placeholder:"ID"`
+	Session   string `help:"Session that its tools use." placeholder:"SESSION"`
+	Workspace string `help:"Workspace that its tools use, which is started for them." placeholder:"WORKSPACE"`
+	Resume    string `help:"Continue a conversation." placeholder:"ID"`
 
 	Confirm []string `help:"Tools whose calls wait for a decision, which is asked for here; * means all." placeholder:"TOOL"`
 
@@ -34,6 +35,7 @@ Examples:
   engi chat
   engi chat 'write a function to parse CSV and show me it works'
   engi chat --agent coder --sandbox sbx_... 'why does the test fail?'
+  engi chat --workspace shop 'add a page with our hours'
   engi chat --confirm run_command,write_file 'update the dependencies'`
 }
 
@@ -55,7 +57,7 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 		}
 		agent = all[0].Name
 	}
-	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, ConversationID: c.Resume, Confirm: c.Confirm}
+	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, Workspace: c.Workspace, ConversationID: c.Resume, Confirm: c.Confirm}
 	if c.Message == "-" { // nobody can be asked
 		raw, err := io.ReadAll(io.LimitReader(g.in, 1<<20))
 		if err != nil {

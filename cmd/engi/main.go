@@ -76,6 +76,7 @@ type commands struct {
 	Mirror    mirrorCommand    `cmd:"" help:"Keep packages of public registries for sandboxes."`
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
 	App       appCommand       `cmd:"" aliases:"apps" help:"Create web applications, apply what models write to them, and go back."`
+	Workspace workspaceCommand `cmd:"" aliases:"workspaces,ws" help:"Work on files with a history, together, with databases and other services."`
 	UI        uiCommand        `cmd:"" name:"ui" help:"Use pages of sessions that a model writes and changes."`
 	Terminal  terminalCommand  `cmd:"" aliases:"term" help:"Use, share and record terminals of sessions and sandboxes."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
@@ -170,6 +171,7 @@ func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, 
 	// These have functions in their fields.
 	c.Agent, c.App, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, appCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
 	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.SSHKey, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, sshKeyCommands, volumeCommands, webhookCommands
+	c.Workspace = workspaceCommands
 	return kong.New(c, kong.Name("engi"),
 		kong.Description("engi runs the code that language models write, in sandboxes on your own machine."),
 		kong.Writers(out, errOut), kong.Exit(exit), kong.ShortUsageOnError(),

@@ -223,7 +223,7 @@ func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.
 		return dnsmessage.RCodeRefused, nil
 	}
 	if own := set.policy.Source().Group; own != "" {
-		if member, group, ok := splitGroupName(q.name); ok && group == own {
+		if member, group, ok := splitGroupName(q.name); ok && (group == own || group == workspace) {
 			return s.lookupPeer(set, q, e, member)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -390,6 +391,46 @@ func TestGroup(t *testing.T) {
 	}
 	if addrs, err := stranger.lookup("db.shop.internal"); err == nil {
 		t.Errorf("another owner resolves %v", addrs)
+	}
+}
+
+// TestWorkspaceNames has two groups of one owner with the same names in them, and a
+// third one that is called as the domain is.
+func TestWorkspaceNames(t *testing.T) {
+	f := newFixture(t, egress.Options{})
+	in := func(group, name string) *guest {
+		return f.guest(engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: group, Name: name})
+	}
+	groups := []string{"ws-one", "ws-two", "workspace"}
+	seen := map[netip.Addr]string{}
+	for _, group := range groups {
+		a, _ := in(group, "workspace"), in(group, "postgres")
+		short, err := a.lookup("postgres." + group + ".internal")
+		if err != nil || len(short) != 1 {
+			t.Fatalf("postgres in %s is %v, %v", group, short, err)
+		}
+		for _, name := range []string{"postgres.workspace.internal", "POSTGRES.Workspace.Internal"} {
+			if got, err := a.lookup(name); err != nil || !slices.Equal(got, short) {
+				t.Errorf("%s is %v in %s, %v; want %v", name, got, group, err, short)
+			}
+		}
+		if other, dup := seen[short[0]]; dup {
+			t.Errorf("%s and %s have the address %v", group, other, short[0])
+		}
+		seen[short[0]] = group
+	}
+	only := in("ws-one", "redis")
+	lone := f.guest(engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"example.com"}})
+	for _, name := range []string{"mysql.workspace.internal", "workspace.internal", "redis.postgres.workspace.internal", "postgres.ws-two.internal", "ws-two.workspace.internal"} {
+		if got, err := only.lookup(name); err == nil {
+			t.Errorf("%s is %v", name, got)
+		}
+	}
+	if got, err := in("ws-two", "web").lookup("redis.workspace.internal"); err == nil {
+		t.Errorf("the redis of another workspace is %v", got)
+	}
+	if got, err := lone.lookup("redis.workspace.internal"); err == nil {
+		t.Errorf("a sandbox without a group finds %v", got)
 	}
 }
 

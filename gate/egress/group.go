@@ -9,8 +9,13 @@ import (
 	"github.com/engi-dev/engi"
 )
 
-// internal is the domain of groups: sandboxes are NAME.GROUP.internal.
-const internal = "internal"
+// internal is the domain of groups: sandboxes are NAME.GROUP.internal. To each other they
+// are NAME.workspace.internal as well, whatever their group is called, so that the files
+// of a workspace, and what is copied from it, need not know which one it is.
+const (
+	internal  = "internal"
+	workspace = "workspace"
+)
 
 // groups records which sandboxes see each other. The zero value is empty. It is
 // safe for concurrent use.

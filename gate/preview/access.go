@@ -97,6 +97,8 @@ func (p *Proxy) token(t target, expires time.Time) string {
 func (p *Proxy) mac(t target, expires []byte) []byte {
 	h := hmac.New(sha256.New, p.o.LinkKey)
 	switch {
+	case t.workspace: // whatever it shows
+		fmt.Fprintf(h, "workspace\x00%s\x00%s\x00%x", t.site, t.service, expires)
 	case t.app != "":
 		fmt.Fprintf(h, "published\x00%s\x00%x", t.app, expires)
 	case t.of != "": // whatever its sandbox is
@@ -124,6 +126,7 @@ func (p *Proxy) checkToken(token string, t target) (time.Time, bool) {
 // An access says who may look at something.
 type access struct {
 	owner   engi.Owner
+	others  []engi.Collaborator // whose keys are as good as the owner's
 	private bool
 	allow   func() error // for those who have neither key nor link; nil refuses them
 	while   func() (context.Context, context.CancelFunc)
@@ -137,7 +140,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a ac
 	}
 	if secret := secretOf(r.Header); secret != "" {
 		k, err := p.o.Keys.Authenticate(r.Context(), secret)
-		if err == nil && !k.Admin && k.Owner != a.owner {
+		if err == nil && !k.Admin && k.Owner != a.owner && !slices.ContainsFunc(a.others, func(c engi.Collaborator) bool { return c.Owner == k.Owner }) {
 			err = engi.Errorf(engi.Denied, "the key is not the owner's")
 		}
 		if err == nil {
@@ -224,8 +227,8 @@ func (p *Proxy) ownPage(r *http.Request, t target) bool {
 		return true
 	}
 	if from, ok := p.byName(plainHost(u.Host)); ok {
-		if t.of != "" { // from.id is not known
-			return from.of == t.of
+		if t.of != "" || t.workspace { // from.id is not known
+			return from.of == t.of && from.site == t.site && from.service == t.service
 		}
 		return from.id == t.id && from.app == t.app
 	}

@@ -41,7 +41,8 @@ type Options struct {
 	Port    string   // of URLs; empty means the scheme's default
 	Private bool     // treat every sandbox and every published page as private, whatever its policy
 
-	Apps Apps // have pages that need no sandbox; nil means there are none
+	Apps       Apps       // have pages that need no sandbox; nil means there are none
+	Workspaces Workspaces // have previews; nil means there are none
 
 	// Special has handlers for ports that are served here instead of by the
 	// sandbox. They find the sandbox with [SandboxOf]. Neither access control
@@ -183,6 +184,12 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		p.servePage(w, r, t)
 		return
 	}
+	var who *access // that was let in; nil as long as nobody was
+	if t.workspace {
+		if t, who = p.workspaceTarget(w, r, t); who == nil {
+			return
+		}
+	}
 	if t.of != "" && p.o.Apps != nil {
 		a, err := p.o.Apps.Get(r.Context(), "", string(t.of))
 		if err != nil && engi.KindOf(err) != engi.NotFound {
@@ -204,7 +211,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	}
-	if h := p.o.Special[t.port]; h != nil {
+	if h := p.o.Special[t.port]; h != nil && who == nil {
 		r = r.WithContext(context.WithValue(r.Context(), targetKey{}, t))
 		if t.prefix != "" {
 			r.URL = stripPrefix(r.URL, t.prefix)
@@ -230,20 +237,26 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	// Sandboxes of pools and of executions have no previews.
 	if err != nil || s.State == engi.Stopped || s.State == engi.Stopping || s.State == engi.Ready || s.Execution != "" {
 		p.forget(t.id)
-		p.refuse(w, r, t, http.StatusBadGateway, notFound)
+		gone := notFound
+		if t.workspace {
+			gone = notStarted
+		}
+		p.refuse(w, r, t, http.StatusBadGateway, gone)
 		return
 	}
-	a := access{owner: s.Owner, private: s.Ports.Private}
-	if p.o.Allow != nil {
-		a.allow = func() error { return p.o.Allow(r, s) }
+	if who == nil {
+		who = &access{owner: s.Owner, private: s.Ports.Private}
+		if p.o.Allow != nil {
+			who.allow = func() error { return p.o.Allow(r, s) }
+		}
+		if p.o.While != nil {
+			who.while = func() (context.Context, context.CancelFunc) { return p.o.While(r, s) }
+		}
+		if done := p.authorize(w, r, t, *who) || preflight(w, r, t); done {
+			return
+		}
 	}
-	if p.o.While != nil {
-		a.while = func() (context.Context, context.CancelFunc) { return p.o.While(r, s) }
-	}
-	if done := p.authorize(w, r, t, a) || preflight(w, r, t); done {
-		return
-	}
-	r, release := p.whileValid(r, a)
+	r, release := p.whileValid(r, *who)
 	defer release()
 	leave, conns, err := p.acquire(s, t.port)
 	if err != nil {

@@ -27,6 +27,9 @@ const (
 	pageIsPrivate = "This page is private: send its owner's key, or open a signed link"
 	appStarts     = "The app is starting"
 	appIsPrivate  = "This app is private: send its owner's key, or open a signed link"
+	noPreview     = "The workspace shows nothing here"
+	notStarted    = "The workspace is not running"
+	ofMembers     = "This preview is private: send the key of somebody who works in the workspace, or open a signed link"
 )
 
 // texts are what differs between sandboxes, apps and published pages.
@@ -34,6 +37,8 @@ type texts struct{ noAccess, needsAccess string }
 
 func (t target) texts() texts {
 	switch {
+	case t.workspace:
+		return texts{"The key does not give access to this workspace", ofMembers}
 	case t.page:
 		return texts{"The key does not give access to this page", pageIsPrivate}
 	case t.of != "":
@@ -50,6 +55,9 @@ var remedies = map[string]string{
 	notPublished:  "Check the address, or publish the app: engi app publish APP.",
 	pageIsPrivate: "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP --published.",
 	appIsPrivate:  "Ask whoever gave you this address for a signed link. Owners get one from: engi app link APP.",
+	noPreview:     "Check the address, or have the workspace show something: engi workspace preview WORKSPACE --static DIR.",
+	notStarted:    "Start it: engi workspace start WORKSPACE.",
+	ofMembers:     "Ask whoever gave you this address for a signed link. Who works in the workspace gets one from: engi workspace preview WORKSPACE --link, with --service SERVICE for one of its services.",
 
 	needsAccess: "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }
@@ -126,7 +134,7 @@ type errorBody struct {
 	Code      int    `json:"code"`
 }
 
-// A pageError is the same for a published page.
+// A pageError is the same for a published page, and for the preview of a workspace.
 type pageError struct {
 	Message string `json:"message"`
 	Code    int    `json:"code"`
@@ -139,7 +147,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status 
 		a.Port = t.port
 	}
 	answer := any(a)
-	if t.page {
+	if t.page || t.workspace {
 		a.SandboxID, answer = "", pageError{message, status}
 	}
 	h := w.Header()

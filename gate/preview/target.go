@@ -26,6 +26,10 @@ type target struct {
 	app  engi.AppID // empty if label is not one
 
 	of engi.AppID // whose sandbox it is, of which id is not known before it is served; empty for a sandbox that is named itself
+
+	workspace bool             // it is for the preview of a workspace, whose id and port are not known before either
+	site      engi.WorkspaceID // empty if label is not one
+	service   string           // of it; empty for the workspace itself
 }
 
 // find reports which port of which sandbox a request is for: it looks for a
@@ -70,6 +74,9 @@ func (p *Proxy) byName(host string) (target, bool) {
 			t.app = id
 		}
 		return t, true
+	}
+	if name, ok := strings.CutPrefix(first, workspacePrefix); ok {
+		return parseWorkspace(name), true
 	}
 	return parseName(first)
 }

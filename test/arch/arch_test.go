@@ -36,6 +36,7 @@ var rules = []rule{
 
 	{"guest/wire", ".", ""},
 	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/..."},
+	{"guest/worktree", ".", ""},
 	{"guest/fileops", ".", "github.com/bmatcuk/doublestar/v4"},
 	{"guest/guesttest", ". guest guest/wire", "github.com/google/go-cmp/..."},
 	{"guest/...", ". guest/wire", ""},
@@ -96,16 +97,23 @@ var rules = []rule{
 	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
 	{"studio", ". patch studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
 
+	{"workspace/repo", ".", "github.com/go-git/go-git/v5/..."},
+	{"workspace/transfer", ". workspace/repo", ""},
+	{"workspace/server", ".", ""},
+	{"workspace/database", ".", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
+	{"workspace/workspacetest", ". workspace workspace/repo", "github.com/google/go-cmp/..."},
+	{"workspace", ". patch guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
+
 	{"outputlog", ".", ""},
 	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
 	{"operation", ". outputlog", ""},
 
 	{"fleet/...", ". fleet/... outputlog provider guest guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent agent/genui studio library api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent agent/genui studio library workspace/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"api/uistream", ". agent/genui api/httpio api/v1", "golang.org/x/net/html/..."},
-	{"api/apitest", ". agent/genui api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory", "github.com/prometheus/client_golang/..."},
+	{"api/apitest", ". agent/genui api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
 	{"api/mcp", ". agent/tool api/httpio api/uistream", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
 	{"api/compat/e2b", ". api/httpio", ""},
@@ -248,7 +256,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|studio|test|tools|webhook|workflow)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|studio|test|tools|webhook|workflow|workspace)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path in the root package's comment.
 func TestTourLinks(t *testing.T) {

@@ -380,7 +380,7 @@ func fixture() *sdk.Server {
 func TestInspector(t *testing.T) {
 	env.Slow(t)
 	n := env.Run(t, settings(t))
-	buildApps(t, n)
+	build(t, n)
 	at, key := n.Endpoint().URL, n.AdminKey()
 	t.Setenv("ENGI_URL", at)
 	t.Setenv("ENGI_KEY", key)
@@ -452,6 +452,15 @@ func TestInspector(t *testing.T) {
 			use("create_app", "server.js (", "name="+name, "template=node-api")
 			use("apply_to_app", "revision 2 of app "+name, "app="+name, `text=<file path="a.txt">a</file>`)
 			use("read_app", "a.txt (2 bytes)", "app="+name)
+			desk := "workspace=" + name
+			use("create_workspace", "postgres.workspace.internal:5432", "name="+name, `services=["postgres"]`)
+			use("add_service", "redis.workspace.internal", desk, "type=redis")
+			use("write_workspace", "revision 1", desk, `files=[{"path":"a.txt","content":"a"}]`)
+			use("read_workspace", "a.txt", desk)
+			use("run_sql", "[42]", desk, "query=select 42 as n")
+			use("describe_tables", "", desk)
+			use("run_redis_command", "PONG", desk, `command=["PING"]`)
+			use("enable_preview", "preview http", desk, "type=static")
 			for _, x := range list.Tools {
 				switch x.Name { // of the library
 				case "search_docs":

@@ -28,12 +28,16 @@ func settings(t *testing.T) config.Config {
 	return env.Config(t, "")
 }
 
-// buildApps builds the template that apps here begin from.
-func buildApps(t *testing.T, n *env.Running) {
+// build builds the templates that apps and services here begin from, for which clients of
+// tools would not wait.
+func build(t *testing.T, n *env.Running) {
 	t.Helper()
-	for _, err := range client.New(n.Endpoint().URL, n.AdminKey()).BuildTemplate(t.Context(), v1.TemplateRequest{Name: "node-api"}) {
-		if err != nil {
-			t.Fatal(err)
+	c := client.New(n.Endpoint().URL, n.AdminKey())
+	for _, name := range []string{"node-api", "service-postgres", "service-redis"} {
+		for _, err := range c.BuildTemplate(t.Context(), v1.TemplateRequest{Name: name}) {
+			if err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -43,7 +47,7 @@ func buildApps(t *testing.T, n *env.Running) {
 func TestClient(t *testing.T) {
 	env.Slow(t)
 	n := env.Run(t, settings(t))
-	buildApps(t, n)
+	build(t, n)
 	url := n.Endpoint().URL
 	for name, args := range map[string][]string{
 		"http":  {"http", url + "/mcp", n.AdminKey()},

@@ -2,7 +2,7 @@
 
 import { signal } from '@preact/signals'
 import { useEffect, useRef, useState } from 'preact/hooks'
-import type { Sandbox } from './openapi'
+import type { Sandbox, Workspace } from './openapi'
 import { list, signOut } from './api'
 import { pages } from './pages'
 import { go, href } from './route'
@@ -30,6 +30,7 @@ function Open() {
     const add = (more: Command[]) => setFound((f) => [...f, ...more])
     const ignore = () => {} // what the key may not list is not offered
     list<Sandbox>('/v1/sandboxes?owned=true&limit=100', stop.signal).then((xs) => add(xs.map((x) => ({ name: x.id, kind: `sandbox, ${x.state}`, run: () => go(href('sandboxes', x.id)) }))), ignore)
+    list<Workspace>('/v1/workspaces?limit=100', stop.signal).then((xs) => add(xs.map((x) => ({ name: x.name, kind: `workspace, ${x.state}`, run: () => go(href('workspaces', x.id)) }))), ignore)
     return () => stop.abort()
   }, [])
   const all: Command[] = [

@@ -13,6 +13,7 @@ export function pages({ made }) {
     { name: 'run', address: `run/${made.execution}`, ready: 'iframe.shown, td, img.shown' },
     { name: 'sessions', address: 'sessions', ready: 'td' },
     { name: 'git', address: `sessions/${made.repository}?tab=git`, ready: '.state >> text=conflict' },
+    { name: 'workspaces', address: 'workspaces', ready: '.empty, td' },
     { name: 'apps', address: 'apps', ready: 'td' },
     { name: 'app', address: `apps/${made.app}?tab=history`, ready: 'td' },
     { name: 'templates', address: 'templates', ready: 'td' },

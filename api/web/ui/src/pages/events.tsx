@@ -7,7 +7,7 @@ import { events, link } from '../live'
 import { go, href, route, setQuery } from '../route'
 import { Ago, Choice, Dialog, Empty, Facts, Id, Page, State, Table, Trouble } from '../ui'
 
-const places: Record<string, string> = { sbx: 'sandboxes', exe: 'run', ses: 'sessions', apr: 'approvals' }
+const places: Record<string, string> = { sbx: 'sandboxes', exe: 'run', ses: 'sessions', apr: 'approvals', wsp: 'workspaces' }
 
 /** A link to the page about an object, by the form of its ID. */
 export function Subject({ of }: { of?: string }) {
@@ -45,7 +45,7 @@ export function Events() {
       <Trouble of={problem} />
       <Table name="Events" rows={all} id={(e) => e.id ?? String(e.seq)}
         tools={<>
-          <Choice name="type" label="Type" of={[['', 'All types'], ...['execution.*', 'sandbox.*', 'session.*', 'snapshot.*', 'template.*', 'volume.*', 'secret.*', 'key.*', 'run.*', 'tool.*', 'function.*', 'approval.*', 'network.*', 'quota.*', 'operation.*', 'webhook.*'].map((t): [string, string] => [t, t])]} />
+          <Choice name="type" label="Type" of={[['', 'All types'], ...['execution.*', 'sandbox.*', 'session.*', 'workspace.*', 'snapshot.*', 'template.*', 'volume.*', 'secret.*', 'key.*', 'run.*', 'tool.*', 'function.*', 'approval.*', 'network.*', 'quota.*', 'operation.*', 'webhook.*'].map((t): [string, string] => [t, t])]} />
           {subject && <button type="button" class="button small" onClick={() => setQuery({ subject: undefined })}>About {subject.slice(0, 14)}… ×</button>}
         </>}
         empty={<Empty title="Nothing has happened"><p>Run a program or create a sandbox: each step of it is an event here.</p><a class="button" href={href('run')}>Run code</a></Empty>}

@@ -13,6 +13,7 @@ import { Sandboxes } from './sandboxes'
 import { Usage } from './usage'
 import { Webhooks } from './webhooks'
 import { Approvals, Functions, Waiting } from './work'
+import { Workspaces } from './workspaces'
 
 export interface PageEntry {
   id: string // first part of the address
@@ -29,6 +30,7 @@ export const pages: PageEntry[] = [
   { id: 'run', name: 'Run', group: '', page: Run },
   { id: 'sandboxes', name: 'Sandboxes', group: 'Compute', page: Sandboxes },
   { id: 'sessions', name: 'Sessions', group: 'Compute', page: Sessions },
+  { id: 'workspaces', name: 'Workspaces', group: 'Compute', page: Workspaces },
   { id: 'apps', name: 'Apps', group: 'Compute', page: Apps },
   { id: 'templates', name: 'Templates', group: 'Compute', page: Templates },
   { id: 'volumes', name: 'Volumes', group: 'Compute', page: Volumes },

@@ -1,0 +1,59 @@
+// What a workspace shows at an address of its own: its files, or a server in its sandbox.
+
+import { useState } from 'preact/hooks'
+import type { Link, PreviewRequest } from '../openapi'
+import { send } from '../api'
+import { Act, Button, Card, Empty, Facts, Field, FormDialog, textOf } from '../ui'
+import type { Part } from './workspaces'
+
+/** An address, and for what is private a link to it, which is opened. */
+export function Visit({ url, path, service, edit, open }: { url: string; path: string; service?: string; edit: boolean; open?: boolean }) {
+  return (
+    <span class="row">
+      <a href={url} target="_blank" rel="noreferrer"><code>{url}</code></a>
+      {edit && !open && <Act class="small" act={async () => {
+        const { url } = await send<Link>('POST', `${path}/link`, { service, ttl: '1h' })
+        window.open(url, '_blank', 'noreferrer')
+      }}>Open by a link<span class="hidden"> to {service ?? 'the preview'}</span></Act>}
+    </span>
+  )
+}
+
+const kinds: Record<string, string> = { static: 'files of the last revision', proxy: 'a server in the sandbox', websocket: 'a server of WebSockets in the sandbox' }
+
+export function Preview({ of: w, path, edit, own, changed }: Part & { own: boolean }) {
+  const [choosing, setChoosing] = useState(false)
+  const p = w.preview
+  const show = async (preview: PreviewRequest) => {
+    await send('PATCH', path, { preview })
+    changed()
+  }
+  const choose = () => <Button class="small" onClick={() => setChoosing(true)}>Choose</Button>
+  return (
+    <>
+      {!p && <Empty title="It shows nothing">
+        <p>A workspace can show its files as pages, for which it need not run, or a server in its sandbox, at an address that stays the same.</p>
+        {edit && choose()}
+      </Empty>}
+      {p && <Card title="Preview" actions={edit && <span class="row">{choose()}<Act class="small" kind="danger" ask="Its address shows nothing any more." act={() => show({ type: 'none' })}>End</Act></span>}>
+        <Facts of={[
+          ['Address', p.url ? <Visit url={p.url} path={path} edit={edit} open={p.public || p.type === 'websocket'} /> : 'none: this node has no previews'],
+          ['Shows', `${kinds[p.type] ?? p.type}${p.root ? ` below ${p.root}` : ''}${p.port ? `, port ${p.port}` : ''}${p.port && !w.sandbox_id ? ', once the workspace runs' : ''}`],
+          ['For', p.public ? 'everybody who has the address' : 'who works in the workspace, by their keys, and who has a link'],
+        ]} />
+      </Card>}
+      {choosing && (
+        <FormDialog title="What it shows" action="Show" onClose={() => setChoosing(false)} submit={(form) => {
+          const port = Number(textOf(form, 'port') ?? 0)
+          const root = textOf(form, 'root')
+          return show({ type: port ? (form.has('websocket') ? 'websocket' : 'proxy') : 'static', port, root: port ? undefined : root, public: form.has('public') })
+        }}>
+          <Field label="Directory" hint="Whose files are shown, unless there is a port. Empty means all of them."><input name="root" maxLength={512} placeholder="dist" defaultValue={p?.root} /></Field>
+          <Field label="Port" hint="Of a server in the sandbox, which is shown instead."><input name="port" type="number" min={1} max={65535} placeholder="3000" defaultValue={p?.port} /></Field>
+          <label class="check"><input type="checkbox" name="websocket" defaultChecked={p?.type === 'websocket'} /> The server speaks WebSockets</label>
+          {own && <label class="check"><input type="checkbox" name="public" defaultChecked={p?.public} /> For everybody who has the address</label>}
+        </FormDialog>
+      )}
+    </>
+  )
+}

@@ -1,0 +1,592 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
+)
+
+type workspaceCommand struct {
+	Create   workspaceCreate  `cmd:"" help:"Create a workspace, and wait until its services are healthy."`
+	List     workspaceList    `cmd:"" aliases:"ls" help:"List workspaces."`
+	Show     showCommand      `cmd:"" aliases:"get" help:"Show a workspace with its services."`
+	Start    workspaceStart   `cmd:"" help:"Start a workspace: its sandbox, and its services."`
+	Stop     workspaceStop    `cmd:"" help:"Destroy the sandboxes of workspaces; files, history and data of services stay."`
+	Share    workspaceShare   `cmd:"" help:"Let somebody else work in a workspace."`
+	Unshare  workspaceUnshare `cmd:"" help:"Let somebody work in a workspace no more."`
+	Remove   removeCommand    `cmd:"" name:"rm" aliases:"remove,kill" help:"Delete workspaces with their history and the data of their services."`
+	Exec     workspaceExec    `cmd:"" aliases:"run" help:"Run a program in a workspace, and print its output live."`
+	Files    workspaceFiles   `cmd:"" help:"List files of a workspace."`
+	Cat      workspaceCat     `cmd:"" help:"Print a file of a workspace."`
+	Write    workspaceWrite   `cmd:"" help:"Write or remove one file of a workspace."`
+	History  workspaceHistory `cmd:"" aliases:"log" help:"List revisions of a workspace."`
+	Diff     workspaceDiff    `cmd:"" help:"Compare revisions of a workspace."`
+	Restore  workspaceRestore `cmd:"" help:"Make files of a workspace what they were in a revision."`
+	Blame    workspaceBlame   `cmd:"" help:"Show which revisions have made a file what it is."`
+	Clone    workspaceClone   `cmd:"" help:"Clone the history of a workspace with git, to work on it here."`
+	Preview  workspacePreview `cmd:"" help:"Show files of a workspace, or a server in it, as a web page."`
+	Service  serviceCommand   `cmd:"" aliases:"services" help:"Add and manage services of workspaces."`
+	Sql      workspaceSQL     `cmd:"" name:"sql" help:"Query a database of a workspace."`
+	Explain  workspaceExplain `cmd:"" help:"Show how a database would run a query."`
+	Tables   workspaceTables  `cmd:"" help:"List tables of a database of a workspace."`
+	Describe workspaceTable   `cmd:"" help:"Show what a table consists of."`
+	Redis    workspaceRedis   `cmd:"" help:"Run a command of a redis service."`
+	Git      gitCredential    `cmd:"" name:"git-credential" help:"Tell git the key, as its credential helper."`
+}
+
+var workspaceCommands = workspaceCommand{
+	Show:   shows(example("engi workspace show shop", "engi workspace show shop --json | jq '.services[].host'"), (*globals).showWorkspace, (*client.Client).Workspace),
+	Remove: removes(example("engi workspace rm shop"), "removed", (*client.Client).RemoveWorkspace),
+}
+
+type workspaceCreate struct {
+	Name     string            `arg:"" optional:"" help:"Name to find it by; else one made up." placeholder:"NAME"`
+	Service  []string          `short:"s" help:"Service that it has: postgres, mysql, redis, mongodb or nginx, with a version after a colon; may be repeated." placeholder:"[NAME=]TYPE[:VERSION]" sep:"none"`
+	Template string            `short:"t" help:"Template of the sandbox that has its working copy." default:"base" placeholder:"TEMPLATE"`
+	Meta     map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+}
+
+func (workspaceCreate) Help() string {
+	return `Only the ID is printed on standard output; how services start is shown on standard error. Exits with 1
+if one of them fails; the workspace is there then, and 'engi workspace service logs' says why.
+
+Examples:
+  engi workspace create shop --service postgres --service redis
+  engi workspace create shop --service main=postgres:15 --json | jq -r .id`
+}
+
+// Run implements the command.
+func (w *workspaceCreate) Run(ctx context.Context, g *globals) error {
+	q := v1.WorkspaceRequest{Name: w.Name, Template: w.Template, Metadata: w.Meta}
+	for _, s := range w.Service {
+		name, kind, named := strings.Cut(s, "=")
+		if !named {
+			name, kind = "", s
+		}
+		kind, version, _ := strings.Cut(kind, ":")
+		q.Services = append(q.Services, v1.ServiceRequest{Name: name, Type: kind, Version: version})
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		name := w.Name
+		if _, err := d.Workspace(ctx, name); name == "" || !client.IsKind(err, v1.NotFound) {
+			name = "" // that one has other services
+		}
+		return g.showStarting(ctx, d, name, func() (v1.Workspace, error) { return d.CreateWorkspace(ctx, q) }, func(x v1.Workspace) string { return x.ID })
+	})
+}
+
+// showStarting waits for work, during which services of a workspace start, shows how they
+// do, and prints what line returns for the workspace that it results in. An empty name is
+// one that is not known yet.
+func (g *globals) showStarting(ctx context.Context, d *connection, name string, work func() (v1.Workspace, error), line func(v1.Workspace) string) error {
+	seen := map[string]string{}
+	tell := func(x v1.Workspace) {
+		for _, s := range x.Services {
+			if seen[s.Name] == s.State || g.JSON {
+				continue
+			}
+			seen[s.Name] = s.State
+			g.note("%s is %s", s.Name, s.State)
+		}
+	}
+	type outcome struct {
+		x   v1.Workspace
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		x, err := work() // ends with ctx
+		done <- outcome{x, err}
+	}()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if name == "" || g.JSON {
+				continue
+			}
+			if x, err := d.Workspace(ctx, name); err == nil { // else work says what is wrong
+				tell(x)
+			}
+			continue
+		case o := <-done:
+			if o.err != nil {
+				return o.err
+			}
+			tell(o.x)
+			if g.JSON {
+				if err := g.printJSON(o.x); err != nil {
+					return err
+				}
+			} else if _, err := fmt.Fprintln(g.out, line(o.x)); err != nil {
+				return err
+			}
+			return failedWorkspace(o.x)
+		}
+	}
+}
+
+// failedWorkspace is why a workspace or one of its services has failed; nil if none has.
+func failedWorkspace(x v1.Workspace) error {
+	if x.State == v1.WorkspaceFailed && x.Error != nil {
+		return &client.Error{Problem: *x.Error}
+	}
+	for _, s := range x.Services {
+		if err := failedService(x.Name, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// failedService is why a service has failed; nil if it has not.
+func failedService(workspace string, s v1.Service) error {
+	switch {
+	case s.State != v1.ServiceFailed:
+		return nil
+	case s.Error != nil:
+		return &client.Error{Problem: *s.Error}
+	}
+	return engi.Errorf(engi.Unavailable, "service %s of workspace %s has failed", s.Name, workspace).WithRemedy("see 'engi workspace service logs %s %s'", workspace, s.Name)
+}
+
+type workspaceList struct {
+	Quiet bool `short:"q" help:"Print IDs only."`
+}
+
+func (workspaceList) Help() string {
+	return `The newest come first, those of others that you work in included.
+
+Examples:
+  engi workspace list
+  engi workspace rm $(engi workspace list -q)`
+}
+
+// Run implements the command.
+func (w *workspaceList) Run(ctx context.Context, g *globals) error {
+	all := table[v1.Workspace]{"NAME\tID\tOWNER\tSTATE\tREVISION\tSERVICES\tUSED", func(x v1.Workspace) []any {
+		used, services := "", make([]string, len(x.Services))
+		if x.UsedAt != nil {
+			used = ago(*x.UsedAt)
+		}
+		for i, s := range x.Services {
+			services[i] = s.Name
+		}
+		return []any{x.Name, x.ID, x.Owner, x.State, x.Revision, strings.Join(services, ","), used}
+	}, func(x v1.Workspace) string { return x.ID }}
+	return all.list(ctx, g, w.Quiet, func(d *connection) ([]v1.Workspace, error) { return d.Workspaces(ctx) })
+}
+
+func (g *globals) showWorkspace(x v1.Workspace) {
+	var f facts
+	f.add("workspace", "%s", x.ID)
+	f.add("name", "%s", x.Name)
+	f.add("owner", "%s", x.Owner)
+	f.add("template", "%s", x.Template)
+	f.add("state", "%s", x.State)
+	if x.Error != nil {
+		f.add("error", "%s", x.Error.Detail)
+		f.add("remedy", "%s", x.Error.Remedy)
+	}
+	f.add("sandbox", "%s", x.SandboxID)
+	f.add("revision", "%d", x.Revision)
+	for _, c := range x.Collaborators {
+		f.add("shared", "with %s as %s", c.Owner, c.Role)
+	}
+	if p := x.Preview; p != nil {
+		who := "who works in it"
+		if p.Public {
+			who = "everybody"
+		}
+		f.add("preview", "%s for %s", p.URL, who)
+	}
+	f.add("created", "%s", ago(x.CreatedAt))
+	f.print(g)
+	if len(x.Services) > 0 {
+		fmt.Fprintln(g.out)
+		_ = services.print(g, x.Services) // as a table, it reports no errors
+	}
+}
+
+type workspaceStart struct {
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+}
+
+func (workspaceStart) Help() string {
+	return `Prints the ID of the sandbox that has its working copy, once its services are healthy. Exits with 1 if
+one of them fails.
+
+Examples:
+  engi workspace start shop
+  engi sandbox shell "$(engi workspace start shop)"`
+}
+
+// Run implements the command.
+func (w *workspaceStart) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		return g.showStarting(ctx, d, w.Name, func() (v1.Workspace, error) { return d.StartWorkspace(ctx, w.Name) }, func(x v1.Workspace) string { return x.SandboxID })
+	})
+}
+
+type workspaceStop struct {
+	Names []string `arg:"" name:"workspace" help:"Workspaces." placeholder:"WORKSPACE"`
+}
+
+func (workspaceStop) Help() string {
+	return `What has changed in a working copy becomes a revision first.
+
+Examples:
+  engi workspace stop shop`
+}
+
+// Run implements the command.
+func (w *workspaceStop) Run(ctx context.Context, g *globals) error {
+	return each(ctx, g, w.Names, func(d *connection, name string) (v1.Workspace, error) { return d.StopWorkspace(ctx, name) },
+		func(x v1.Workspace) string { return x.ID + " " + x.State })
+}
+
+type workspaceShare struct {
+	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Owner string `arg:"" help:"Who shall work in it: the owner of a key." placeholder:"OWNER"`
+	Role  string `help:"What they may do: viewer, reviewer or editor." default:"viewer" placeholder:"ROLE"`
+}
+
+func (workspaceShare) Help() string {
+	return `A viewer looks at files and services; a reviewer also looks at tables and queries databases, without changing them;
+an editor also changes files, services and databases. Who has a role already gets the new one instead.
+
+Examples:
+  engi workspace share shop bob --role editor`
+}
+
+// Run implements the command.
+func (w *workspaceShare) Run(ctx context.Context, g *globals) error {
+	return g.share(ctx, w.Name, v1.WorkspaceUpdate{Share: []v1.Collaborator{{Owner: w.Owner, Role: w.Role}}})
+}
+
+type workspaceUnshare struct {
+	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Owner string `arg:"" help:"Who shall work in it no more." placeholder:"OWNER"`
+}
+
+func (workspaceUnshare) Help() string {
+	return `Examples:
+  engi workspace unshare shop bob`
+}
+
+// Run implements the command.
+func (w *workspaceUnshare) Run(ctx context.Context, g *globals) error {
+	return g.share(ctx, w.Name, v1.WorkspaceUpdate{Unshare: []string{w.Owner}})
+}
+
+func (g *globals) share(ctx context.Context, name string, u v1.WorkspaceUpdate) error {
+	return create(ctx, g, func(d *connection) (v1.Workspace, error) { return d.ChangeWorkspace(ctx, name, u) },
+		func(x v1.Workspace) string { return x.ID })
+}
+
+type workspacePreview struct {
+	Name      string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Static    string `xor:"what" help:"Show the files below this directory; . is all of them." placeholder:"DIR"`
+	Port      int    `xor:"what" help:"Show what a server in the sandbox serves on this port." placeholder:"PORT"`
+	Off       bool   `xor:"what" help:"Show nothing any more."`
+	Link      bool   `xor:"what" help:"Print a link that opens the preview to whoever has it."`
+	WebSocket bool   `name:"websocket" help:"With --port: print an address for WebSockets."`
+	Public    bool   `help:"With --static or --port: for everybody who has the address, else for who works in the workspace."`
+	Service   string `short:"s" help:"With --link: for the pages of this service, which is exposed." placeholder:"SERVICE"`
+	TTL       string `name:"ttl" help:"With --link: how long it is valid; else an hour." placeholder:"D"`
+}
+
+func (workspacePreview) Help() string {
+	return `Prints the address, which stays the same. Files need no sandbox, and an address without a file is index.html's.
+
+Examples:
+  engi workspace preview shop --static dist
+  engi workspace preview shop --port 3000
+  engi workspace preview shop --static . --public
+  engi workspace preview shop --link --ttl 24h
+  engi workspace preview shop --off`
+}
+
+// Run implements the command.
+func (w *workspacePreview) Run(ctx context.Context, g *globals) error {
+	ttl, err := duration("--ttl", w.TTL)
+	if err != nil {
+		return err
+	}
+	shows := w.Static != "" || w.Port != 0
+	switch {
+	case w.Public && !shows:
+		return engi.Errorf(engi.Invalid, "--public says who may see something").WithRemedy("say what with --static or --port")
+	case w.WebSocket && w.Port == 0:
+		return engi.Errorf(engi.Invalid, "--websocket is about a server").WithRemedy("say which with --port")
+	case (w.Service != "" || w.TTL != "") && !w.Link:
+		return engi.Errorf(engi.Invalid, "--service and --ttl are about links").WithRemedy("ask for one with --link")
+	case w.Link:
+		return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkWorkspace(ctx, w.Name, w.Service, ttl.Std()) }, func(l v1.Link) string { return l.URL })
+	}
+	p := &v1.PreviewRequest{Type: v1.PreviewStatic, Port: w.Port, Public: w.Public}
+	if root := strings.Trim(w.Static, "/"); root != "." {
+		p.Root = root
+	}
+	switch {
+	case w.Off:
+		p.Type = v1.PreviewNone
+	case w.WebSocket:
+		p.Type = v1.PreviewWebSocket
+	case w.Port != 0:
+		p.Type = v1.PreviewProxy
+	}
+	return create(ctx, g, func(d *connection) (v1.Workspace, error) {
+		if shows || w.Off {
+			return d.ChangeWorkspace(ctx, w.Name, v1.WorkspaceUpdate{Preview: p})
+		}
+		x, err := d.Workspace(ctx, w.Name)
+		if err == nil && x.Preview == nil {
+			err = engi.Errorf(engi.NotFound, "workspace %s shows nothing", x.Name).WithRemedy("have it show something with --static or --port")
+		}
+		return x, err
+	}, func(x v1.Workspace) string {
+		if x.Preview == nil {
+			return x.ID
+		}
+		return x.Preview.URL
+	})
+}
+
+type workspaceExec struct {
+	Name    string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
+
+	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
+	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+}
+
+func (workspaceExec) Help() string {
+	return `Runs it in the working copy, in the workspace's sandbox, which it gets if it has none. Output comes
+live, what is piped into engi is its standard input, and its exit code is that of engi. What it changes
+in files is a revision of its own before the next one.
+
+Examples:
+  engi workspace exec shop -- npm test
+  engi workspace exec shop -c 'psql -h postgres.workspace.internal -c "select 1"'
+  engi workspace exec -it shop -- python3`
+}
+
+// Run implements the command.
+func (w *workspaceExec) Run(ctx context.Context, g *globals) error {
+	in := sandboxExec{Command: w.Command, Code: w.Code, Stdin: w.Stdin, Terminal: w.Terminal, Env: w.Env, Timeout: w.Timeout}
+	if err := g.atServer(ctx, func(d *connection) error {
+		x, err := d.Workspace(ctx, w.Name)
+		if err == nil && x.State != v1.WorkspaceRunning {
+			x, err = d.StartWorkspace(ctx, w.Name)
+		}
+		in.ID = x.SandboxID
+		return err
+	}); err != nil {
+		return err
+	}
+	return in.Run(ctx, g)
+}
+
+type workspaceFiles struct {
+	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Path     string `arg:"" optional:"" help:"Only those below this directory, or that match this pattern." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+}
+
+func (workspaceFiles) Help() string {
+	return `Examples:
+  engi workspace files shop
+  engi workspace files shop 'src/*.js' --revision 2`
+}
+
+// Run implements the command.
+func (w *workspaceFiles) Run(ctx context.Context, g *globals) error {
+	files := table[v1.WorkspaceFile]{"PATH\tSIZE\tMODE", func(x v1.WorkspaceFile) []any { return []any{x.Path, int64(x.Size), x.Mode} }, nil}
+	return files.list(ctx, g, false, func(d *connection) ([]v1.WorkspaceFile, error) {
+		return d.WorkspaceFiles(ctx, w.Name, w.Path, w.Revision)
+	})
+}
+
+type workspaceCat struct {
+	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Path     string `arg:"" help:"File, relative to the workspace." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+}
+
+func (workspaceCat) Help() string {
+	return `Examples:
+  engi workspace cat shop README.md
+  engi workspace cat shop README.md --revision 1`
+}
+
+// Run implements the command.
+func (w *workspaceCat) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		f, err := d.WorkspaceFile(ctx, w.Name, w.Path, w.Revision)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return copyTo(g.out, f)
+	})
+}
+
+type workspaceWrite struct {
+	Name    string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Path    string `arg:"" help:"File, relative to the workspace; one that is not there is made." placeholder:"PATH"`
+	With    string `xor:"how" help:"Take the content from FILE, or from standard input if that is -, instead of an editor." placeholder:"FILE"`
+	Remove  bool   `xor:"how" help:"Remove the file."`
+	Mode    string `help:"0644 or 0755; else that of the file that is there, or 0644." placeholder:"MODE"`
+	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
+	Base    int64  `help:"Revision that you have seen: if the file has changed since, nothing is written." placeholder:"N"`
+}
+
+func (workspaceWrite) Help() string {
+	return `Opens the file in the editor that VISUAL or EDITOR names, and writes it when that ends. Prints the number
+of the new revision.
+
+Examples:
+  engi workspace write shop README.md
+  engi workspace write shop run.sh --with run.sh --mode 0755 --message 'Add a script'
+  echo '# Shop' | engi workspace write shop README.md --with -
+  engi workspace write shop old.txt --remove`
+}
+
+// Run implements the command.
+func (w *workspaceWrite) Run(ctx context.Context, g *globals) error {
+	o := client.FileWrite{Message: w.Message, Base: w.Base}
+	if w.Mode != "" {
+		var err error
+		if o.Mode, err = v1.ParseMode(w.Mode); err != nil {
+			return engi.Errorf(engi.Invalid, "--mode: %v", err)
+		}
+	}
+	return create(ctx, g, func(d *connection) (v1.WorkspaceRevision, error) {
+		var content io.Reader
+		switch w.With {
+		case "-":
+			content = g.in
+		case "":
+			if w.Remove {
+				return d.RemoveWorkspaceFile(ctx, w.Name, w.Path, o)
+			}
+			text, err := w.edit(ctx, g, d)
+			if err != nil {
+				return v1.WorkspaceRevision{}, err
+			}
+			content = strings.NewReader(text)
+		default:
+			f, err := os.Open(w.With)
+			if err != nil {
+				return v1.WorkspaceRevision{}, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name a file, or - to read standard input")
+			}
+			defer f.Close()
+			content = f
+		}
+		return d.WriteWorkspaceFile(ctx, w.Name, w.Path, content, o)
+	}, func(x v1.WorkspaceRevision) string { return fmt.Sprint(x.Number) })
+}
+
+func (w *workspaceWrite) edit(ctx context.Context, g *globals, d *connection) (string, error) {
+	return g.edit(ctx, w.Path, func() (io.ReadCloser, error) {
+		if _, err := d.Workspace(ctx, w.Name); err != nil {
+			return nil, err
+		}
+		return orEmptyFile(d.WorkspaceFile(ctx, w.Name, w.Path, 0))
+	})
+}
+
+type workspaceHistory struct {
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+}
+
+func (workspaceHistory) Help() string {
+	return `The newest come first.
+
+Examples:
+  engi workspace history shop
+  engi workspace history shop --json | jq '.[0].changed'`
+}
+
+// Run implements the command.
+func (w *workspaceHistory) Run(ctx context.Context, g *globals) error {
+	revisions := table[v1.WorkspaceRevision]{"REVISION\tCOMMIT\tCREATED\tBY\tFILES\tMESSAGE", func(x v1.WorkspaceRevision) []any {
+		message, _, _ := strings.Cut(x.Message, "\n")
+		return []any{x.Number, x.Commit[:min(len(x.Commit), 12)], ago(x.CreatedAt), x.Actor, len(x.Changed), message}
+	}, nil}
+	return revisions.list(ctx, g, false, func(d *connection) ([]v1.WorkspaceRevision, error) { return d.WorkspaceRevisions(ctx, w.Name) })
+}
+
+type workspaceDiff struct {
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	From int64  `arg:"" optional:"" help:"Revision; else the one before the other." placeholder:"FROM"`
+	To   int64  `arg:"" optional:"" help:"Revision; else the last one." placeholder:"TO"`
+}
+
+func (workspaceDiff) Help() string {
+	return `Examples:
+  engi workspace diff shop            what the last revision has changed
+  engi workspace diff shop 1          what has changed since revision 1
+  engi workspace diff shop 1 2`
+}
+
+// Run implements the command.
+func (w *workspaceDiff) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (map[string]string, error) {
+		text, err := d.WorkspaceDiff(ctx, w.Name, w.From, w.To)
+		return map[string]string{"diff": text}, err
+	}, func(x map[string]string) {
+		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
+	})
+}
+
+type workspaceRestore struct {
+	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Revision int64  `arg:"" help:"Revision." placeholder:"REVISION"`
+	Path     string `arg:"" optional:"" help:"Only this file, or those below this directory." placeholder:"PATH"`
+}
+
+func (workspaceRestore) Help() string {
+	return `The files become a new revision, whose number is printed. Databases stay as they are.
+
+Examples:
+  engi workspace restore shop 1
+  engi workspace restore shop 1 src`
+}
+
+// Run implements the command.
+func (w *workspaceRestore) Run(ctx context.Context, g *globals) error {
+	return create(ctx, g, func(d *connection) (v1.WorkspaceRevision, error) {
+		return d.RestoreWorkspace(ctx, w.Name, w.Revision, w.Path)
+	},
+		func(x v1.WorkspaceRevision) string { return fmt.Sprint(x.Number) })
+}
+
+type workspaceBlame struct {
+	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Path     string `arg:"" help:"File, relative to the workspace." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+}
+
+func (workspaceBlame) Help() string {
+	return `Examples:
+  engi workspace blame shop README.md`
+}
+
+// Run implements the command.
+func (w *workspaceBlame) Run(ctx context.Context, g *globals) error {
+	lines := table[v1.BlameLine]{"REVISION\tCREATED\tBY\tLINE", func(x v1.BlameLine) []any { return []any{x.Revision, ago(x.CreatedAt), x.Actor, x.Text} }, nil}
+	return lines.list(ctx, g, false, func(d *connection) ([]v1.BlameLine, error) { return d.WorkspaceBlame(ctx, w.Name, w.Path, w.Revision) })
+}

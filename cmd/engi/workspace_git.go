@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/engi-dev/engi"
+)
+
+type workspaceClone struct {
+	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Dir   string `arg:"" optional:"" help:"Directory, by default called as the workspace is." placeholder:"DIR" type:"path"`
+	Depth int    `help:"Only so many of the last revisions." placeholder:"N"`
+}
+
+func (workspaceClone) Help() string {
+	return `Needs git. In the clone, git fetches, pulls and pushes without a password: it asks engi for the key,
+which is in no file of the clone. What is pushed to main becomes a revision, and is put into the
+workspace's sandbox, if there is one.
+
+Examples:
+  engi workspace clone shop
+  cd shop && git commit -am 'Change the title' && git push`
+}
+
+// Run implements the command.
+func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		return engi.Errorf(engi.Unsupported, "there is no git here").WithRemedy("install it: apt-get install git")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return engi.Errorf(engi.Unavailable, "find the program of this command: %v", err)
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.Workspace(ctx, w.Name)
+		if err != nil {
+			return err
+		}
+		from := strings.TrimRight(d.url, "/") + "/v1/workspaces/" + x.ID + "/git"
+		helper := "credential." + from + ".helper="
+		// The empty one is for all helpers before it, which would keep the key.
+		args := []string{"-c", "init.defaultBranch=main", "clone", "-c", helper, "-c", helper + "!" + shellQuoted(self) + " workspace git-credential"}
+		if w.Depth > 0 {
+			args = append(args, "--depth", fmt.Sprint(w.Depth))
+		}
+		cmd := exec.CommandContext(ctx, git, append(args, "--", from, first(w.Dir, x.Name))...)
+		cmd.Env = append(os.Environ(), "ENGI_URL="+d.url, "ENGI_KEY="+d.secret)
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = g.in, g.out, g.err
+		err = cmd.Run()
+		if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() > 0 {
+			return exitCode(e.ExitCode())
+		}
+		if err != nil {
+			return engi.Errorf(engi.Unavailable, "run git: %v", err)
+		}
+		return nil
+	})
+}
+
+// shellQuoted is a word for a shell.
+func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// A gitCredential answers programs of git that look for a password, as gitcredentials(7)
+// has it: the key is the one of the server that they ask for, and of no other.
+type gitCredential struct {
+	Action string `arg:"" help:"What git wants: get; on store and erase it does nothing." placeholder:"ACTION"`
+}
+
+func (gitCredential) Help() string {
+	return `What 'engi workspace clone' has git ask, with the action on the command line and what it wants a
+password for on standard input. It says the key of this server, and nothing for others.
+
+Examples:
+  git config --global credential.http://127.0.0.1:7777.helper '!engi workspace git-credential'`
+}
+
+// Run implements the command.
+func (c *gitCredential) Run(ctx context.Context, g *globals) error {
+	asked := map[string]string{}
+	for in := bufio.NewScanner(io.LimitReader(g.in, 64<<10)); in.Scan() && in.Text() != ""; {
+		name, value, _ := strings.Cut(in.Text(), "=")
+		asked[name] = value
+	}
+	if c.Action != "get" {
+		return nil
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		u, err := url.Parse(d.url)
+		if err != nil {
+			return engi.Errorf(engi.Invalid, "%q is no address: %v", d.url, err)
+		}
+		if asked["protocol"] != u.Scheme || asked["host"] != u.Host {
+			return nil // git asks the user then
+		}
+		_, err = fmt.Fprintf(g.out, "username=engi\npassword=%s\n", d.secret)
+		return err
+	})
+}

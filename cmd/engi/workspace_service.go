@@ -1,0 +1,541 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi"
+	v1 "github.com/engi-dev/engi/api/v1"
+)
+
+type serviceCommand struct {
+	Add        serviceAdd        `cmd:"" help:"Add a service to a workspace, and wait until it is healthy."`
+	List       serviceList       `cmd:"" aliases:"ls" help:"List services of a workspace."`
+	Restart    serviceRestart    `cmd:"" help:"Restart services of a workspace."`
+	Logs       serviceLogs       `cmd:"" help:"Print what the server of a service prints."`
+	Connect    serviceConnect    `cmd:"" help:"Listen on this machine, and pass connections on to a service."`
+	Connection serviceConnection `cmd:"" help:"Show how programs in the workspace reach a service, with its password."`
+	Remove     serviceRemove     `cmd:"" name:"rm" aliases:"remove" help:"Remove services of a workspace with their data."`
+}
+
+type serviceAdd struct {
+	Workspace string            `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Type      string            `arg:"" help:"postgres, mysql, redis, mongodb or nginx." placeholder:"TYPE"`
+	Name      string            `help:"Name in the workspace; else the type." placeholder:"NAME"`
+	Version   string            `help:"Version; else the newest." placeholder:"VERSION"`
+	Env       map[string]string `short:"e" help:"Environment variable for the server; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Exposed   bool              `help:"Let its port be reached from outside, by who may use the workspace."`
+	Needs     []string          `help:"Services that are healthy before it starts, with commas between." placeholder:"NAME"`
+}
+
+func (serviceAdd) Help() string {
+	return `Prints the name by which programs in the workspace reach it. Exits with 1 if it fails; it is there then,
+and 'engi workspace service logs' says why.
+
+Examples:
+  engi workspace service add shop postgres
+  engi workspace service add shop mysql --name old --version 10.11
+  engi workspace service add shop nginx --needs postgres --exposed`
+}
+
+// Run implements the command.
+func (s *serviceAdd) Run(ctx context.Context, g *globals) error {
+	q := v1.ServiceRequest{Name: s.Name, Type: s.Type, Version: s.Version, Env: s.Env, Exposed: s.Exposed, Needs: s.Needs}
+	return g.startService(ctx, s.Workspace, func(d *connection) (v1.Service, error) { return d.AddService(ctx, s.Workspace, q) })
+}
+
+// startService prints where a service is that was started.
+func (g *globals) startService(ctx context.Context, workspace string, start func(*connection) (v1.Service, error)) error {
+	return g.atServer(ctx, func(d *connection) error {
+		if !g.JSON {
+			g.note("the service is starting")
+		}
+		x, err := start(d)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			if err := g.printJSON(x); err != nil {
+				return err
+			}
+		default:
+			g.note("%s is %s", x.Name, x.State)
+			fmt.Fprintf(g.out, "%s:%d\n", x.Host, x.Port)
+		}
+		return failedService(workspace, x)
+	})
+}
+
+var services = table[v1.Service]{"SERVICE\tTYPE\tSERVER\tVERSION\tSTATE\tHOST\tPORT\tSANDBOX\tERROR", func(x v1.Service) []any {
+	why := ""
+	if x.Error != nil {
+		why, _, _ = strings.Cut(x.Error.Detail, "\n")
+	}
+	return []any{x.Name, x.Type, x.Server, x.Version, x.State, x.Host, x.Port, x.SandboxID, why}
+}, nil}
+
+type serviceList struct {
+	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+}
+
+func (serviceList) Help() string {
+	return `Examples:
+  engi workspace service list shop`
+}
+
+// Run implements the command.
+func (s *serviceList) Run(ctx context.Context, g *globals) error {
+	return services.list(ctx, g, false, func(d *connection) ([]v1.Service, error) { return d.Services(ctx, s.Workspace) })
+}
+
+type serviceRestart struct {
+	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Service   string `arg:"" help:"Service." placeholder:"SERVICE"`
+}
+
+func (serviceRestart) Help() string {
+	return `Its data stays. Exits with 1 if it fails.
+
+Examples:
+  engi workspace service restart shop postgres`
+}
+
+// Run implements the command.
+func (s *serviceRestart) Run(ctx context.Context, g *globals) error {
+	return g.startService(ctx, s.Workspace, func(d *connection) (v1.Service, error) { return d.RestartService(ctx, s.Workspace, s.Service) })
+}
+
+type serviceRemove struct {
+	Workspace string   `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Services  []string `arg:"" name:"service" help:"Services." placeholder:"SERVICE"`
+}
+
+func (serviceRemove) Help() string {
+	return `Examples:
+  engi workspace service rm shop redis`
+}
+
+// Run implements the command.
+func (s *serviceRemove) Run(ctx context.Context, g *globals) error {
+	return g.removeAll(ctx, "removed", s.Services, func(d *connection, name string) error { return d.RemoveService(ctx, s.Workspace, name) })
+}
+
+type serviceLogs struct {
+	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Service   string `arg:"" help:"Service." placeholder:"SERVICE"`
+	Bytes     int    `help:"How much of the end." default:"65536" placeholder:"N"`
+}
+
+func (serviceLogs) Help() string {
+	return `Examples:
+  engi workspace service logs shop postgres
+  engi workspace service logs shop postgres --bytes 1000`
+}
+
+// Run implements the command.
+func (s *serviceLogs) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (v1.ServiceLogs, error) {
+		return d.ServiceLogs(ctx, s.Workspace, s.Service, s.Bytes)
+	}, func(x v1.ServiceLogs) {
+		for line := range strings.Lines(x.Text) {
+			fmt.Fprintln(g.out, printable(strings.TrimRight(line, "\r\n")))
+		}
+	})
+}
+
+type serviceConnect struct {
+	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Service   string `arg:"" help:"Service, which is exposed." placeholder:"SERVICE"`
+	Listen    string `short:"l" help:"Address to listen on." default:"127.0.0.1:0" placeholder:"HOST:PORT"`
+}
+
+func (serviceConnect) Help() string {
+	return `Prints where it listens: for a database, an address with its password, as clients take it. Goes on until
+it is interrupted.
+
+Examples:
+  engi workspace service connect shop postgres
+  engi workspace service connect shop postgres --listen 127.0.0.1:5432`
+}
+
+// Run implements the command.
+func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.Connection(ctx, s.Workspace, s.Service)
+		if err != nil {
+			return err
+		}
+		first, err := d.ConnectService(ctx, s.Workspace, s.Service) // says what is wrong, before anybody comes
+		if err != nil {
+			return err
+		}
+		first.Close()
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
+		if err != nil {
+			return engi.Errorf(engi.Invalid, "listen: %v", err).WithRemedy("choose another address with --listen")
+		}
+		var open sync.WaitGroup
+		defer open.Wait()
+		defer l.Close()
+		defer context.AfterFunc(ctx, func() { l.Close() })()
+		u, err := url.Parse(x.URL)
+		if err != nil {
+			return engi.Errorf(engi.Internal, "the address of the service is no URL").WithRemedy("see 'engi workspace service connection %s %s'", s.Workspace, s.Service)
+		}
+		u.Host = l.Addr().String()
+		x.URL = u.String()
+		if g.JSON {
+			at := l.Addr().(*net.TCPAddr)
+			x.Host, x.Port = at.IP.String(), at.Port
+			err = g.printJSON(x)
+		} else {
+			_, err = fmt.Fprintln(g.out, x.URL)
+		}
+		if err != nil {
+			return err
+		}
+		for {
+			c, err := l.Accept()
+			switch {
+			case ctx.Err() != nil:
+				return nil // it was interrupted
+			case err != nil:
+				return engi.Errorf(engi.Unavailable, "listen: %v", err)
+			}
+			open.Go(func() {
+				defer c.Close()
+				to, err := d.ConnectService(ctx, s.Workspace, s.Service)
+				if err != nil {
+					g.note("%v", err)
+					return
+				}
+				engi.Splice(ctx, c, to)
+			})
+		}
+	})
+}
+
+type serviceConnection struct {
+	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Service   string `arg:"" help:"Service." placeholder:"SERVICE"`
+}
+
+func (serviceConnection) Help() string {
+	return `Prints an address as clients of the type take it; with --json, its parts too.
+
+Examples:
+  engi workspace service connection shop postgres
+  engi workspace exec shop -e DATABASE_URL="$(engi workspace service connection shop postgres)" -- npm test`
+}
+
+// Run implements the command.
+func (s *serviceConnection) Run(ctx context.Context, g *globals) error {
+	return create(ctx, g, func(d *connection) (v1.Connection, error) { return d.Connection(ctx, s.Workspace, s.Service) },
+		func(x v1.Connection) string { return x.URL })
+}
+
+// databaseFlags say which database a command is about.
+type databaseFlags struct {
+	Service  string `short:"s" help:"Service; else the only one that speaks SQL." placeholder:"SERVICE"`
+	Database string `help:"Database; else that of the service." placeholder:"NAME"`
+}
+
+type workspaceSQL struct {
+	Name     string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Args     []string `arg:"" optional:"" help:"Values for $1 or ?: JSON, or a text." placeholder:"VALUE"`
+	Code     string   `short:"c" help:"Text to run; else what is on standard input." placeholder:"SQL"`
+	ReadOnly bool     `help:"Have the server refuse what would change anything."`
+	MaxRows  int      `help:"Rows at most; else 1,000." placeholder:"N"`
+	MaxBytes string   `help:"Bytes of values at most; else 1MiB." placeholder:"SIZE"`
+	Timeout  string   `help:"Longest time it may run; else 30s." placeholder:"D"`
+	databaseFlags
+}
+
+func (workspaceSQL) Help() string {
+	return `Rows are printed as a table, with NULL for no value; with --json, as an array of objects. What else the
+database says is printed on standard error. Exits with 1 if the database refuses the text.
+
+Examples:
+  engi workspace sql shop -c 'select 42 as n' --json
+  engi workspace sql shop -c 'select * from orders where id = $1' 7
+  engi workspace sql shop < schema.sql
+  engi workspace sql shop --service mysql --read-only -c 'show tables'`
+}
+
+// Run implements the command.
+func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
+	q := v1.QueryRequest{Service: w.Service, Database: w.Database, Text: w.Code, ReadOnly: w.ReadOnly, MaxRows: w.MaxRows}
+	for _, a := range w.Args {
+		raw := json.RawMessage(a)
+		if !json.Valid(raw) {
+			raw, _ = json.Marshal(a) // a string can be marshalled
+		}
+		q.Args = append(q.Args, raw)
+	}
+	var err error
+	if q.Timeout, err = duration("--timeout", w.Timeout); err != nil {
+		return err
+	}
+	if q.MaxBytes, err = size("--max-bytes", w.MaxBytes); err != nil {
+		return err
+	}
+	if w.Code == "" {
+		if q.Text, err = g.text("-"); err != nil {
+			return err
+		}
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.Query(ctx, w.Name, q)
+		switch {
+		case err != nil:
+			return err
+		case x.Error != nil:
+			return refusedQuery(q.Text, x.Error)
+		case g.JSON:
+			err = g.printRows(x)
+		case len(x.Columns) > 0:
+			g.showRows(x)
+		}
+		if err != nil {
+			return err
+		}
+		if len(x.Columns) == 0 && x.Affected != nil && !g.JSON {
+			g.note("%d rows affected", *x.Affected)
+		}
+		if x.Truncated {
+			g.note("there are more rows; --max-rows and --max-bytes bound them")
+		}
+		return nil
+	})
+}
+
+// refusedQuery is why a database has refused a text.
+func refusedQuery(text string, e *v1.QueryError) error {
+	said := printable(e.Text)
+	if e.Code != "" {
+		said += " (" + printable(e.Code) + ")"
+	}
+	if e.Position > 0 {
+		before := text
+		if all := []rune(text); e.Position <= len(all) {
+			before = string(all[:e.Position-1])
+		}
+		last := before[strings.LastIndexByte(before, '\n')+1:]
+		said += fmt.Sprintf(" at %d:%d", strings.Count(before, "\n")+1, utf8.RuneCountInString(last)+1)
+	}
+	if e.Detail != "" {
+		said += ": " + printable(e.Detail)
+	}
+	return engi.Errorf(engi.Invalid, "the database: %s", said).WithRemedy("%s", cmp.Or(printable(e.Hint), "correct the text"))
+}
+
+// printRows prints an object for each row, whose members are in the order of the columns.
+func (g *globals) printRows(x v1.QueryResult) error {
+	var b bytes.Buffer
+	b.WriteByte('[')
+	for i, row := range x.Rows {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('{')
+		for j, value := range row[:min(len(row), len(x.Columns))] {
+			if j > 0 {
+				b.WriteByte(',')
+			}
+			name, err := json.Marshal(x.Columns[j].Name)
+			if err != nil {
+				return engi.Errorf(engi.Internal, "print rows: %v", err)
+			}
+			b.Write(name)
+			b.WriteByte(':')
+			b.Write(value)
+		}
+		b.WriteByte('}')
+	}
+	b.WriteByte(']')
+	return g.printJSON(json.RawMessage(b.Bytes()))
+}
+
+// showRows prints rows as a table, which does not hide what is empty.
+func (g *globals) showRows(x v1.QueryResult) {
+	w := tabwriter.NewWriter(g.out, 0, 0, 2, ' ', 0)
+	cells := make([]string, len(x.Columns))
+	for i, c := range x.Columns {
+		cells[i] = printable(c.Name)
+	}
+	fmt.Fprintln(w, strings.Join(cells, "\t"))
+	for _, row := range x.Rows {
+		for i, value := range row[:min(len(row), len(cells))] {
+			var s string
+			switch {
+			case string(value) == "null":
+				s = "NULL"
+			case json.Unmarshal(value, &s) != nil: // it is no string
+				s = string(value)
+			}
+			cells[i] = printable(s)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush() // nobody reads it any more
+}
+
+type workspaceExplain struct {
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Code string `short:"c" help:"Query; else what is on standard input." placeholder:"SQL"`
+	databaseFlags
+}
+
+func (workspaceExplain) Help() string {
+	return `The query is not run.
+
+Examples:
+  engi workspace explain shop -c 'select * from orders where id = 7'`
+}
+
+// Run implements the command.
+func (w *workspaceExplain) Run(ctx context.Context, g *globals) error {
+	if w.Code == "" {
+		var err error
+		if w.Code, err = g.text("-"); err != nil {
+			return err
+		}
+	}
+	q := v1.QueryRequest{Service: w.Service, Database: w.Database, Text: w.Code}
+	return show(ctx, g, func(d *connection) (v1.QueryPlan, error) { return d.Explain(ctx, w.Name, q) }, func(x v1.QueryPlan) {
+		for line := range strings.Lines(x.Text) {
+			fmt.Fprintln(g.out, printable(strings.TrimRight(line, "\r\n")))
+		}
+	})
+}
+
+type workspaceTables struct {
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	databaseFlags
+}
+
+func (workspaceTables) Help() string {
+	return `Those of the server itself are left out. Numbers of rows are estimates of the server.
+
+Examples:
+  engi workspace tables shop`
+}
+
+// Run implements the command.
+func (w *workspaceTables) Run(ctx context.Context, g *globals) error {
+	tables := table[v1.Table]{"SCHEMA\tTABLE\tKIND\tROWS\tSIZE", func(x v1.Table) []any {
+		rows, size := "", ""
+		if x.Rows != nil {
+			rows = fmt.Sprint(*x.Rows)
+		}
+		if x.Size != nil {
+			size = x.Size.String()
+		}
+		return []any{x.Schema, x.Name, x.Kind, rows, size}
+	}, nil}
+	return tables.list(ctx, g, false, func(d *connection) ([]v1.Table, error) { return d.Tables(ctx, w.Name, w.Service, w.Database) })
+}
+
+type workspaceTable struct {
+	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Table string `arg:"" help:"Table, also with its schema before a dot." placeholder:"TABLE"`
+	databaseFlags
+}
+
+func (workspaceTable) Help() string {
+	return `Examples:
+  engi workspace describe shop orders
+  engi workspace describe shop public.orders --json | jq '.columns[].name'`
+}
+
+// Run implements the command.
+func (w *workspaceTable) Run(ctx context.Context, g *globals) error {
+	return show(ctx, g, func(d *connection) (v1.TableDescription, error) {
+		return d.DescribeTable(ctx, w.Name, w.Service, w.Database, w.Table)
+	}, func(x v1.TableDescription) {
+		rows := make([][]any, len(x.Columns))
+		for i, c := range x.Columns {
+			null := "not null"
+			if c.Nullable {
+				null = ""
+			}
+			rows[i] = []any{c.Name, c.Type, null, c.Default}
+		}
+		g.columns("COLUMN\tTYPE\tNULL\tDEFAULT", rows)
+		rows = nil
+		for _, y := range x.Indexes {
+			rows = append(rows, []any{y.Name, "index", y.Definition})
+		}
+		for _, y := range x.Constraints {
+			rows = append(rows, []any{y.Name, y.Kind, y.Definition})
+		}
+		if len(rows) > 0 {
+			fmt.Fprintln(g.out)
+			g.columns("NAME\tKIND\tDEFINITION", rows)
+		}
+	})
+}
+
+type workspaceRedis struct {
+	Name    string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Command []string `arg:"" help:"Command and arguments, after --." placeholder:"COMMAND"`
+	Service string   `short:"s" help:"Service; else the only one of type redis." placeholder:"SERVICE"`
+}
+
+func (workspaceRedis) Help() string {
+	return `Prints the reply: a text as it is, else JSON.
+
+Examples:
+  engi workspace redis shop -- SET greeting hello
+  engi workspace redis shop -- GET greeting`
+}
+
+// Run implements the command.
+func (w *workspaceRedis) Run(ctx context.Context, g *globals) error {
+	refused := false
+	err := show(ctx, g, func(d *connection) (json.RawMessage, error) {
+		service := w.Service
+		if service == "" {
+			all, err := d.Services(ctx, w.Name)
+			if err != nil {
+				return nil, err
+			}
+			for _, s := range all {
+				if s.Type != v1.ServiceRedis {
+					continue
+				}
+				if service != "" {
+					return nil, engi.Errorf(engi.Invalid, "workspace %s has several services of type redis", w.Name).WithRemedy("name one with --service")
+				}
+				service = s.Name
+			}
+			if service == "" {
+				return nil, engi.Errorf(engi.NotFound, "workspace %s has no service of type redis", w.Name).WithRemedy("add one with 'engi workspace service add %s redis'", w.Name)
+			}
+		}
+		x, err := d.RedisCommand(ctx, w.Name, service, w.Command...)
+		refused = x.Refused
+		return x.Reply, err
+	}, func(reply json.RawMessage) {
+		var s string
+		if string(reply) == "null" || json.Unmarshal(reply, &s) != nil {
+			s = string(reply)
+		}
+		for line := range strings.Lines(s) {
+			fmt.Fprintln(g.out, printable(strings.TrimRight(line, "\r\n")))
+		}
+	})
+	if err == nil && refused {
+		return engi.Errorf(engi.Invalid, "redis has refused the command").WithRemedy("correct it as the reply says")
+	}
+	return err
+}

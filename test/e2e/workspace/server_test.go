@@ -1,0 +1,166 @@
+// Package workspace tests services of workspaces with real servers in real sandboxes.
+package workspace
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/test/env"
+	"github.com/engi-dev/engi/workspace/server"
+)
+
+var shared env.Shared
+
+func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
+
+// A box is a server with its volume, and the sandbox that it is in.
+type box struct {
+	t      *testing.T
+	k      *server.Kind
+	a      server.Access
+	vars   map[string]string
+	volume engi.Volume
+	id     engi.SandboxID
+	g      engi.Guest
+}
+
+func newBox(t *testing.T, kind engi.ServiceType, vars map[string]string) *box {
+	t.Helper()
+	n := shared.Node(t)
+	k, err := server.Find(kind, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.Templates().Build(t.Context(), k.Template, nil, func(engi.Progress) {}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := k.Access(vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := n.Volumes().Create(t.Context(), engi.VolumeSpec{Name: strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &box{t: t, k: k, a: a, vars: vars, volume: v}
+}
+
+// boot starts a sandbox with the volume, but no server.
+func (b *box) boot() {
+	b.t.Helper()
+	n := shared.Node(b.t)
+	sb, err := n.Sandboxes().Create(b.t.Context(), engi.SandboxSpec{
+		Template: b.k.Template, Volumes: []engi.VolumeMount{{Volume: string(b.volume.ID), Path: server.DataDir}},
+		Network: engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "ws-test", Name: string(b.k.Type)},
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	g, leave, err := n.Sandboxes().Enter(b.t.Context(), "", sb.ID)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(leave)
+	b.id, b.g = sb.ID, g
+}
+
+// serve starts the server and returns its version and how long that took.
+func (b *box) serve() (string, time.Duration) {
+	b.t.Helper()
+	began := time.Now()
+	p, err := b.k.Start(b.t.Context(), b.g, b.a, b.vars)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	version, err := b.k.Wait(b.t.Context(), b.g, p, b.a)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return version, time.Since(began)
+}
+
+// TestFirstStarts cuts first starts off, later each time, and says how long whole ones take.
+func TestFirstStarts(t *testing.T) {
+	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx} {
+		t.Run(string(kind), func(t *testing.T) {
+			b := newBox(t, kind, nil)
+			for _, after := range []time.Duration{0, 300 * time.Millisecond, 900 * time.Millisecond} {
+				b.boot()
+				if _, err := b.k.Start(t.Context(), b.g, b.a, b.vars); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(after)
+				b.destroy()
+			}
+			began := time.Now()
+			b.boot()
+			booted := time.Since(began)
+			version, first := b.serve()
+			if _, err := b.k.Check(t.Context(), b.g, b.a); err != nil || version == "" {
+				t.Errorf("version %q, %v", version, err)
+			}
+			if _, err := b.g.Stat(t.Context(), server.DataDir+"/new"); engi.KindOf(err) != engi.NotFound {
+				t.Errorf("what was cut off is still there: %v", err)
+			}
+			if err := b.k.Stop(t.Context(), b.g); err != nil {
+				t.Error(err)
+			}
+			_, again := b.serve()
+			t.Logf("%s %s: the sandbox takes %v, the first start %v, the next one %v", b.k.Program, version, booted, first, again)
+			b.destroy()
+		})
+	}
+}
+
+// TestHalfDone leaves FerretDB what it leaves itself when it is killed between the steps of
+// what it does, which it cannot go on from alone.
+func TestHalfDone(t *testing.T) {
+	b := newBox(t, engi.ServiceMongoDB, nil)
+	b.boot()
+	b.serve()
+	if err := b.k.Stop(t.Context(), b.g); err != nil {
+		t.Fatal(err)
+	}
+	users := b.sh(`cd /data/server && touch cut.sqlite && sqlite3 admin.sqlite "
+		CREATE TABLE fresh_00000001 (_ferretdb_sjson TEXT NOT NULL) STRICT;
+		CREATE TABLE \"a\"\"b_00000002\" (_ferretdb_sjson TEXT NOT NULL) STRICT;
+		INSERT INTO _ferretdb_collections VALUES ('a\"b', 'a\"b_00000002', '{}');
+		CREATE INDEX half ON fresh_00000001 (_ferretdb_sjson->'half');
+		CREATE TABLE kept_00000003 (_ferretdb_sjson TEXT NOT NULL) STRICT;
+		INSERT INTO kept_00000003 VALUES ('{}');
+		CREATE UNIQUE INDEX kept_00000003__id_ ON kept_00000003 (_ferretdb_sjson->'_id');
+		CREATE INDEX kept_00000003_made ON kept_00000003 (_ferretdb_sjson->'made');
+		INSERT INTO _ferretdb_collections VALUES ('kept', 'kept_00000003', '{\"uuid\": \"1\", \"indexes\": [{\"name\": \"_id_\"}, {\"name\": \"lost\"}]}');
+		SELECT * FROM _ferretdb_collections WHERE name = 'system.users'"`)
+	if !strings.Contains(users, "_id_") {
+		t.Fatalf("users: %q", users)
+	}
+	b.serve()
+	if err := b.k.Stop(t.Context(), b.g); err != nil {
+		t.Fatal(err)
+	}
+	got := b.sh(`cd /data/server && ls && sqlite3 admin.sqlite "SELECT type, name FROM sqlite_master WHERE name NOT LIKE '%system.users%' AND name NOT LIKE 'sqlite_%' ORDER BY name;
+		SELECT count(*) FROM kept_00000003; SELECT name, settings FROM _ferretdb_collections ORDER BY name DESC"`)
+	want := "admin.sqlite\napp.sqlite\ntable|_ferretdb_collections\ntable|kept_00000003\nindex|kept_00000003__id_\n1\n" + users[:strings.Index(users, "|")+1]
+	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "\nkept|{\"uuid\":\"1\",\"indexes\":[{\"name\":\"_id_\"}]}") {
+		t.Errorf("got\n%s\nwant\n%s…", got, want)
+	}
+	b.destroy()
+}
+
+// sh runs a line of shell in the sandbox and returns what it prints.
+func (b *box) sh(line string) string {
+	b.t.Helper()
+	return run(b.t, b.g, engi.Command{Args: []string{"/bin/sh", "-ec", line}, Dir: "/", User: "root"})
+}
+
+// destroy ends the sandbox and whatever runs in it.
+func (b *box) destroy() {
+	b.t.Helper()
+	if err := shared.Node(b.t).Sandboxes().Stop(b.t.Context(), "", b.id); err != nil {
+		b.t.Fatal(err)
+	}
+}
