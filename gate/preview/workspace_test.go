@@ -121,7 +121,7 @@ func TestStaticPreviews(t *testing.T) {
 			t.Errorf("%s %s: %d %q %v", c.path, c.value, res.StatusCode, body, res.Header)
 		}
 	}
-	for deadline := time.Now().Add(10 * time.Second); s.open.Load() != 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); s.open.Load() != 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d files are open", s.open.Load())
 		}

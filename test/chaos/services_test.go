@@ -14,6 +14,8 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+
+	"github.com/engi-dev/engi/test/env"
 )
 
 const (
@@ -135,7 +137,7 @@ func (s *serviceScenario) inside(script string) {
 	if x.SandboxID == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.bin, "sandbox", "exec", "--user", "root", x.SandboxID, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)
@@ -179,6 +181,7 @@ var serviceMishaps = []struct {
 // TestChaosOfServices kills the node, the sandboxes of services and what is in them, while
 // clients write to their databases: what was committed is there, once.
 func TestChaosOfServices(t *testing.T) {
+	env.Slow(t)
 	requireReal(t)
 	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(min(number("ENGI_CHAOS_FAULTS", serviceFaults), mostServiceFaults))
 	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)

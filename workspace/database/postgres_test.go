@@ -244,7 +244,7 @@ func TestPostgresLimits(t *testing.T) {
 func idle(t testing.TB, s *server, _ string) {
 	t.Helper()
 	var got string
-	for range 100 {
+	for range 1200 {
 		if s.Type == engi.ServicePostgres {
 			got = table(t, s.do(t, engi.Query{Text: "SELECT pid, query FROM pg_stat_activity WHERE application_name = 'engi' AND state <> 'idle' AND pid <> pg_backend_pid()"}))
 		} else {

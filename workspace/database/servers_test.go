@@ -160,7 +160,7 @@ func started(t testing.TB, kind engi.ServiceType) *server {
 		t.Fatal(err)
 	}
 	servers.started[kind] = s
-	for range 300 {
+	for range 600 {
 		if kind == engi.ServiceRedis {
 			_, err = s.Command(t.Context(), []string{"PING"})
 		} else {

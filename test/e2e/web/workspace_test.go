@@ -12,6 +12,7 @@ import (
 // TestWorkspace has somebody make a workspace in the dashboard and work in it, with real
 // servers, and somebody else look at it.
 func TestWorkspace(t *testing.T) {
+	env.Slow(t)
 	chromium := browser(t)
 	s := env.Serve(t, env.ServerOptions{})
 	for _, name := range []string{"service-postgres", "service-redis"} {

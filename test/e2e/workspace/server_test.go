@@ -84,6 +84,7 @@ func (b *box) serve() (string, time.Duration) {
 
 // TestFirstStarts cuts first starts off, later each time, and says how long whole ones take.
 func TestFirstStarts(t *testing.T) {
+	env.Slow(t)
 	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx} {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newBox(t, kind, nil)
@@ -118,6 +119,7 @@ func TestFirstStarts(t *testing.T) {
 // TestHalfDone leaves FerretDB what it leaves itself when it is killed between the steps of
 // what it does, which it cannot go on from alone.
 func TestHalfDone(t *testing.T) {
+	env.Slow(t)
 	b := newBox(t, engi.ServiceMongoDB, nil)
 	b.boot()
 	b.serve()

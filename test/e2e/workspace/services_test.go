@@ -262,6 +262,7 @@ func (d *desk) page(w, path string) string {
 // TestServices has a workspace with every kind of service, whose servers and sandboxes are
 // killed, and whose node is cut off. What was committed is there whenever it is looked for.
 func TestServices(t *testing.T) {
+	env.Slow(t)
 	d := open(t)
 	ctx := t.Context()
 	began := time.Now()
