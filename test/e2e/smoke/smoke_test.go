@@ -1,6 +1,6 @@
 // Package smoke uses, once each, the features that have no other test in the
-// gate: E2B's protocol over plain HTTP, MCP, SSH, an app, the dashboard's files
-// and a webhook. It needs a server, real sandboxes and the template base, and
+// gate: E2B's protocol over plain HTTP, MCP, SSH, an app, a workspace, the
+// dashboard's files and a webhook. It needs a server, real sandboxes and the template base, and
 // no program or package of others.
 package smoke
 
@@ -19,6 +19,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,6 +87,7 @@ func TestFeatures(t *testing.T) {
 	t.Run("SSH", func(t *testing.T) { useSSH(t, s) })
 	t.Run("dashboard", func(t *testing.T) { openDashboard(t, s) })
 	t.Run("webhook", func(t *testing.T) { hooks.check(t, hook) })
+	t.Run("workspace", func(t *testing.T) { fillWorkspace(t, s) })
 	t.Run("app", func(t *testing.T) { buildApp(t, s) })
 }
 
@@ -428,6 +432,53 @@ func buildApp(t *testing.T, s *env.Server) {
 		}
 	}
 	if err := s.RemoveApp(ctx, app.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// fillWorkspace writes files of a workspace through the API and in its sandbox,
+// goes back to an earlier revision, kills the server, and clones the workspace
+// with git.
+func fillWorkspace(t *testing.T, s *env.Server) {
+	ctx := t.Context()
+	text := func(path, content string) []v1.WorkspaceWrite {
+		return []v1.WorkspaceWrite{{Path: path, Content: &content}}
+	}
+	x, err := s.CreateWorkspace(ctx, v1.WorkspaceRequest{Name: "shop", Files: text("index.html", "one\n")})
+	if err != nil || x.Revision != 1 {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	if r, err := s.WriteWorkspace(ctx, "shop", v1.WriteRequest{Files: text("index.html", "two\n"), Base: 1}); err != nil || r.Number != 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	if _, err := s.WriteWorkspace(ctx, "shop", v1.WriteRequest{Files: text("index.html", "stale\n"), Base: 1}); !client.IsKind(err, v1.Conflict) {
+		t.Errorf("a write that has seen revision 1 only: %v", err)
+	}
+	if x, err = s.StartWorkspace(ctx, "shop"); err != nil || x.SandboxID == "" {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "cat index.html && echo made inside > inside.txt"}); err != nil || p.Stdout != "two\n" {
+		t.Errorf("in its sandbox: %+v, %v", p, err)
+	}
+	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
+		t.Error(err)
+	}
+	s.Kill()
+	s.Start()
+	if r, err := s.RestoreWorkspace(ctx, "shop", 1, "index.html"); err != nil || r.Number < 4 {
+		t.Errorf("restored: %+v, %v", r, err)
+	}
+	dir := env.Dir(t)
+	clone := exec.CommandContext(ctx, "git", "clone", "-q", strings.Replace(s.URL, "//", "//engi:"+s.Key+"@", 1)+"/v1/workspaces/shop/git", dir)
+	if out, err := clone.CombinedOutput(); err != nil {
+		t.Fatalf("git clone: %v\n%s", err, out)
+	}
+	for path, want := range map[string]string{"index.html": "one\n", "inside.txt": "made inside\n"} {
+		if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
+			t.Errorf("the clone has %s %q, %v", path, got, err)
+		}
+	}
+	if err := s.RemoveWorkspace(ctx, "shop"); err != nil {
 		t.Error(err)
 	}
 }
