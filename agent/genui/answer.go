@@ -438,7 +438,9 @@ func (a *answer) undo() error {
 
 // showPartial shows watchers what there is of a page that is being written.
 func (a *answer) showPartial() {
-	if time.Since(a.partial) < partialEvery || a.step <= a.logged.step && (a.at < len(a.lines) || a.attempt < a.logged.attempt) || !a.live.watched(a.id) {
+	// What came before is on the page already, and mostly comes as it was.
+	again := a.at < len(a.lines) || a.step < a.logged.step || a.step == a.logged.step && a.attempt < a.logged.attempt
+	if again || time.Since(a.partial) < partialEvery || !a.live.watched(a.id) {
 		return
 	}
 	html, ok := a.parser.Partial()

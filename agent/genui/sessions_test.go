@@ -700,6 +700,41 @@ func TestModelStartsOver(t *testing.T) {
 	}
 }
 
+// TestPageThatComesAgain has a model break off after it has written a page, and write
+// it once more, so late that parts of it would be shown.
+func TestPageThatComesAgain(t *testing.T) {
+	const head = `{"type":"full","html":"<p>a</p><i>b</i>"}` + "\n" + `{"type":"stats","n":1}` + "\n"
+	first := true
+	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+		text := head + `{"type":"stats","n":2}` + "\n"
+		if !first {
+			time.Sleep(150 * time.Millisecond)
+			return scripted.Answer{Text: text}
+		}
+		first = false
+		return scripted.Answer{Text: text, Cut: len(head)/12 + 1}
+	})
+	p := w.start()
+	id := w.session("ann")
+	c := p.join(t, id)
+	looked := make(chan bool)
+	go func() { looked <- c.look(t.Context(), t, p, id, ended) }()
+	p.act(t, id, "a", "")
+	if !<-looked {
+		t.Fatal("the answer does not end")
+	}
+	var kinds []string
+	for _, u := range c.seen {
+		kinds = append(kinds, string(u.Kind))
+	}
+	if got := strings.Join(kinds, " "); got != "html action html stats stats done" {
+		t.Errorf("the client saw %s", got)
+	}
+	if len(w.model.Seen()) != 2 {
+		t.Errorf("the model was asked %d times", len(w.model.Seen()))
+	}
+}
+
 // TestCrashes ends the process after every write there is: to the record, to the log
 // and by the run. Once before it is made and once after. Whoever goes on ends with the
 // page of an undisturbed process, and no action is answered twice.
