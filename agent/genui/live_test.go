@@ -104,7 +104,12 @@ func TestPageThatIsNotCompleted(t *testing.T) {
 // fewer pieces, between the beginning and the end of the call.
 func TestOutputOfTools(t *testing.T) {
 	const lines = 400
-	say, err := tool.New("say", "Prints.", func(_ context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+	seen := make(chan struct{}) // closed when a watcher is there: who comes later has not all of it
+	say, err := tool.New("say", "Prints.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+		select {
+		case <-seen:
+		case <-ctx.Done():
+		}
 		for i := range lines {
 			c.Out(engi.Stdout, fmt.Appendf(nil, "line %03d ä\n", i))
 			if i%40 == 0 {
@@ -139,6 +144,9 @@ func TestOutputOfTools(t *testing.T) {
 		what := string(u.Kind)
 		if u.Result != nil {
 			what = "result"
+		}
+		if what == "tool" {
+			close(seen)
 		}
 		if order = append(order, what); u.Kind == engi.UIOutput {
 			text.WriteString(u.Text)

@@ -84,8 +84,13 @@ func New(opt Options) *Service {
 // process has begun, calls ready, and blocks until ctx ends. It then leaves what is
 // not answered to the next process.
 func (s *Service) Run(ctx context.Context, ready func()) error {
-	defer s.wg.Wait()
-	defer s.stop()
+	defer func() {
+		s.mu.Lock() // nobody begins anything new
+		s.serving = false
+		s.mu.Unlock()
+		s.stop()
+		s.wg.Wait()
+	}()
 	busy, err := s.opt.Store.Busy(ctx)
 	if err != nil {
 		return err
@@ -112,9 +117,6 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 		}
 		pause(ctx, time.Second)
 	}
-	s.mu.Lock()
-	s.serving = false
-	s.mu.Unlock()
 	return nil
 }
 
