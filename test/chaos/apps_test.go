@@ -25,6 +25,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 const appFaults = 3 // in make test; make chaos has 1000
@@ -198,8 +199,8 @@ func (a *appScenario) inside(script string) string {
 // Afterwards it is as it was, or as it was to be.
 func TestChaosOfApps(t *testing.T) {
 	requireReal(t)
-	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(number("ENGI_CHAOS_FAULTS", appFaults))
-	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1), int(number("ENGI_CHAOS_FAULTS", appFaults))
+	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	s := newServer(t)
 	a := &appScenario{server: s, t: t, rng: rand.New(rand.NewPCG(seed, seed)), npm: newRegistry(t)}
 	s.pools, s.env = "none", []string{"ENGI_PACKAGES_NPM=" + a.npm.URL}
