@@ -101,7 +101,7 @@ fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each, PART=0/4 (to 3/
 soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m each, FAULTS=10000, TENANTS=30m
 	@.ci/fuzz $${TIME:-10m} ./...
 	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
-	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
+	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check
 check: $(BIN)/staticcheck ## format, modules, vet, staticcheck, pinned versions
@@ -126,7 +126,7 @@ release: build ## one file that carries everything, dist/engi-linux-ARCH, and pa
 
 .PHONY: chaos
 chaos: template ## 1000 random faults; SEED=N replays, FAULTS=N changes how many
-	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-1000} ENGI_CHAOS_SEED=$${SEED:-} \
+	@$(TESTENV) ENGI_TEST_REQUIRE=1 ENGI_CHAOS_FAULTS=$${FAULTS:-1000} ENGI_CHAOS_SEED=$${SEED:-random} \
 		$(GOTEST) -count=1 -timeout 300m -v -run 'Chaos|Lifecycle' ./test/chaos
 
 .PHONY: bench

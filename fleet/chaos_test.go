@@ -3,26 +3,21 @@ package fleet_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/fleet"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // TestRandomLifecycles does random things to sandboxes, and kills the node at
 // random writes. What was acknowledged as written must be there, sandboxes must
 // be in a stable state, and nothing may be left that belongs to none of them.
-// ENGI_TEST_SEED repeats a failure.
+// ENGI_TEST_SEED adds a seed.
 func TestRandomLifecycles(t *testing.T) {
-	seeds := []uint64{1, uint64(time.Now().UnixNano())}
-	if s, err := strconv.ParseUint(os.Getenv("ENGI_TEST_SEED"), 10, 64); err == nil {
-		seeds = []uint64{s}
-	}
+	seeds := []uint64{1, seed.Of(t, "ENGI_TEST_SEED", 2)}
 	steps := 80
 	if testing.Short() {
 		steps = 20

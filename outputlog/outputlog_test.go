@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/engi-dev/engi"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
 // readAll reads from an offset to the end.

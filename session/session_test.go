@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/engi-dev/engi"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
 // options are of a node whose fixture is w.

@@ -674,6 +674,9 @@ func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error)
 	if err := s.restore(ctx, u); err != nil {
 		return false, err
 	}
+	if u.down {
+		return false, nil // the server did not answer before the apply either
+	}
 	if err := u.probe(ctx); err != nil {
 		return false, u.restart(ctx)
 	}

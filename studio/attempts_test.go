@@ -19,6 +19,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // contestants are models of which each makes an attempt: what they write is known by the
@@ -547,8 +548,8 @@ func TestAttemptsAreKilled(t *testing.T) {
 // fails or its end is not heard, the edit is cancelled, the node is killed. The time is
 // that of the test.
 func TestAttemptsFaults(t *testing.T) {
-	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), number("ENGI_CHAOS_FAULTS", shortFaults)/10
-	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, 10*faults)
+	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1), number("ENGI_CHAOS_FAULTS", shortFaults)/10
+	t.Logf("ENGI_CHAOS_FAULTS=%d", 10*faults)
 	ends := map[string]int{}
 	for i := range faults {
 		synctest.Test(t, func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // A reading reads the files of an app in one of the ways that there are, without asking for
@@ -102,8 +103,7 @@ func sums(files map[string]string) map[string]string {
 // reads it without asking for a revision. A reader sees what was there when it began, or
 // what came later. ENGI_CHAOS_SEED repeats it.
 func TestReadsAreNeverStale(t *testing.T) {
-	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
-	t.Logf("ENGI_CHAOS_SEED=%d", seed)
+	seed := seed.Of(t, "ENGI_CHAOS_SEED", 1)
 	steps, done := 60, map[string]int{}
 	if testing.Short() {
 		steps = 20

@@ -273,7 +273,13 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 			return err
 		}
 	}
-	if restart {
+	switch {
+	case restart && u.down:
+		// The server did not answer with these files before the apply, so waiting for it
+		// brings nothing. The next use of the app waits.
+		_, err := u.start(ctx)
+		return err
+	case restart:
 		return u.restart(ctx)
 	}
 	return nil

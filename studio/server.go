@@ -73,16 +73,22 @@ func (u *use) probe(ctx context.Context) error {
 	return err
 }
 
-// restart ends the app's server and starts it again.
-func (u *use) restart(ctx context.Context) error {
+// start stops the app's server and starts it again. It does not wait until the server
+// answers.
+func (u *use) start(ctx context.Context) (engi.Process, error) {
 	if err := u.stopServer(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	shell := u.t.Shell
 	if shell == "" {
 		shell = "/bin/sh"
 	}
-	p, err := u.g.Start(ctx, engi.Command{Args: []string{shell, "-c", u.t.Start}, Dir: u.dir, Tag: serviceTag})
+	return u.g.Start(ctx, engi.Command{Args: []string{shell, "-c", u.t.Start}, Dir: u.dir, Tag: serviceTag})
+}
+
+// restart stops the app's server, starts it again and waits until it answers.
+func (u *use) restart(ctx context.Context) error {
+	p, err := u.start(ctx)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/store"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workflow/memory"
 	"github.com/engi-dev/engi/workflow/workflowtest"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/agent/genui"
+	testseed "github.com/engi-dev/engi/test/seed"
 )
 
 // A surface is what a client makes of messages, by the rules of the specification.
@@ -211,8 +212,7 @@ b</textarea><input type="checkbox" name="big" checked aria-label="Big"><input ty
 // TestA2UIFollows changes pages at random: a client that has seen everything has what
 // one has that comes now.
 func TestA2UIFollows(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t, "", 1)
 	all, fresh := 0, 0
 	for n := range 300 {
 		r := rand.New(rand.NewPCG(seed, uint64(n)))

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/engi-dev/engi"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
 var start = time.Unix(1_700_000_000, 0)

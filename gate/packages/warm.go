@@ -204,7 +204,11 @@ func requirements(content []byte) (all []Wanted, err error) {
 		if m == nil {
 			return nil, engi.Errorf(engi.Invalid, "%.80q is not pinned", line).WithRemedy("pin everything, as 'pip freeze' and 'pip-compile' do")
 		}
-		all = append(all, Wanted{project: normalProject(m[1]), version: m[2], hashes: hashes})
+		project := normalProject(m[1])
+		if !pypiProject.MatchString(project) {
+			return nil, engi.Errorf(engi.Invalid, "%.80q is no name of a project of PyPI", m[1]).WithRemedy("names begin and end with a letter or a digit, and have at most 128 characters")
+		}
+		all = append(all, Wanted{project: project, version: m[2], hashes: hashes})
 	}
 	return all, nil
 }

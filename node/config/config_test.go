@@ -13,6 +13,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/studio"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
 func write(t *testing.T, text string) string {

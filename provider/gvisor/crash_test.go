@@ -18,6 +18,7 @@ import (
 	"github.com/engi-dev/engi/guest"
 	"github.com/engi-dev/engi/provider"
 	"github.com/engi-dev/engi/provider/gvisor"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // daemon runs when a test executes this program again: "start" starts a machine and
@@ -197,9 +198,7 @@ func (c *crash) survive() {
 // anywhere kills daemons at random moments of a start. The next one must clean up.
 func (c *crash) anywhere(rounds int) {
 	c.t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	c.t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
+	rnd := rand.New(rand.NewPCG(seed.Of(c.t, "", 1), 0))
 	for range rounds {
 		cmd := c.start("starting")
 		time.Sleep(time.Duration(rnd.Int64N(int64(120 * time.Millisecond))))

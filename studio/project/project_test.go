@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/studio/project"
+	"github.com/engi-dev/engi/test/seed"
 	"github.com/evanw/esbuild/pkg/api"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -352,7 +353,7 @@ func TestHostile(t *testing.T) {
 func TestRandom(t *testing.T) {
 	skipCosts(t)
 	parts := strings.Split("[ ( { a=> a? ! - a= a** a. a?. a( a[ a, if(a) else~ for(;;) a: do~ try{ function~a(){ class~a{static{ new~ typeof~ async()=> `${ ({a: <a> <> <a~b={ <a>{ <T>( <T,>(x= let~x:( :<T>( type~A= namespace~a{ x~as~ (a= / /a/ } ) ] \" ' ` ; , \n //\n /* */ <!--\n </a> /> ++ -- ... @a~ = : | & < > extends~ of~ return~ yield~ await~ import( export~default~ =>{ a<b>( <T~extends~ keyof~ interface~A{ satisfies~ switch(a){ <a<b>~c={", " ")
-	seed := uint64(time.Now().UnixNano())
+	seed := seed.Of(t, "", 1)
 	r := rand.New(rand.NewPCG(seed, 0))
 	for range 400 {
 		unit, end := "", ""

@@ -27,6 +27,7 @@ import (
 	"github.com/engi-dev/engi/client"
 
 	"github.com/engi-dev/engi/test/env"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 const (
@@ -233,8 +234,8 @@ func (a *appScenario) inside(script string) string {
 func TestChaosOfApps(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
-	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(min(number("ENGI_CHAOS_FAULTS", appFaults), mostAppFaults))
-	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1), int(min(number("ENGI_CHAOS_FAULTS", appFaults), mostAppFaults))
+	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	s := newServer(t, "2g")
 	a := &appScenario{server: s, t: t, rng: rand.New(rand.NewPCG(seed, seed)), npm: newRegistry(t)}
 	s.pools, s.env = "none", []string{"ENGI_PACKAGES_NPM=" + a.npm.URL}

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 
 	"github.com/engi-dev/engi/test/env"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 const (
@@ -38,9 +39,9 @@ const (
 func TestLifecycle(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
-	seed := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano()))
+	seed := seed.Of(t, "ENGI_CHAOS_SEED", 1)
 	faults := number("ENGI_CHAOS_FAULTS", lifecycleFaults)
-	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	rng := rand.New(rand.NewPCG(seed, seed))
 
 	s := newServer(t, "2g")

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/engi-dev/engi"
+	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
 // A referencePolicy judges rule by rule, as documented, without tables. Of testNode

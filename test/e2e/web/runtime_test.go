@@ -21,6 +21,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/test/env"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // TestRuntimeStaysSmall compresses what pages load to show an interface.
@@ -294,15 +295,7 @@ func TestRuntime(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t, ui+"/node_modules/preact")
 	s := servePages(t)
-	seed := rand.Uint64()
-	if v := os.Getenv("ENGI_UI_SEED"); v != "" {
-		var err error
-		if seed, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("ENGI_UI_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(seed.Of(t, "ENGI_UI_SEED", 1), 1))
 
 	const form = `<form id="f" data-action="save" data-list="7"><label>Name <input id="name" name="name"></label><label>Text <textarea id="text" name="text"></textarea></label>` +
 		`<label><input type="checkbox" id="big" name="big"> big</label><select id="size" name="size"><option>s</option><option>m</option></select><button id="ok">Save</button></form>`

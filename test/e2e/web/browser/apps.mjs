@@ -5,7 +5,7 @@ import { browser, equal, input, step } from './chromium.mjs'
 const faults = []
 /** Hears what goes wrong in a page, but for connections that end with it. */
 function listen(page, name) {
-  page.setDefaultTimeout(30_000)
+  page.setDefaultTimeout(60_000)
   page.on('console', (m) => { if (m.type() === 'error' && !/net::ERR_/.test(m.text())) faults.push(`${name}: ${m.text()}`) })
   page.on('pageerror', (e) => faults.push(`${name}: ${e.stack}`))
 }

@@ -62,7 +62,7 @@ const expected = []
 async function visitor(options) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: 'reduce', ...options })
   const page = await context.newPage()
-  page.setDefaultTimeout(15_000)
+  page.setDefaultTimeout(60_000)
   page.on('console', (m) => { if ((m.type() === 'error' || m.type() === 'warning') && !expected.some((e) => e.test(m.text()))) faults.push(`${page.url()}: ${m.text()}`) })
   page.on('pageerror', (e) => faults.push(`${page.url()}: ${e.stack}`))
   page.on('request', (r) => {

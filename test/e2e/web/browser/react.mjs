@@ -9,7 +9,7 @@ const tell = async (what) => {
 const faults = []
 async function tab(view, session, base = input.url) {
   const page = await (await browser.newContext()).newPage()
-  page.setDefaultTimeout(20_000)
+  page.setDefaultTimeout(60_000)
   page.on('console', (m) => { if ((m.type() === 'error' || m.type() === 'warning') && !/net::ERR_|status of 50/.test(m.text())) faults.push(m.text()) })
   page.on('pageerror', (e) => faults.push(e.stack))
   await page.goto(`${input.url}/?${new URLSearchParams({ view, session: input.sessions[session], base, key: input.key })}`)

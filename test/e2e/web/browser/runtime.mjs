@@ -5,7 +5,7 @@ import { browser, equal, input, step } from './chromium.mjs'
 const faults = []
 async function host(path = 'strict') {
   const page = await (await browser.newContext({ viewport: { width: 1000, height: 700 } })).newPage()
-  page.setDefaultTimeout(10_000)
+  page.setDefaultTimeout(60_000)
   page.on('console', (m) => { if ((m.type() === 'error' || m.type() === 'warning') && !/net::ERR_|status of 422/.test(m.text())) faults.push(m.text()) })
   page.on('pageerror', (e) => faults.push(e.stack))
   await page.goto(`${input.url}/${path}`)

@@ -217,8 +217,10 @@ export class View {
     const is = nameOf(el)
     if (name === 'aria-busy' && this.busy.has(el)) return
     if (is === 'details' && name === 'open') {
-      if ((this.open.get(el) ?? false) === (value !== null)) return
-      this.open.set(el, value !== null)
+      const [wanted, wants] = [this.open.get(el) ?? false, value !== null]
+      // The user has opened or closed what the server wants as before.
+      if (wanted === wants && (attrOf(el, name) !== null) !== wants) return
+      this.open.set(el, wants)
     }
     if (attrOf(el, name) === value || name === 'style' && value !== null) return
     if (name === 'style') setStyle(el, [], true)
