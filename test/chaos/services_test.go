@@ -16,6 +16,7 @@ import (
 	"github.com/engi-dev/engi/client"
 
 	"github.com/engi-dev/engi/test/env"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 const (
@@ -183,8 +184,8 @@ var serviceMishaps = []struct {
 func TestChaosOfServices(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
-	seed, faults := number("ENGI_CHAOS_SEED", uint64(time.Now().UnixNano())), int(min(number("ENGI_CHAOS_FAULTS", serviceFaults), mostServiceFaults))
-	t.Logf("ENGI_CHAOS_SEED=%d ENGI_CHAOS_FAULTS=%d", seed, faults)
+	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1), int(min(number("ENGI_CHAOS_FAULTS", serviceFaults), mostServiceFaults))
+	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	n := newServer(t, "6g")
 	n.pools = "none"
 	n.start(t)
