@@ -84,13 +84,17 @@ up: ## build everything, start a server, run a first program in a sandbox
 down: ## stop the server that "make up" started and destroy its sandboxes
 	@$(ROOT) $(BIN)/engi stop --destroy
 
+.PHONY: modules
+modules: ## download the modules of Go, again where the network fails
+	@.ci/modules
+
 .PHONY: test
-test: template $(BIN)/gotestsum ## the gate: an honest look at everything, in real sandboxes too; 20 minutes at most on two processors
+test: modules template $(BIN)/gotestsum ## the gate: an honest look at everything, in real sandboxes too; 20 minutes at most on two processors
 	@.ci/setup test
 	@$(TESTENV) ENGI_TEST_REQUIRE=1 .ci/test
 
 .PHONY: test-all
-test-all: template $(BIN)/gotestsum $(BIN)/staticcheck ## every test there is, one suite after the other, and a table at the end; SUITE="race web" chooses
+test-all: modules template $(BIN)/gotestsum $(BIN)/staticcheck ## every test there is, one suite after the other, and a table at the end; SUITE="race web" chooses
 	@STATICCHECK=$(BIN)/staticcheck $(TESTENV) $(ALLENV) ENGI_TEST_REQUIRE=1 .ci/test-all $(SUITE)
 
 .PHONY: fuzz
@@ -101,6 +105,7 @@ fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each, PART=0/4 (to 3/
 soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m each, FAULTS=10000, TENANTS=30m
 	@.ci/fuzz $${TIME:-10m} ./...
 	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
+	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 $(GOTEST) -count=1 -p 1 -v ./studio/... ./fleet/... ./session/... ./provider/... ./api/uistream ./gate/egress/policy ./node/config ./outputlog ./workflow
 	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check

@@ -57,7 +57,7 @@ func corpusTexts(t *testing.T) map[string]string {
 // it then, or nothing; nothing else has changed in its sandbox; and its page answers.
 func TestCorpusIsApplied(t *testing.T) {
 	if testing.Short() {
-		t.Skip("applies 87 texts: run it without -short")
+		t.Skip("slow: make test-all")
 	}
 	var mu sync.Mutex
 	ends := map[string]string{}

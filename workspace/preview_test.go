@@ -120,7 +120,7 @@ func TestStaticPreview(t *testing.T) {
 // there is.
 func TestPreviewsAreBounded(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it holds most of a GiB")
+		t.Skip("slow: make test-all")
 	}
 	s, _ := newWorld(t).begin(t)
 	ctx := t.Context()

@@ -820,7 +820,7 @@ func after(t *testing.T, w *world, s *workspace.Service, d done) {
 
 func TestManyFiles(t *testing.T) {
 	if testing.Short() {
-		t.Skip("10,000 files take long with -short")
+		t.Skip("slow: make test-all")
 	}
 	w := newWorld(t)
 	s, _ := w.begin(t)
@@ -853,7 +853,7 @@ func TestManyFiles(t *testing.T) {
 // TestLongHistory has a file that changes often beside many others.
 func TestLongHistory(t *testing.T) {
 	if testing.Short() {
-		t.Skip("200 revisions of 2,000 files take long with -short")
+		t.Skip("slow: make test-all")
 	}
 	s, _ := newWorld(t).begin(t)
 	ctx := t.Context()

@@ -156,9 +156,6 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 // those that need a service of somebody else and cannot be run here: there are such
 // commands, flags and arguments.
 func TestCommandsOfPagesParse(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads the pages of documentation, where nothing happens at the same time: run it without -short")
-	}
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
@@ -198,9 +195,6 @@ func TestCommandsOfPagesParse(t *testing.T) {
 // TestCommandsOfRemediesParse reads the commands that errors and pages tell people to use,
 // in all of the source.
 func TestCommandsOfRemediesParse(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads all of the source, where nothing happens at the same time: run it without -short")
-	}
 	// Quoted in what errors say, and after a colon in what pages of previews do.
 	calls := regexp.MustCompile(`'engi ([^'\n]+)'|: engi ([^"\n]*?)[.,]?(?: with [^"]*)?"`)
 	fill := strings.NewReplacer("%.70s", "X", "%.80s", "X", "%s", "X", "%d", "1", "%q", "X", "%v", "X", "PORT", "1", `\"`, "", "…", "x", "...", "x")

@@ -210,9 +210,6 @@ func within(ts *testscript.TestScript, neg bool, args []string) {
 
 // TestDocs holds the pages that describe flags and keys to the program.
 func TestDocs(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads the pages of documentation, where nothing happens at the same time: run it without -short")
-	}
 	for name, page := range map[string]string{"cli.md": cliPage(t), "configuration.md": configPage()} {
 		path := filepath.Join("../../docs", name)
 		if *update {
@@ -304,9 +301,6 @@ func trimLines(s string) string {
 
 // TestEveryCommandHasHelpWithExamples keeps the promise of the help pages.
 func TestEveryCommandHasHelpWithExamples(t *testing.T) {
-	if testing.Short() {
-		t.Skip("reads the pages of documentation, where nothing happens at the same time: run it without -short")
-	}
 	for _, section := range strings.Split(cliPage(t), "\n## engi ")[1:] {
 		name, text, _ := strings.Cut(section, "\n")
 		if strings.HasPrefix(name, "bench ") {
