@@ -110,7 +110,7 @@ func TestDiskFull(t *testing.T) {
 		"ten gigabytes":         {"/files?path=/big", 10 << 30, func() io.Reader { return io.LimitReader(zeros{}, 10<<30) }},
 		"as much as you like":   {"/files?path=/big", -1, func() io.Reader { return zeros{} }},
 		"a little more":         {"/files?path=/big", -1, func() io.Reader { return io.LimitReader(zeros{}, 3<<20) }},
-		"a little, not at once": {"/files?path=/big", -1, func() io.Reader { return io.MultiReader(io.LimitReader(zeros{}, 3<<20), never{}) }},
+		"a little, not at once": {"/files?path=/big", -1, func() io.Reader { return io.MultiReader(io.LimitReader(zeros{}, 3<<20), never(t.Context().Done())) }},
 		"a bomb":                {"/files/archive?path=/d", -1, func() io.Reader { return bytes.NewReader(zipped.Bytes()) }},
 		"a large tar":           {"/files/archive?path=/d", -1, func() io.Reader { return io.LimitReader(zeros{}, 1<<30) }},
 	} {
@@ -207,10 +207,10 @@ func sendFirst(t *testing.T, w *apitest.Fixture, to, path string, size int64, ch
 	return resp
 }
 
-// never has nothing to read, and no end.
-type never struct{}
+// never has nothing to read before its channel is closed.
+type never <-chan struct{}
 
-func (never) Read(p []byte) (int, error) { time.Sleep(time.Minute); return 0, io.EOF }
+func (n never) Read(p []byte) (int, error) { <-n; return 0, io.EOF }
 
 type zeros struct{}
 
