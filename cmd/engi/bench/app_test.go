@@ -188,6 +188,9 @@ func TestApps(t *testing.T) {
 		t.Run(with, func(t *testing.T) {
 			var b *Browser
 			if with == "a browser" {
+				if testing.Short() {
+					t.Skip("slow: make test-all")
+				}
 				var err error
 				if b, err = OpenBrowser(t.Context()); err != nil {
 					t.Fatal(err)
