@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi/api/apitest"
@@ -21,11 +23,17 @@ import (
 // is client.New("http://127.0.0.1:7777", key).
 func connect() (c *client.Client, stop func()) {
 	w := apitest.New(nil)
-	srv := httptest.NewServer(w.Handler)
+	var asked sync.WaitGroup
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		defer asked.Done()
+		w.Handler.ServeHTTP(rw, r)
+	}))
 	return client.New(srv.URL, w.Admin), func() {
 		w.Close()
 		srv.CloseClientConnections()
 		srv.Close()
+		asked.Wait() // Close does not wait for WebSockets
 	}
 }
 
