@@ -215,7 +215,11 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n.eventually("its end is recorded", n.dead.Load)
+		// The record itself tells: killing ends what has begun to write it.
+		n.eventually("its end is recorded", func() bool {
+			r, err := fx.store.Get(t.Context(), "", x.ID)
+			return err == nil && r.State != engi.ExecutionRunning
+		})
 		n.kill()
 		fx.store.Fail(nil)
 		return x.ID
