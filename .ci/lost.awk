@@ -1,6 +1,7 @@
 # Reads the events of gotestsum (--jsonfile) and prints each package that failed
 # although none of its tests did, and each that ended while a test ran. gotestsum
-# repeats neither, and takes them for passed.
+# repeats neither, and takes them for passed. It also prints each data race: a test
+# that passes the second time has it still.
 function field(name,  s) {
 	if (!match($0, "\"" name "\":\"[^\"]*\"")) return ""
 	s = substr($0, RSTART, RLENGTH)
@@ -10,6 +11,7 @@ function field(name,  s) {
 }
 {
 	action = field("Action")
+	if (action == "output" && /WARNING: DATA RACE/) print field("Package") ": data race"
 	if (action !~ /^(run|pass|fail|skip)$/) next
 	p = field("Package")
 	t = field("Test")
