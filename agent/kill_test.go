@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -22,6 +21,7 @@ import (
 	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/agent/tool"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // childEnv, if set, makes the test binary a child process that works in that
@@ -180,6 +180,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	random := seed.New(t)
 	for round := 0; kills > 0; round++ {
 		dir := t.TempDir()
 		for over := false; !over; {
@@ -191,7 +192,7 @@ func TestKill(t *testing.T) {
 			}
 			if kills > 0 {
 				kills--
-				timer := time.AfterFunc(time.Duration(40+rand.IntN(160))*time.Millisecond, func() { c.Process.Kill() })
+				timer := time.AfterFunc(time.Duration(40+random.IntN(160))*time.Millisecond, func() { c.Process.Kill() })
 				defer timer.Stop()
 			}
 			err := c.Wait()

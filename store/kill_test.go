@@ -3,12 +3,12 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/session"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workspace"
 	"github.com/engi-dev/engi/workspace/repo"
@@ -40,6 +41,9 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(m.Run())
 }
+
+// turn makes every second record end differently.
+var turn atomic.Int64
 
 // change changes records of every kind for ever, several at once. It prints a line
 // once the database is open.
@@ -102,7 +106,7 @@ func changeSandbox(ctx context.Context, db *store.DB) error {
 	sandbox := fleet.SandboxRecord{Made: true, Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), Owner: "bert", State: engi.Running, Created: now}}
 	for _, next := range []engi.State{engi.Running, engi.Paused, engi.Running, engi.Hibernating, engi.Hibernated, engi.Resuming, engi.Running, engi.Running, engi.Stopping, engi.Stopped} {
 		sandbox.State = next
-		sandbox.Metadata = map[string]string{"n": fmt.Sprint(rand.IntN(2))}
+		sandbox.Metadata = map[string]string{"n": fmt.Sprint(turn.Add(1) % 2)}
 		if err := s.PutSandbox(ctx, sandbox); err != nil {
 			return err
 		}
@@ -276,7 +280,7 @@ func changeApp(ctx context.Context, db *store.DB) error {
 		func() error { return s.Put(ctx, r) },
 		revise(1, engi.AppReady), revise(2, engi.AppFailed), publish, revise(3, engi.AppReady), publish,
 		func() error {
-			if rand.IntN(2) == 0 {
+			if turn.Add(1)%2 == 0 {
 				return nil
 			}
 			return s.Remove(ctx, r.ID)
@@ -284,8 +288,6 @@ func changeApp(ctx context.Context, db *store.DB) error {
 	)
 }
 
-// TestKill kills a process at random moments, some of them while it opens its
-// database: each time the events say what the records say.
 func changeWorkspace(ctx context.Context, db *store.DB) error {
 	s := store.Workspaces(db)
 	r := workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: "anna", State: engi.WorkspaceStopped, Created: time.Now().UTC()}}
@@ -320,6 +322,8 @@ func changeWorkspace(ctx context.Context, db *store.DB) error {
 	)
 }
 
+// TestKill kills a process at random moments, some of them while it opens its
+// database: each time the events say what the records say.
 func TestKill(t *testing.T) {
 	kills := 60
 	if s := os.Getenv("ENGI_TEST_KILLS"); s != "" {
@@ -330,6 +334,7 @@ func TestKill(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "engi.db")
 	var after int64
+	random := seed.New(t)
 	for i := range kills {
 		c := exec.Command(os.Args[0])
 		c.Env = append(os.Environ(), victim+"="+file)
@@ -344,7 +349,7 @@ func TestKill(t *testing.T) {
 		if i%4 != 0 {
 			out.Read(make([]byte, 1)) // a failure is seen below
 		}
-		time.Sleep(time.Duration(rand.IntN(80)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(80)) * time.Millisecond)
 		c.Process.Kill()
 		if err := c.Wait(); c.ProcessState.ExitCode() != -1 {
 			t.Fatalf("the process failed: %v", err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/studio"
 	"github.com/engi-dev/engi/studio/project"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // anew returns the manifest of a revision as somebody makes it who reads all its files.
@@ -85,9 +85,10 @@ func TestManifest(t *testing.T) {
 			t.Fatalf("revision %d:\n%s", number, d)
 		}
 	}
+	random := seed.New(t)
 	for range 12 {
-		p, text := paths[rand.IntN(len(paths))], texts[rand.IntN(len(texts))]
-		if rand.IntN(4) == 0 {
+		p, text := paths[random.IntN(len(paths))], texts[random.IntN(len(texts))]
+		if random.IntN(4) == 0 {
 			text = fmt.Sprintf(`<file path="%s" action="delete"/>`, p)
 		} else {
 			text = file(p, text)
@@ -95,7 +96,7 @@ func TestManifest(t *testing.T) {
 		if _, u := apply(t, s, "shop", engi.ApplySpec{Text: text}); u.Kind == engi.AppApplied {
 			last = u.Revision
 		}
-		check(1 + rand.Int64N(last))
+		check(1 + random.Int64N(last))
 		check(last)
 	}
 	got, err := s.Manifest(t.Context(), "ann", "shop", 0)

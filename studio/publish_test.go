@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // publishable makes an app whose package.json has a build.
@@ -112,9 +112,9 @@ func TestPublish(t *testing.T) {
 	s, stop := w.begin(t)
 	a := publishable(t, w, s, "shop")
 	gone(t, s, "shop", "index.html")
-	big := make([]byte, 3*studio.PartSize+17)
+	big, random := make([]byte, 3*studio.PartSize+17), seed.New(t)
 	for i := range big {
-		big[i] = byte(rand.Uint32())
+		big[i] = byte(random.Uint32())
 	}
 	w.change(a.Sandbox, func(b *box) { b.put("dist/stale.txt", "old"); b.put("public/assets/logo-Abcdefg1.svg", "<svg/>") })
 	w.dist = map[string]string{
@@ -139,8 +139,8 @@ func TestPublish(t *testing.T) {
 	gone(t, s, "shop", "stale.txt")
 	f, _ := published(t, s, "shop", "movie.mp4", false)
 	for range 50 {
-		from := rand.Int64N(f.Size)
-		b := make([]byte, rand.Int64N(f.Size-from)+1)
+		from := random.Int64N(f.Size)
+		b := make([]byte, random.Int64N(f.Size-from)+1)
 		if _, err := f.Content.Seek(from, io.SeekStart); err != nil {
 			t.Fatal(err)
 		}

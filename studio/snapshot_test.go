@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // rows has an app's database say something. It is no part of revisions.
@@ -286,6 +286,7 @@ func TestRestoreThatFails(t *testing.T) {
 // them with ENGI_TEST_CUTS, else each fourth. The next service has the old or the new, with
 // its database, and nothing else is left.
 func TestPowerCutsOfSnapshots(t *testing.T) {
+	random := seed.New(t)
 	for name, act := range map[string]func(ctx context.Context, s *studio.Service) error{
 		"apply": func(ctx context.Context, s *studio.Service) error {
 			seq, err := s.Apply(ctx, engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "three\n"), Snapshot: true})
@@ -306,7 +307,7 @@ func TestPowerCutsOfSnapshots(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			every := cutEvery()
-			at := rand.IntN(every)
+			at := random.IntN(every)
 			for cutSnapshotAt(t, name, act, at) {
 				at += every
 			}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/studio"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -600,6 +600,7 @@ func TestPathsThatLeadOutside(t *testing.T) {
 func TestPowerCuts(t *testing.T) {
 	everything := "<package>zustand</package><command>put made.txt x</command>" + file("src/main.tsx", "import './A.tsx'\n") + file("src/A.tsx", "import './B.tsx'\n") +
 		file("src/B.tsx", "b\n") + file("vite.config.ts", "export default { a: 1 }\n") + `<file path="old.txt" action="delete"/>`
+	random := seed.New(t)
 	for name, text := range map[string]string{
 		"everything": everything, "broken": strings.Replace(everything, "b\n", "BROKEN\n", 1), "files": file("src/App.tsx", "two\n") + file("new.txt", "new\n"),
 		"manifest": file("package.json", `{"dependencies":{"react":"19","zustand":"1"}}`), "rollback": "",
@@ -607,7 +608,7 @@ func TestPowerCuts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			every := cutEvery()
-			first := rand.IntN(every)
+			first := random.IntN(every)
 			at := first
 			for cutAt(t, text, at) {
 				at += every

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/library"
 	"github.com/engi-dev/engi/session"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // childEnv, if set, makes the test binary a child process that works in that directory
@@ -207,6 +207,7 @@ func TestKill(t *testing.T) {
 		fmt.Fprintf(&items, "<li>%d</li>", i)
 	}
 	want := fmt.Sprintf(counted, killActions-1, items.String())
+	random := seed.New(t)
 	for kills > 0 {
 		dir := t.TempDir()
 		for over := false; !over; {
@@ -218,7 +219,7 @@ func TestKill(t *testing.T) {
 			}
 			if kills > 0 {
 				kills--
-				timer := time.AfterFunc(time.Duration(60+rand.IntN(200))*time.Millisecond, func() { c.Process.Kill() })
+				timer := time.AfterFunc(time.Duration(60+random.IntN(200))*time.Millisecond, func() { c.Process.Kill() })
 				defer timer.Stop()
 			}
 			err := c.Wait()

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"runtime"
@@ -623,8 +622,8 @@ func (n stamped) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	go func() {
 		say(`{"type":"full","html":"<p>` + strings.Repeat("x", 10_000) + `</p><b></b>"}` + "\n")
-		for range n {
-			time.Sleep(lineEvery/2 + rand.N(lineEvery)) // models do not write in step
+		for i := range n {
+			time.Sleep(lineEvery/2 + time.Duration(i%7)*lineEvery/7) // models do not write in step
 			say(fmt.Sprintf(`{"type":"patches","patches":[{"selector":"b","text":"%d"}]}`+"\n", time.Now().UnixNano()))
 		}
 		fmt.Fprint(pw, "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n")

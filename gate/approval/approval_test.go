@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -20,13 +19,14 @@ import (
 	"github.com/engi-dev/engi/gate/approval"
 	"github.com/engi-dev/engi/store"
 	"github.com/engi-dev/engi/store/storetest"
+	"github.com/engi-dev/engi/test/seed"
 )
 
-var seed = []byte("01234567890123456789012345678901")
+var signSeed = []byte("01234567890123456789012345678901")
 
 func open(t *testing.T, s approval.Store, wait time.Duration) *approval.Manager {
 	t.Helper()
-	m, err := approval.Open(t.Context(), approval.Options{Store: s, Seed: seed, Wait: wait})
+	m, err := approval.Open(t.Context(), approval.Options{Store: s, Seed: signSeed, Wait: wait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -572,14 +572,15 @@ func TestEverybodyAtOnce(t *testing.T) {
 	}
 	defer func() { db.Close() }()
 	sent := map[string]int{} // by path
+	random := seed.New(t)
 	for round := range 12 {
-		m := open(t, store.Approvals(db), time.Duration(5+rand.IntN(20))*time.Millisecond)
+		m := open(t, store.Approvals(db), time.Duration(5+random.IntN(20))*time.Millisecond)
 		ctx, stop := context.WithCancel(t.Context())
 		var everybody sync.WaitGroup
 		var mu sync.Mutex
 		for i := range 40 {
 			everybody.Go(func() {
-				mine, leave := context.WithTimeout(ctx, time.Duration(rand.IntN(30))*time.Millisecond)
+				mine, leave := context.WithTimeout(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 				defer leave()
 				path := fmt.Sprintf("/%d/%d", round, i/2) // two are alike
 				d, err := m.Ask(mine, request(path))
@@ -601,14 +602,14 @@ func TestEverybodyAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 					for _, a := range all {
-						if _, err := m.Decide(t.Context(), "ann", a.ID, engi.ApprovalAnswer{Allow: rand.IntN(2) == 0}); err != nil && engi.KindOf(err) != engi.Conflict {
+						if _, err := m.Decide(t.Context(), "ann", a.ID, engi.ApprovalAnswer{Allow: random.IntN(2) == 0}); err != nil && engi.KindOf(err) != engi.Conflict {
 							t.Error(err)
 						}
 					}
 				}
 			})
 		}
-		time.Sleep(time.Duration(rand.IntN(40)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(40)) * time.Millisecond)
 		if round%2 == 0 { // as after a kill: the next process opens what is there
 			copied, err := store.Open(t.Context(), filepath.Join(dir, "engi.db"))
 			if err != nil {

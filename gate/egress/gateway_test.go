@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/gate/egress"
+	"github.com/engi-dev/engi/test/seed"
 )
 
 func loopback() egress.Options {
@@ -39,9 +39,9 @@ func TestBytesArrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	data := make([]byte, 8<<20)
+	data, random := make([]byte, 8<<20), seed.New(t)
 	for i := range data {
-		data[i] = byte(rand.Uint32())
+		data[i] = byte(random.Uint32())
 	}
 	go func() {
 		c.Write(data)

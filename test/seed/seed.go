@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 
 	_ "pgregory.net/rapid" // has the flag rapid.seed, which init sets
@@ -31,6 +32,25 @@ func Of(t testing.TB, name string, fixed uint64) uint64 {
 	}
 	t.Logf("%s=%d", name, seed)
 	return seed
+}
+
+// New returns a generator of random numbers with the seed Of(t, "", 1). Any number of
+// goroutines may use it: which of them draws which number is then up to the scheduler.
+func New(t testing.TB) *rand.Rand {
+	t.Helper()
+	return rand.New(&source{pcg: rand.NewPCG(Of(t, "", 1), 0)})
+}
+
+// A source is a PCG that goroutines share.
+type source struct {
+	mu  sync.Mutex
+	pcg *rand.PCG // guarded by mu
+}
+
+func (s *source) Uint64() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pcg.Uint64()
 }
 
 func of(env func(string) string, name string, fixed uint64) (uint64, error) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/test/seed"
 	"github.com/engi-dev/engi/workflow"
 	"github.com/engi-dev/engi/workflow/dbos"
 )
@@ -66,7 +66,7 @@ func work(dir string) error {
 			sum := 0
 			for i := range killSteps {
 				n, err := workflow.Step(ctx, r, fmt.Sprint("step ", i), func(context.Context) (int, error) {
-					time.Sleep(time.Duration(rand.IntN(8)) * time.Millisecond) // steps take different times
+					time.Sleep(time.Duration(i*5%8) * time.Millisecond) // steps take different times
 					_, err := fmt.Fprintf(journal, "%s %d\n", r.ID, i)
 					return i, err
 				})
@@ -131,7 +131,7 @@ func TestKill(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	killed := 0
+	killed, random := 0, seed.New(t)
 	for generation, done := 1, false; !done; generation++ {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), childEnv+"="+dir, fmt.Sprint(generationEnv, "=", generation))
@@ -142,7 +142,7 @@ func TestKill(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
-		left := time.Duration(rand.IntN(400)) * time.Millisecond
+		left := time.Duration(random.IntN(400)) * time.Millisecond
 		if killed >= kills {
 			left = 2 * time.Minute
 		}

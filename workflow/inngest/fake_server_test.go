@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/engi-dev/engi/test/seed"
 )
 
 // A fakeServer behaves like an Inngest server towards an application: it starts
@@ -29,7 +31,9 @@ type fakeServer struct {
 	url   string
 	pause time.Duration // before it repeats a failed call
 	lose  bool          // drop a third of the responses
-	big   bool          // do not send results of steps with calls
+
+	random *mathrand.Rand // decides which are dropped
+	big    bool           // do not send results of steps with calls
 
 	mu        sync.Mutex
 	functions map[string]registered // by event
@@ -50,7 +54,7 @@ type running struct {
 }
 
 func newFakeServer(t *testing.T, key string) *fakeServer {
-	s := &fakeServer{t: t, key: key, pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
+	s := &fakeServer{t: t, key: key, random: seed.New(t), pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /fn/register", s.register)
 	mux.HandleFunc("POST /e/{key}", s.event)
@@ -247,7 +251,7 @@ func (s *fakeServer) call(url string, body []byte) (int, http.Header, []byte) {
 	}
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
-	if err != nil || resp.Header.Get("X-Inngest-SDK") == "" || s.lose && mathrand.IntN(3) == 0 {
+	if err != nil || resp.Header.Get("X-Inngest-SDK") == "" || s.lose && s.random.IntN(3) == 0 {
 		return 0, nil, nil
 	}
 	return resp.StatusCode, resp.Header, raw
