@@ -303,7 +303,8 @@ func TestTerminals(t *testing.T) {
 	if err := s.WindowChange(41, 143); err != nil {
 		t.Fatal(err)
 	}
-	io.WriteString(in, "stty size; exit 5\n")
+	// What is typed may be faster than the change.
+	io.WriteString(in, "until stty size | grep 41.143; do sleep 0.01; done; exit 5\n")
 	until("41 143")
 	var exit *xssh.ExitError
 	if err := s.Wait(); !errors.As(err, &exit) || exit.ExitStatus() != 5 {
