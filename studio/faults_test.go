@@ -32,6 +32,9 @@ var shortFaults uint64 = 500 // with the race detector 50
 // chooses other faults than those that once found a defect. Time is that of the test, so
 // that what takes too long is seen exactly, and a goroutine that is left fails the test.
 func TestFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all") // and of what several do at once, the scheduler decides the order
+	}
 	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1795827304492980388), number("ENGI_CHAOS_FAULTS", shortFaults)
 	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	const each = 25 // of one app
