@@ -50,10 +50,10 @@ packages: ## install the packages and programs of others that "make test-all" ru
 build: $(BIN)/runsc programs ## build bin/engi, bin/engi-guest, bin/engi-js and bin/runsc
 
 # The dashboard is part of bin/engi. It changes with its sources.
-WEB := api/web/dist/app/index.html
+WEB := internal/server/web/dist/app/index.html
 .PHONY: web
-web: $(WEB) ## build the dashboard, api/web/dist/app
-$(WEB): $(addprefix api/web/ui/,package.json package-lock.json index.html vite.config.ts) $(shell find api/web/ui/src api/web/ui/runtime/src api/web/ui/runtime/*.* -type f ! -name openapi.d.ts)
+web: $(WEB) ## build the dashboard, internal/server/web/dist/app
+$(WEB): $(addprefix internal/server/web/ui/,package.json package-lock.json index.html vite.config.ts) $(shell find internal/server/web/ui/src internal/server/web/ui/runtime/src internal/server/web/ui/runtime/*.* -type f ! -name openapi.d.ts)
 	@.ci/web
 
 .PHONY: programs
@@ -105,7 +105,7 @@ fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each, PART=0/4 (to 3/
 soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m each, FAULTS=10000, TENANTS=30m
 	@.ci/fuzz $${TIME:-10m} ./...
 	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
-	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 $(GOTEST) -count=1 -p 1 -v ./studio/... ./fleet/... ./session/... ./provider/... ./api/uistream ./gate/egress/policy ./node/config ./outputlog ./workflow
+	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 $(GOTEST) -count=1 -p 1 -v ./internal/studio/... ./internal/session/... ./internal/sandbox/{fleet,provider}/... ./internal/sandbox/outputlog ./internal/server/uistream ./internal/network/egress/policy ./internal/node/config ./internal/workflow
 	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check
@@ -122,10 +122,10 @@ release: build ## one file that carries everything, dist/engi-linux-ARCH, and pa
 	@.ci/setup release
 	@test -e $(WEB) || { echo 'a release has a dashboard: see above' >&2; exit 1; }
 	@mkdir -p dist
-	@rm -rf node/bundle/payload
-	@go run ./node/bundle/pack -out node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
+	@rm -rf internal/node/bundle/payload
+	@go run ./internal/node/bundle/pack -out internal/node/bundle/payload $(BIN)/runsc $(BIN)/engi-guest $(BIN)/engi-js
 	@$(BUILD) -tags release -ldflags '$(LDFLAGS)' -o dist/engi-linux-$(ARCH) ./cmd/engi
-	@rm -rf node/bundle/payload
+	@rm -rf internal/node/bundle/payload
 	@.ci/package dist/engi-linux-$(ARCH) $(ARCH) $(VERSION) dist
 	@cd dist && sha256sum $$(ls | grep -v '^SHA256SUMS$$') | tee SHA256SUMS
 
@@ -147,4 +147,4 @@ bench-script: template ## scripts side by side with goja, Node's vm and Deno
 
 .PHONY: clean
 clean: ## remove what was built here; templates and data stay
-	@rm -rf bin dist bench node/bundle/payload api/web/dist/app
+	@rm -rf bin dist bench internal/node/bundle/payload internal/server/web/dist/app

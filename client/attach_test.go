@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/internal/server/rest"
 )
 
 // A cutter passes connections on to a server until it cuts them all.

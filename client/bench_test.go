@@ -5,9 +5,9 @@ import (
 	"io"
 	"testing"
 
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // These measure the way through client, surface and guest protocol, with the

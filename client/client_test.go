@@ -20,11 +20,11 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/apitest"
-	"github.com/engi-dev/engi/api/rest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/internal/server/rest"
 )
 
 func TestMain(m *testing.M) {

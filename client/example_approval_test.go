@@ -6,9 +6,9 @@ import (
 	"log"
 	"net/http/httptest"
 
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // held is connect with a sandbox that waits for a decision.

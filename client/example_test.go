@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // connect returns a client of a small world in this process, in whose

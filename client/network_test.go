@@ -5,10 +5,10 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // TestNetworkEventsSurviveBrokenConnections cuts every stream after a few

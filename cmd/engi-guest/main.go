@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/guest/guestd"
-	"github.com/engi-dev/engi/guest/guestd/listen"
-	"github.com/engi-dev/engi/guest/guestd/sftp"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/guestd"
+	"github.com/engi-dev/engi/internal/sandbox/guest/guestd/listen"
+	"github.com/engi-dev/engi/internal/sandbox/guest/guestd/sftp"
 )
 
 func main() {

@@ -2,7 +2,7 @@
 
 // Command engi-js is the helper process of the script tier. It confines itself, then
 // runs small programs from standard input, one at a time, and writes results to
-// standard output. Package script starts it; package script/wire is the protocol.
+// standard output. Package script starts it; package internal/sandbox/script/wire is the protocol.
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/script/engine"
-	"github.com/engi-dev/engi/script/wire"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/script/engine"
+	"github.com/engi-dev/engi/internal/sandbox/script/wire"
 )
 
 func main() {

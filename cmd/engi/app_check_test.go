@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/api/apitest"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 func TestAppCheckCommands(t *testing.T) {

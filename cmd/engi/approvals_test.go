@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/apitest"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 func TestApprovalsCommands(t *testing.T) {

@@ -14,9 +14,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/attack"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/attack"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type attackCommand struct {

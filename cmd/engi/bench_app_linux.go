@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type benchApp struct {

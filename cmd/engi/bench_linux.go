@@ -13,12 +13,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/cmd/engi/bench"
 	"github.com/engi-dev/engi/cmd/engi/program"
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/priority"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/sandbox/priority"
 )
 
 type benchCommand struct {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/cmd/engi/bench"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 type benchSandbox struct {

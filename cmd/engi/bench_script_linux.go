@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type benchScript struct {

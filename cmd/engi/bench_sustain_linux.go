@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/cmd/engi/bench"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type benchSustain struct {

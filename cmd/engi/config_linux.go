@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 type configCommand struct {

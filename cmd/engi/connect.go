@@ -4,8 +4,8 @@ import (
 	"context"
 	"os"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // Where a command may find a node.

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/datadir"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/node/datadir"
 )
 
 // testOptions lets tests of this package run commands on fake machines; nothing

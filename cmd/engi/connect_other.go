@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 func (g *globals) connectHere(context.Context, where, string) (*connection, error) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 // machine are keys whose defaults depend on the machine and the user.
@@ -91,7 +91,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tests strings.Builder
-	for _, pattern := range []string{"../../*/*_test.go", "../../*/*/*_test.go", "../../*/*/*/*_test.go"} {
+	for _, pattern := range []string{"../../*/*_test.go", "../../*/*/*_test.go", "../../*/*/*/*_test.go", "../../*/*/*/*/*_test.go", "../../*/*/*/*/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, files, err)

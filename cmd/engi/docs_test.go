@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // askServer runs engi against a server and returns what it printed.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/api/apitest"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // eventsAt runs "engi events" at a server and returns what it printed.

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // A bridge carries the messages of an MCP client on standard input and output to

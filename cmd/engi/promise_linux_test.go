@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 var (

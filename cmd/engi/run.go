@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/cmd/engi/program"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type runCommand struct {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // tier checks --tier. Isolation may be stronger than requested, never weaker. The

@@ -11,9 +11,9 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type sandboxExec struct {

@@ -14,9 +14,9 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md and docs/configuration.md anew")

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/internal/node"
 )
 
 type secretRekey struct{}

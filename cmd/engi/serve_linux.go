@@ -11,12 +11,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/engi-dev/engi"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/node/datadir"
-	"github.com/engi-dev/engi/priority"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/node/datadir"
+	"github.com/engi-dev/engi/internal/sandbox/priority"
 )
 
 type serveCommand struct {

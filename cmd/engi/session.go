@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type sessionCommand struct {

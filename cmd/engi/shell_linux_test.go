@@ -12,8 +12,8 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/engi-dev/engi/api/apitest"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // A person sits at a terminal with engi in it.

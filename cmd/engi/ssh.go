@@ -16,7 +16,7 @@ import (
 	xssh "golang.org/x/crypto/ssh"
 	"golang.org/x/term"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type sshCommand struct {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"os"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type sshKeyCommand struct {

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/api/apitest"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // TestTerminalCommands goes through the life of a terminal of a session.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/internal/node"
 )
 
 type tlsCommand struct {

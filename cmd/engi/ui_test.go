@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/api/apitest"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 func TestUICommands(t *testing.T) {

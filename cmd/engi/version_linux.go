@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/internal/node"
 )
 
 // programs returns the programs that engi starts, with their origin.

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type workspaceClone struct {

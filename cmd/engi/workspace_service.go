@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 	"unicode/utf8"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 type serviceCommand struct {

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/api/apitest"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // asWorkspace returns a function that runs engi workspace with arguments.

@@ -23,110 +23,111 @@ const (
 )
 
 // A rule says what one package, or a tree ("x/..."), may import: own lists
-// ours relative to the module ("." is the root package), ext lists other
-// modules. The standard library is always allowed, tests are not read, and
+// ours relative to the module, without "internal/" (package engi is "engi"), ext
+// lists other modules. The standard library is always allowed, tests are not read, and
 // the first rule that matches decides.
 type rule struct{ pkg, own, ext string }
 
 var rules = []rule{
-	{".", "", ""},
+	{"engi", "", ""},
 	{"spelling", "", ""},
-	{"patch", ".", "github.com/rogpeppe/go-internal/diff"},
-	{"priority", "", "golang.org/x/sys/..."},
+	{"patch", "engi", "github.com/rogpeppe/go-internal/diff"},
+	{"sandbox/priority", "", "golang.org/x/sys/..."},
 
-	{"guest/wire", ".", ""},
-	{"guest/guestd/...", ". guest/wire guest/guestd/...", "golang.org/x/sys/..."},
-	{"guest/worktree", ".", ""},
-	{"guest/fileops", ".", "github.com/bmatcuk/doublestar/v4"},
-	{"guest/guesttest", ". guest guest/wire", "github.com/google/go-cmp/..."},
-	{"guest/...", ". guest/wire", ""},
+	{"sandbox/guest/wire", "engi", ""},
+	{"sandbox/guest/guestd/...", "engi sandbox/guest/wire sandbox/guest/guestd/...", "golang.org/x/sys/..."},
+	{"sandbox/guest/worktree", "engi", ""},
+	{"sandbox/guest/fileops", "engi", "github.com/bmatcuk/doublestar/v4"},
+	{"sandbox/guest/guesttest", "engi sandbox/guest sandbox/guest/wire", "github.com/google/go-cmp/..."},
+	{"sandbox/guest/...", "engi sandbox/guest/wire", ""},
 
-	{"provider/memory", ". provider guest/guestd", ""},
-	{"provider/providertest", ". provider guest guest/wire", ""},
-	{"provider/gvisor/...", ". priority provider provider/gvisor/... guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
-	{"provider", ".", ""},
+	{"sandbox/provider/memory", "engi sandbox/provider sandbox/guest/guestd", ""},
+	{"sandbox/provider/providertest", "engi sandbox/provider sandbox/guest sandbox/guest/wire", ""},
+	{"sandbox/provider/gvisor/...", "engi sandbox/priority sandbox/provider sandbox/provider/gvisor/... sandbox/guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
+	{"sandbox/provider", "engi", ""},
 
-	{"disk/blob", ".", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
-	{"disk/...", ". disk/... priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
-	{"gate/key/keytest", ". gate/key", "github.com/google/go-cmp/..."},
-	{"gate/secret/secrettest", ". gate/secret", "github.com/google/go-cmp/..."},
-	{"gate/approval/approvaltest", ". gate/approval", "github.com/google/go-cmp/..."},
-	{"gate/egress/egresstest", ". gate/egress", "github.com/google/go-cmp/..."},
-	{"gate/egress/request", ".", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
-	{"gate/egress/policy", ". gate/egress/request", "golang.org/x/net/..."},
-	{"gate/egress/...", ". gate/egress/... gate/mask", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},
-	{"gate/mask", "", ""},
-	{"gate/fetch", ". gate/egress/policy", ""},
-	{"gate/packages", ". gate/fetch", "golang.org/x/mod/... golang.org/x/net/html"},
-	{"gate/secret", ". gate/egress/policy", ""},
-	{"gate/term", ".", "github.com/charmbracelet/ultraviolet github.com/charmbracelet/x/ansi github.com/charmbracelet/x/vt"},
-	{"gate/ssh", ".", "golang.org/x/crypto/ssh"},
-	{"gate/preview", ".", "golang.org/x/net/html golang.org/x/time/..."},
-	{"gate/...", ".", "golang.org/x/time/... github.com/caddyserver/certmagic go.uber.org/zap"},
+	{"sandbox/disk/blob", "engi", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
+	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"access/key/keytest", "engi access/key", "github.com/google/go-cmp/..."},
+	{"access/secret/secrettest", "engi access/secret", "github.com/google/go-cmp/..."},
+	{"access/approval/approvaltest", "engi access/approval", "github.com/google/go-cmp/..."},
+	{"network/egress/egresstest", "engi network/egress", "github.com/google/go-cmp/..."},
+	{"network/egress/request", "engi", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
+	{"network/egress/policy", "engi network/egress/request", "golang.org/x/net/..."},
+	{"network/egress/...", "engi network/egress/... network/mask", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},
+	{"network/mask", "", ""},
+	{"network/fetch", "engi network/egress/policy", ""},
+	{"network/packages", "engi network/fetch", "golang.org/x/mod/... golang.org/x/net/html"},
+	{"access/secret", "engi network/egress/policy", ""},
+	{"term", "engi", "github.com/charmbracelet/ultraviolet github.com/charmbracelet/x/ansi github.com/charmbracelet/x/vt"},
+	{"access/ssh", "engi", "golang.org/x/crypto/ssh"},
+	{"network/preview", "engi", "golang.org/x/net/html golang.org/x/time/..."},
+	{"network/...", "engi", "github.com/caddyserver/certmagic go.uber.org/zap"},
+	{"access/...", "engi", "golang.org/x/time/..."},
 
-	{"script/wire", ".", ""},
-	{"script/engine", ". script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
-	{"script", ". priority script/wire", "golang.org/x/sys/..."},
+	{"sandbox/script/wire", "engi", ""},
+	{"sandbox/script/engine", "engi sandbox/script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
+	{"sandbox/script", "engi sandbox/priority sandbox/script/wire", "golang.org/x/sys/..."},
 
-	{"session/...", ". session/...", ""},
+	{"session/...", "engi session/...", ""},
 	{"agent/llm/scripted", "", ""},
-	{"agent/agenttest", ". agent", "github.com/google/go-cmp/..."},
-	{"agent/genui/genuitest", ". agent/genui", "github.com/google/go-cmp/..."},
-	{"agent/budget", ". agent/llm", ""},
-	{"agent/genui", ". agent/tool", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
-	{"agent/tool", ". agent/llm guest/fileops", ""},
-	{"agent/remote", ". agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"agent", ". agent/llm agent/tool outputlog", ""},
-	{"agent/llm", ". gate/mask", "github.com/google/jsonschema-go/..."},
+	{"agent/agenttest", "engi agent", "github.com/google/go-cmp/..."},
+	{"genui/genuitest", "engi genui", "github.com/google/go-cmp/..."},
+	{"agent/budget", "engi agent/llm", ""},
+	{"genui", "engi agent/tool", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
+	{"agent/tool", "engi agent/llm sandbox/guest/fileops", ""},
+	{"agent/remote", "engi agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
+	{"agent", "engi agent/llm agent/tool sandbox/outputlog", ""},
+	{"agent/llm", "engi network/mask", "github.com/google/jsonschema-go/..."},
 
-	{"library/librarytest", ". library", "github.com/google/go-cmp/..."},
-	{"library/...", ".", "github.com/yuin/goldmark/..."},
+	{"library/librarytest", "engi library", "github.com/google/go-cmp/..."},
+	{"library/...", "engi", "github.com/yuin/goldmark/..."},
 
-	{"workflow/dbos", ". workflow", "github.com/dbos-inc/dbos-transact-golang/dbos/..."},
-	{"workflow/workflowtest", ". workflow store", ""},
-	{"workflow", ".", "github.com/google/jsonschema-go/... github.com/robfig/cron/v3"},
-	{"workflow/...", ". workflow", ""},
+	{"workflow/dbos", "engi workflow", "github.com/dbos-inc/dbos-transact-golang/dbos/..."},
+	{"workflow/workflowtest", "engi workflow store", ""},
+	{"workflow", "engi", "github.com/google/jsonschema-go/... github.com/robfig/cron/v3"},
+	{"workflow/...", "engi workflow", ""},
 
-	{"webhook", ". workflow", ""},
+	{"webhook", "engi workflow", ""},
 
-	{"studio/edit", ".", ""},
+	{"studio/edit", "engi", ""},
 	{"studio/output", "studio/edit", ""},
 	{"studio/problems", "", ""},
 	{"studio/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
-	{"studio/author", ". studio/problems studio/project", ""},
-	{"studio/studiotest", ". studio", "github.com/google/go-cmp/..."},
-	{"studio", ". patch studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
+	{"studio/author", "engi studio/problems studio/project", ""},
+	{"studio/studiotest", "engi studio", "github.com/google/go-cmp/..."},
+	{"studio", "engi patch studio/author studio/edit studio/output studio/problems studio/project", "github.com/prometheus/client_golang/..."},
 
-	{"workspace/repo", ".", "github.com/go-git/go-git/v5/..."},
-	{"workspace/transfer", ". workspace/repo", ""},
-	{"workspace/server", ".", ""},
-	{"workspace/database", ".", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
-	{"workspace/workspacetest", ". workspace workspace/repo", "github.com/google/go-cmp/..."},
-	{"workspace", ". patch guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
+	{"workspace/repo", "engi", "github.com/go-git/go-git/v5/..."},
+	{"workspace/transfer", "engi workspace/repo", ""},
+	{"workspace/server", "engi", ""},
+	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
+	{"workspace/workspacetest", "engi workspace workspace/repo", "github.com/google/go-cmp/..."},
+	{"workspace", "engi patch sandbox/guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
-	{"outputlog", ".", ""},
-	{"operation/operationtest", ". operation", "github.com/google/go-cmp/..."},
-	{"operation", ". outputlog", ""},
+	{"sandbox/outputlog", "engi", ""},
+	{"operation/operationtest", "engi operation", "github.com/google/go-cmp/..."},
+	{"operation", "engi sandbox/outputlog", ""},
 
-	{"fleet/...", ". fleet/... outputlog provider guest guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", ". store/... workflow webhook operation fleet disk/... gate/... session agent agent/genui studio library workspace/... api/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"sandbox/fleet/...", "engi sandbox/fleet/... sandbox/outputlog sandbox/provider sandbox/guest sandbox/guest/wire", "github.com/prometheus/client_golang/..."},
+	{"store/...", "engi store/... term workflow webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent genui studio library workspace/... server/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"api/uistream", ". agent/genui api/httpio api/v1", "golang.org/x/net/html/..."},
-	{"api/apitest", ". agent/genui api/... gate/... guest guest/guestd guest/wire operation store store/storetest webhook workflow workflow/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
-	{"api/mcp", ". agent/tool api/httpio api/uistream", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"api/compat/e2b/e2btest", ". api/compat/e2b", "github.com/google/go-cmp/..."},
-	{"api/compat/e2b", ". api/httpio", ""},
-	{"api/...", ". api/... gate/... spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"server/uistream", "engi genui server/httpio api/v1", "golang.org/x/net/html/..."},
+	{"server/apitest", "engi genui server/... term access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook workflow workflow/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
+	{"server/mcp", "engi agent/tool server/httpio server/uistream", "github.com/modelcontextprotocol/go-sdk/..."},
+	{"server/compat/e2b/e2btest", "engi server/compat/e2b", "github.com/google/go-cmp/..."},
+	{"server/compat/e2b", "engi server/httpio", ""},
+	{"server/...", "engi api/v1 server/... access/... network/... term spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 	{"attack", "api/v1 client", ""},
 
-	{"node/bundle/...", ". node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"node/bundle/...", "engi node/bundle", "github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"node/...", "...", "github.com/prometheus/client_golang/... github.com/pelletier/go-toml/v2 github.com/caarlos0/env/v11 golang.org/x/sys/..."},
-	{"cmd/engi-js", ". script/engine script/wire", "golang.org/x/sys/unix"},
-	{"cmd/engi-guest", ". guest/guestd guest/guestd/listen guest/guestd/sftp", "golang.org/x/sys/unix"},
-	{"cmd/engi/bench", ". priority client api/v1 agent/llm/scripted", "golang.org/x/sys/... github.com/coder/websocket github.com/creack/pty"},
-	{"cmd/...", ". node node/... priority client attack api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/crypto/ssh"},
+	{"cmd/engi-js", "engi sandbox/script/engine sandbox/script/wire", "golang.org/x/sys/unix"},
+	{"cmd/engi-guest", "engi sandbox/guest/guestd sandbox/guest/guestd/listen sandbox/guest/guestd/sftp", "golang.org/x/sys/unix"},
+	{"cmd/engi/bench", "engi sandbox/priority client api/v1 agent/llm/scripted", "golang.org/x/sys/... github.com/coder/websocket github.com/creack/pty"},
+	{"cmd/...", "engi node node/... sandbox/priority client attack api/v1 cmd/engi/...", "github.com/alecthomas/kong github.com/vbauerster/mpb/v8/... golang.org/x/term golang.org/x/crypto/ssh"},
 	{"test/...", "...", "..."},
 }
 
@@ -193,10 +194,8 @@ func TestAllowancesAreUsed(t *testing.T) {
 		}
 		for imp := range p.imports {
 			patterns, name := r.ext, imp
-			if imp == module {
-				patterns, name = r.own, "."
-			} else if in, ours := strings.CutPrefix(imp, module+"/"); ours {
-				patterns, name = r.own, in
+			if in, ours := strings.CutPrefix(imp, module+"/"); ours {
+				patterns, name = r.own, strings.TrimPrefix(in, "internal/")
 			}
 			for pattern := range strings.FieldsSeq(patterns) {
 				if match(pattern, name) {
@@ -220,7 +219,7 @@ func TestAllowancesAreUsed(t *testing.T) {
 func TestNodeStaysSmall(t *testing.T) {
 	const limit = 5500
 	lines := 0
-	err := filepath.WalkDir(filepath.Join(root, "node"), func(file string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, "internal/node"), func(file string, d fs.DirEntry, err error) error {
 		if err != nil || path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 			return err
 		}
@@ -256,11 +255,11 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:agent|api|client|cmd|disk|docs|fleet|outputlog|gate|guest|library|node|operation|provider|script|session|store|studio|test|tools|webhook|workflow|workspace)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:access|agent|api|client|cmd|docs|library|network|node|operation|sandbox|server|session|store|studio|test|tools|workflow|workspace)/[\w./-]+)\b`)
 
-// TestTourLinks resolves every name and path in the root package's comment.
+// TestTourLinks resolves every name and path in the comment of package engi.
 func TestTourLinks(t *testing.T) {
-	src, err := os.ReadFile(filepath.Join(root, "doc.go"))
+	src, err := os.ReadFile(filepath.Join(root, "internal/engi/doc.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +271,7 @@ func TestTourLinks(t *testing.T) {
 	for _, m := range linkPattern.FindAllStringSubmatch(string(src), -1) {
 		switch {
 		case m[1] != "":
-			if !ps["."].idents[m[1]] {
+			if !ps["engi"].idents[m[1]] {
 				t.Errorf("doc.go: [%s] names nothing in package engi", m[1])
 			}
 		case m[3] != "":
@@ -284,7 +283,9 @@ func TestTourLinks(t *testing.T) {
 				t.Errorf("doc.go: [%s.%s] names nothing", m[2], m[3])
 			}
 		case m[4] != "":
-			if _, err := os.Stat(filepath.Join(root, strings.TrimRight(m[4], "."))); err != nil {
+			name := strings.TrimRight(m[4], ".")
+			_, outside := os.Stat(filepath.Join(root, name))
+			if _, err := os.Stat(filepath.Join(root, "internal", name)); err != nil && outside != nil {
 				t.Errorf("doc.go: path %s: %v", m[4], err)
 			}
 		}
@@ -345,11 +346,8 @@ func ruleFor(pkg string) *rule {
 }
 
 func allowed(r *rule, imp string) bool {
-	if imp == module {
-		return matchAny(r.own, ".")
-	}
 	if in, ours := strings.CutPrefix(imp, module+"/"); ours {
-		return matchAny(r.own, in)
+		return matchAny(r.own, strings.TrimPrefix(in, "internal/"))
 	}
 	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
 		return true
@@ -395,7 +393,7 @@ func packages(t *testing.T) map[string]*info {
 		if err != nil {
 			return err
 		}
-		dir := filepath.ToSlash(filepath.Dir(rel))
+		dir := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(rel)), "internal/")
 		p := ps[dir]
 		if p == nil {
 			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}}

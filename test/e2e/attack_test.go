@@ -3,8 +3,8 @@ package e2e
 import (
 	"testing"
 
-	programs "github.com/engi-dev/engi/attack"
 	"github.com/engi-dev/engi/client"
+	programs "github.com/engi-dev/engi/internal/attack"
 )
 
 // TestGauntlet attacks a node by its API, as its users may. Everything holds that

@@ -13,8 +13,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/engi-dev/engi"
-	programs "github.com/engi-dev/engi/attack"
+	programs "github.com/engi-dev/engi/internal/attack"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // An attack is a program that tries to break out of, wear down or confuse its

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // A sample is a program whose behaviour shows whether it was run exactly as

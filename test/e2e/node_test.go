@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
 

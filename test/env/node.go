@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/node"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/node"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 // Config returns the configuration of a node for one test: this process's

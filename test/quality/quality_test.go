@@ -17,10 +17,10 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/llm"
-	"github.com/engi-dev/engi/library"
-	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/internal/agent/llm"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/library"
+	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/test/env"
 )
 

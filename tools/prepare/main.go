@@ -28,8 +28,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk"
 )
 
 func main() {

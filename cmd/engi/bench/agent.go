@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // An AgentTiming is the result of the benchmark of agents.

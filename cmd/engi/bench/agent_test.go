@@ -5,11 +5,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent"
-	"github.com/engi-dev/engi/agent/llm"
-	"github.com/engi-dev/engi/agent/tool"
-	"github.com/engi-dev/engi/store"
+	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/agent/llm"
+	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/store"
 )
 
 // TestAgents counts a gap for every step but the first of a run, and a failure

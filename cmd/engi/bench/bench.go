@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // Millis are percentiles of a sample, in milliseconds.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // A Browser is Chromium without a window, which shows one page at a time. It belongs to

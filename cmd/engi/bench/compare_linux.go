@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/priority"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/priority"
 )
 
 // A Rival is another way to run the same program.

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // A Net is the result of the benchmark of the network: the same program with the

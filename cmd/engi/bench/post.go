@@ -8,8 +8,8 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // Post runs programs by one POST each, which responds with the result. This is the

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // ScriptProgram is what the benchmark of scripts runs.

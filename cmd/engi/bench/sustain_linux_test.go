@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 func TestArrivalsArePoisson(t *testing.T) {

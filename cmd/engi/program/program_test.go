@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 func TestGuess(t *testing.T) {

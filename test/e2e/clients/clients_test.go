@@ -18,8 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
 

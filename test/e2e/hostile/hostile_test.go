@@ -25,7 +25,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/internal/node"
 	"github.com/engi-dev/engi/test/env"
 )
 

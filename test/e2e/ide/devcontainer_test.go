@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	v1 "github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/disk/recipe"
+	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
 	"github.com/engi-dev/engi/test/env"
 )
 
@@ -29,7 +29,7 @@ func TestDevcontainersReadAlike(t *testing.T) {
 	if _, err := os.Stat(cli); err != nil {
 		env.Need(t, cli+" (make packages)")
 	}
-	files, err := filepath.Glob("../../../disk/recipe/testdata/devcontainers/*.json")
+	files, err := filepath.Glob("../../../internal/sandbox/disk/recipe/testdata/devcontainers/*.json")
 	if err != nil || len(files) < 15 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}

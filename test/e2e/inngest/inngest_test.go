@@ -19,11 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/workflow/inngest"
+	"github.com/engi-dev/engi/internal/workflow/workflowtest"
 	"github.com/engi-dev/engi/test/env"
-	"github.com/engi-dev/engi/workflow"
-	"github.com/engi-dev/engi/workflow/inngest"
-	"github.com/engi-dev/engi/workflow/workflowtest"
 )
 
 const (

@@ -22,9 +22,9 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/remote"
-	"github.com/engi-dev/engi/agent/tool"
+	"github.com/engi-dev/engi/internal/agent/remote"
+	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
 

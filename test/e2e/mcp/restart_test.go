@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -16,10 +16,10 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
 

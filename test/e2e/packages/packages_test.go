@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/node/config"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/test/env"
 )
 

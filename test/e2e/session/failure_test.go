@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/node"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node"
 
 	"github.com/engi-dev/engi/test/env"
 )

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/disk"
-	"github.com/engi-dev/engi/node/config"
-	"github.com/engi-dev/engi/session/deps"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/sandbox/disk"
+	"github.com/engi-dev/engi/internal/session/deps"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // TestFlow is a session from end to end: a dependency with docs,

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 
 	"github.com/engi-dev/engi/test/env"
 )

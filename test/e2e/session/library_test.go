@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/engi"
 
 	"github.com/engi-dev/engi/test/env"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
 	v1 "github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/disk"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 
 	"github.com/engi-dev/engi/test/env"
 )

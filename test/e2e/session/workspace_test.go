@@ -50,7 +50,7 @@ n + " " + hash.digest("hex")`
 
 // TestWorkspaceOutlivesTheDisk saves files of a sandbox to a server for S3, kills the
 // node, also while it saves, takes its disk away, and restores on another one what
-// was there at one of the copies. TestKilledCopies in session/backup does it to
+// was there at one of the copies. TestKilledCopies in internal/session/backup does it to
 // 10,000 files.
 func TestWorkspaceOutlivesTheDisk(t *testing.T) {
 	env.Slow(t)

@@ -366,7 +366,7 @@ func (r *receiver) check(t *testing.T, hook v1.Webhook) {
 func buildApp(t *testing.T, s *env.Server) {
 	ctx := t.Context()
 	// The builtin node-api is based on a template with a browser, which comes from the network.
-	definition, err := os.ReadFile("../../../disk/builtin/node-api.yaml")
+	definition, err := os.ReadFile("../../../internal/sandbox/disk/builtin/node-api.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

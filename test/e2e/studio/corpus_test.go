@@ -53,7 +53,7 @@ func TestCorpus(t *testing.T) {
 			w.t = t
 			tt := texts[name]
 			if tt.text == "" {
-				raw, err := os.ReadFile("../../../studio/output/testdata/" + name + ".txt")
+				raw, err := os.ReadFile("../../../internal/studio/output/testdata/" + name + ".txt")
 				if err != nil {
 					t.Fatal(err)
 				}

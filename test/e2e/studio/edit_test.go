@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -26,7 +26,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/gate/cert"
+	"github.com/engi-dev/engi/internal/network/cert"
 	"github.com/engi-dev/engi/test/env"
 )
 

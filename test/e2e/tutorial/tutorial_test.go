@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/test/env"
 )
 

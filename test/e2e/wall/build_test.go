@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 
 	"github.com/engi-dev/engi/test/env"
 )

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 
 	"github.com/engi-dev/engi/test/env"
 )

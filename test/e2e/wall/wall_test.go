@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	programs "github.com/engi-dev/engi/attack"
+	programs "github.com/engi-dev/engi/internal/attack"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 var tricks = programs.Tricks

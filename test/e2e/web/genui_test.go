@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/agent/genui"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/genui"
 
 	"github.com/engi-dev/engi/test/env"
 	"github.com/engi-dev/engi/test/seed"
@@ -29,7 +29,7 @@ type vector struct {
 
 func vectors(t *testing.T) []vector {
 	t.Helper()
-	f, err := os.Open("../../../agent/genui/testdata/xss.jsonl")
+	f, err := os.Open("../../../internal/genui/testdata/xss.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/test/env"
 	"github.com/engi-dev/engi/test/seed"
 )

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/agent/llm/scripted"
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/test/env"
 )
 

@@ -23,7 +23,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-const ui = "../../../api/web/ui"
+const ui = "../../../internal/server/web/ui"
 
 // viteApp has an ordinary program for browsers, whose development server runs inside.
 const viteApp = "../preview/app"
@@ -54,7 +54,7 @@ func TestTypes(t *testing.T) {
 func TestFirstLoad(t *testing.T) {
 	env.Slow(t)
 	const most = 400 << 10
-	dist := "../../../api/web/dist/app"
+	dist := "../../../internal/server/web/dist/app"
 	page, err := os.ReadFile(dist + "/index.html.br")
 	if err != nil {
 		env.Need(t, "the dashboard (make web)")
@@ -169,7 +169,7 @@ func browser(t *testing.T, more ...string) string {
 	t.Helper()
 	tool(t, "node", "make setup")
 	chromium := cmp.Or(os.Getenv("ENGI_TEST_CHROMIUM"), "/usr/bin/chromium")
-	of := map[string]string{chromium: "make setup", "../../../api/web/dist/app/index.html": "make web"}
+	of := map[string]string{chromium: "make setup", "../../../internal/server/web/dist/app/index.html": "make web"}
 	for _, path := range append(more, "browser/node_modules") {
 		of[path] = "make packages"
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/server"
 	"github.com/engi-dev/engi/test/env"
-	"github.com/engi-dev/engi/workspace/server"
 )
 
 var shared env.Shared

@@ -14,11 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi"
-	"github.com/engi-dev/engi/store"
-	"github.com/engi-dev/engi/store/storetest"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/internal/store/storetest"
+	"github.com/engi-dev/engi/internal/workspace"
 	"github.com/engi-dev/engi/test/env"
-	"github.com/engi-dev/engi/workspace"
 )
 
 const owner = engi.Owner("ann")

@@ -1,0 +1,529 @@
+// Package approval holds requests that a rule of a network policy asks about
+// until somebody decides, remembers decisions for requests to come, and signs
+// each decision, so that it can be checked without the node ([Record]).
+//
+// It does not know which requests a rule is about and does not send them: the
+// wall asks ([engi.Approver]). Who may decide is checked by whoever offers
+// [engi.Approvals], and records are stored by a [Store].
+//
+// An approval lives as long as requests wait for it in this process. What a
+// killed process has left pending is abandoned by the next one, since the
+// connections of the programs that waited are gone. The store is what decides
+// between those who end an approval at the same time.
+package approval
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/ed25519"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/time/rate"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Limits.
+const (
+	maxPerSandbox = 100  // requests that wait
+	maxPerOwner   = 1000 // requests that wait
+	maxWaiting    = 10_000
+	maxRemembered = 1000                // decisions of an owner
+	maxMemory     = 30 * 24 * time.Hour // how long one is remembered
+	perSecond     = 5                   // new approvals of an owner, after the first maxPerOwner
+	maxBody       = 4 << 10             // bytes that are shown
+	maxHost       = 255
+	maxMethod     = 64
+	maxPath       = 4 << 10
+	maxReason     = 500
+	maxWait       = 24 * time.Hour
+	keepCount     = 2000 // ended approvals of an owner
+	tidyEvery     = 10 * time.Minute
+)
+
+// A Store keeps approvals durably, and appends an event for each change in the
+// same transaction. Package approvaltest has its promises as tests.
+//
+//  1. Put records a pending approval and returns it with its Maker, who caused
+//     the first event about its sandbox.
+//  2. End replaces what a pending approval got by its end: State, Ended,
+//     Decider, Reason, Memory, Record, Signature and PublicKey. It reports Conflict
+//     if it has ended, and NotFound if it is not there.
+//  3. Get returns an approval of owner, or of anybody if owner is empty; NotFound.
+//  4. List returns approvals of owner, or of everybody, newest first. Those that
+//     are remembered are so at now.
+//  5. Forget sets Memory.Until to now; NotFound if the approval is not owner's,
+//     Conflict if it is not remembered any more.
+//  6. Abandon ends all pending approvals, and returns how many.
+//  7. Trim deletes ended approvals that nobody remembers: those of an owner beyond
+//     the newest keep, and those that ended before a time.
+type Store interface {
+	Put(ctx context.Context, a engi.Approval) (engi.Approval, error)
+	End(ctx context.Context, a engi.Approval) error
+	Get(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (engi.Approval, error)
+	List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error)
+	Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID, now time.Time) error
+	Abandon(ctx context.Context, now time.Time) (int, error)
+	Trim(ctx context.Context, keep int, before, now time.Time) error
+}
+
+// Options configure a Manager.
+type Options struct {
+	Store Store
+	Seed  []byte        // 32 secret bytes, which the key of signatures is made from
+	Wait  time.Duration // how long a request waits; 0 means 15 minutes, 24 hours at most
+	Keep  time.Duration // how long approvals are kept after their end; 0 means 30 days
+	Log   *slog.Logger  // nil discards
+}
+
+// A Manager implements [engi.Approver] and [engi.Approvals]. It is safe for
+// concurrent use.
+type Manager struct {
+	o   Options
+	key ed25519.PrivateKey
+
+	deciding sync.Mutex // held by Decide and Forget, so that the bound of what is remembered holds
+
+	mu         sync.Mutex
+	alike      map[string]*held               // requests that wait, by digest; guarded by mu
+	byID       map[engi.ApprovalID]*held      // the same; guarded by mu
+	waiting    map[any]int                    // requests that wait by owner, by sandbox, and in all (nil); guarded by mu
+	remembered map[engi.Owner][]engi.Approval // guarded by mu
+	rates      map[engi.Owner]*rate.Limiter   // of new approvals; guarded by mu
+}
+
+// held is an approval that requests wait for in this process.
+type held struct {
+	approval engi.Approval // immutable once stored is closed
+	stored   chan struct{} // closed when it is recorded, or could not be
+	done     chan struct{} // closed when it has ended
+	requests int           // guarded by Manager.mu
+	expiring bool          // guarded by Manager.mu
+
+	// Written before done is closed.
+	decision engi.ApprovalDecision
+	err      error
+}
+
+var (
+	_ engi.Approver  = (*Manager)(nil)
+	_ engi.Approvals = (*Manager)(nil)
+)
+
+// Open returns a Manager. It abandons what an earlier process has left pending.
+func Open(ctx context.Context, o Options) (_ *Manager, err error) {
+	defer engi.Annotate(&err, "open approvals")
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Wait, o.Keep = min(cmp.Or(o.Wait, 15*time.Minute), maxWait), cmp.Or(o.Keep, 30*24*time.Hour)
+	m := &Manager{
+		o: o, key: ed25519.NewKeyFromSeed(o.Seed), alike: map[string]*held{}, byID: map[engi.ApprovalID]*held{},
+		waiting: map[any]int{}, remembered: map[engi.Owner][]engi.Approval{}, rates: map[engi.Owner]*rate.Limiter{},
+	}
+	now := time.Now().UTC()
+	if n, err := o.Store.Abandon(ctx, now); err != nil {
+		return nil, err
+	} else if n > 0 {
+		o.Log.InfoContext(ctx, "requests that waited for a decision when the node ended are abandoned", "count", n)
+	}
+	all, err := o.Store.List(ctx, "", engi.ApprovalFilter{Remembered: true, Limit: -1}, now)
+	for _, a := range all {
+		m.remembered[a.Owner] = append(m.remembered[a.Owner], a)
+	}
+	return m, err
+}
+
+// Run forgets what is over until ctx ends.
+func (m *Manager) Run(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(tidyEvery)
+	defer tick.Stop()
+	for {
+		if err := m.tidy(ctx, time.Now().UTC()); err != nil && ctx.Err() == nil {
+			m.o.Log.WarnContext(ctx, "forget old approvals; it is tried again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (m *Manager) tidy(ctx context.Context, now time.Time) error {
+	m.mu.Lock()
+	for owner := range m.remembered {
+		m.prune(owner, func(a engi.Approval) bool { return !now.Before(a.Memory.Until) })
+	}
+	for owner, r := range m.rates {
+		if r.TokensAt(now) >= maxPerOwner {
+			delete(m.rates, owner)
+		}
+	}
+	m.mu.Unlock()
+	return m.o.Store.Trim(ctx, keepCount, now.Add(-m.o.Keep), now)
+}
+
+// prune removes what is remembered of an owner. Callers hold m.mu.
+func (m *Manager) prune(owner engi.Owner, gone func(engi.Approval) bool) {
+	if m.remembered[owner] = slices.DeleteFunc(m.remembered[owner], gone); len(m.remembered[owner]) == 0 {
+		delete(m.remembered, owner)
+	}
+}
+
+// PublicKey implements [engi.Approvals].
+func (m *Manager) PublicKey() []byte { return slices.Clone(m.key.Public().(ed25519.PublicKey)) }
+
+// digest identifies a request: requests with the same one are alike.
+func digest(r engi.HeldRequest) (string, error) {
+	body := sha256.Sum256(r.Body) // which may be large
+	text, err := json.Marshal([]any{r.Owner, r.Sandbox, r.Host, r.Port, r.Method, r.Path, r.Secrets, r.Rule, body[:]})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}
+
+// unclear returns why nobody could judge a request by what is shown of it; empty
+// if somebody can.
+func unclear(r engi.HeldRequest) string {
+	strange := func(s string) bool {
+		return strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f })
+	}
+	switch {
+	case len(r.Host) > maxHost, len(r.Method) > maxMethod, len(r.Path) > maxPath:
+		return "its host, method or path is too long to ask somebody about it"
+	case strange(r.Host), strange(r.Method), strange(r.Path):
+		return "its host, method or path has characters that cannot be shown"
+	}
+	return ""
+}
+
+func withoutQuery(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	return path
+}
+
+// Ask implements [engi.Approver]. Requests that are alike to the last byte
+// wait for one approval.
+func (m *Manager) Ask(ctx context.Context, r engi.HeldRequest) (_ engi.ApprovalDecision, err error) {
+	defer engi.Annotate(&err, "ask about a request of sandbox %s", r.Sandbox)
+	if why := unclear(r); why != "" {
+		return engi.ApprovalDecision{Reason: why}, nil
+	}
+	r.Secrets = slices.Sorted(slices.Values(r.Secrets))
+	sum, err := digest(r)
+	if err != nil {
+		return engi.ApprovalDecision{}, engi.Errorf(engi.Internal, "%v", err)
+	}
+	h, fresh, known, err := m.join(r, sum)
+	if err != nil || known != nil {
+		return known.decided(), err
+	}
+	defer m.leave(ctx, h)
+	if fresh {
+		m.put(ctx, h)
+	}
+	select {
+	case <-h.stored:
+	case <-ctx.Done():
+		return engi.ApprovalDecision{}, gone(ctx)
+	}
+	timer := time.NewTimer(time.Until(h.approval.Expires))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		m.expire(ctx, h)
+	case <-h.done:
+	case <-ctx.Done():
+		// What was decided at the same time still counts.
+		select {
+		case <-h.done:
+		default:
+			return engi.ApprovalDecision{}, gone(ctx)
+		}
+	}
+	select {
+	case <-h.done:
+		return h.decision, h.err
+	case <-ctx.Done():
+		return engi.ApprovalDecision{}, gone(ctx)
+	}
+}
+
+func gone(ctx context.Context) error {
+	return engi.Errorf(engi.Expired, "the program has not waited: %v", context.Cause(ctx))
+}
+
+// A recalled is a decision from memory; nil is none.
+type recalled engi.ApprovalDecision
+
+func (d *recalled) decided() engi.ApprovalDecision {
+	if d == nil {
+		return engi.ApprovalDecision{}
+	}
+	return engi.ApprovalDecision(*d)
+}
+
+// join returns the decision that is remembered for a request, or what it waits
+// for; fresh says that the caller must record that.
+func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *recalled, err error) {
+	now := time.Now().UTC()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d := m.recall(r, now); d != nil {
+		return nil, false, d, nil
+	}
+	for _, bound := range []struct {
+		of   any
+		most int
+		what string
+	}{{r.Sandbox, maxPerSandbox, "of this sandbox"}, {r.Owner, maxPerOwner, "of this owner"}, {nil, maxWaiting, "of this node"}} {
+		if m.waiting[bound.of] >= bound.most {
+			return nil, false, nil, engi.Errorf(engi.Exhausted, "%d requests %s wait for a decision already", bound.most, bound.what).
+				WithRemedy("'engi approvals list' shows them; decide, or have the program ask for less at a time")
+		}
+	}
+	if h = m.alike[sum]; h == nil {
+		if m.rates[r.Owner] == nil {
+			m.rates[r.Owner] = rate.NewLimiter(perSecond, maxPerOwner)
+		}
+		if !m.rates[r.Owner].Allow() {
+			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes ask too often").WithRetry(engi.Retry{AfterMillis: 1000})
+		}
+		size := len(r.Body)
+		r.Body = bytes.Clone(r.Body[:min(size, maxBody)])
+		h = &held{stored: make(chan struct{}), done: make(chan struct{}), approval: engi.Approval{
+			ID: engi.NewApprovalID(), HeldRequest: r, BodySize: size, Digest: sum, State: engi.ApprovalPending, Created: now, Expires: now.Add(m.o.Wait),
+		}}
+		m.alike[sum], m.byID[h.approval.ID], fresh = h, h, true
+	}
+	h.requests++
+	m.count(r, 1)
+	return h, fresh, nil, nil
+}
+
+// count adds n to the requests that wait. Callers hold m.mu.
+func (m *Manager) count(r engi.HeldRequest, n int) {
+	for _, of := range []any{r.Sandbox, r.Owner, nil} {
+		if m.waiting[of] += n; m.waiting[of] == 0 {
+			delete(m.waiting, of)
+		}
+	}
+}
+
+// matches reports whether a remembered decision is for r.
+func matches(a engi.Approval, r engi.HeldRequest) bool {
+	return a.Owner == r.Owner && a.Rule == r.Rule && slices.Equal(a.Secrets, r.Secrets) && (a.Memory.AllSandboxes || a.Sandbox == r.Sandbox) &&
+		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && withoutQuery(a.Path) == withoutQuery(r.Path))
+}
+
+// recall returns what is remembered for r: a refusal, if there is one. Callers
+// hold m.mu.
+func (m *Manager) recall(r engi.HeldRequest, now time.Time) (d *recalled) {
+	for _, a := range m.remembered[r.Owner] {
+		if now.Before(a.Memory.Until) && matches(a, r) && (d == nil || d.Allowed) {
+			d = new(recalled(a.Decision()))
+		}
+	}
+	return d
+}
+
+// put records what a first request waits for.
+func (m *Manager) put(ctx context.Context, h *held) {
+	a, err := m.o.Store.Put(context.WithoutCancel(ctx), h.approval)
+	m.mu.Lock()
+	h.approval.Maker = a.Maker
+	m.mu.Unlock()
+	close(h.stored)
+	if err != nil {
+		m.finish(h, engi.ApprovalDecision{}, err)
+	}
+}
+
+// leave says that a request does not wait any more. The last one abandons the
+// approval unless it has ended.
+func (m *Manager) leave(ctx context.Context, h *held) {
+	m.mu.Lock()
+	h.requests--
+	m.count(h.approval.HeldRequest, -1)
+	last := h.requests == 0 && m.byID[h.approval.ID] == h
+	if last {
+		m.remove(h)
+	}
+	m.mu.Unlock()
+	if last {
+		m.end(ctx, h, engi.ApprovalAbandoned)
+	}
+}
+
+// remove lets nobody else wait for h. Callers hold m.mu.
+func (m *Manager) remove(h *held) {
+	delete(m.byID, h.approval.ID)
+	delete(m.alike, h.approval.Digest)
+}
+
+// expire ends an approval that nobody has decided in time.
+func (m *Manager) expire(ctx context.Context, h *held) {
+	m.mu.Lock()
+	first := !h.expiring
+	h.expiring = true
+	m.mu.Unlock()
+	if first {
+		m.end(ctx, h, engi.ApprovalExpired)
+	}
+}
+
+// end ends an approval without a decision. If somebody has decided meanwhile, that
+// counts. Whatever fails, what waits is not sent.
+func (m *Manager) end(ctx context.Context, h *held, s engi.ApprovalState) {
+	ctx = context.WithoutCancel(ctx)
+	a := h.approval
+	a.State, a.Ended = s, time.Now().UTC()
+	err := m.o.Store.End(ctx, a)
+	if err != nil && engi.KindOf(err) == engi.Conflict {
+		a, err = m.o.Store.Get(ctx, "", a.ID)
+	}
+	if err != nil {
+		m.o.Log.WarnContext(ctx, "the end of an approval is not recorded; the next start of the node does it", "approval", a.ID, "state", s, "error", err)
+		a.State = s
+	}
+	m.finish(h, a.Decision(), nil)
+}
+
+// finish tells those who wait.
+func (m *Manager) finish(h *held, d engi.ApprovalDecision, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byID[h.approval.ID] == h {
+		m.remove(h)
+	}
+	select {
+	case <-h.done:
+	default:
+		h.decision, h.err = d, err
+		close(h.done)
+	}
+}
+
+// Get implements [engi.Approvals].
+func (m *Manager) Get(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (engi.Approval, error) {
+	return m.o.Store.Get(ctx, owner, id)
+}
+
+// List implements [engi.Approvals].
+func (m *Manager) List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter) ([]engi.Approval, error) {
+	f.Limit = min(max(cmp.Or(f.Limit, 100), 0), 1000)
+	return m.o.Store.List(ctx, owner, f, time.Now().UTC())
+}
+
+// Decide implements [engi.Approvals].
+func (m *Manager) Decide(ctx context.Context, owner engi.Owner, id engi.ApprovalID, x engi.ApprovalAnswer) (a engi.Approval, err error) {
+	defer engi.Annotate(&err, "decide on approval %s", id)
+	now := time.Now().UTC()
+	if err := check(x, now); err != nil {
+		return a, err
+	}
+	m.deciding.Lock()
+	defer m.deciding.Unlock()
+	if a, err = m.o.Store.Get(ctx, owner, id); err != nil {
+		return a, err
+	}
+	m.mu.Lock()
+	h, full := m.byID[id], false
+	if !x.Remember.Until.IsZero() {
+		m.prune(a.Owner, func(a engi.Approval) bool { return !now.Before(a.Memory.Until) })
+		full = len(m.remembered[a.Owner]) >= maxRemembered
+	}
+	m.mu.Unlock()
+	switch {
+	case a.State != engi.ApprovalPending:
+		return a, engi.Errorf(engi.Conflict, "it is %s already", a.State).WithRemedy("if the program tries again, it is asked about again; 'engi approvals list' shows what waits")
+	case h == nil:
+		return a, engi.Errorf(engi.Conflict, "the program has stopped waiting").WithRemedy("if it tries again, it is asked about again")
+	case full:
+		return a, engi.Errorf(engi.Exhausted, "%d decisions are remembered already", maxRemembered).WithRemedy("forget some, remember a whole rule, or decide without remembering")
+	}
+	if a, err = m.decide(ctx, h, x); err != nil {
+		return a, err
+	}
+	if x.Remember.Until.IsZero() {
+		return a, nil
+	}
+	m.mu.Lock()
+	m.remembered[a.Owner] = append(m.remembered[a.Owner], a)
+	var others []*held
+	for _, other := range m.byID {
+		if matches(a, other.approval.HeldRequest) {
+			others = append(others, other)
+		}
+	}
+	m.mu.Unlock()
+	x.Remember = engi.ApprovalMemory{}
+	for _, other := range others {
+		if _, err := m.decide(ctx, other, x); err != nil && engi.KindOf(err) != engi.Conflict {
+			m.o.Log.WarnContext(ctx, "a remembered decision is not made for a request that waited already", "approval", other.approval.ID, "error", err)
+		}
+	}
+	return a, nil
+}
+
+// check reports Invalid for an answer that cannot be.
+func check(x engi.ApprovalAnswer, now time.Time) error {
+	until := x.Remember.Until
+	switch {
+	case len(x.Reason) > maxReason, !utf8.ValidString(x.Reason), strings.ContainsFunc(x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or some that cannot be printed", maxReason).WithRemedy("say it in one short line")
+	case until.IsZero() && (x.Remember.AllSandboxes || x.Remember.WholeRule):
+		return engi.Errorf(engi.Invalid, "it does not say until when to remember the decision").WithRemedy("give an end, at most 30 days from now")
+	case !until.IsZero() && (!until.After(now) || until.After(now.Add(maxMemory))):
+		return engi.Errorf(engi.Invalid, "a decision cannot be remembered until %s", until.Format(time.RFC3339)).WithRemedy("choose an end in the future, at most 30 days from now")
+	}
+	return nil
+}
+
+// decide records a decision, and then tells those who wait.
+func (m *Manager) decide(ctx context.Context, h *held, x engi.ApprovalAnswer) (engi.Approval, error) {
+	<-h.stored
+	a := h.approval
+	a.State, a.Ended, a.Decider, a.Reason, a.Memory = engi.ApprovalDenied, time.Now().UTC(), engi.ActorOf(ctx), x.Reason, x.Remember
+	if x.Allow {
+		a.State = engi.ApprovalAllowed
+	}
+	a.Memory.Until = a.Memory.Until.UTC()
+	if err := m.sign(&a); err != nil {
+		return a, err
+	}
+	if err := m.o.Store.End(ctx, a); err != nil {
+		return a, err
+	}
+	m.finish(h, a.Decision(), nil)
+	return a, nil
+}
+
+// Forget implements [engi.Approvals].
+func (m *Manager) Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (err error) {
+	defer engi.Annotate(&err, "forget the decision on approval %s", id)
+	m.deciding.Lock()
+	defer m.deciding.Unlock()
+	a, err := m.o.Store.Get(ctx, owner, id)
+	if err != nil {
+		return err
+	}
+	if err := m.o.Store.Forget(ctx, owner, id, time.Now().UTC()); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.prune(a.Owner, func(a engi.Approval) bool { return a.ID == id })
+	return nil
+}

@@ -1,0 +1,51 @@
+package approval
+
+import (
+	"crypto/ed25519"
+	"encoding/json"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Record is a decision as it is signed: what was asked, where it would go, with
+// which secrets, who has decided what, and when. It does not change later: that a
+// decision to remember was forgotten is an event.
+type Record struct {
+	Approval  engi.ApprovalID `json:"approval"`
+	Owner     engi.Owner      `json:"owner"`
+	Sandbox   engi.SandboxID  `json:"sandbox_id"`
+	Maker     string          `json:"maker,omitempty"`
+	Host      string          `json:"host"`
+	Port      uint16          `json:"port"`
+	Method    string          `json:"method"`
+	Path      string          `json:"path"`
+	Secrets   []string        `json:"secrets"`
+	Rule      string          `json:"rule"`
+	Digest    string          `json:"digest"`
+	Requested time.Time       `json:"requested_at"`
+
+	Decision     engi.ApprovalState `json:"decision"`
+	Reason       string             `json:"reason,omitempty"`
+	Decider      string             `json:"decider,omitempty"`
+	Decided      time.Time          `json:"decided_at"`
+	Until        *time.Time         `json:"remembered_until,omitempty"`
+	AllSandboxes bool               `json:"all_sandboxes,omitempty"`
+	WholeRule    bool               `json:"whole_rule,omitempty"`
+}
+
+// sign adds the signed record of its decision to an approval.
+func (m *Manager) sign(a *engi.Approval) (err error) {
+	r := Record{
+		a.ID, a.Owner, a.Sandbox, a.Maker, a.Host, a.Port, a.Method, a.Path, append([]string{}, a.Secrets...), a.Rule, a.Digest, a.Created,
+		a.State, a.Reason, a.Decider, a.Ended, nil, a.Memory.AllSandboxes, a.Memory.WholeRule,
+	}
+	if !a.Memory.Until.IsZero() {
+		r.Until = &a.Memory.Until
+	}
+	if a.Record, err = json.Marshal(r); err != nil {
+		return engi.Errorf(engi.Internal, "the record of approval %s: %v", a.ID, err)
+	}
+	a.Signature, a.PublicKey = ed25519.Sign(m.key, a.Record), m.PublicKey()
+	return nil
+}

@@ -1,0 +1,383 @@
+package ssh
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	xssh "golang.org/x/crypto/ssh"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A conn is an authenticated connection, which keeps its sandbox awake.
+type conn struct {
+	s      *Server
+	ssh    *xssh.ServerConn
+	owner  engi.Owner
+	key    engi.SSHKeyID // empty if an API key opened it
+	ctx    context.Context
+	end    context.CancelCauseFunc // safe to call with Server.mu held
+	log    *slog.Logger
+	guest  func() (engi.Guest, error) // wakes the sandbox, once
+	active sync.WaitGroup             // channels
+
+	mu       sync.Mutex // guards what follows
+	target   target
+	since    int64 // seq of the last event before the guest was entered; -1 until then
+	release  func()
+	channels int
+}
+
+// found is what authentication has found out, in [xssh.Permissions].
+type found struct {
+	key    engi.SSHKey
+	target target
+}
+
+type foundKey struct{}
+
+func foundIn(p *xssh.Permissions) found {
+	f, _ := p.ExtraData[foundKey{}].(found)
+	return f
+}
+
+func permit(f found) *xssh.Permissions {
+	return &xssh.Permissions{ExtraData: map[any]any{foundKey{}: f}}
+}
+
+// refusal is the error of an authentication that the user is told about.
+func refusal(err error) error {
+	return &xssh.BannerError{Err: err, Message: describe(err)}
+}
+
+// describe returns an error with its remedy for a person at a terminal.
+func describe(err error) string {
+	clean := func(s string) string { // what is in it may come from others
+		return strings.Map(func(r rune) rune {
+			if r < ' ' || r >= 0x7f && r < 0xa0 {
+				return -1
+			}
+			return r
+		}, s)
+	}
+	if engi.KindOf(err) == engi.Internal {
+		return "engi: the server failed; its log says why\r\n"
+	}
+	return fmt.Sprintf("engi: %s\r\n  %s\r\n", clean(err.Error()), clean(engi.RemedyOf(err)))
+}
+
+// config returns the configuration of one handshake. who is nil if the client
+// must show a key.
+func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
+	safe := xssh.SupportedAlgorithms()
+	c := &xssh.ServerConfig{ServerVersion: "SSH-2.0-engi", MaxAuthTries: maxAuthTries}
+	c.KeyExchanges, c.Ciphers, c.MACs = safe.KeyExchanges, safe.Ciphers, safe.MACs
+	c.AddHostKey(s.hostKey)
+	if who != nil {
+		c.NoClientAuth = true
+		c.NoClientAuthCallback = func(m xssh.ConnMetadata) (*xssh.Permissions, error) {
+			name := who.Target
+			if name == "" {
+				name = m.User()
+			}
+			t, err := s.find(ctx, who.Owner, false, name)
+			if err != nil {
+				return nil, refusal(err)
+			}
+			return permit(found{target: t}), nil
+		}
+		return c
+	}
+	// Whoever offers a key need not have it, and learns no more than whether it is
+	// known here.
+	c.PublicKeyCallback = func(_ xssh.ConnMetadata, pub xssh.PublicKey) (*xssh.Permissions, error) {
+		k, err := s.keyOf(ctx, pub)
+		return permit(found{key: k}), err
+	}
+	c.VerifiedPublicKeyCallback = func(m xssh.ConnMetadata, _ xssh.PublicKey, p *xssh.Permissions, _ string) (*xssh.Permissions, error) {
+		f := foundIn(p)
+		if err := s.admitted(ctx, f.key.Owner); err != nil {
+			return nil, refusal(err)
+		}
+		t, err := s.find(ctx, f.key.Owner, true, m.User())
+		if err != nil {
+			return nil, refusal(err)
+		}
+		return permit(found{f.key, t}), nil
+	}
+	return c
+}
+
+// serve serves a connection, which begin has counted, and closes it.
+func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *Caller) {
+	defer nc.Close()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	log := s.o.Log.With("from", nc.RemoteAddr().String())
+
+	// Some connections have no deadlines of their own.
+	timer := time.AfterFunc(s.o.Handshake, func() { nc.Close() })
+	client, chans, requests, err := xssh.NewServerConn(nc, s.config(ctx, who))
+	early := timer.Stop()
+	s.begun(from)
+	if err != nil || !early {
+		log.Debug("SSH handshake", "err", err)
+		return
+	}
+	stop()
+	f := foundIn(client.Permissions)
+	c := &conn{s: s, ssh: client, key: f.key.ID, owner: f.key.Owner, target: f.target, since: -1, end: end, log: log.With("target", client.User())}
+	actor := string(f.key.ID)
+	if who != nil {
+		c.owner, actor = who.Owner, who.Actor
+	}
+	c.ctx = engi.WithActor(ctx, actor)
+	c.guest = sync.OnceValues(c.enter)
+	c.run(chans, requests, f.key)
+}
+
+// run serves an authenticated connection until it ends.
+func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, k engi.SSHKey) {
+	defer c.ssh.Close()
+	if err := c.s.add(c); err != nil {
+		c.log.Info("SSH connection refused", "err", err)
+		c.refuse(chans, requests, err)
+		return
+	}
+	defer c.s.remove(c)
+	defer func() { // the guest must have been entered, or never will be
+		c.end(nil)
+		c.active.Wait()
+		if release := c.left(); release != nil {
+			release()
+		}
+	}()
+	// It may have been deleted since it was found.
+	if err := c.mayGoOn(); err != nil {
+		c.refuse(chans, requests, err)
+		return
+	}
+	if k.ID != "" {
+		if err := c.s.Keys.use(c.ctx, k); err != nil {
+			c.log.Error("record the use of an SSH key", "err", err)
+		}
+	}
+	began := time.Now()
+	c.log.Info("SSH connection", "key", engi.ActorOf(c.ctx))
+	defer func() { c.log.Info("SSH connection ended", "after", time.Since(began), "cause", context.Cause(c.ctx)) }()
+
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer c.end(nil)
+	helpers.Go(func() { c.stayAlive() })
+	c.active.Go(func() { c.serveRequests(requests) })
+	c.active.Go(func() {
+		if _, err := c.guest(); err != nil {
+			c.log.Info("wake a sandbox for SSH", "err", err)
+		}
+	})
+	// When it has to end, its channels say why, if clients read it.
+	stop := context.AfterFunc(c.ctx, func() {
+		done := make(chan struct{})
+		go func() { c.active.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(farewellTime):
+		}
+		c.ssh.Close()
+	})
+	defer stop()
+	for n := range chans {
+		c.open(n)
+	}
+}
+
+// answerAll answers requests of which none is served.
+func answerAll(requests <-chan *xssh.Request) {
+	for r := range requests {
+		r.Reply(false, nil) // fails if the connection has ended
+	}
+}
+
+// refuse tells a client why it is left.
+func (c *conn) refuse(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, err error) {
+	go answerAll(requests) // ends with the connection
+	select {
+	case n := <-chans:
+		if n != nil {
+			n.Reject(xssh.ResourceShortage, strings.TrimSpace(describe(err))) // fails if the client has left
+		}
+	case <-time.After(farewellTime):
+	}
+	c.end(err)
+	c.ssh.Close()
+	for n := range chans {
+		n.Reject(xssh.ResourceShortage, "")
+	}
+}
+
+// mayGoOn returns why the connection must end, or nil.
+func (c *conn) mayGoOn() error {
+	if c.key == "" {
+		return nil // its context ends with the API key
+	}
+	if _, err := c.s.Keys.Get(c.ctx, c.owner, c.key); err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return errKeyDeleted
+		}
+		return err
+	}
+	return c.s.admitted(c.ctx, c.owner)
+}
+
+var errKeyDeleted = engi.Errorf(engi.Denied, "this SSH key was deleted").WithRemedy("use another, or add it again with 'engi ssh-key add'")
+
+// stayAlive asks for a sign of life again and again, and ends the connection of a
+// client that gives none or may not go on.
+func (c *conn) stayAlive() {
+	tick := time.NewTicker(keepalive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.ctx.Done():
+			return
+		}
+		if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
+			c.end(err)
+			return
+		}
+		silent := time.AfterFunc(2*keepalive, func() { c.ssh.Close() })
+		_, _, err := c.ssh.SendRequest("keepalive@openssh.com", true, nil)
+		silent.Stop()
+		if err != nil {
+			return // it has ended
+		}
+	}
+}
+
+// happened ends the connection if an event says so. The caller holds Server.mu.
+func (c *conn) happened(e engi.Event) {
+	c.mu.Lock()
+	t, entered := c.target, c.since >= 0 && e.Seq > c.since
+	c.mu.Unlock()
+	switch {
+	case e.Type == engi.EventSSHKeyDeleted:
+		if e.Subject == string(c.key) {
+			c.end(errKeyDeleted)
+		}
+	case e.Type == engi.EventKeyRevoked:
+		if e.Owner == c.owner && c.key != "" {
+			c.active.Go(func() { // not here: it reads the store
+				if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
+					c.end(err)
+				}
+			})
+		}
+	case e.Type == engi.EventSessionTerminated:
+		if e.Subject == string(t.session) {
+			c.end(engi.Errorf(engi.NotFound, "session %s has ended", t.session).WithRemedy("create another with 'engi session create'"))
+		}
+	case entered && (e.Subject == string(t.session) || e.Subject == string(t.sandbox)):
+		c.end(engi.Errorf(engi.Unavailable, "the sandbox sleeps or has ended (%s)", e.Type).WithRemedy("connect again: that wakes it if it can be woken"))
+	}
+}
+
+// enter wakes the sandbox, and keeps it awake until the connection ends.
+func (c *conn) enter() (engi.Guest, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, wakeTime)
+	defer cancel()
+	c.mu.Lock()
+	t := c.target
+	c.mu.Unlock()
+	var (
+		g       engi.Guest
+		release func()
+		err     error
+	)
+	if t.session != "" {
+		g, release, err = c.s.o.Sessions.Enter(engi.WithClient(ctx, "ssh", engi.ActorOf(ctx)), c.owner, string(t.session))
+	} else {
+		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
+		if engi.KindOf(err) == engi.Conflict && err != nil && c.s.o.Lifecycle != nil {
+			// It sleeps, and use alone does not wake it; who connects wants it awake.
+			if _, err = c.s.o.Lifecycle.Resume(ctx, c.owner, t.sandbox, 0, false); err == nil {
+				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	since, err := c.s.o.Events.Last(ctx)
+	if err == nil && t.session != "" {
+		var x engi.Session
+		x, err = c.s.o.Sessions.Get(ctx, c.owner, string(t.session))
+		t.sandbox = x.Sandbox
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.target, c.since, c.release = t, since, release
+	return g, nil
+}
+
+// left returns how to release the guest; nil if it was not entered.
+func (c *conn) left() func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.release
+}
+
+// open serves a new channel.
+func (c *conn) open(n xssh.NewChannel) {
+	if !c.count() {
+		n.Reject(xssh.ResourceShortage, "too many channels are open") // fails if the connection has ended
+		return
+	}
+	c.active.Go(func() {
+		defer c.uncount()
+		switch n.ChannelType() {
+		case "session":
+			c.session(n)
+		case "direct-tcpip":
+			c.forward(n)
+		default:
+			n.Reject(xssh.UnknownChannelType, "engi has sessions and direct-tcpip") // fails if the connection has ended
+		}
+	})
+}
+
+// count counts a channel, unless there are too many.
+func (c *conn) count() bool {
+	c.mu.Lock()
+	full := c.channels >= maxChannels
+	if !full {
+		c.channels++
+	}
+	c.mu.Unlock()
+	if full || c.s.openChannel(c.owner) {
+		return !full
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.channels--
+	return false
+}
+
+func (c *conn) uncount() {
+	c.s.closeChannel(c.owner)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.channels--
+}

@@ -1,0 +1,59 @@
+package ssh
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+
+	xssh "golang.org/x/crypto/ssh"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// openHostKey returns the host key in a file, which it makes at the first time.
+func openHostKey(file string) (xssh.Signer, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = makeHostKey(file)
+	}
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "host key of SSH: %v", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
+		return nil, engi.Errorf(engi.Denied, "others may read %s", file).WithRemedy("run 'chmod 600 %s'; whoever has read it can pose as this server: delete it if somebody did", file)
+	}
+	key, err := xssh.ParsePrivateKey(text)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "host key of SSH: %s: %v", file, err).WithRemedy("restore the file, or delete it to have another made, which clients must learn anew")
+	}
+	return key, nil
+}
+
+// makeHostKey writes a fresh key, whole or not at all.
+func makeHostKey(file string) ([]byte, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	block, err := xssh.MarshalPrivateKey(key, "engi")
+	if err != nil {
+		return nil, err
+	}
+	text := pem.EncodeToMemory(block)
+	part := file + ".new"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
+		return nil, err
+	}
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(text)
+	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, err
+	}
+	return text, os.Rename(part, file)
+}

@@ -1,0 +1,249 @@
+package ssh
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	xssh "golang.org/x/crypto/ssh"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxListeners = 16 // of one connection
+	listenTime   = 20 * time.Second
+	maxLine      = 64 // bytes that the guest's listener writes at once
+	maxRefusing  = 8  // connections of one listener that are being refused
+)
+
+// A listener takes connections in the sandbox for the client (RFC 4254, section 7).
+type listener struct {
+	addr string // as the client has it
+	port int    // that programs connect to
+	from int    // where the host comes for connections
+	proc engi.Process
+
+	refusing chan struct{} // has one for each connection that is being refused
+}
+
+// A remote is what a client asks to listen on.
+type remote struct {
+	Addr string
+	Port uint32
+}
+
+// serveRequests answers requests about the connection: those for remote forwarding
+// where the operator allows it, and no other.
+func (c *conn) serveRequests(requests <-chan *xssh.Request) {
+	all := map[remote]*listener{}
+	defer func() {
+		for _, l := range all {
+			c.unlisten(l)
+		}
+	}()
+	for {
+		var r *xssh.Request
+		select {
+		case r = <-requests:
+		case <-c.ctx.Done():
+		}
+		if r == nil {
+			go answerAll(requests) // ends with the connection
+			return
+		}
+		var at remote
+		ok, reply := false, []byte(nil)
+		switch {
+		case !c.s.o.RemoteForwarding || xssh.Unmarshal(r.Payload, &at) != nil:
+		case r.Type == "tcpip-forward" && all[at] == nil && len(all) < maxListeners:
+			l, err := c.listen(at)
+			if err != nil {
+				c.log.Info("listen for an SSH client", "port", at.Port, "err", err)
+				break
+			}
+			if ok = true; at.Port == 0 {
+				at.Port = uint32(l.port)
+				reply = xssh.Marshal(struct{ Port uint32 }{at.Port})
+			}
+			all[at] = l
+		case r.Type == "cancel-tcpip-forward" && all[at] != nil:
+			c.unlisten(all[at])
+			delete(all, at)
+			ok = true
+		}
+		r.Reply(ok, reply) // fails if the connection has ended
+	}
+}
+
+// listen starts to listen on the sandbox's loopback, whatever address is asked for:
+// nobody but its programs could connect to another.
+func (c *conn) listen(at remote) (*listener, error) {
+	if at.Port > 65535 {
+		return nil, engi.Errorf(engi.Invalid, "%d is not a port", at.Port)
+	}
+	g, err := c.guest()
+	if err != nil {
+		return nil, err
+	}
+	p, err := g.Start(c.ctx, engi.Command{Builtin: engi.BuiltinListen, Args: []string{strconv.Itoa(int(at.Port))}, Stdin: engi.StdinPipe, Output: keepOutput})
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{addr: at.Addr, proc: p, refusing: make(chan struct{}, maxRefusing)}
+	ready := make(chan error, 1)
+	c.active.Go(func() {
+		err := l.follow(c, ready)
+		select {
+		case ready <- err: // it has ended before it listened
+		default:
+			c.log.Debug("a listener of an SSH client has ended", "port", l.port, "err", err)
+		}
+	})
+	late := time.NewTimer(listenTime)
+	defer late.Stop()
+	select {
+	case err = <-ready:
+	case <-late.C:
+		err = engi.Errorf(engi.Unavailable, "the sandbox does not listen")
+	case <-c.ctx.Done():
+		err = engi.Errorf(engi.Expired, "the client has left")
+	}
+	if err != nil {
+		c.unlisten(l)
+		return nil, err
+	}
+	return l, nil
+}
+
+// unlisten ends a listener with its connections.
+func (c *conn) unlisten(l *listener) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), hangupTime)
+	defer cancel()
+	// Where the sandbox sleeps already, it ends when nobody comes for a connection.
+	if err := l.proc.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+		c.log.Warn("end a listener of an SSH client", "port", l.port, "err", err)
+	}
+}
+
+// follow reads what the listener tells until it ends, and says when it is ready.
+func (l *listener) follow(c *conn, ready chan<- error) error {
+	var line, said []byte
+	listening := false
+	for chunk, err := range l.proc.Output(c.ctx, 0) {
+		if err != nil {
+			return err
+		}
+		if chunk.Stream == engi.Stderr {
+			said = append(said, chunk.Data[:min(len(chunk.Data), 200-len(said))]...)
+			continue
+		}
+		for line = append(line, chunk.Data...); ; {
+			text, rest, found := bytes.Cut(line, []byte("\n"))
+			if len(text) > maxLine {
+				return engi.Errorf(engi.Unavailable, "the sandbox's listener writes nonsense")
+			}
+			if !found {
+				break
+			}
+			line = rest
+			name, number, _ := strings.Cut(string(text), " ")
+			port, err := parsePort(number)
+			if err == nil && !listening {
+				if l.port, err = parsePort(name); err == nil {
+					l.from, listening = port, true
+					ready <- nil
+				}
+			} else if err == nil {
+				c.pass(l, name, port)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return engi.Errorf(engi.Unavailable, "nothing listens any more: %.200q", said)
+}
+
+func parsePort(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	if err != nil || n == 0 {
+		return 0, engi.Errorf(engi.Unavailable, "the sandbox's listener writes nonsense")
+	}
+	return int(n), nil
+}
+
+// pass gives a connection to the client, in the background. It counts like a
+// channel that the client has opened; with too many, it is closed. What announces
+// them is hostile, so that it waits while many are being closed.
+func (c *conn) pass(l *listener, token string, origin int) {
+	counted := c.count()
+	if !counted {
+		select {
+		case l.refusing <- struct{}{}:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+	c.active.Go(func() {
+		if counted {
+			defer c.uncount()
+		} else {
+			defer func() { <-l.refusing }()
+		}
+		g, err := c.guest()
+		if err != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, listenTime)
+		defer cancel()
+		to, err := g.Dial(ctx, l.from)
+		if err != nil {
+			return
+		}
+		defer to.Close()
+		if _, err := io.WriteString(to, token); err != nil || !counted {
+			return
+		}
+		ch, requests, err := c.ssh.OpenChannel("forwarded-tcpip", xssh.Marshal(destination{l.addr, uint32(l.port), "127.0.0.1", uint32(origin)}))
+		if err != nil {
+			return // the client's side does not take it
+		}
+		go answerAll(requests) // ends with the channel
+		c.splice(ch, to)
+	})
+}
+
+// splice copies between a channel and a connection until both have ended.
+func (c *conn) splice(ch xssh.Channel, to net.Conn) {
+	defer ch.Close()
+	stopped := make(chan struct{})
+	defer close(stopped)
+	go func() {
+		select {
+		case <-c.ctx.Done():
+			to.Close()
+			ch.Close()
+		case <-stopped:
+		}
+	}()
+	var both sync.WaitGroup
+	both.Go(func() {
+		io.Copy(to, ch) // the other side sees the end, whatever its cause
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
+			half.CloseWrite()
+		} else {
+			to.Close()
+		}
+	})
+	both.Go(func() {
+		io.Copy(ch, to)
+		ch.CloseWrite()
+	})
+	both.Wait()
+}

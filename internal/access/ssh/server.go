@@ -1,0 +1,390 @@
+package ssh
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	xssh "golang.org/x/crypto/ssh"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	handshakeTime = 20 * time.Second // until a client is authenticated
+	wakeTime      = 2 * time.Minute  // until a sandbox is awake
+	farewellTime  = time.Second      // to tell clients why they are left
+	keepalive     = 30 * time.Second // between signs of life
+	maxAuthTries  = 12               // keys that a client's agent may offer
+
+	maxStarting     = 64 // not authenticated yet, in all
+	maxStartingEach = 10 // of one address
+	maxOwner        = 64 // connections of one owner
+	maxChannels     = 64 // of one connection
+	// Clients may send up to 2 MiB in each channel before anybody reads it.
+	maxOwnerChannels = 256
+)
+
+// Settings are what an operator chooses.
+type Settings struct {
+	Listen      string `toml:"listen" env:"LISTEN" help:"address and port of the SSH server, like 127.0.0.1:2222; empty means that SSH comes over HTTP only, as 'engi ssh' has it"`
+	Connections int    `toml:"connections" env:"CONNECTIONS" help:"SSH connections at once"`
+
+	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the wall to what the client leads to"`
+}
+
+// DefaultSettings serve SSH over HTTP only.
+func DefaultSettings() Settings { return Settings{Connections: 256} }
+
+// Validate reports Invalid for settings that cannot work.
+func (s Settings) Validate() error {
+	if _, port, err := net.SplitHostPort(s.Listen); s.Listen != "" && (err != nil || port == "") {
+		return engi.Errorf(engi.Invalid, "ssh.listen %q is not an address and a port", s.Listen).WithRemedy("write it like 127.0.0.1:2222, or 0.0.0.0:2222 for others")
+	}
+	if s.Connections < 1 {
+		return engi.Errorf(engi.Invalid, "ssh.connections is %d", s.Connections).WithRemedy("allow at least one; no key in 'engi ssh-key list' means that nobody has any")
+	}
+	return nil
+}
+
+// Options are what a server needs. Sessions and Lifecycle may be nil.
+type Options struct {
+	Settings
+	Store     Store
+	Callers   engi.Keys // API keys, which say what owners may do
+	Sessions  engi.Sessions
+	Sandboxes engi.Sandboxes
+	Lifecycle engi.Lifecycle
+	Events    engi.Events
+	HostKey   string // its file, which is made if it is not there
+	Log       *slog.Logger
+
+	Handshake time.Duration // until a client is authenticated; 0 means 20 seconds
+}
+
+// A Server lets owners into their sessions and sandboxes. It is safe for
+// concurrent use.
+type Server struct {
+	*Keys
+	o        Options
+	hostKey  xssh.Signer
+	listener net.Listener // nil if there is none
+	work     sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	starting int
+	each     map[netip.Addr]int // starting, by address
+	conns    map[*conn]bool
+	channels map[engi.Owner]int
+}
+
+// Open returns a server that listens, if it is to. The caller must call Run or
+// Close. It reports Conflict if the address is in use.
+func Open(o Options) (*Server, error) {
+	o.Handshake = cmp.Or(o.Handshake, handshakeTime)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	hostKey, err := openHostKey(o.HostKey)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Keys: NewKeys(o.Store), o: o, hostKey: hostKey, each: map[netip.Addr]int{}, conns: map[*conn]bool{}, channels: map[engi.Owner]int{}}
+	if o.Listen == "" {
+		return s, nil
+	}
+	if s.listener, err = net.Listen("tcp", o.Listen); err != nil {
+		return nil, engi.Errorf(engi.Conflict, "ssh.listen: %v", err).WithRemedy("choose another address or port with ssh.listen, or leave it empty to serve SSH over HTTP only")
+	}
+	return s, nil
+}
+
+// HostKey returns the public host key: its type and base64, as in known_hosts, and
+// its fingerprint.
+func (s *Server) HostKey() (line, fingerprint string) {
+	pub := s.hostKey.PublicKey()
+	return strings.TrimSpace(string(xssh.MarshalAuthorizedKey(pub))), xssh.FingerprintSHA256(pub)
+}
+
+// Addr returns the address that it listens on; empty if it does not.
+func (s *Server) Addr() string {
+	if s.listener == nil {
+		return ""
+	}
+	return s.listener.Addr().String()
+}
+
+// Close ends all connections, and waits for them.
+func (s *Server) Close() {
+	if s.listener != nil {
+		s.listener.Close() // it may be closed already
+	}
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.end(engi.Errorf(engi.Unavailable, "the server stops").WithRemedy("connect again in a moment"))
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+}
+
+// Run accepts connections until ctx ends, and ends those that may not go on.
+func (s *Server) Run(ctx context.Context, ready func()) error {
+	defer s.Close()
+	last, err := s.o.Events.Last(ctx)
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	running.Go(func() { s.watch(ctx, last) })
+	if s.listener != nil {
+		stop := context.AfterFunc(ctx, func() { s.listener.Close() })
+		defer stop()
+		running.Go(func() { cancel(s.accept(ctx)) })
+		_, fingerprint := s.HostKey()
+		s.o.Log.Info("SSH is served", "address", s.Addr(), "host_key", fingerprint)
+	}
+	ready()
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// accept serves the listener until it is closed.
+func (s *Server) accept(ctx context.Context) error {
+	for {
+		nc, err := s.listener.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return engi.Errorf(engi.Internal, "accept SSH connections: %v", err)
+		case err != nil: // such as too many open files
+			s.o.Log.Warn("accept an SSH connection", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		from := place(nc.RemoteAddr())
+		if !s.begin(from) {
+			nc.Close()
+			continue
+		}
+		go func() {
+			defer s.work.Done()
+			s.serve(context.WithoutCancel(ctx), nc, from, nil)
+		}()
+	}
+}
+
+// A Caller is who opens a connection that was authenticated elsewhere.
+type Caller struct {
+	Owner  engi.Owner // whose objects it sees; empty sees all
+	Target string     // session or sandbox; empty means the name of the user in SSH
+	Actor  string     // see [engi.WithActor]
+}
+
+// Serve serves one connection until it ends or ctx does, and closes it.
+func (s *Server) Serve(ctx context.Context, nc net.Conn, who Caller) error {
+	if !s.begin(netip.Addr{}) {
+		nc.Close()
+		return engi.Errorf(engi.Exhausted, "there are too many SSH connections").WithRemedy("try again in a moment")
+	}
+	defer s.work.Done()
+	s.serve(ctx, nc, netip.Addr{}, &who)
+	return nil
+}
+
+// place is what addresses are counted by: a network of 64 bits is one host's.
+func place(a net.Addr) netip.Addr {
+	at, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	addr := at.Addr().Unmap().WithZone("")
+	if addr.Is6() {
+		if p, err := addr.Prefix(64); err == nil {
+			return p.Addr()
+		}
+	}
+	return addr
+}
+
+// begin counts a connection that is to be authenticated, or reports false if
+// there are too many. Everything on this machine, proxies among it, has the same
+// address.
+func (s *Server) begin(from netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.starting >= maxStarting || len(s.conns) >= s.o.Connections ||
+		from.IsValid() && !from.IsLoopback() && s.each[from] >= maxStartingEach {
+		return false
+	}
+	s.starting++
+	s.each[from]++
+	s.work.Add(1)
+	return true
+}
+
+func (s *Server) begun(from netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.starting--
+	if s.each[from]--; s.each[from] == 0 {
+		delete(s.each, from)
+	}
+}
+
+// add keeps an authenticated connection.
+func (s *Server) add(c *conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owned := 0
+	for x := range s.conns {
+		if x.owner == c.owner {
+			owned++
+		}
+	}
+	switch {
+	case s.closed:
+		return engi.Errorf(engi.Unavailable, "the server stops").WithRemedy("connect again in a moment")
+	case owned >= maxOwner, len(s.conns) >= s.o.Connections:
+		return engi.Errorf(engi.Exhausted, "there are too many SSH connections: %d of yours, %d in all", owned, len(s.conns)).
+			WithRemedy("close some; ssh can share one with ControlMaster")
+	}
+	s.conns[c] = true
+	return nil
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// openChannel counts a channel of an owner's.
+func (s *Server) openChannel(owner engi.Owner) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.channels[owner] >= maxOwnerChannels {
+		return false
+	}
+	s.channels[owner]++
+	return true
+}
+
+func (s *Server) closeChannel(owner engi.Owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.channels[owner]--; s.channels[owner] == 0 {
+		delete(s.channels, owner)
+	}
+}
+
+// A target is what a connection leads into.
+type target struct {
+	session engi.SessionID // empty if it is a sandbox of its own
+	sandbox engi.SandboxID // empty if a session has none yet
+}
+
+// nameLabel is the word of a sandbox's metadata that it can be found by.
+const nameLabel = "name"
+
+// find returns the session or sandbox of a name. With strict, it belongs to owner,
+// which else sees all if it is empty.
+func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name string) (target, error) {
+	absent := engi.Errorf(engi.NotFound, "there is no session or sandbox %.80q", name).
+		WithRemedy("'engi session list' and 'engi sandbox list' show which there are")
+	if id, err := engi.ParseSandboxID(name); err == nil {
+		b, err := s.o.Sandboxes.Get(ctx, owner, id)
+		if engi.KindOf(err) == engi.NotFound || err == nil && (strict && b.Owner != owner || b.State == engi.Stopping || b.State == engi.Stopped) {
+			return target{}, absent
+		}
+		return target{sandbox: id}, err
+	}
+	if s.o.Sessions != nil {
+		x, err := s.o.Sessions.Get(ctx, owner, name)
+		if err == nil && (!strict || x.Owner == owner) && x.State != engi.SessionTerminated {
+			return target{session: x.ID}, nil
+		}
+		if err != nil && engi.KindOf(err) != engi.NotFound {
+			return target{}, err
+		}
+	}
+	if name == "" {
+		return target{}, absent
+	}
+	all, err := s.o.Sandboxes.List(ctx, owner, engi.SandboxFilter{Metadata: map[string]string{nameLabel: name}, Owned: true, Limit: 100})
+	if err != nil {
+		return target{}, err
+	}
+	all = slices.DeleteFunc(all, func(b engi.Sandbox) bool { return strict && b.Owner != owner })
+	switch len(all) {
+	case 0:
+		return target{}, absent
+	case 1:
+		return target{sandbox: all[0].ID}, nil
+	}
+	return target{}, engi.Errorf(engi.Conflict, "%d sandboxes have the name %.80q", len(all), name).WithRemedy("use the ID of one")
+}
+
+// admitted reports Denied unless an owner has an API key in force that may use
+// sandboxes.
+func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
+	all, err := s.o.Callers.List(ctx, owner, engi.Page{})
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for _, k := range all {
+		if k.Owner == owner && k.Revoked.IsZero() && (k.Expires.IsZero() || now.Before(k.Expires)) && k.May(engi.ScopeSandboxes, true) == nil {
+			return nil
+		}
+	}
+	return engi.Errorf(engi.Denied, "no API key of this owner may use sandboxes any more").WithRemedy("ask for one with the scope sandboxes; whoever has the admin key can create it")
+}
+
+// watched are the events after which connections may have to end.
+var watched = []string{
+	engi.EventSSHKeyDeleted, engi.EventKeyRevoked, engi.EventSessionTerminated, engi.EventSessionReleased,
+	engi.EventSandboxPrefix + string(engi.Hibernating), engi.EventSandboxPrefix + string(engi.Stopping), engi.EventSandboxPrefix + string(engi.Stopped),
+}
+
+// watch follows the log of events.
+func (s *Server) watch(ctx context.Context, after int64) {
+	for ctx.Err() == nil {
+		for e, err := range s.o.Events.Follow(ctx, "", engi.EventFilter{After: after, Types: watched}) {
+			if err != nil {
+				if ctx.Err() == nil {
+					s.o.Log.Error("follow events; trying again", "err", err)
+				}
+				break
+			}
+			after = e.Seq
+			s.mu.Lock()
+			for c := range s.conns {
+				c.happened(e)
+			}
+			s.mu.Unlock()
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
+	}
+}

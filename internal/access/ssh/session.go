@@ -1,0 +1,405 @@
+package ssh
+
+import (
+	"context"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	xssh "golang.org/x/crypto/ssh"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxEnv      = 128      // variables of one session
+	maxEnvBytes = 64 << 10 // of their names and values
+	maxCommand  = 128 << 10
+	keepOutput  = 256 << 10 // bytes of output that are under way
+	maxInput    = 256 << 10 // bytes that are passed on at once
+	hangupTime  = 10 * time.Second
+)
+
+// A session is a channel for one program.
+type session struct {
+	c       *conn
+	ch      xssh.Channel
+	leave   context.CancelFunc // ends what follows ctx
+	ctx     context.Context    // ends when the client closes the channel
+	running sync.WaitGroup     // of the program
+
+	env      map[string]string
+	envBytes int
+	started  bool
+	answered chan struct{} // closed when the client knows that its program starts
+
+	mu   sync.Mutex
+	size *engi.TerminalSize // nil without a terminal; guarded by mu
+	proc engi.Process       // nil before it runs; guarded by mu
+}
+
+// session serves a channel for a program.
+func (c *conn) session(n xssh.NewChannel) {
+	ch, requests, err := n.Accept()
+	if err != nil {
+		return // the connection has ended
+	}
+	defer ch.Close()
+	s := &session{c: c, ch: ch, env: map[string]string{}, answered: make(chan struct{})}
+	s.ctx, s.leave = context.WithCancel(c.ctx)
+	defer s.running.Wait()
+	defer s.leave()
+	for {
+		select {
+		case r, ok := <-requests:
+			if !ok {
+				return
+			}
+			before := s.started
+			r.Reply(s.request(r.Type, r.Payload), nil) // fails if the channel is closed
+			if s.started && !before {
+				close(s.answered)
+			}
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// request serves a request of a session, and reports whether it could.
+func (s *session) request(kind string, payload []byte) bool {
+	switch kind {
+	case "env":
+		name, value, ok := parseEnv(payload)
+		if !ok || s.started || len(s.env) >= maxEnv || s.envBytes+len(name)+len(value) > maxEnvBytes {
+			return false
+		}
+		s.env[name] = value
+		s.envBytes += len(name) + len(value)
+		return true
+	case "pty-req":
+		term, size, ok := parseTerminal(payload)
+		if !ok || s.started {
+			return false
+		}
+		s.env["TERM"] = term
+		s.mu.Lock()
+		s.size = &size
+		s.mu.Unlock()
+		return true
+	case "window-change":
+		size, ok := parseSize(payload)
+		if ok {
+			s.resize(size)
+		}
+		return ok
+	case "signal":
+		var m struct{ Name string }
+		if xssh.Unmarshal(payload, &m) != nil || !slices.Contains(signals, m.Name) {
+			return false
+		}
+		return s.signal(m.Name)
+	case "shell":
+		// The template's shell, which the guest puts into the environment.
+		return s.start(engi.Command{Args: []string{"/bin/sh", "-c", `exec "${SHELL:-/bin/sh}"`}})
+	case "exec":
+		var m struct{ Command string }
+		if xssh.Unmarshal(payload, &m) != nil || len(m.Command) > maxCommand || strings.ContainsRune(m.Command, 0) {
+			return false
+		}
+		return s.start(engi.Command{Args: []string{"/bin/sh", "-c", `exec "${SHELL:-/bin/sh}" -c "$1"`, "sh", m.Command}})
+	case "subsystem":
+		var m struct{ Name string }
+		if xssh.Unmarshal(payload, &m) != nil || m.Name != "sftp" {
+			return false
+		}
+		s.mu.Lock()
+		s.size = nil
+		s.mu.Unlock()
+		if linkFirst.Match(s.c.ssh.ClientVersion()) {
+			s.env[engi.SFTPLinkFirst] = "1"
+		}
+		return s.start(engi.Command{Builtin: engi.BuiltinSFTP})
+	}
+	return false // among them agents and X11
+}
+
+// linkFirst are clients that send what makes a symbolic link in the order of OpenSSH
+// to OpenSSH only.
+var linkFirst = regexp.MustCompile(`^SSH-2\.0-(ssh2js|AsyncSSH|libssh_|WinSCP)`)
+
+// signals are those of RFC 4254.
+var signals = []string{"ABRT", "ALRM", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "TERM", "USR1", "USR2"}
+
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
+
+// parseEnv reads a request for a variable.
+func parseEnv(b []byte) (name, value string, ok bool) {
+	var m struct{ Name, Value string }
+	if xssh.Unmarshal(b, &m) != nil || !envName.MatchString(m.Name) || strings.ContainsRune(m.Value, 0) {
+		return "", "", false
+	}
+	return m.Name, m.Value, true
+}
+
+var termName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
+
+// parseTerminal reads a request for a terminal. Modes are ignored.
+func parseTerminal(b []byte) (term string, size engi.TerminalSize, ok bool) {
+	var m struct {
+		Term                      string
+		Cols, Rows, Width, Height uint32
+		Modes                     string
+	}
+	if xssh.Unmarshal(b, &m) != nil {
+		return "", size, false
+	}
+	if !termName.MatchString(m.Term) {
+		m.Term = "xterm-256color"
+	}
+	return m.Term, sizeOf(m.Cols, m.Rows), true
+}
+
+// parseSize reads a change of a terminal's size.
+func parseSize(b []byte) (engi.TerminalSize, bool) {
+	var m struct{ Cols, Rows, Width, Height uint32 }
+	if xssh.Unmarshal(b, &m) != nil {
+		return engi.TerminalSize{}, false
+	}
+	return sizeOf(m.Cols, m.Rows), true
+}
+
+func sizeOf(cols, rows uint32) engi.TerminalSize {
+	const most = 10_000
+	if cols == 0 || rows == 0 {
+		cols, rows = 80, 24
+	}
+	return engi.TerminalSize{Cols: uint16(min(cols, most)), Rows: uint16(min(rows, most))}
+}
+
+func (s *session) resize(size engi.TerminalSize) {
+	s.mu.Lock()
+	p := s.proc
+	if s.size != nil {
+		s.size = &size
+	}
+	terminal := s.size != nil
+	s.mu.Unlock()
+	if p != nil && terminal {
+		if err := p.Resize(s.ctx, size); err != nil {
+			s.c.log.Debug("resize a terminal", "err", err)
+		}
+	}
+}
+
+func (s *session) signal(name string) bool {
+	s.mu.Lock()
+	p := s.proc
+	s.mu.Unlock()
+	if p == nil {
+		return false
+	}
+	g, err := s.c.guest()
+	if err != nil {
+		return false
+	}
+	return signalGroup(s.ctx, g, p, name) == nil
+}
+
+// signalGroup sends a signal to a program and what it has started, as far as that
+// has no process group of its own.
+func signalGroup(ctx context.Context, g engi.Guest, p engi.Process, name string) error {
+	kill := `kill -s ` + name + ` -- -"$1"` // name is one of signals
+	if q, err := g.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", kill, "sh", strconv.Itoa(p.PID())}, User: "root"}); err == nil {
+		if x, err := q.Wait(ctx); err == nil && x.Code == 0 {
+			return nil
+		}
+	}
+	return p.Signal(ctx, name)
+}
+
+// start starts the session's program, in the background: its sandbox may have to
+// wake first.
+func (s *session) start(cmd engi.Command) bool {
+	if s.started {
+		return false
+	}
+	s.started = true
+	s.running.Go(func() {
+		defer s.ch.Close()
+		<-s.answered
+		g, p, err := s.launch(cmd)
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		var feeding sync.WaitGroup
+		feeding.Go(func() { s.feed(p) })
+		if err = s.follow(p); err != nil {
+			s.fail(err)
+		}
+		s.leave()
+		s.ch.Close() // ends who reads it
+		feeding.Wait()
+		if err != nil {
+			s.hangUp(g, p)
+		}
+	})
+	return true
+}
+
+// fail tells the client why its program did not run or is left.
+func (s *session) fail(err error) {
+	if cause := context.Cause(s.c.ctx); s.c.ctx.Err() != nil && cause != context.Canceled {
+		err = cause
+	}
+	if engi.KindOf(err) == engi.Internal {
+		s.c.log.Error("run a program of an SSH session", "err", err)
+	}
+	io.WriteString(s.ch.Stderr(), describe(err)) // fails if the client has left, as does what follows
+	s.exit(engi.Exit{Code: 255})
+}
+
+// launch starts a program.
+func (s *session) launch(cmd engi.Command) (engi.Guest, engi.Process, error) {
+	g, err := s.c.guest()
+	if err != nil {
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	size := s.size
+	s.mu.Unlock()
+	cmd.Env, cmd.Stdin, cmd.Terminal, cmd.Output = s.env, engi.StdinPipe, size, keepOutput
+	p, err := g.Start(s.ctx, cmd)
+	if err != nil {
+		if cmd.Builtin != "" && engi.KindOf(err) == engi.Invalid {
+			err = engi.Errorf(engi.Unsupported, "the sandbox was started by an earlier engi, which has no %s", cmd.Builtin).WithRemedy("create another")
+		}
+		return nil, nil, err
+	}
+	s.mu.Lock()
+	s.proc = p
+	now := s.size
+	s.mu.Unlock()
+	if size != nil && *now != *size {
+		s.resize(*now)
+	}
+	return g, p, nil
+}
+
+// follow passes output on until the program ends, and tells how it did.
+func (s *session) follow(p engi.Process) error {
+	for c, err := range p.Output(s.ctx, 0) {
+		if err == nil {
+			err = s.write(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	x, err := p.Wait(s.ctx)
+	if err != nil {
+		return err
+	}
+	if x.Cause != engi.CauseExited && x.Cause != "" {
+		io.WriteString(s.ch.Stderr(), "engi: "+string(x.Cause)+": "+x.Cause.Remedy()+"\r\n")
+	}
+	s.ch.CloseWrite()
+	s.exit(x)
+	return nil
+}
+
+// write passes output on. It waits for the client, and the program for it.
+func (s *session) write(c engi.Chunk) error {
+	to := io.Writer(s.ch)
+	if c.Stream == engi.Stderr {
+		to = s.ch.Stderr()
+	}
+	if _, err := to.Write(c.Data); err != nil {
+		return engi.Errorf(engi.Expired, "the client has left")
+	}
+	return nil
+}
+
+// feed passes input on until it or the program ends.
+func (s *session) feed(p engi.Process) {
+	parts := make(chan []byte, 8)
+	go func() { // ends with the channel, which start closes
+		defer close(parts)
+		buf := make([]byte, 32<<10)
+		for {
+			n, err := s.ch.Read(buf)
+			if n > 0 {
+				select {
+				case parts <- slices.Clone(buf[:n]):
+				case <-s.ctx.Done():
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for part := range parts {
+		// Each call costs a round trip: what came meanwhile goes with it.
+	more:
+		for len(part) < maxInput {
+			select {
+			case next, ok := <-parts:
+				if !ok {
+					break more
+				}
+				part = append(part, next...)
+			default:
+				break more
+			}
+		}
+		if err := p.Input(s.ctx, part); err != nil {
+			// The program has ended, or has closed its input; the client sends on.
+			for range parts {
+			}
+			return
+		}
+	}
+	if s.ctx.Err() == nil {
+		p.CloseInput(s.ctx) // fails if the program has ended
+	}
+}
+
+// hangUp tells a program that its user has left, as the end of a terminal does.
+func (s *session) hangUp(g engi.Guest, p engi.Process) {
+	if r, ok := p.(interface{ Release() }); ok {
+		r.Release()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), hangupTime)
+	defer cancel()
+	p.CloseInput(ctx) // fails if it has ended
+	if err := signalGroup(ctx, g, p, "HUP"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+		s.c.log.Warn("hang up a program", "process", p.ID(), "err", err)
+	}
+}
+
+// exit tells how the program ended.
+func (s *session) exit(x engi.Exit) {
+	if x.Signal == "" {
+		if x.Code < 0 {
+			x.Code = 255
+		}
+		s.ch.SendRequest("exit-status", false, xssh.Marshal(struct{ Status uint32 }{uint32(x.Code)}))
+		return
+	}
+	name := x.Signal
+	if !slices.Contains(signals, name) {
+		name += "@engi"
+	}
+	s.ch.SendRequest("exit-signal", false, xssh.Marshal(struct {
+		Signal      string
+		Core        bool
+		Error, Lang string
+	}{name, false, string(x.Cause), ""}))
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxConfirm       = 64
+	maxConfirmReason = 500
+)
+
+var _ engi.CallDecider = (*Runner)(nil)
+
+// checkConfirm reports Invalid for names of tools that cannot be any.
+func checkConfirm(names []string) error {
+	if len(names) > maxConfirm {
+		return engi.Errorf(engi.Invalid, "%d tools to confirm are more than %d", len(names), maxConfirm).WithRemedy("use * for all")
+	}
+	for _, n := range names {
+		if n == "" || len(n) > 200 {
+			return engi.Errorf(engi.Invalid, "%.80q is no name of a tool to confirm", n)
+		}
+	}
+	return nil
+}
+
+// confirms returns the tools whose calls wait for a decision. It reports Invalid
+// for one that does not exist: its calls would be made without a decision, if
+// only its name is misspelt.
+func (a *activeRun) confirms(spec engi.AgentSpec, tools []tool.Tool) (func(name string) bool, error) {
+	names := slices.Concat(spec.Confirm, a.rec.Spec.Confirm)
+	for _, n := range names {
+		known := n == "*" || a.runner.tools[n].Name != "" || len(a.missing) > 0 || slices.ContainsFunc(tools, func(t tool.Tool) bool { return t.Name == n })
+		if !known {
+			return nil, engi.Errorf(engi.Invalid, "there is no tool %.80q to confirm", n).WithRemedy("name tools of the agent, or use * for all")
+		}
+	}
+	all := slices.Contains(names, "*")
+	return func(name string) bool {
+		// What read_result shows is the result of a call that was made.
+		return all && name != "read_result" || slices.Contains(names, name)
+	}, nil
+}
+
+// A question is a call that waits for a decision.
+type question struct {
+	verdict chan verdict // has room for one
+	taken   bool         // somebody has decided; guarded by activeRun.mu
+}
+
+// A verdict is a decision on its way to the call that waits.
+type verdict struct {
+	engi.CallDecision
+	stored chan error // has room for one
+}
+
+// ask records which of the calls wait for a decision that nobody has taken yet.
+func (a *activeRun) ask(ctx context.Context, calls []engi.ToolCall) error {
+	a.rec.Waiting = nil
+	asked := map[string]*question{}
+	for _, c := range calls {
+		if a.confirm(c.Name) && a.decision(c.ID) == nil {
+			a.rec.Waiting = append(a.rec.Waiting, c)
+			asked[c.ID] = &question{verdict: make(chan verdict, 1)}
+		}
+	}
+	a.mu.Lock()
+	a.asked = asked
+	a.mu.Unlock()
+	if len(asked) == 0 {
+		return nil
+	}
+	if err := a.save(ctx); err != nil {
+		return err
+	}
+	for _, c := range a.rec.Waiting {
+		a.emit(engi.RunUpdate{Kind: engi.RunWaiting, Call: &c})
+	}
+	return nil
+}
+
+// decision returns what was decided on a call of this step; nil if nothing was.
+func (a *activeRun) decision(call string) *engi.CallDecision {
+	if i := slices.IndexFunc(a.rec.Decided, func(d engi.CallDecision) bool { return d.Call == call }); i >= 0 {
+		return &a.rec.Decided[i]
+	}
+	return nil
+}
+
+// decide waits until somebody has decided on a call that needs it, and stores that.
+// It reports whether that happened only now, so that the call cannot have begun
+// before. lock guards the record.
+func (a *activeRun) decide(ctx context.Context, lock *sync.Mutex, c engi.ToolCall) (d engi.CallDecision, now bool, err error) {
+	a.mu.Lock()
+	q := a.asked[c.ID]
+	a.mu.Unlock()
+	if q == nil {
+		lock.Lock()
+		defer lock.Unlock()
+		if d := a.decision(c.ID); d != nil {
+			return *d, false, nil
+		}
+		return engi.CallDecision{Allowed: true}, false, nil // ask has found that it needs none
+	}
+	select {
+	case x := <-q.verdict:
+		lock.Lock()
+		defer lock.Unlock()
+		a.rec.Decided = append(a.rec.Decided, x.CallDecision)
+		a.rec.Waiting = slices.DeleteFunc(slices.Clone(a.rec.Waiting), func(w engi.ToolCall) bool { return w.ID == c.ID })
+		err := a.save(engi.WithActor(ctx, x.Decider))
+		x.stored <- err
+		return x.CallDecision, true, err
+	case <-ctx.Done():
+		return d, false, context.Cause(ctx)
+	}
+}
+
+// refusal is the result of a call that somebody has refused.
+func refusal(d engi.CallDecision) tool.Result {
+	why := "somebody refused the call"
+	if d.Reason != "" {
+		why += ": " + d.Reason
+	}
+	return tool.Failure(engi.Errorf(engi.Denied, "%s", why).WithRemedy("do not repeat it; do something else, or ask what to do"))
+}
+
+// Decide implements [engi.CallDecider].
+func (r *Runner) Decide(ctx context.Context, owner engi.Owner, id engi.RunID, call string, allow bool, reason string) (err error) {
+	defer engi.Annotate(&err, "decide on call %.100q of run %s", call, id)
+	if len(reason) > maxConfirmReason || !utf8.ValidString(reason) || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or some that cannot be printed", maxConfirmReason).WithRemedy("say it in one short line")
+	}
+	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	a := r.active[id]
+	r.mu.Unlock()
+	none := engi.Errorf(engi.Conflict, "it does not wait for a decision").WithRemedy("'waiting' of the run has the calls that do")
+	if a == nil {
+		return none
+	}
+	a.mu.Lock()
+	q := a.asked[call]
+	waits := q != nil && !q.taken
+	if waits {
+		q.taken = true
+	}
+	a.mu.Unlock()
+	if !waits {
+		return none
+	}
+	x := verdict{engi.CallDecision{Call: call, Allowed: allow, Reason: reason, Decider: engi.ActorOf(ctx), Time: time.Now().UTC()}, make(chan error, 1)}
+	q.verdict <- x
+	select {
+	case err := <-x.stored:
+		return err
+	case <-a.done:
+		return engi.Errorf(engi.Conflict, "the run has ended").WithRemedy("begin another")
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "%v", context.Cause(ctx)).WithRemedy("look at the run: the decision may have been taken")
+	}
+}

@@ -1,0 +1,296 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A session is the use of one server by one run. It connects when a tool is
+// first called, or listed, and again when the connection breaks.
+type session struct {
+	source *source
+	env    tool.Env
+
+	mu       sync.Mutex // also held while connecting
+	conn     *sdk.ClientSession
+	cleanups []func() // of conn, newest last
+	connects int      // so far
+	closed   bool
+
+	progressMu sync.Mutex
+	sinks      map[string]*progressSink // by progress token
+	lastToken  int
+}
+
+const (
+	// maxConnects is how often one run connects to a server.
+	maxConnects  = 4
+	maxProgress  = 64 << 10 // bytes of progress messages of one call
+	closeTimeout = 2 * time.Second
+	// sandboxLifetime is when a server's own sandbox ends if this node cannot
+	// stop it. It is longer than a run.
+	sandboxLifetime = 2 * time.Hour
+)
+
+// withTimeout bounds a call, or connecting.
+func (s *source) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.server.Timeout,
+		engi.Errorf(engi.Expired, "the MCP server %s did not answer within %v", s.server.Name, s.server.Timeout))
+}
+
+// connection returns the current connection, or a new one.
+func (s *session) connection(ctx context.Context) (*sdk.ClientSession, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, engi.Errorf(engi.Unavailable, "the run has ended")
+	case s.conn != nil:
+		return s.conn, nil
+	case s.connects >= maxConnects:
+		return nil, engi.Errorf(engi.Unavailable, "the connection broke %d times in this run", s.connects)
+	}
+	s.connects++
+	transport, stderr, abort, err := s.transport(ctx)
+	if err != nil {
+		s.disconnectLocked()
+		return nil, err
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "engi", Version: s.source.opt.Version}, &sdk.ClientOptions{
+		// Servers get nothing from us: no models, no files, no user input.
+		Capabilities:                &sdk.ClientCapabilities{},
+		MultiRoundTrip:              &sdk.MultiRoundTripOptions{Disabled: true},
+		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) { s.progress(n.Params) },
+	})
+	conn, err := client.Connect(ctx, transport, nil)
+	if err != nil {
+		if text := stderr(); text != "" {
+			err = engi.Errorf(engi.Unavailable, "%v; its standard error: %s", err, text)
+		}
+		s.disconnectLocked()
+		return nil, causeOf(ctx, err)
+	}
+	// The connection is closed before what it runs on. A server that does not
+	// react is cut off.
+	s.cleanups = append(s.cleanups, func() {
+		timer := time.AfterFunc(closeTimeout, abort)
+		defer timer.Stop()
+		_ = conn.Close() // it may be broken
+	})
+	s.conn = conn
+	return conn, nil
+}
+
+// disconnectLocked undoes what connecting did.
+func (s *session) disconnectLocked() {
+	for _, f := range slices.Backward(s.cleanups) {
+		f()
+	}
+	s.cleanups, s.conn = nil, nil
+}
+
+// discard drops a broken connection, so that the next call makes a new one.
+func (s *session) discard(conn *sdk.ClientSession) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conn == conn {
+		s.disconnectLocked()
+	}
+}
+
+// close ends the use of the server. It may be called again.
+func (s *session) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.disconnectLocked()
+}
+
+// causeOf returns the cause of ctx if it has ended, and else err.
+func causeOf(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// transport returns a transport to the server. stderr returns the end of the
+// program's standard error, abort cuts the transport off.
+func (s *session) transport(ctx context.Context) (t sdk.Transport, stderr func() string, abort func(), err error) {
+	server := s.source.server
+	if server.URL != "" {
+		until, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		s.cleanups = append(s.cleanups, cancel)
+		return &sdk.StreamableClientTransport{
+			Endpoint: server.URL, HTTPClient: newHTTPClient(until, server, s.source.opt.Transport), MaxRetries: 2, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
+		}, func() string { return "" }, cancel, nil
+	}
+	g, err := s.enterGuest(ctx)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	p, err := startPipe(ctx, g, server, s.progress)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s.cleanups = append(s.cleanups, func() { p.stop(!server.InRunSandbox) })
+	return p, p.stderrTail, func() { p.cancel(io.EOF) }, nil
+}
+
+// enterGuest enters the sandbox that the server runs in, which it creates if
+// the server has its own.
+func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
+	id, opt := s.env.Sandbox, s.source.opt
+	switch {
+	case s.source.server.InRunSandbox && s.env.Session != "" && opt.Sessions != nil:
+		g, release, err := opt.Sessions.Enter(ctx, s.env.Owner, s.env.Session)
+		if err != nil {
+			return nil, err
+		}
+		s.cleanups = append(s.cleanups, release)
+		return g, nil
+	case opt.Sandboxes == nil || s.source.server.InRunSandbox && id == "":
+		return nil, engi.Errorf(engi.Unsupported, "this run has no sandbox for it")
+	case !s.source.server.InRunSandbox:
+		var err error
+		if id, err = s.createSandbox(ctx); err != nil {
+			return nil, err
+		}
+	}
+	g, release, err := opt.Sandboxes.Enter(ctx, s.env.Owner, id)
+	if err != nil {
+		return nil, err
+	}
+	s.cleanups = append(s.cleanups, release)
+	return g, nil
+}
+
+// Metadata of a server's own sandbox, to find it after a crash.
+const (
+	metadataServer = "engi.mcp-server"
+	metadataRun    = "engi.run"
+)
+
+// createSandbox creates the server's own sandbox, for the owner of the run. It
+// first stops one that is left from before a crash.
+func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
+	sandboxes, metadata := s.source.opt.Sandboxes, map[string]string{metadataServer: s.source.server.Name, metadataRun: string(s.env.Run)}
+	old, err := sandboxes.List(ctx, s.env.Owner, engi.SandboxFilter{Owned: true, Metadata: metadata})
+	if err != nil {
+		return "", err
+	}
+	for _, b := range old {
+		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+			return "", err
+		}
+	}
+	server := s.source.server
+	b, err := sandboxes.Create(ctx, engi.SandboxSpec{
+		Owner: s.env.Owner, Template: server.Template, Network: server.Network, Metadata: metadata,
+		Lifetime: engi.Lifetime{Timeout: sandboxLifetime}, Ports: engi.PortPolicy{Private: true},
+	})
+	if err != nil {
+		return "", err
+	}
+	s.cleanups = append(s.cleanups, func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+		defer cancel()
+		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "err", err)
+		}
+	})
+	return b.ID, nil
+}
+
+// call calls a tool. An error of the server is a failed result.
+func (s *session) call(ctx context.Context, c *tool.Call, t remoteTool, args json.RawMessage) (tool.Result, error) {
+	run := ctx
+	ctx, cancel := s.source.withTimeout(ctx)
+	defer cancel()
+	conn, err := s.connection(ctx)
+	if err != nil {
+		return s.failure(run, err)
+	}
+	token := s.subscribe(c)
+	defer s.unsubscribe(token)
+	p := &sdk.CallToolParams{Name: t.remoteName, Arguments: args}
+	p.SetProgressToken(token)
+	answer, err := conn.CallTool(ctx, p)
+	if err == nil {
+		return result(answer), nil
+	}
+	if _, answered := errors.AsType[*jsonrpc.Error](err); !answered && ctx.Err() == nil {
+		s.discard(conn)
+		err = engi.Errorf(engi.Unavailable, "the connection broke, and how much of the call was done is unknown: %v", err)
+	}
+	return s.failure(run, causeOf(ctx, err))
+}
+
+// failure returns what a model sees of an error, or the error that ended the
+// run.
+func (s *session) failure(run context.Context, err error) (tool.Result, error) {
+	if run.Err() != nil {
+		return tool.Result{}, context.Cause(run)
+	}
+	s.source.opt.Log.WarnContext(run, "a call of an MCP server failed", "server", s.source.server.Name, "run", string(s.env.Run), "err", errorText(err))
+	return tool.Result{Text: fmt.Sprintf("the MCP server %s: %s", s.source.server.Name, errorText(err)), Failed: true}, nil
+}
+
+// A progressSink is a call that receives progress messages.
+type progressSink struct {
+	call *tool.Call
+	left int // bytes
+}
+
+func (s *session) subscribe(c *tool.Call) (token string) {
+	s.progressMu.Lock()
+	defer s.progressMu.Unlock()
+	if s.sinks == nil {
+		s.sinks = map[string]*progressSink{}
+	}
+	s.lastToken++
+	token = fmt.Sprintf("call-%d", s.lastToken)
+	s.sinks[token] = &progressSink{c, maxProgress}
+	return token
+}
+
+// unsubscribe returns when the call receives no more messages.
+func (s *session) unsubscribe(token string) {
+	s.progressMu.Lock()
+	defer s.progressMu.Unlock()
+	delete(s.sinks, token)
+}
+
+// progress passes a progress message on to its call.
+func (s *session) progress(n *sdk.ProgressNotificationParams) {
+	token, _ := n.ProgressToken.(string)
+	s.progressMu.Lock()
+	defer s.progressMu.Unlock()
+	sink := s.sinks[token]
+	if sink == nil || sink.left <= 0 {
+		return
+	}
+	text := n.Message
+	if text == "" && n.Total > 0 {
+		text = fmt.Sprintf("%g of %g", n.Progress, n.Total)
+	}
+	if text == "" {
+		return
+	}
+	text = truncate(strings.ToValidUTF8(text, "\ufffd"), sink.left) + "\n"
+	sink.left -= len(text)
+	sink.call.Out(engi.Stdout, []byte(text))
+}

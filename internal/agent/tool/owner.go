@@ -1,0 +1,338 @@
+package tool
+
+import (
+	"context"
+	"io"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// OfOneOwner returns services for agents, which always act as one owner. The
+// services of a node take the empty owner for everybody, as administrators
+// expect of the API; of the services returned, it sees what is the node's own,
+// and nothing of others. What works for agents or passes them on uses these
+// only. To call it twice changes nothing.
+func (s Services) OfOneOwner() Services {
+	if _, done := s.Executions.(ownExecutions); !done && s.Executions != nil {
+		s.Executions = ownExecutions{s.Executions}
+	}
+	if _, done := s.Sandboxes.(ownSandboxes); !done && s.Sandboxes != nil {
+		s.Sandboxes = ownSandboxes{s.Sandboxes}
+	}
+	if _, done := s.Sessions.(ownSessions); !done && s.Sessions != nil {
+		s.Sessions = ownSessions{s.Sessions}
+	}
+	if _, done := s.Library.(ownLibrary); !done && s.Library != nil {
+		s.Library = ownLibrary{s.Library, s.Sessions}
+	}
+	if _, done := s.Apps.(ownApps); !done && s.Apps != nil {
+		s.Apps = ownApps{s.Apps}
+	}
+	if _, done := s.Workspaces.(ownWorkspaces); !done && s.Workspaces != nil {
+		s.Workspaces = ownWorkspaces{s.Workspaces}
+	}
+	return s
+}
+
+// The types below embed nothing, so that a new method of a service does not
+// compile before it is here.
+
+type ownExecutions struct{ all engi.Executions }
+
+// find reports NotFound for an execution that is not owner's own.
+func (o ownExecutions) find(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
+	if owner != "" {
+		return nil
+	}
+	x, err := o.all.Get(ctx, owner, id)
+	if err == nil && x.Owner != "" {
+		err = engi.Errorf(engi.NotFound, "there is no execution %s", id)
+	}
+	return err
+}
+
+func (o ownExecutions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.Execution, error) {
+	return o.all.Start(ctx, spec)
+}
+
+func (o ownExecutions) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return engi.Execution{}, err
+	}
+	return o.all.Get(ctx, owner, id)
+}
+
+func (o ownExecutions) Wait(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return engi.Execution{}, err
+	}
+	return o.all.Wait(ctx, owner, id)
+}
+
+func (o ownExecutions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
+	if err := o.find(ctx, owner, id); err != nil {
+		return func(yield func(engi.ExecutionUpdate, error) bool) { yield(engi.ExecutionUpdate{}, err) }
+	}
+	return o.all.Watch(ctx, owner, id, from)
+}
+
+func (o ownExecutions) Cancel(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
+	if err := o.find(ctx, owner, id); err != nil {
+		return err
+	}
+	return o.all.Cancel(ctx, owner, id)
+}
+
+func (o ownExecutions) List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]engi.Execution, error) {
+	list, err := o.all.List(ctx, owner, f)
+	return ownOf(list, owner, func(x engi.Execution) engi.Owner { return x.Owner }), err
+}
+
+func (o ownExecutions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.all.Artifact(ctx, owner, id, path)
+}
+
+func (o ownExecutions) Artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.all.Artifacts(ctx, owner, id, limit)
+}
+
+// ownOf returns the objects of a list that are owner's own.
+func ownOf[T any](list []T, owner engi.Owner, of func(T) engi.Owner) []T {
+	if owner != "" {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return of(x) != "" })
+}
+
+type ownSandboxes struct{ all engi.Sandboxes }
+
+// find reports NotFound for a sandbox that is not owner's own.
+func (o ownSandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+	if owner != "" {
+		return nil
+	}
+	b, err := o.all.Get(ctx, owner, id)
+	if err == nil && b.Owner != "" {
+		err = engi.Errorf(engi.NotFound, "there is no sandbox %s", id)
+	}
+	return err
+}
+
+func (o ownSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.Sandbox, error) {
+	return o.all.Create(ctx, spec)
+}
+
+func (o ownSandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return engi.Sandbox{}, err
+	}
+	return o.all.Get(ctx, owner, id)
+}
+
+func (o ownSandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
+	list, err := o.all.List(ctx, owner, f)
+	return ownOf(list, owner, func(b engi.Sandbox) engi.Owner { return b.Owner }), err
+}
+
+func (o ownSandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return engi.Sandbox{}, err
+	}
+	return o.all.Update(ctx, owner, id, u)
+}
+
+func (o ownSandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+	if err := o.find(ctx, owner, id); err != nil {
+		return err
+	}
+	return o.all.Stop(ctx, owner, id)
+}
+
+func (o ownSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, nil, err
+	}
+	return o.all.Enter(ctx, owner, id)
+}
+
+func (o ownSandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.all.Samples(ctx, owner, id, from, to)
+}
+
+type ownSessions struct{ all engi.Sessions }
+
+// find returns by which ID or name to ask for a session. It reports NotFound for
+// one that is not owner's own.
+func (o ownSessions) find(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
+	if owner != "" {
+		return idOrName, nil
+	}
+	x, err := o.all.Get(ctx, owner, idOrName)
+	switch {
+	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
+		return "", engi.Errorf(engi.NotFound, "there is no session %.80q", idOrName)
+	case err != nil:
+		return "", err
+	}
+	// Not the name: it may be another's by the time it is used.
+	return string(x.ID), nil
+}
+
+func (o ownSessions) Create(ctx context.Context, spec engi.SessionSpec) (engi.Session, error) {
+	return o.all.Create(ctx, spec)
+}
+
+func (o ownSessions) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+	id, err := o.find(ctx, owner, idOrName)
+	if err != nil {
+		return engi.Session{}, err
+	}
+	return o.all.Get(ctx, owner, id)
+}
+
+func (o ownSessions) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Session, error) {
+	list, err := o.all.List(ctx, owner, p)
+	return ownOf(list, owner, func(x engi.Session) engi.Owner { return x.Owner }), err
+}
+
+func (o ownSessions) Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error) {
+	id, err := o.find(ctx, owner, idOrName)
+	if err != nil {
+		return nil, nil, err
+	}
+	return o.all.Enter(ctx, owner, id)
+}
+
+func (o ownSessions) RunCode(ctx context.Context, owner engi.Owner, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
+	id, err := o.find(ctx, owner, idOrName)
+	if err != nil {
+		return engi.CodeResult{}, err
+	}
+	return o.all.RunCode(ctx, owner, id, spec, out)
+}
+
+func (o ownSessions) Release(ctx context.Context, owner engi.Owner, idOrName string) error {
+	id, err := o.find(ctx, owner, idOrName)
+	if err != nil {
+		return err
+	}
+	return o.all.Release(ctx, owner, id)
+}
+
+func (o ownSessions) Terminate(ctx context.Context, owner engi.Owner, idOrName string) error {
+	id, err := o.find(ctx, owner, idOrName)
+	if err != nil {
+		return err
+	}
+	return o.all.Terminate(ctx, owner, id)
+}
+
+func (o ownSessions) Dependencies(ctx context.Context) (engi.Dependencies, error) {
+	return o.all.Dependencies(ctx)
+}
+
+type ownLibrary struct {
+	all      engi.Library
+	sessions engi.Sessions // as of one owner; nil if there are none
+}
+
+// session returns by which ID or name to ask for a session, if any. It reports
+// NotFound for one that is not owner's own.
+func (o ownLibrary) session(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
+	if owner != "" || idOrName == "" || o.sessions == nil {
+		return idOrName, nil
+	}
+	x, err := o.sessions.Get(ctx, owner, idOrName)
+	return string(x.ID), err
+}
+
+// find reports NotFound for a document that is not owner's own.
+func (o ownLibrary) find(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
+	if owner != "" || id == "" {
+		return nil
+	}
+	list, err := o.Documents(ctx, owner, engi.Page{}, id)
+	if err == nil && len(list) == 0 {
+		err = engi.Errorf(engi.NotFound, "there is no document %s", id)
+	}
+	return err
+}
+
+func (o ownLibrary) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
+	spec.Own = spec.Own || spec.Owner == ""
+	if spec.Session, err = o.session(ctx, spec.Owner, spec.Session); err != nil {
+		return found, err
+	}
+	return o.all.Search(ctx, spec)
+}
+
+func (o ownLibrary) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
+	if owner != "" {
+		return o.all.Packages(ctx, owner)
+	}
+	documents, err := o.Documents(ctx, owner, engi.Page{}) // by package
+	var list []engi.DocumentPackage
+	for _, d := range documents {
+		if d.Package == "" {
+			continue
+		}
+		if n := len(list); n == 0 || list[n-1].Name != d.Package {
+			list = append(list, engi.DocumentPackage{Name: d.Package})
+		}
+		p := &list[len(list)-1]
+		p.Documents, p.Chunks = p.Documents+1, p.Chunks+d.Chunks
+	}
+	return list, err
+}
+
+func (o ownLibrary) Add(ctx context.Context, spec engi.DocumentSpec) (engi.Document, error) {
+	return o.all.Add(ctx, spec)
+}
+
+func (o ownLibrary) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+	list, err := o.all.Documents(ctx, owner, p, ids...)
+	return ownOf(list, owner, func(d engi.Document) engi.Owner { return d.Owner }), err
+}
+
+func (o ownLibrary) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) ([]engi.Document, error) {
+	if err := o.find(ctx, owner, id); err != nil {
+		return nil, err
+	}
+	return o.all.Refresh(ctx, owner, id)
+}
+
+func (o ownLibrary) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
+	if err := o.find(ctx, owner, id); err != nil {
+		return err
+	}
+	return o.all.Remove(ctx, owner, id)
+}
+
+func (o ownLibrary) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) error {
+	session, err := o.session(ctx, owner, session)
+	if err != nil {
+		return err
+	}
+	return o.all.SaveModules(ctx, owner, session, modules)
+}
+
+func (o ownLibrary) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
+	session, err := o.session(ctx, owner, session)
+	if err != nil {
+		return nil, err
+	}
+	list, err := o.all.Modules(ctx, owner, session)
+	return ownOf(list, owner, func(m engi.CodeModule) engi.Owner { return m.Owner }), err
+}

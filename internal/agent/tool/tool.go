@@ -1,0 +1,340 @@
+// Package tool has the tools of agents: functions with typed arguments, from
+// which their schemas are generated. A call brings what the tool works on (an
+// owner, a sandbox, a session, dependencies), which the model does not see. The
+// built-in tools run code, work on files, applications and workspaces, search documentation
+// and fetch pages.
+//
+// It does not decide when tools run (package agent) nor how models request them
+// (package llm).
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"reflect"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/internal/agent/llm"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Tool is a function that models can call. It is safe for concurrent use.
+type Tool struct {
+	engi.Tool
+
+	// Repeatable says that an interrupted call may be repeated: the tool is
+	// read-only or idempotent.
+	Repeatable bool
+	// Output is the schema of Data in results that have not failed; nil for
+	// none. It is for programs: models get the text.
+	Output json.RawMessage
+	// Needs says what a run must have to be offered the tool.
+	Needs Need
+	// Available reports whether a run that has what the tool needs is offered
+	// it; nil means always.
+	Available func(ctx context.Context, e Env) bool
+	// Prompt returns what the system prompt says about the tool, beside its
+	// description, in runs that are offered it; nil means nothing.
+	Prompt func(ctx context.Context, e Env) string
+
+	schema *llm.Schema
+	run    func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
+}
+
+// A Need is what a tool needs of a run.
+type Need uint8
+
+const (
+	NeedNothing Need = iota
+	NeedGuest        // a sandbox, a session or a workspace
+	NeedSession
+	WantSession // a session, but the tool does part of its work without one
+)
+
+// Env is what the tools of one run work on.
+type Env struct {
+	Owner      engi.Owner
+	Run        engi.RunID
+	Sandbox    engi.SandboxID // empty for none
+	Session    string         // empty for none
+	Workspace  string         // ID or name; empty for none
+	Scopes     []engi.Scope   // of the key that began the run; empty means all
+	Deps       any            // the run's dependencies; hidden from the model
+	FullResult func(ctx context.Context, call string) ([]byte, error)
+}
+
+// Has reports whether e satisfies n.
+func (e Env) Has(n Need) bool {
+	switch n {
+	case NeedGuest:
+		return e.Sandbox != "" || e.Session != "" || e.Workspace != ""
+	case NeedSession:
+		return e.Session != ""
+	}
+	return true
+}
+
+// May reports Denied unless the key that began the run has a scope, see
+// [engi.Key.May].
+func (e Env) May(s engi.Scope, write bool) error { return engi.Key{Scopes: e.Scopes}.May(s, write) }
+
+// Scope returns the scope that callers need for what a tool does, and whether it
+// changes anything.
+func (t Tool) Scope() (s engi.Scope, write bool) {
+	switch t.Name {
+	case "execute_code":
+		return engi.ScopeExecutions, true
+	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables":
+		return engi.ScopeSandboxes, false
+	case "search_docs", "save_module":
+		return engi.ScopeDocs, t.Name == "save_module"
+	case "fetch_url", "read_result":
+		return engi.ScopeAgents, false
+	}
+	return engi.ScopeSandboxes, true
+}
+
+// A Call is one use of a tool.
+type Call struct {
+	Env
+	ID  string
+	Out func(stream engi.Stream, data []byte) // receives output while the tool works; never nil
+	// Patience is how long execute_code waits for a program, which then goes on
+	// by itself; 0 means to its end.
+	Patience time.Duration
+}
+
+// A Result is what the model sees of a call. A failure that the model can react
+// to is a Result too.
+type Result struct {
+	Text   string
+	Images []engi.Image
+	Data   any // the same for programs, as the tool's Output says; nil for none
+	Failed bool
+	GoesOn engi.ExecutionID // of a program that took longer than the call's patience; empty for none
+}
+
+// Returning returns t with results whose Data is a D.
+func Returning[D any](t Tool, err error) (Tool, error) {
+	if err != nil {
+		return t, err
+	}
+	schema, err := llm.SchemaOf(reflect.TypeFor[D]())
+	if err != nil {
+		return t, err
+	}
+	t.Output = schema.JSON()
+	return t, nil
+}
+
+// Failure returns a failed Result with the text and the remedy of err.
+func Failure(err error) Result {
+	text := err.Error()
+	if remedy := engi.RemedyOf(err); remedy != "" {
+		text += " (" + remedy + ")"
+	}
+	return Result{Text: text, Failed: true}
+}
+
+var namePattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
+
+// New returns a tool made of a Go function. A is a struct: its JSON names are
+// the arguments, its jsonschema tags their descriptions, its enum tags the values
+// to choose from, with commas between; fields without omitempty are required. It
+// reports Invalid for a name or type that models cannot use.
+func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
+	schema, err := llm.SchemaOf(reflect.TypeFor[A]())
+	if err != nil {
+		return Tool{}, err
+	}
+	t, err := FromSchema(name, description, schema, func(ctx context.Context, c *Call, raw json.RawMessage) (Result, error) {
+		var args A
+		if err := json.Unmarshal(raw, &args); err != nil {
+			return Failure(engi.Errorf(engi.Invalid, "the arguments do not fit: %v", err)), nil
+		}
+		return run(ctx, c, args)
+	})
+	if err != nil {
+		return t, err
+	}
+	// The tool itself judges the values: it is not as strict.
+	t.Schema, err = addEnums(t.Schema, reflect.TypeFor[A]())
+	return t, err
+}
+
+// addEnums adds the values of enum tags to a schema.
+func addEnums(raw json.RawMessage, t reflect.Type) (json.RawMessage, error) {
+	var schema map[string]any
+	changed := false
+	for f := range t.Fields() {
+		values := f.Tag.Get("enum")
+		if values == "" {
+			continue
+		}
+		if !changed {
+			if err := json.Unmarshal(raw, &schema); err != nil {
+				return nil, engi.Errorf(engi.Internal, "describe %v: %v", t, err)
+			}
+		}
+		changed = true
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		properties, _ := schema["properties"].(map[string]any)
+		property, ok := properties[name].(map[string]any)
+		if !ok {
+			return nil, engi.Errorf(engi.Internal, "describe %v: there is no property %q", t, name)
+		}
+		property["enum"] = strings.Split(values, ",")
+	}
+	if !changed {
+		return raw, nil
+	}
+	changedRaw, err := json.Marshal(schema)
+	if err != nil {
+		return nil, engi.Errorf(engi.Internal, "describe %v: %v", t, err)
+	}
+	return changedRaw, nil
+}
+
+// FromSchema returns a tool made of a schema and a function, which is called
+// with arguments that conform to the schema.
+func FromSchema(name, description string, schema *llm.Schema, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
+	if !namePattern.MatchString(name) {
+		return Tool{}, engi.Errorf(engi.Invalid, "%.80q is not a name for a tool", name).WithRemedy("use letters, digits, underscores and dashes, 64 at most")
+	}
+	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: schema.JSON()}, schema: schema, run: run}, nil
+}
+
+const maxArguments = 4 << 20 // bytes
+
+// Run makes a call. Bad arguments and errors of the tool become failed results,
+// so that the model can correct itself. It returns an error only if ctx has
+// ended.
+func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error) {
+	if len(arguments) > maxArguments {
+		return Failure(engi.Errorf(engi.Invalid, "the arguments have %d bytes, %d at most", len(arguments), maxArguments)), nil
+	}
+	if blank := strings.TrimSpace(arguments); blank == "" || blank == "null" {
+		arguments = "{}"
+	}
+	raw, err := t.schema.Check(arguments)
+	if err != nil {
+		return Failure(err), nil
+	}
+	r, err := t.run(ctx, c, raw)
+	if err != nil {
+		if ctx.Err() != nil {
+			return Result{}, engi.Errorf(engi.Expired, "call %s: %v", t.Name, context.Cause(ctx))
+		}
+		return Failure(err), nil
+	}
+	return r, nil
+}
+
+// Services are what the built-in tools use, as of one owner. Tools whose service
+// is nil are left out.
+type Services struct {
+	Executions engi.Executions
+	Sandboxes  engi.Sandboxes
+	Sessions   engi.Sessions
+	Library    engi.Library
+	Apps       Apps
+	Workspaces Workspaces
+	Preview    func(id engi.SandboxID, port int) string // returns where the page of an app is; nil if nowhere
+	// WorkspaceURL returns where the preview of a workspace is, or of a service of it; nil if nowhere.
+	WorkspaceURL func(id engi.WorkspaceID, service string) string
+	// Fetch returns the transport for requests on behalf of an owner, which
+	// allows only what the node lets agents fetch.
+	Fetch func(owner engi.Owner) http.RoundTripper
+}
+
+// CheckTarget reports NotFound for a sandbox, session or workspace that its owner does not
+// have, Denied for a workspace in which it may only look, and Unsupported for a session on
+// a node without any.
+func (s Services) CheckTarget(ctx context.Context, e Env) error {
+	s = s.OfOneOwner()
+	if e.Sandbox != "" {
+		if _, err := s.Sandboxes.Get(ctx, e.Owner, e.Sandbox); err != nil {
+			return err
+		}
+	}
+	if e.Workspace != "" {
+		if s.Workspaces == nil {
+			return engi.Errorf(engi.Unsupported, "this node has no workspaces")
+		}
+		x, err := s.Workspaces.Get(ctx, e.Owner, e.Workspace)
+		if err == nil {
+			err = x.Allow(e.Owner, engi.RoleEditor)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if e.Session == "" {
+		return nil
+	}
+	if s.Sessions == nil {
+		return engi.Errorf(engi.Unsupported, "agents of this node do not work in sessions").WithRemedy("the operator adds a section [sandbox] to the configuration")
+	}
+	_, err := s.Sessions.Get(ctx, e.Owner, e.Session)
+	return err
+}
+
+// A Source has tools that are found out when a run starts, such as those of an
+// MCP server. It is safe for concurrent use.
+type Source interface {
+	// Name is the prefix of the names of its tools, before an underscore, and
+	// the name by which agents choose it.
+	Name() string
+	// Open returns the tools for one run, which calls release when it no longer
+	// needs them. It reports Unavailable if the tools cannot be had now.
+	Open(ctx context.Context, e Env) (tools []Tool, release func(), err error)
+}
+
+// enterGuest returns the guest of the session, workspace or sandbox that c works in.
+func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+	switch {
+	case c.Session != "" && s.Sessions != nil:
+		return s.Sessions.Enter(ctx, c.Owner, c.Session)
+	case c.Workspace != "" && s.Workspaces != nil && s.Sandboxes != nil:
+		return s.enterWorkspace(ctx, c)
+	case c.Sandbox != "" && s.Sandboxes != nil:
+		return s.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
+	}
+	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
+}
+
+// enterWorkspace returns the guest of the sandbox of a workspace, which it starts if it
+// does not run.
+func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
+	x, err := s.Workspaces.Get(ctx, c.Owner, c.Workspace)
+	if err != nil {
+		return nil, nil, err
+	}
+	if x.State == engi.WorkspaceRunning && x.Sandbox != "" {
+		g, release, err := s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+		if err == nil || engi.KindOf(err) != engi.NotFound {
+			return g, release, err
+		}
+	}
+	if x, err = s.Workspaces.Start(ctx, c.Owner, string(x.ID)); err != nil {
+		return nil, nil, err
+	}
+	return s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+}
+
+// Builtin returns the built-in tools for which s has the services.
+func Builtin(s Services) ([]Tool, error) {
+	s = s.OfOneOwner()
+	var all []Tool
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, fetchTools} {
+		tools, err := group(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, tools...)
+	}
+	return all, nil
+}

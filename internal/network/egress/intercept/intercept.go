@@ -1,0 +1,250 @@
+// Package intercept puts secrets into HTTP requests that leave sandboxes, and
+// removes them from responses, so that values never enter a sandbox. It
+// terminates the sandbox's TLS with a certificate of an authority that only this
+// sandbox trusts, judges each request, applies grants and header rules, and sends
+// it on over TLS of its own. HTTP/1.1 and HTTP/2 on both sides, streams, trailers
+// and upgrades are supported.
+//
+// Where the policy has request rules, a request leaves only if they allow it. What
+// they judge is what leaves: bodies that they look at are held until they are
+// complete, because a server may act on a part of one, and trailers are left out.
+//
+// Only TLS to the hosts of grants, header rules and request rules is intercepted. Over plain
+// HTTP, secrets are sent only to hosts that are written with http://, and only
+// if the policy lets the sandbox connect there anyway: grants make hosts
+// reachable over TLS alone.
+//
+// The authority's key is derived from [Options.Key] and the sandbox's ID. It is
+// kept in memory only, and is the same after a restart of this process, so that
+// running programs continue to trust it. Placeholders are derived in the same
+// way: they cannot be guessed without the key, and stay the same as long as the
+// sandbox exists.
+//
+// Placeholders are replaced in values of headers, in Basic credentials and in the
+// query, but never in bodies, because much of what is sent in a body can be read
+// back later. A sandbox that can both write to and read from a granted host, or
+// has a host that cooperates, can always obtain a value: a grant trusts its hosts.
+//
+// Package intercept does not decide who may connect where and does not dial: see
+// packages policy and egress.
+package intercept
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/network/egress/policy"
+)
+
+// Options configure an Interceptor. Reveal and Dial are required; everything else
+// has a useful zero value.
+type Options struct {
+	// Key is what authorities and placeholders are derived from, 32 bytes that
+	// survive restarts. Nil means random ones.
+	Key []byte
+	// Reveal returns the value of an owner's secret by ID or name. It is
+	// called for each request.
+	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	// Use, if set, is used instead of Reveal where secrets may be pinned: it
+	// returns the only hosts that one may be sent to, if there are some, and
+	// whether it is masked in bodies whatever the grant says.
+	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
+	// Dial connects to a host as the sandbox's policy allows, without TLS.
+	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
+	// Approver decides where request rules ask. Nil refuses such requests.
+	Approver engi.Approver
+	// Events is called with one event per request, without Seq. It must not
+	// block. Nil discards.
+	Events func(engi.NetworkRecord)
+	// Roots are trusted for connections to hosts. Nil means the system's.
+	Roots *x509.CertPool
+
+	HandshakeTimeout time.Duration // for TLS handshakes on both sides; 0 means 10 s
+	HeaderTimeout    time.Duration // for receiving the header of a request, and between requests; 0 means 1 minute
+	ResponseTimeout  time.Duration // from a request to the header of its response; 0 means 15 minutes
+	IdleTimeout      time.Duration // without a byte either way in a request or upgraded connection; 0 means 15 minutes
+
+	Log *slog.Logger // nil discards
+}
+
+// A Target is the destination of a connection and the host that its client claimed.
+type Target struct {
+	Sandbox engi.SandboxID
+	Host    string         // claimed by the client and allowed by the policy; canonical
+	Port    uint16         // that the client connected to
+	TLS     bool           // the connection begins with a ClientHello, else with a request
+	Address netip.AddrPort // that the client connected to, for events
+	Handler http.Handler   // serves the requests in place of the host; nil means the host
+}
+
+// An Interceptor has the authorities and rules of a node's sandboxes. It is safe
+// for concurrent use.
+type Interceptor struct {
+	o      Options
+	key    []byte
+	server *http.Server
+
+	mu        sync.Mutex
+	sandboxes map[engi.SandboxID]*sandbox // guarded by mu
+	held      heldBytes
+}
+
+// A sandbox has the rules of one sandbox. It is immutable; another policy is
+// another sandbox that shares authority and upstream.
+type sandbox struct {
+	id        engi.SandboxID
+	owner     engi.Owner
+	policy    *policy.Policy
+	rules     []rule
+	authority *authority // nil if no TLS is intercepted
+	upstream  *upstream
+}
+
+// New returns an Interceptor without sandboxes. The caller closes it.
+func New(o Options) (*Interceptor, error) {
+	if o.Reveal == nil || o.Dial == nil {
+		return nil, engi.Errorf(engi.Invalid, "an interceptor needs Reveal and Dial")
+	}
+	if o.Use == nil {
+		o.Use = func(ctx context.Context, owner engi.Owner, idOrName string) (string, []string, bool, error) {
+			value, err := o.Reveal(ctx, owner, idOrName)
+			return value, nil, false, err
+		}
+	}
+	if o.Key == nil {
+		o.Key = make([]byte, 32)
+		rand.Read(o.Key) // never fails
+	}
+	if len(o.Key) < 32 {
+		return nil, engi.Errorf(engi.Invalid, "the key of an interceptor has %d bytes instead of 32", len(o.Key))
+	}
+	if o.Events == nil {
+		o.Events = func(engi.NetworkRecord) {}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	for d, usual := range map[*time.Duration]time.Duration{
+		&o.HandshakeTimeout: 10 * time.Second, &o.HeaderTimeout: time.Minute, &o.ResponseTimeout: 15 * time.Minute, &o.IdleTimeout: 15 * time.Minute,
+	} {
+		if *d <= 0 {
+			*d = usual
+		}
+	}
+	i := &Interceptor{o: o, key: slices.Clone(o.Key), sandboxes: map[engi.SandboxID]*sandbox{}}
+	i.o.Key = nil
+	i.server = i.newServer()
+	return i, nil
+}
+
+// Open puts the grants, header rules and request rules of a policy in force instead of the
+// previous ones, also for existing connections. Of what the sandbox needs, it
+// returns Env and Authority, which is nil if nothing is intercepted. Authority
+// belongs in the files [AuthorityPath] and [BundlePath].
+func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy) (_ engi.NetworkSetup, err error) {
+	defer engi.Annotate(&err, "intercept for %s", id)
+	rules, err := rulesOf(p)
+	if err != nil {
+		return engi.NetworkSetup{}, err
+	}
+	w := engi.NetworkSetup{Env: map[string]string{}}
+	for n := range rules {
+		if g := rules[n].grant; g.Env != "" {
+			rules[n].placeholder = i.placeholder(id, g)
+			w.Env[g.Env] = rules[n].placeholder
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old := i.sandboxes[id]
+	s := &sandbox{id: id, owner: owner, policy: p, rules: rules}
+	if old != nil && old.owner == owner {
+		s.authority, s.upstream = old.authority, old.upstream
+	} else {
+		old.closeIdle()
+		s.upstream = i.newUpstream(id)
+	}
+	if p.HasRequests() || p.HasPackages() || slices.ContainsFunc(rules, func(r rule) bool { return r.host.TLS }) {
+		if s.authority == nil || time.Until(s.authority.cert.NotAfter) < authorityLeft {
+			if s.authority, err = i.newAuthority(id); err != nil {
+				return engi.NetworkSetup{}, err
+			}
+		}
+		w.Authority = slices.Clone(s.authority.pem)
+		maps.Copy(w.Env, trustEnv)
+	}
+	i.sandboxes[id] = s
+	return w, nil
+}
+
+// Shut removes a sandbox. From then on its requests are refused.
+func (i *Interceptor) Shut(id engi.SandboxID) {
+	i.mu.Lock()
+	old := i.sandboxes[id]
+	delete(i.sandboxes, id)
+	i.mu.Unlock()
+	old.closeIdle()
+}
+
+// Intercepts reports whether there are rules for a connection of a sandbox to a
+// host that its client claimed. TLS without rules is not to be terminated.
+func (i *Interceptor) Intercepts(id engi.SandboxID, host string, port uint16, tls bool) bool {
+	s := i.sandbox(id)
+	return s.judges(host) || len(s.rulesFor(host, port, tls)) > 0
+}
+
+// Close closes all connections. It does not wait for calls of Serve, which return
+// soon.
+func (i *Interceptor) Close() error {
+	err := i.server.Close()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, s := range i.sandboxes {
+		s.closeIdle()
+	}
+	clear(i.sandboxes)
+	if err != nil {
+		return engi.Errorf(engi.Internal, "close interceptor: %v", err)
+	}
+	return nil
+}
+
+func (i *Interceptor) sandbox(id engi.SandboxID) *sandbox {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.sandboxes[id]
+}
+
+// judges reports whether request rules judge what goes to a host; s may be nil.
+func (s *sandbox) judges(host string) bool { return s != nil && s.policy.Judges(host) }
+
+// rulesFor returns the rules for a host; s may be nil.
+func (s *sandbox) rulesFor(host string, port uint16, tls bool) []rule {
+	if s == nil {
+		return nil
+	}
+	var found []rule
+	for _, r := range s.rules {
+		if r.host.Covers(host, port, tls) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// closeIdle closes idle connections to hosts; s may be nil.
+func (s *sandbox) closeIdle() {
+	if s != nil {
+		s.upstream.closeIdle()
+	}
+}

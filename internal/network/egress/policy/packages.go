@@ -1,0 +1,70 @@
+package policy
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	packagesRule  = "packages"
+	allEcosystems = "*"
+)
+
+// addPackages replaces rules for packages by rules for the hosts of registries.
+// What another rule names itself is reached there, not served by the node.
+func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *engi.Error) {
+	p.packages = map[string]string{}
+	var out []rule
+	for _, r := range rules {
+		if r.packages == "" {
+			out = append(out, r)
+			continue
+		}
+		names := slices.Sorted(maps.Keys(hosts))
+		if len(names) == 0 {
+			return nil, engi.Errorf(engi.Unsupported, "network rule %q: this node serves no packages", truncate(r.text)).
+				WithRemedy("name the hosts of registries instead; the operator may open [packages] in the node's configuration")
+		}
+		if r.packages != allEcosystems {
+			if hosts[r.packages] == nil {
+				return nil, engi.Errorf(engi.Invalid, "network rule %q names no packages that this node serves", truncate(r.text)).
+					WithRemedy("write packages for all of them, or packages: with one of %s", strings.Join(names, ", "))
+			}
+			names = []string{r.packages}
+		}
+		for _, name := range names {
+			for _, host := range hosts[name] {
+				if p.packages[host] == "" {
+					out = append(out, rule{text: r.text, proto: tcp, protoGiven: true, host: host, lo: portHTTP, hi: portHTTPS, hasPorts: true})
+					p.packages[host] = r.text
+				}
+			}
+		}
+	}
+	for _, r := range rules {
+		if r.host != "" {
+			delete(p.packages, r.host)
+		}
+	}
+	return out, nil
+}
+
+// Packages returns the rule by which the node itself answers for a host, which is
+// that of a package registry; ok is false for every other host.
+func (p *Policy) Packages(host string) (rule string, ok bool) {
+	if len(p.packages) == 0 {
+		return "", false
+	}
+	name, problem := canonical(host)
+	if problem != "" {
+		return "", false
+	}
+	rule, ok = p.packages[name]
+	return rule, ok
+}
+
+// HasPackages reports whether the node answers for any host.
+func (p *Policy) HasPackages() bool { return len(p.packages) > 0 }

@@ -1,0 +1,202 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi/internal/access/secret"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/network/egress"
+	"github.com/engi-dev/engi/internal/network/egress/link"
+	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/sandbox/fleet"
+	"github.com/engi-dev/engi/internal/sandbox/provider"
+	"github.com/engi-dev/engi/internal/store"
+)
+
+// A wall is the egress gateway with the node's defaults and bounds applied to
+// every policy. It implements [fleet.Wall] and internal/network/fetch's Wall and is safe
+// for concurrent use.
+type wall struct {
+	*egress.Gateway
+	links   *link.Pool
+	secrets *secret.Service
+	config  config.Network
+
+	mu     sync.Mutex
+	opened map[engi.SandboxID]bool // sandboxes that had a network at some time
+}
+
+// openWall opens the network boundary of sandboxes. Where the host or the
+// provider cannot have one, it logs why, and sandboxes have no network.
+func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) error {
+	if engi.Network(n.config.Network.Max) == engi.NetworkNone {
+		return nil
+	}
+	w, err := n.newWall(ctx, metrics)
+	switch {
+	case err == nil:
+		n.wall = w
+		n.closers.add(func() {
+			if err := w.Close(); err != nil {
+				n.log.Error("close the network of sandboxes", "err", err)
+			}
+		})
+		return nil
+	case engi.KindOf(err) == engi.Unsupported:
+		n.log.Warn("sandboxes have no network", "why", err, "remedy", engi.RemedyOf(err))
+		return nil
+	}
+	return err
+}
+
+func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *wall, err error) {
+	networked, ok := n.provider.(provider.Networked)
+	if !ok {
+		return nil, engi.Errorf(engi.Unsupported, "machines of the %s tier have no links", n.provider.Tier())
+	}
+	c, log := n.config.Network, n.log.With("component", "egress")
+	w := &wall{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
+	broker := n.config.Packages.Options()
+	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "packages")
+	if n.packages, err = packages.New(broker); err != nil {
+		return nil, err
+	}
+	n.closers.add(n.packages.Close)
+	if w.links, err = link.Open(ctx, link.Options{Spare: c.Spare, Locate: networked.Netns, Log: log}); err != nil {
+		return nil, err
+	}
+	w.Gateway, err = egress.New(egress.Options{
+		Links: w.links, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Private: c.PrivatePrefixes(), Hosts: c.StaticHosts(), Resolver: c.Resolvers(),
+		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
+		Metrics: metrics, Log: log,
+	})
+	if err != nil {
+		w.links.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Close closes the gateway and the pool of links. The links of running
+// sandboxes stay for the next node to adopt.
+func (w *wall) Close() error {
+	err := w.Gateway.Close()
+	return cmp.Or(err, w.links.Close())
+}
+
+// complete fills in the node's default for an empty policy and refuses what the
+// node does not allow. Every policy goes through it.
+func (w *wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
+	if err := w.secrets.Check(p); err != nil {
+		return p, err
+	}
+	if err := w.config.Limits.Bound(p.Limits); err != nil {
+		return p, err
+	}
+	if p.Mode == "" {
+		d := w.config.Default()
+		if p.Mode = d.Mode; len(p.Allow) == 0 {
+			p.Allow = d.Allow
+		}
+		return p, nil
+	}
+	if !w.config.Allows(p.Mode) {
+		return p, engi.Errorf(engi.Denied, "sandboxes of this node may have no network of mode %s", p.Mode).
+			WithRemedy("use %s or a narrower one; the operator may raise network.max", w.config.Max)
+	}
+	return p, nil
+}
+
+// Check implements [fleet.Wall].
+func (w *wall) Check(p engi.NetworkPolicy) error {
+	p, err := w.complete(p)
+	if err != nil || p.Mode == engi.NetworkNone && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests) == 0 && p.Proxy == nil && p.Group == "" {
+		return err
+	}
+	return w.Gateway.Check(p)
+}
+
+// checkNetwork reports why no sandbox may have a policy.
+func (n *Node) checkNetwork(p engi.NetworkPolicy) error {
+	if n.wall == nil {
+		return nil // the fleet says so
+	}
+	return n.wall.Check(p)
+}
+
+// Permit implements [fleet.Wall].
+func (w *wall) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
+	return cmp.Or(w.Check(p), w.secrets.Permit(ctx, owner, p))
+}
+
+// Open implements [fleet.Wall].
+func (w *wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
+	p, err := w.complete(p)
+	if err != nil {
+		return engi.NetworkSetup{}, err
+	}
+	w.mu.Lock()
+	was := w.opened[id]
+	if p.Mode != engi.NetworkNone {
+		w.opened[id] = true
+	}
+	w.mu.Unlock()
+	if p.Mode == engi.NetworkNone && !was {
+		return engi.NetworkSetup{}, nil // the usual case when a sandbox is claimed
+	}
+	return w.Gateway.Open(ctx, id, owner, p)
+}
+
+// Transport carries requests on an owner's behalf as a sandbox with the policy
+// would. It does not inject secrets.
+func (w *wall) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
+	p, err := w.complete(p)
+	if err != nil {
+		return nil, err
+	}
+	return w.Gateway.Transport(owner, p)
+}
+
+// Detach implements [fleet.Wall].
+func (w *wall) Detach(ctx context.Context, id engi.SandboxID) error {
+	w.mu.Lock()
+	delete(w.opened, id)
+	w.mu.Unlock()
+	return w.Gateway.Detach(ctx, id)
+}
+
+// probeLinks reports whether links can be made on this host, and how long one
+// took.
+func probeLinks(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	p, err := link.Open(ctx, link.Options{})
+	if err != nil {
+		return 0, err
+	}
+	return time.Since(began), p.Close()
+}
+
+// fleetWall returns n.wall as an interface that is nil if there is none.
+func (n *Node) fleetWall() fleet.Wall {
+	if n.wall == nil {
+		return nil
+	}
+	return n.wall
+}
+
+// NetworkLog returns what the gateway logged of sandboxes' connections; nil if
+// sandboxes have no network.
+func (n *Node) NetworkLog() engi.NetworkLog {
+	if n.wall == nil {
+		return nil
+	}
+	return n.wall
+}

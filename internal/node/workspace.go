@@ -1,0 +1,30 @@
+package node
+
+import (
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/internal/workspace"
+)
+
+// openWorkspaces opens the service of workspaces. Their sandboxes reach the registries of
+// packages and each other.
+func (n *Node) openWorkspaces() {
+	n.workspaces = workspace.New(workspace.Options{
+		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
+		Network: n.packagesOnly(), MaxAwake: time.Duration(n.config.Sandboxes.Max),
+	})
+}
+
+// packagesOnly is the network of sandboxes that install packages and reach nothing else; a
+// node without a network gives them none.
+func (n *Node) packagesOnly() engi.NetworkPolicy {
+	if most := engi.Network(n.config.Network.Max); n.wall == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
+		return engi.NetworkPolicy{Mode: engi.NetworkNone}
+	}
+	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}
+}
+
+// Workspaces keeps files with a history, and services.
+func (n *Node) Workspaces() engi.Workspaces { return n.workspaces }

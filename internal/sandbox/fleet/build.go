@@ -1,0 +1,165 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest"
+	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
+	"github.com/engi-dev/engi/internal/sandbox/provider"
+)
+
+// A BuildRunner opens sandboxes for the build steps of templates, which write
+// their root file system in place. It is what package disk calls a BuildRunner,
+// and safe for concurrent use.
+type BuildRunner struct {
+	provider provider.Provider
+	size     engi.Size
+	wall     Wall // nil if owners' builds have no network
+	policy   engi.NetworkPolicy
+
+	mu   sync.Mutex
+	open map[engi.SandboxID]bool
+}
+
+// DefaultBuildHosts are where package managers usually get packages from.
+func DefaultBuildHosts() []string {
+	return []string{
+		"packages", // the registries that the node serves itself
+		"nodejs.org", "jsr.io", "npm.jsr.io", "deno.land", "dl.deno.land", "conda.anaconda.org", "repo.anaconda.com",
+		"go.dev", "dl.google.com", "static.rust-lang.org",
+		"archive.ubuntu.com", "*.archive.ubuntu.com", "security.ubuntu.com", "ports.ubuntu.com", "deb.nodesource.com",
+		"dl-cdn.alpinelinux.org",
+		"plugins.gradle.org", "services.gradle.org",
+		"rubygems.org", "index.rubygems.org", "api.nuget.org", "packagist.org", "repo.packagist.org",
+		"github.com", "api.github.com", "codeload.github.com", "*.githubusercontent.com",
+	}
+}
+
+// NewBuildRunner returns a BuildRunner whose sandboxes p starts. Zero fields of
+// size mean what a build usually needs. Those of owners reach what the rules allow,
+// through w; nothing if w is nil or networks may not be as wide as restricted. It
+// reports what is wrong with the rules.
+func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Network, allow []string) (*BuildRunner, error) {
+	policy := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: allow}
+	if all := engi.Networks(); slices.Index(all, widest) < slices.Index(all, policy.Mode) {
+		w = nil
+	}
+	if w != nil {
+		if err := w.Check(policy); err != nil {
+			return nil, fmt.Errorf("builds.allow: %w", err)
+		}
+	}
+	size = size.Or(engi.Size{
+		VCPUs:     float64(runtime.NumCPU()),
+		Memory:    4 << 30,
+		Disk:      64 << 30,
+		Inodes:    10_000_000,
+		Processes: 4096,
+		OpenFiles: 1 << 16,
+	})
+	return &BuildRunner{provider: p, size: size, wall: w, policy: policy, open: map[engi.SandboxID]bool{}}, nil
+}
+
+// Open boots a sandbox on dir, whose root file system it changes in place. It has
+// the network of the host, or if it is an owner's, what the policy allows. Call
+// the returned function once to destroy the sandbox; it returns when the sandbox
+// is gone.
+func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_ engi.Guest, _ func() error, err error) {
+	id := engi.NewSandboxID()
+	defer engi.Annotate(&err, "open build sandbox %s", id)
+	var u undo
+	defer u.run()
+	b.mu.Lock()
+	b.open[id] = true
+	b.mu.Unlock()
+	u.add(func() { b.forget(id) })
+
+	network, netns := provider.Host, ""
+	if owner != "" {
+		network = provider.Loopback
+	}
+	walled := owner != "" && b.wall != nil
+	if walled {
+		if netns, err = b.wall.Attach(ctx, id); err != nil {
+			return nil, nil, err
+		}
+		u.add(func() { _ = b.detach(id) }) // the error that led here says more
+	}
+	token := newToken()
+	machine, err := b.provider.Start(ctx, provider.Spec{
+		ID:       id,
+		Root:     dir,
+		Writable: true,
+		Size:     b.size,
+		Hostname: hostname,
+		Token:    token,
+		Weight:   ordinaryWeight,
+		Network:  network,
+		Netns:    netns,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	u.add(func() { _ = machine.Close() }) // the error that led here says more
+	g, err := guest.Open(ctx, machine.Guest, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	u.add(func() { g.Close() })
+	setup := wire.Setup{
+		Home:      "/root",
+		WorkDir:   "/root",
+		Processes: b.size.Processes,
+		OpenFiles: b.size.OpenFiles,
+	}
+	if walled {
+		w, err := b.wall.Open(ctx, id, owner, b.policy)
+		if err != nil {
+			return nil, nil, err
+		}
+		setup.Network = wireNetwork(w)
+	}
+	if err := g.Setup(ctx, setup); err != nil {
+		return nil, nil, err
+	}
+	u.keep()
+	return g, func() error {
+		defer b.forget(id)
+		g.Close()
+		err := machine.Close()
+		if walled {
+			err = errors.Join(err, b.detach(id))
+		}
+		return err
+	}, nil
+}
+
+// detach removes the link of a sandbox that is gone.
+func (b *BuildRunner) detach(id engi.SandboxID) error {
+	ctx, cancel := context.WithTimeout(context.Background(), networkTime)
+	defer cancel()
+	return b.wall.Detach(ctx, id)
+}
+
+func (b *BuildRunner) forget(id engi.SandboxID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.open, id)
+}
+
+// owns reports whether id is one of the runner's sandboxes. A nil runner has
+// none.
+func (b *BuildRunner) owns(id engi.SandboxID) bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.open[id]
+}

@@ -1,0 +1,344 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
+	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
+)
+
+// maxQueuedBytes bounds the programs kept for executions that wait.
+const maxQueuedBytes = 1 << 30
+
+// executions runs programs, each in an instance of its own. It owns the runs,
+// and serves engi.Executions. It is safe for concurrent use.
+//
+// An execution that finds a ready instance costs one store write before it
+// starts: the claim only looks into memory, the record is written as running
+// at once, and the program starts while the caller reads the answer.
+type executions struct {
+	*shared
+	pools       *pools
+	sandboxes   *sandboxes   // book what executions use of quotas
+	queuedBytes *engi.Shares // of the programs of executions that wait
+
+	mu   sync.Mutex
+	runs map[engi.ExecutionID]*run // not ended; guarded by mu
+}
+
+var _ engi.Executions = (*executions)(nil)
+
+func newExecutions(all *shared, p *pools, s *sandboxes) *executions {
+	return &executions{shared: all, pools: p, sandboxes: s, queuedBytes: engi.NewShares(maxQueuedBytes), runs: map[engi.ExecutionID]*run{}}
+}
+
+// get returns owner's run, nil if there is none going on.
+func (e *executions) get(owner engi.Owner, id engi.ExecutionID) *run {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.runs[id]
+	if r == nil || owner != "" && r.owner != owner {
+		return nil
+	}
+	return r
+}
+
+func (e *executions) insert(r *run) {
+	if r.booking == nil {
+		r.booking = e.sandboxes.rebook(r.owner, r.rec.Limits.Size)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.runs[r.id] = r
+}
+
+func (e *executions) remove(r *run) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.runs, r.id)
+}
+
+// drive makes a run known and calls f, which drives it, in a goroutine. It
+// reports false when the node is stopping.
+func (e *executions) drive(r *run, f func()) bool {
+	e.insert(r)
+	if !e.spawn(f) {
+		e.abandon(r)
+		return false
+	}
+	return true
+}
+
+// cancelAll asks all runs to end.
+func (e *executions) cancelAll() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.runs {
+		r.stop(engi.CauseCancelled)
+	}
+}
+
+// Start implements engi.Executions.
+func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi.Execution, err error) {
+	began := time.Now()
+	if ctx.Err() != nil {
+		return engi.Execution{}, engi.Errorf(engi.Expired, "start execution: %v", context.Cause(ctx))
+	}
+	// From here on nothing stops half-way: there must be no doubt whether a
+	// record was written.
+	ctx = context.WithoutCancel(ctx)
+	if !e.serving.Load() {
+		return engi.Execution{}, errNotServing
+	}
+	if err := spec.Faults(e.bounds).Err(); err != nil {
+		return engi.Execution{}, err
+	}
+	spec.Template = cmp.Or(spec.Template, e.opt.Template)
+	t, err := e.catalog.get(ctx, spec.Template)
+	if err == nil && !t.VisibleTo(spec.Owner) {
+		err = engi.ErrNoTemplate
+	}
+	if err != nil {
+		return engi.Execution{}, err
+	}
+	j, err := e.job(ctx, spec, t)
+	if err != nil {
+		return engi.Execution{}, err
+	}
+	if j.idempotency != "" {
+		older, err := e.opt.Store.Repeated(ctx, j.owner, j.idempotency)
+		if err == nil {
+			return e.repeated(older, j)
+		}
+		if engi.KindOf(err) != engi.NotFound {
+			return engi.Execution{}, err
+		}
+	}
+	if j.booking, err = e.sandboxes.book(ctx, &booking{owner: j.owner, size: j.size, of: anExecution}); err != nil {
+		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
+		return engi.Execution{}, err
+	}
+	defer func() { e.sandboxes.unbook(j.booking) }() // unless there is a run, which has it then
+	rec := Record{
+		Execution: engi.Execution{
+			ID:       engi.NewExecutionID(),
+			Owner:    j.owner,
+			State:    engi.ExecutionQueued,
+			Language: j.program.Language,
+			Template: spec.Template,
+			Created:  began.UTC(),
+		},
+		Idempotency: j.idempotency,
+		Fingerprint: j.fingerprint,
+		Limits:      j.limits,
+		OutputDir:   j.outputDir,
+	}
+	if inst, ok := e.pools.claim(j.key); ok {
+		return e.startNow(ctx, rec, j, inst, began)
+	}
+	x, err := e.queue(ctx, rec, j)
+	if err != nil {
+		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
+	}
+	return x, err
+}
+
+// startNow records and starts an execution in a claimed instance.
+func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *instance, began time.Time) (engi.Execution, error) {
+	rec.State = engi.ExecutionRunning
+	rec.Sandbox = inst.rec.ID
+	rec.Started = time.Now().UTC()
+	r := e.newRun(rec)
+	r.network = j.network
+	used, err := inst.assign(r, rec)
+	if err != nil {
+		e.pools.retire(inst, true)
+		return engi.Execution{}, err
+	}
+	older, err := e.opt.Store.Create(ctx, rec, recordOfUse(used))
+	if err != nil {
+		inst.unassign()
+		e.pools.giveBack(inst)
+		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+			return e.repeated(older, j)
+		}
+		return engi.Execution{}, err
+	}
+	took := time.Since(began)
+	e.metrics.claims.WithLabelValues("ready").Observe(took.Seconds())
+	program, size := j.program, j.size
+	r.booking, j.booking = j.booking, nil
+	if !e.drive(r, func() { e.execute(r, inst, program, claim{took: took}, size) }) {
+		// The node is stopping. The record says running, and the next node
+		// will find that nothing ran.
+		e.pools.retire(inst, true)
+	}
+	return rec.Execution, nil
+}
+
+// repeated answers a repeated request with its first execution.
+func (e *executions) repeated(older Record, j *job) (engi.Execution, error) {
+	if older.Fingerprint != j.fingerprint {
+		return engi.Execution{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, execution %s", older.ID).
+			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+	}
+	return e.present(older)
+}
+
+// A queuedProgram is what is kept on disk of an execution that waits.
+type queuedProgram struct {
+	Program  wire.Run
+	Key      pool.Key
+	Size     engi.Size
+	Patience time.Duration
+	Network  engi.NetworkPolicy // without Detail
+}
+
+// queue queues an execution until there is an instance for it.
+func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execution, error) {
+	onEmpty, patience, cfg := e.pools.policy(j.key)
+	onEmpty = cmp.Or(j.onEmpty, onEmpty)
+	patient := j.patience > 0
+	patience = cmp.Or(j.patience, patience)
+	if onEmpty == engi.PoolReject {
+		return engi.Execution{}, engi.Errorf(engi.Exhausted, "no warm sandbox of %s is ready", j.key).
+			WithRemedy("try again in a moment, or ask with on_empty 'wait' or 'boot_sync'").
+			WithRetry(e.pools.sched.Retry(1))
+	}
+	var u undo
+	defer u.run()
+	size := programSize(&j.program)
+	if !e.queuedBytes.Take(j.owner, size) {
+		return engi.Execution{}, engi.Errorf(engi.Exhausted, "your programs that wait for a sandbox have %d bytes already", e.queuedBytes.Of(j.owner)).
+			WithRemedy("wait and try again").WithRetry(e.pools.sched.Retry(1))
+	}
+	u.add(func() { e.queuedBytes.Give(j.owner, size) })
+	joined := time.Now()
+	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, patient, joined)
+	if err != nil {
+		return engi.Execution{}, err
+	}
+	u.add(func() { e.leave(ticket) })
+	if err := e.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience, Network: j.network}); err != nil {
+		return engi.Execution{}, err
+	}
+	u.add(func() { e.files.dropQueued(rec.ID) })
+	older, err := e.opt.Store.Create(ctx, rec, nil)
+	if err != nil {
+		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+			return e.repeated(older, j)
+		}
+		return engi.Execution{}, err
+	}
+	u.keep()
+	r := e.newRun(rec)
+	r.booking, j.booking = j.booking, nil
+	if !e.drive(r, func() { e.waitForInstance(r, ticket, size, patience, joined) }) {
+		e.leave(ticket) // the next node queues it again
+	}
+	return rec.Execution, nil
+}
+
+// leave gives up a ticket, and returns its instance if it was served.
+func (e *executions) leave(ticket *pool.Ticket[*instance]) {
+	if h, served := e.pools.sched.Leave(ticket); served && h.Err == nil {
+		e.pools.giveBack(h.Instance)
+	}
+}
+
+// programSize is roughly the memory that a waiting program takes.
+func programSize(p *wire.Run) (n int64) {
+	n = int64(len(p.Stdin)) + 1024
+	for _, f := range p.Files {
+		n += int64(len(f.Data) + len(f.Path))
+	}
+	for _, a := range p.Args {
+		n += int64(len(a))
+	}
+	for k, v := range p.Env {
+		n += int64(len(k) + len(v))
+	}
+	return n
+}
+
+// waitForInstance waits for a queued run's instance, and then drives the run.
+func (e *executions) waitForInstance(r *run, ticket *pool.Ticket[*instance], size int64, patience time.Duration, joined time.Time) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	dequeued := sync.OnceFunc(func() { e.queuedBytes.Give(r.owner, size) })
+	defer dequeued()
+	var h pool.Handover[*instance]
+	select {
+	case h = <-ticket.C():
+	case <-timer.C:
+		place := e.pools.sched.Position(ticket)
+		var served bool
+		if h, served = e.pools.sched.Leave(ticket); !served {
+			e.refuse(r, nil, engi.Errorf(engi.Exhausted, "no sandbox became free within %v", patience).
+				WithRemedy("try again, wait longer, or let the node's administrator raise the pool").
+				WithRetry(e.pools.sched.Retry(place)))
+			return
+		}
+	case <-r.stopped:
+		var served bool
+		if h, served = e.pools.sched.Leave(ticket); !served {
+			e.settle(r, nil, engi.Result{Exit: engi.Exit{Code: -1, Cause: r.stopCause()}, Queued: time.Since(joined)})
+			return
+		}
+	case <-e.life.Done():
+		e.leave(ticket)
+		e.abandon(r)
+		return
+	}
+	if h.Err != nil {
+		if h.Err == errStopping {
+			e.abandon(r)
+			return
+		}
+		e.refuse(r, nil, h.Err)
+		return
+	}
+	dequeued()
+	e.startQueued(r, h, joined)
+}
+
+// startQueued starts a run that was queued in the instance it was given.
+func (e *executions) startQueued(r *run, h pool.Handover[*instance], joined time.Time) {
+	inst := h.Instance
+	waited := time.Since(joined)
+	if why := r.stopCause(); why != "" {
+		e.pools.giveBack(inst)
+		e.settle(r, nil, engi.Result{Exit: engi.Exit{Code: -1, Cause: why}, Queued: waited})
+		return
+	}
+	q, err := e.files.getQueued(r.id)
+	if err == nil {
+		r.network = q.Network
+		err = e.recordStart(e.life, r, inst)
+	}
+	if err != nil {
+		inst.unassign()
+		e.pools.giveBack(inst)
+		if e.life.Err() != nil {
+			e.abandon(r)
+			return
+		}
+		e.refuse(r, nil, err)
+		return
+	}
+	e.files.dropQueued(r.id)
+	c := claim{queued: waited, fresh: h.Fresh}
+	result := "waited"
+	if h.Fresh {
+		// The run's turn came when the boot began, or when it joined.
+		c.took = min(inst.bootTime, waited)
+		c.queued = waited - c.took
+		result = "booted"
+	}
+	e.metrics.claims.WithLabelValues(result).Observe(waited.Seconds())
+	e.execute(r, inst, q.Program, c, q.Size)
+}

@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
+	"github.com/engi-dev/engi/internal/sandbox/provider"
+)
+
+// Options say what a Manager works with. Providers, Templates, Store and Dir
+// must be set; every other zero value has a sensible meaning.
+type Options struct {
+	Providers []provider.Provider // the first is used unless a request demands stronger isolation
+	Templates Templates
+	Store     Store
+	Dir       string // private directory for outputs, artifacts, queued programs and images
+
+	Log     *slog.Logger          // nil discards
+	Metrics prometheus.Registerer // nil keeps metrics to itself
+
+	Pools        []PoolConfig
+	Template     string         // of specs without one; empty means "base"
+	Defaults     engi.Limits    // of fields that neither a spec nor its template sets; see DefaultLimits
+	Max          engi.Limits    // most that a spec may ask for; zero fields mean MaxLimits
+	OnEmpty      engi.EmptyPool // of pools that do not say; empty means boot_sync
+	ClaimTimeout time.Duration  // of pools that do not say; 0 means 30 s
+	MaxWait      time.Duration  // refuse those who would wait longer and named no claim timeout, when more arrive than can be run; 0 means none
+	MaxTimeout   time.Duration  // longest claim timeout that a spec may ask for; 0 means 10 min
+	MaxSandboxes int            // with a machine at the same time, warm and used; 0 means 256
+	MaxQueue     int            // executions waiting for a sandbox; 0 means 1024
+	MaxCode      int64          // bytes of one source file; 0 means 8 MiB
+	MaxInput     int64          // bytes of a program's files, stdin, arguments and environment together; 0 means 32 MiB
+	Boots        int            // concurrent boots; 0 means one per processor, at least 2
+	Builds       *BuildRunner   // whose sandboxes are not orphans; nil if there is none
+
+	Demand     int           // warm sandboxes kept of each kind that executions recently needed without a configured pool; 0 means none
+	Spare      int           // bare sandboxes kept of each template that sandboxes were recently created from; 0 means none
+	DemandIdle time.Duration // how recently; 0 means 5 min
+
+	KeepCount int           // ended executions kept; 0 means 10000
+	KeepAge   time.Duration // how long they are kept; 0 means 7 days
+
+	Lifetime  Lifetime                    // of sandboxes that do not say
+	Quota     func(engi.Owner) engi.Quota // nil means no quotas
+	Refused   func(engi.Owner, string)    // is told of each refusal of a quota, by name; may be nil; must be quick
+	Snapshots SnapshotStore               // nil means there are no snapshots
+	Volumes   VolumeStore                 // nil means there are no volumes
+	Wall      Wall                        // nil means there is no network
+
+	Ephemeral bool // destroy every sandbox when Run ends, for nodes that leave nothing behind
+}
+
+// A Lifetime bounds how long sandboxes run at a stretch.
+type Lifetime struct {
+	Timeout time.Duration // of specs without one; 0 means 5 min
+	Max     time.Duration // however often extended; 0 means 24 h
+}
+
+// A SnapshotStore keeps snapshots, see package internal/sandbox/disk/snapshot.
+type SnapshotStore interface {
+	// Create keeps a snapshot whose files fill writes to an empty
+	// directory. After an error it keeps nothing.
+	Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (engi.Snapshot, error)
+	// Use returns a snapshot and its files, which stay until release.
+	Use(ctx context.Context, owner engi.Owner, idOrName string) (s engi.Snapshot, dir string, release func(), err error)
+	// Digests names the templates that snapshots need.
+	Digests(ctx context.Context) ([]string, error)
+}
+
+// A VolumeStore keeps volumes, see package internal/sandbox/disk/volume.
+type VolumeStore interface {
+	// Mount gives a volume to holder and returns the directory of its files.
+	// It may be repeated, and reports Conflict if another sandbox holds the
+	// volume.
+	Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
+	// Unmount takes all volumes from holder. It may be repeated.
+	Unmount(ctx context.Context, holder engi.SandboxID) error
+	// Holders returns the sandboxes that hold volumes.
+	Holders(ctx context.Context) ([]engi.SandboxID, error)
+}
+
+// A PoolConfig asks for warm sandboxes of one template.
+type PoolConfig struct {
+	Template     string         // empty means the default
+	Language     engi.Language  // whose interpreter is started in advance; empty means bare
+	Target       int            // warm sandboxes to keep
+	Max          int            // most sandboxes, used ones included; 0 means no limit of its own
+	OnEmpty      engi.EmptyPool // empty means the node's
+	ClaimTimeout time.Duration  // for wait; 0 means the node's
+}
+
+// Templates finds root file systems, see package disk.
+type Templates interface {
+	// Use returns a built template by name or digest, and keeps it from
+	// being removed until release is called. Errors are those of
+	// engi.Templates.Get.
+	Use(ctx context.Context, nameOrDigest string) (t engi.Template, release func(), err error)
+	// Changed returns a channel that is closed the next time that a name
+	// comes to mean another build, or none.
+	Changed() <-chan struct{}
+}
+
+// DefaultLimits are the limits of an execution when neither the request, nor
+// its template, nor the node's configuration says otherwise.
+func DefaultLimits() engi.Limits {
+	return engi.Limits{
+		Size: engi.Size{
+			VCPUs:     1,
+			Memory:    512 << 20,
+			Disk:      512 << 20,
+			Inodes:    100_000,
+			Processes: 256,
+			OpenFiles: 4096,
+		},
+		Timeout:       30 * time.Second,
+		Output:        1 << 20,
+		ArtifactBytes: 32 << 20,
+		ArtifactCount: 100,
+	}
+}
+
+// MaxLimits are the most that an execution may ask for, unless the node's
+// configuration says otherwise.
+func MaxLimits() engi.Limits {
+	return engi.Limits{
+		Size: engi.Size{
+			VCPUs:     64,
+			Memory:    64 << 30,
+			Disk:      64 << 30,
+			Inodes:    10_000_000,
+			Processes: 32768,
+			OpenFiles: 1 << 20,
+		},
+		Timeout:       24 * time.Hour,
+		Output:        64 << 20,
+		ArtifactBytes: 1 << 30,
+		ArtifactCount: 10_000,
+	}
+}
+
+// complete fills in defaults and reports Invalid.
+func complete(o Options) (Options, error) {
+	if len(o.Providers) == 0 || o.Templates == nil || o.Store == nil || !filepath.IsAbs(o.Dir) {
+		return o, engi.Errorf(engi.Invalid, "a fleet needs providers, templates, a store and an absolute directory")
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Template = cmp.Or(o.Template, "base")
+	o.Defaults = o.Defaults.Or(DefaultLimits())
+	o.Max = o.Max.Or(MaxLimits())
+	o.OnEmpty = cmp.Or(o.OnEmpty, engi.PoolBootSync)
+	o.ClaimTimeout = cmp.Or(o.ClaimTimeout, 30*time.Second)
+	o.MaxTimeout = cmp.Or(o.MaxTimeout, 10*time.Minute)
+	o.MaxSandboxes = cmp.Or(o.MaxSandboxes, 256)
+	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
+	o.MaxCode = cmp.Or(o.MaxCode, 8<<20)
+	o.MaxInput = cmp.Or(o.MaxInput, 32<<20)
+	o.Boots = cmp.Or(o.Boots, max(2, runtime.GOMAXPROCS(0)))
+	o.DemandIdle = cmp.Or(o.DemandIdle, 5*time.Minute)
+	o.KeepCount = cmp.Or(o.KeepCount, 10_000)
+	o.KeepAge = cmp.Or(o.KeepAge, 7*24*time.Hour)
+	o.Lifetime.Timeout = cmp.Or(o.Lifetime.Timeout, 5*time.Minute)
+	o.Lifetime.Max = cmp.Or(o.Lifetime.Max, 24*time.Hour)
+	if o.Lifetime.Timeout < 0 || o.Lifetime.Max < o.Lifetime.Timeout {
+		return o, engi.Errorf(engi.Invalid, "sandboxes live %v, and at most %v", o.Lifetime.Timeout, o.Lifetime.Max).
+			WithRemedy("let the maximum be at least the default")
+	}
+
+	if err := o.Defaults.Size.Validate(); err != nil {
+		return o, err
+	}
+	if !o.Defaults.Size.Fits(o.Max.Size) || o.Defaults.Timeout > o.Max.Timeout || o.Defaults.Output > o.Max.Output ||
+		o.Defaults.ArtifactBytes > o.Max.ArtifactBytes || o.Defaults.ArtifactCount > o.Max.ArtifactCount {
+		return o, engi.Errorf(engi.Invalid, "a default limit is above its maximum").WithRemedy("raise the maximum or lower the default")
+	}
+	if o.Max.Output > wire.MaxOutput || o.Max.ArtifactCount > wire.MaxArtifactCount || o.MaxInput > wire.MaxStdin {
+		return o, engi.Errorf(engi.Invalid, "a maximum is above what the guest's protocol carries: output %d, artifacts %d, input %d",
+			wire.MaxOutput, wire.MaxArtifactCount, wire.MaxStdin)
+	}
+	if min(o.MaxSandboxes, o.MaxQueue, o.Boots, o.Demand+1, o.Spare+1, o.KeepCount) < 1 ||
+		min(o.ClaimTimeout, o.MaxWait, o.MaxTimeout, o.DemandIdle, o.KeepAge) < 0 || min(o.MaxCode, o.MaxInput) < 1 {
+		return o, engi.Errorf(engi.Invalid, "a negative count, time or size in the fleet's options")
+	}
+	targets := 0
+	pools := slices.Clone(o.Pools)
+	for i := range pools {
+		p := &pools[i]
+		p.Template = cmp.Or(p.Template, o.Template)
+		p.OnEmpty = cmp.Or(p.OnEmpty, o.OnEmpty)
+		p.ClaimTimeout = cmp.Or(p.ClaimTimeout, o.ClaimTimeout)
+		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Target > p.Max || p.ClaimTimeout < 0 {
+			return o, engi.Errorf(engi.Invalid, "pool %s/%s: target %d, max %d, claim timeout %v", p.Template, p.Language, p.Target, p.Max, p.ClaimTimeout)
+		}
+		if p.Language != "" && !slices.Contains(engi.Languages(), p.Language) {
+			return o, engi.Errorf(engi.Invalid, "unknown language %.40q of a pool", p.Language).WithRemedy("use one of %v", engi.Languages())
+		}
+		targets += p.Target
+	}
+	o.Pools = pools
+	if targets > o.MaxSandboxes {
+		return o, engi.Errorf(engi.Invalid, "pools want %d warm sandboxes, %d are allowed in all", targets, o.MaxSandboxes).
+			WithRemedy("raise the maximum of sandboxes or lower the pools' targets")
+	}
+	return o, nil
+}

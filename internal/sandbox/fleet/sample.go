@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/provider"
+)
+
+const (
+	sampleEvery = 5 * time.Second
+	sampleTime  = 3 * time.Second // one may take
+	sampleMany  = 8               // at the same time
+	fineSamples = 60              // the last 5 minutes, each sample
+	coarseEvery = 6               // of them are kept for longer
+	longSamples = 120             // the last hour, one of coarseEvery
+
+	// A sandbox that hardly computed since its last sample is not woken to
+	// say what it has on disk, for idleMany samples in a row.
+	idleTime = 25 * time.Millisecond
+	idleMany = 5
+)
+
+// samples are what a sandbox used lately. They are safe for concurrent use.
+type samples struct {
+	mu    sync.Mutex
+	fine  []engi.Sample // oldest first
+	long  []engi.Sample // older than all of fine, oldest first
+	count int
+	cpu   time.Duration // used at the time of at; less than before in another machine
+	at    time.Time
+	idle  int // samples in a row that did not ask the guest
+}
+
+// still returns the last sample if the guest can be spared a question: its
+// machine has used cpu, which is hardly more than then.
+func (s *samples) still(cpu time.Duration) (last engi.Sample, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.fine) == 0 || s.idle >= idleMany || cpu < s.cpu || cpu-s.cpu > idleTime {
+		s.idle = 0
+		return last, false
+	}
+	s.idle++
+	return s.fine[len(s.fine)-1], true
+}
+
+// add keeps a sample whose processor time since the start of the machine is
+// cpu.
+func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if gap := one.Time.Sub(s.at); !s.at.IsZero() && gap > 0 && cpu >= s.cpu {
+		one.CPUPercent = 100 * float64(cpu-s.cpu) / float64(gap)
+	}
+	s.cpu, s.at = cpu, one.Time
+	s.fine = append(s.fine, one)
+	if len(s.fine) > fineSamples {
+		if s.count%coarseEvery == 0 {
+			s.long = append(s.long, s.fine[0])
+		}
+		s.count++
+		s.fine = append(s.fine[:0], s.fine[1:]...)
+	}
+	if len(s.long) > longSamples {
+		s.long = append(s.long[:0], s.long[1:]...)
+	}
+	return one
+}
+
+// between returns the samples of a time; zero times are no bounds.
+func (s *samples) between(from, to time.Time) []engi.Sample {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := []engi.Sample{}
+	for _, list := range [][]engi.Sample{s.long, s.fine} {
+		for _, one := range list {
+			if !one.Time.Before(from) && (to.IsZero() || !one.Time.After(to)) {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// Samples implements engi.Sandboxes.
+func (s *sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	sb, err := s.find(ctx, owner, id)
+	if err != nil {
+		return nil, err
+	}
+	list := sb.samples.between(from, to)
+	if len(list) == 0 && (to.IsZero() || !to.Before(time.Now().Add(-sampleEvery))) {
+		if one, ok := s.sample(ctx, sb); ok {
+			list = append(list, one)
+		}
+	}
+	return list, nil
+}
+
+// sampleLoop measures running sandboxes from time to time until ctx ends.
+func (s *sandboxes) sampleLoop(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		var workers sync.WaitGroup
+		limit := make(chan struct{}, sampleMany)
+		for _, sb := range s.all() {
+			if ctx.Err() != nil {
+				break
+			}
+			limit <- struct{}{}
+			workers.Go(func() {
+				defer func() { <-limit }()
+				s.sample(ctx, sb)
+			})
+		}
+		workers.Wait()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sample measures a sandbox now. It reports false for one that does not run.
+func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool) {
+	rec, inst := sb.record(), sb.instance()
+	if rec.State != engi.Running || inst == nil {
+		return engi.Sample{}, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	one := engi.Sample{
+		Time:         time.Now().UTC(),
+		VCPUs:        rec.Size.VCPUs, // for a while, with a CPUQuota
+		MemoryLimit:  rec.Size.Memory,
+		DiskCapacity: rec.Size.Disk,
+	}
+	var cpu time.Duration
+	known := false
+	if meter, ok := inst.machine.(provider.Meter); ok {
+		if u, err := meter.Usage(ctx); err == nil {
+			cpu, one.Memory, known = u.CPU, u.Memory, true
+		}
+	}
+	if known {
+		s.throttle(ctx, sb, inst, cpu)
+	}
+	if last, ok := sb.samples.still(cpu); known && ok {
+		one.Processes, one.DiskUsed, one.MemoryCache = last.Processes, last.DiskUsed, min(last.MemoryCache, one.Memory)
+		return sb.samples.add(one, cpu), true
+	}
+	g := inst.client()
+	if g == nil {
+		return one, false
+	}
+	if u, err := g.Usage(ctx); err == nil {
+		if !known {
+			cpu, one.Memory, known = u.CPU, u.Memory, true
+		}
+		one.Processes = u.Processes
+		one.DiskUsed = min(u.DiskUsed, max(one.DiskCapacity, u.DiskTotal))
+		one.MemoryCache = min(u.MemoryCache, one.Memory)
+	}
+	if !known {
+		return one, false // it ended or sleeps meanwhile
+	}
+	return sb.samples.add(one, cpu), true
+}

@@ -1,0 +1,193 @@
+// Package worktree reads the files below a directory of a sandbox as git reads a working
+// tree: a file whose size and time of modification are those of the last time is not
+// read again, unless the time is too young to be trusted.
+//
+// It does not know what the files are compared with, and keeps no contents.
+package worktree
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Tree says which files of a sandbox are of interest.
+type Tree struct {
+	Dir     string // absolute
+	Tracked func(path string) bool
+	// Tracked says whether a file of that path below Dir is of interest, and of a
+	// directory whether any below it can be. It is asked for hostile names.
+
+	Files int   // that there may be; four times as many directories
+	File  int64 // bytes that each may have
+	All   int64 // bytes that all may have
+}
+
+// A File is what is known of a file. Of is what the reader has made of its content.
+type File[T any] struct {
+	Size       int64
+	Executable bool
+	Of         T
+}
+
+// A Copy remembers what was read. It is not safe for concurrent use.
+type Copy[T any] struct{ known map[string]known[T] }
+
+// A known is a file as it was when it was last read.
+type known[T any] struct {
+	File[T]
+	modified time.Time
+	read     time.Time // when its reading began
+}
+
+// settled is how long a file must not have changed before it was read, so that another
+// change has another time of modification, however coarse the clock.
+const settled = 2 * time.Second
+
+// is reports whether the file cannot have changed since it was read.
+func (k known[T]) is(fi engi.FileInfo) bool {
+	return k.modified.Equal(fi.Modified) && k.Size == fi.Size && k.read.Sub(k.modified) > settled && !k.modified.IsZero()
+}
+
+// Forget makes the next reading read everything.
+func (c *Copy[T]) Forget() { c.known = nil }
+
+// Read returns the files by path. look is called with the content of each that had to be
+// read, by several goroutines at once.
+func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path string, content []byte) (T, error)) (map[string]File[T], error) {
+	found, err := t.walk(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]known[T], len(found))
+	gone := make([]bool, len(found))
+	var size atomic.Int64
+	if err := Parallel(len(found), func(i int) error {
+		fi := found[i]
+		p := t.below(fi.Path)
+		k, ok := c.known[p]
+		if !ok || !k.is(fi) {
+			k = known[T]{modified: fi.Modified, read: time.Now()}
+			content, err := t.content(ctx, g, fi.Path)
+			if err != nil {
+				if gone[i] = engi.KindOf(err) == engi.NotFound; gone[i] {
+					return nil // since it was listed
+				}
+				return err
+			}
+			k.Size = int64(len(content))
+			if k.Of, err = look(p, content); err != nil {
+				return err
+			}
+		}
+		k.Executable = fi.Mode.Perm()&0o111 != 0
+		all[i] = k
+		if n := size.Add(k.Size); n > t.All {
+			return engi.Errorf(engi.Exhausted, "the files in the sandbox have %d bytes or more, %d MiB is the most", n, t.All>>20).WithRemedy("leave out what can be made or downloaded")
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	files, next := make(map[string]File[T], len(found)), make(map[string]known[T], len(found))
+	for i, fi := range found {
+		if p := t.below(fi.Path); !gone[i] {
+			files[p], next[p] = all[i].File, all[i]
+		}
+	}
+	c.known = next
+	return files, nil
+}
+
+func (t Tree) below(path string) string { return strings.TrimPrefix(path, t.Dir+"/") }
+
+// walk lists the regular files that are of interest.
+func (t Tree) walk(ctx context.Context, g engi.Guest) (all []engi.FileInfo, err error) {
+	for dirs := []string{t.Dir}; len(dirs) > 0; dirs = dirs[1:] {
+		found, err := g.List(ctx, dirs[0], 1)
+		if err != nil {
+			if engi.KindOf(err) == engi.NotFound {
+				continue
+			}
+			return nil, err
+		}
+		for _, fi := range found {
+			p := t.below(fi.Path)
+			if p == fi.Path || !t.Tracked(p) {
+				continue
+			}
+			switch {
+			case fi.Mode.IsDir():
+				if dirs = append(dirs, fi.Path); len(dirs) > 4*t.Files {
+					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more directories than %d", 4*t.Files).WithRemedy("leave out what can be made or downloaded")
+				}
+			case fi.Mode.IsRegular():
+				if fi.Size > t.File {
+					return nil, t.tooLarge(fi.Path)
+				}
+				if all = append(all, fi); len(all) > t.Files {
+					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more files than %d", t.Files).WithRemedy("leave out what can be made or downloaded")
+				}
+			}
+		}
+	}
+	return all, nil
+}
+
+func (t Tree) tooLarge(path string) error {
+	return engi.Errorf(engi.Exhausted, "%.200q in the sandbox has more than %d MiB", path, t.File>>20).WithRemedy("remove it there, or keep it outside %s", t.Dir)
+}
+
+// content returns the content of a file, of as many bytes as one may have.
+func (t Tree) content(ctx context.Context, g engi.Guest, path string) (_ []byte, err error) {
+	defer engi.Annotate(&err, "read %.200q", path)
+	content, err := answer(ctx, answerTime, func(ctx context.Context) ([]byte, error) {
+		r, err := g.Open(ctx, path)
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		content, err := io.ReadAll(io.LimitReader(r, t.File+1))
+		if err != nil && engi.KindOf(err) == engi.Internal {
+			err = engi.Errorf(engi.Unavailable, "%v", err)
+		}
+		return content, err
+	})
+	if err == nil && int64(len(content)) > t.File {
+		err = t.tooLarge(path)
+	}
+	return content, err
+}
+
+// parallelism is how many calls of a guest are under way at once.
+const parallelism = 8
+
+// Parallel calls f for each number below n, several at once, and returns the first error.
+func Parallel(n int, f func(i int) error) error {
+	var work sync.WaitGroup
+	var next atomic.Int64
+	var mu sync.Mutex
+	var first error
+	for range min(n, parallelism) {
+		work.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				if err := f(int(i)); err != nil {
+					mu.Lock()
+					if first == nil {
+						first = err
+					}
+					mu.Unlock()
+					next.Store(int64(n)) // nobody begins another
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	return first
+}

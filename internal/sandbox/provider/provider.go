@@ -1,0 +1,278 @@
+// Package provider is the interface between engi and what isolates sandboxes. A
+// Provider starts machines; a Machine is one running sandbox, with byte streams
+// to the guest program in it. Implementations are in the packages below, gvisor
+// and memory; package providertest tests each numbered promise for all of them.
+//
+// Pools, records and policies are in package fleet, the protocol of the streams
+// is in package guest.
+package provider
+
+import (
+	"context"
+	"net"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Spec describes a machine completely.
+type Spec struct {
+	ID       engi.SandboxID
+	Root     string    // directory of the root file system, absolute; not written unless Writable
+	Writable bool      // write changes to Root itself; for template builds only
+	Size     engi.Size // every field must be set
+	Hostname string
+	Token    string      // the guest requires it on every stream
+	Network  HostNetwork // zero means loopback only
+	Netns    string      // path of a network namespace with the machine's link; empty means none
+	Mounts   []Mount
+	Disk     string // directory from SaveDisk with initial changes to Root; empty means none
+	Weight   int    // as for Weigher; 0 means 100
+	// Wanted is closed when somebody waits for the machine: its boot goes on with
+	// WantedWeight. nil means never.
+	Wanted       <-chan struct{}
+	WantedWeight int
+}
+
+// HostNetwork says how much of the host's network a machine can use.
+type HostNetwork uint8
+
+const (
+	Loopback HostNetwork = iota // its own loopback only
+	Host                        // the host's network; for template builds only
+)
+
+// A Mount makes a path of the host visible in a machine.
+type Mount struct {
+	Source   string // absolute on the host
+	Target   string // absolute in the machine; created if missing
+	Writable bool   // what is written is in Source when the write returns
+}
+
+// A Provider starts machines. It is safe for concurrent use.
+//
+//  1. Start returns a machine whose guest has opened its first stream, or an
+//     error after cleaning up. When ctx ends first, it reports Expired.
+//  2. Machines survive the process that started them: after a kill -9 a new
+//     provider on the same directory can Adopt each one.
+//  3. Found lists every machine that has left a trace, alive or not. Once each
+//     is adopted and closed, or removed, nothing is left.
+//  4. Remove destroys whatever is left of a machine. It may be repeated, and
+//     an unknown ID is not an error.
+type Provider interface {
+	// Tier returns the tier of the machines.
+	Tier() engi.Tier
+	// Start boots a machine. It reports Invalid, with the end of the console,
+	// for a root that cannot boot, and Internal for a fault of the provider.
+	Start(ctx context.Context, spec Spec) (Machine, error)
+	// Adopt takes over a machine that another process started. It reports
+	// NotFound if it does not run any more.
+	Adopt(ctx context.Context, id engi.SandboxID) (Machine, error)
+	// Found lists machines by their traces.
+	Found(ctx context.Context) ([]engi.SandboxID, error)
+	// Remove destroys a machine that nobody adopted.
+	Remove(ctx context.Context, id engi.SandboxID) error
+}
+
+// A Networked is a Provider whose machines can have a link: Spec.Netns.
+//
+//  15. A machine with a Netns reaches, from the addresses of the devices
+//     there, the other end of its link and nothing else. The namespace exists
+//     as long as the machine, and Netns finds it again. Programs cannot use
+//     raw sockets. Loopback works as it does without a link.
+//  16. A saved machine may be restored with another link, with the first one,
+//     or without. Its old connections are broken then; new ones work. A
+//     machine that continues after Snapshot or Resume keeps its connections.
+type Networked interface {
+	// Netns returns a path of the network namespace of a running machine, or
+	// NotFound. The path is valid as long as the machine runs.
+	Netns(ctx context.Context, id engi.SandboxID) (string, error)
+}
+
+// A Machine is one running sandbox, owned by the caller of Start or Adopt. It is
+// safe for concurrent use.
+//
+//  5. Each call of Guest returns a new stream to the guest program. After the
+//     machine's end it reports Unavailable.
+//  6. Done is closed when nothing of the machine runs any more, whatever ended
+//     it.
+//  7. End returns why the machine has ended, once Done is closed: memory if its
+//     memory limit was the reason and ending the program that used most did not help, cancelled after Close, or sandbox_lost.
+//  8. Close destroys the machine, waits for Done, and leaves nothing behind: no
+//     processes, mounts, cgroups or files. It may be repeated.
+type Machine interface {
+	ID() engi.SandboxID
+	Guest(ctx context.Context) (net.Conn, error)
+	Done() <-chan struct{}
+	End() engi.Cause
+	Close() error
+}
+
+// A Pauser is a Machine that can be paused, keeping its memory.
+//
+//  9. The guest of a paused machine does not answer. After Resume the machine
+//     continues where it was, streams included.
+type Pauser interface {
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+}
+
+// A Checkpointer is a Machine that can be written to disk. Quiesce the guest
+// first, see package guest.
+//
+//  10. Checkpoint writes the machine to dir, an empty directory, and ends it.
+//     If that fails, the machine continues, and Restore does not accept dir.
+type Checkpointer interface {
+	Checkpoint(ctx context.Context, dir string) error
+}
+
+// A Restorer is a Provider whose machines are Checkpointers.
+//
+//  11. Restore starts a machine from what Checkpoint or Snapshot wrote. dir may
+//     be used many times. spec has the Root, the Size and the Targets of the
+//     Mounts of the original, a new Token, and a new ID, or that of the
+//     original if it is gone. Its Disk is ignored. Clock, host name and
+//     entropy are those of the new machine.
+type Restorer interface {
+	Restore(ctx context.Context, spec Spec, dir string) (Machine, error)
+}
+
+// A Snapshotter is a Machine that can be written to disk while it continues.
+// Quiesce the guest first; Snapshot wakes it.
+//
+//  13. Snapshot writes the machine to dir, an empty directory, like Checkpoint,
+//     and the machine continues.
+type Snapshotter interface {
+	Snapshot(ctx context.Context, dir string) error
+}
+
+// A DiskSaver is a Machine whose disk can be saved without its memory.
+//
+//  14. SaveDisk writes all differences from Root to dir, an empty directory:
+//     contents, modes, owners, times, links, extended attributes of users and
+//     removals. The machine continues. A machine started with dir as Spec.Disk
+//     has the same files.
+type DiskSaver interface {
+	SaveDisk(ctx context.Context, dir string) error
+}
+
+// A Resizer is a Machine whose limits can change while it runs.
+//
+//  12. After Resize the new VCPUs, Memory and Processes are in force, whether
+//     larger or smaller. Disk, Inodes and OpenFiles do not change.
+type Resizer interface {
+	Resize(ctx context.Context, size engi.Size) error
+}
+
+// A Weigher is a Machine whose part of the processors can change.
+//
+//  17. When machines want more processor time than there is, each gets a part in
+//     proportion to its weight, 2 to 100. One of weight 1 has what the others leave, and
+//     does not delay them, where the host can do that. It reports Unsupported on a host
+//     where weights cannot be set.
+type Weigher interface {
+	SetWeight(weight int) error
+}
+
+// A Meter is a Machine that can report what it uses.
+type Meter interface {
+	Usage(ctx context.Context) (engi.Usage, error)
+}
+
+// A Diagnoser is a Machine that can describe its state to people: its console,
+// the end of runtime logs, the state of its processes. The text is bounded.
+type Diagnoser interface {
+	Diagnose(ctx context.Context) string
+}
+
+// A Prober is a Provider that can check the host.
+type Prober interface {
+	// Probe boots a machine from root and reports what works. It returns an
+	// error only if the probe itself fails.
+	Probe(ctx context.Context, root string) (Report, error)
+}
+
+// A Report says what a provider can do on this host.
+type Report struct {
+	Tier        engi.Tier
+	Works       bool
+	Checks      []engi.Check
+	NotEnforced []string // lower-case names of engi.Size fields that cannot be enforced on this host
+}
+
+// An Enforcer is a Provider that knows which limits it cannot enforce on this
+// host: lower-case names of engi.Size fields.
+type Enforcer interface {
+	NotEnforced() []string
+}
+
+// A Leak is something left of a machine that is gone.
+type Leak struct {
+	Kind string // process, mount, netns, cgroup, directory
+	Name string
+}
+
+// A Tracer is a Provider that can find leaks.
+type Tracer interface {
+	// Leaks returns what this host has of this provider's machines, except
+	// those in live.
+	Leaks(ctx context.Context, live []engi.SandboxID) ([]Leak, error)
+}
+
+// Pause pauses m. It reports Unsupported if m is not a Pauser.
+func Pause(ctx context.Context, m Machine) error {
+	if p, ok := m.(Pauser); ok {
+		return p.Pause(ctx)
+	}
+	return engi.Errorf(engi.Unsupported, "pause %s: this kind of machine cannot pause", m.ID())
+}
+
+// Resume resumes m. It reports Unsupported if m is not a Pauser.
+func Resume(ctx context.Context, m Machine) error {
+	if p, ok := m.(Pauser); ok {
+		return p.Resume(ctx)
+	}
+	return engi.Errorf(engi.Unsupported, "resume %s: this kind of machine cannot pause", m.ID())
+}
+
+// Checkpoint writes m to dir. It reports Unsupported if m is not a Checkpointer.
+func Checkpoint(ctx context.Context, m Machine, dir string) error {
+	if c, ok := m.(Checkpointer); ok {
+		return c.Checkpoint(ctx, dir)
+	}
+	return engi.Errorf(engi.Unsupported, "checkpoint %s: this kind of machine cannot be saved", m.ID())
+}
+
+// Restore starts a machine from dir. It reports Unsupported if p is not a
+// Restorer.
+func Restore(ctx context.Context, p Provider, spec Spec, dir string) (Machine, error) {
+	if r, ok := p.(Restorer); ok {
+		return r.Restore(ctx, spec, dir)
+	}
+	return nil, engi.Errorf(engi.Unsupported, "restore %s: the %s tier cannot restore", spec.ID, p.Tier())
+}
+
+// Snapshot writes m to dir while it continues. It reports Unsupported if m is not
+// a Snapshotter.
+func Snapshot(ctx context.Context, m Machine, dir string) error {
+	if s, ok := m.(Snapshotter); ok {
+		return s.Snapshot(ctx, dir)
+	}
+	return engi.Errorf(engi.Unsupported, "snapshot %s: this kind of machine cannot be saved", m.ID())
+}
+
+// SaveDisk writes the changes on m's disk to dir. It reports Unsupported if m is
+// not a DiskSaver.
+func SaveDisk(ctx context.Context, m Machine, dir string) error {
+	if s, ok := m.(DiskSaver); ok {
+		return s.SaveDisk(ctx, dir)
+	}
+	return engi.Errorf(engi.Unsupported, "save the disk of %s: this kind of machine cannot", m.ID())
+}
+
+// Resize changes m's limits. It reports Unsupported if m is not a Resizer.
+func Resize(ctx context.Context, m Machine, size engi.Size) error {
+	if r, ok := m.(Resizer); ok {
+		return r.Resize(ctx, size)
+	}
+	return engi.Errorf(engi.Unsupported, "resize %s: this kind of machine has fixed limits", m.ID())
+}

@@ -1,0 +1,37 @@
+package apitest
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Hold has a sandbox of owner ask for a path of api.example.com, and returns the
+// approval that it waits for and what it is told in the end. Close ends the
+// wait.
+func (w *Fixture) Hold(owner engi.Owner, path string) (engi.Approval, <-chan engi.ApprovalDecision) {
+	told := make(chan engi.ApprovalDecision, 1)
+	r := engi.HeldRequest{
+		Owner: owner, Sandbox: engi.NewSandboxID(), Host: "api.example.com", Port: 443, Method: "POST", Path: path,
+		Secrets: []string{"bank"}, Rule: "ask POST api.example.com/*", Body: []byte(`{"amount": 5}`),
+	}
+	w.held.Go(func() {
+		d, err := w.Approvals.Ask(w.life, r)
+		if err == nil {
+			told <- d
+		}
+	})
+	for {
+		all, err := w.Approvals.List(context.Background(), owner, engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
+		if err != nil {
+			panic(err)
+		}
+		for _, a := range all {
+			if a.Sandbox == r.Sandbox {
+				return a, told
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,278 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/genui"
+)
+
+// UIs is a fake whose answers to actions are these: demo-counter writes a page with a
+// counter, add counts, tools calls one, stats says something, bad writes a line that
+// does nothing, fail fails, and wait answers until it is cancelled. All others change
+// nothing. It is safe for concurrent use.
+type UIs struct {
+	Sessions engi.Sessions
+
+	mu   sync.Mutex
+	seq  int64
+	of   map[engi.SessionID]*ui
+	wake chan struct{} // closed when something has happened
+}
+
+type ui struct {
+	engi.UI
+	page  *genui.Page
+	count int
+	log   []uiEvent
+	acted map[string]uiRepeat // by Idempotency-Key
+}
+
+// A uiEvent is an update, and the page after it.
+type uiEvent struct {
+	engi.UIUpdate
+	page engi.UI
+}
+
+type uiRepeat struct {
+	action engi.UIAction
+	seq    int64
+}
+
+var _ engi.UIs = (*UIs)(nil)
+
+const counterPage = `<main><h1 id="count">%d</h1><button data-action="add">+</button></main>`
+
+// find returns the page of a session. The caller must hold the lock.
+func (u *UIs) find(ctx context.Context, owner engi.Owner, session string) (*ui, error) {
+	s, err := u.Sessions.Get(ctx, owner, session)
+	if err != nil {
+		return nil, err
+	}
+	if u.of == nil {
+		u.of, u.wake = map[engi.SessionID]*ui{}, make(chan struct{})
+	}
+	x := u.of[s.ID]
+	if x == nil {
+		x = &ui{page: genui.NewPage(""), UI: engi.UI{Session: s.ID, Owner: s.Owner}, acted: map[string]uiRepeat{}}
+		u.of[s.ID] = x
+	}
+	return x, nil
+}
+
+// happen adds what has happened. Output and partial pages are not kept.
+func (u *UIs) happen(x *ui, updates ...engi.UIUpdate) {
+	for _, e := range updates {
+		e.Time = time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
+		if e.Kind != engi.UIOutput && !e.Partial {
+			u.seq += 3 // others have events, too
+			if x.Answered == 0 {
+				x.Answered = u.seq - 1
+			}
+			e.Seq, x.Seq = u.seq, u.seq
+		}
+		switch {
+		case e.Kind == engi.UIReplaced && !e.Partial:
+			x.page = genui.NewPage(e.HTML)
+			x.HTML, x.Updated = x.page.HTML(), e.Time
+		case e.Kind == engi.UIPatched:
+			e.Patches, _ = x.page.Apply(e.Patches)
+			x.HTML, x.Updated = x.page.HTML(), e.Time
+		case e.Kind == engi.UIDone:
+			x.Working, x.Waiting, x.Answered = "", 0, e.Seq // nobody answers those
+		case e.Run != "":
+			x.Working = e.Run
+		}
+		x.log = append(x.log, uiEvent{e, x.UI})
+	}
+	close(u.wake)
+	u.wake = make(chan struct{})
+}
+
+// Act implements engi.UIs.
+func (u *UIs) Act(ctx context.Context, a engi.UIAction) (int64, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x, err := u.find(ctx, a.Owner, a.Session)
+	switch {
+	case err != nil:
+		return 0, err
+	case a.Agent != "" && a.Agent != "echo":
+		return 0, engi.Errorf(engi.NotFound, "there is no agent %q", a.Agent)
+	}
+	if first, ok := x.acted[a.Idempotency]; ok && a.Idempotency != "" {
+		if !reflect.DeepEqual(first.action, a) {
+			return 0, errRepeated
+		}
+		return first.seq, nil
+	}
+	data := a.Data
+	if data == nil {
+		data = json.RawMessage("{}")
+	}
+	u.happen(x, engi.UIUpdate{Kind: engi.UIActed, Action: a.Action, Data: data})
+	seq := u.seq
+	x.acted[a.Idempotency] = uiRepeat{a, seq}
+	if x.Working != "" {
+		x.Waiting++
+		return seq, nil
+	}
+	u.answer(x, a.Action)
+	return seq, nil
+}
+
+func (u *UIs) answer(x *ui, action string) {
+	run := engi.NewRunID()
+	page := func(html string, partial bool) engi.UIUpdate {
+		return engi.UIUpdate{Kind: engi.UIReplaced, Run: run, HTML: html, Partial: partial}
+	}
+	done := engi.UIUpdate{Kind: engi.UIDone, Run: run, Ended: engi.RunDone}
+	call := &engi.ToolCall{ID: "call-" + string(run), Name: "run_code", Arguments: `{"code":"6*7"}`}
+	switch action {
+	case "demo-counter":
+		whole := fmt.Sprintf(counterPage, 0)
+		u.happen(x, page(`<main></main>`, true), page(whole[:len(whole)-7], true), page(whole, false), done)
+		x.count = 0
+	case "add":
+		x.count++
+		u.happen(x, engi.UIUpdate{Kind: engi.UIPatched, Run: run, Patches: []engi.UIPatch{
+			{Selector: "#count", Text: new(fmt.Sprint(x.count))}, {Selector: "#count", Attr: map[string]*string{"title": nil}},
+		}}, done)
+	case "tools":
+		u.happen(x, engi.UIUpdate{Kind: engi.UITool, Run: run, Call: call}, engi.UIUpdate{Kind: engi.UIOutput, Run: run, Call: &engi.ToolCall{ID: call.ID, Name: call.Name}, Text: "4"},
+			engi.UIUpdate{Kind: engi.UITool, Run: run, Call: call, Result: &engi.ToolResult{Call: call.ID, Name: call.Name, Text: "42"}}, done)
+	case "stats":
+		u.happen(x, engi.UIUpdate{Kind: engi.UIStats, Run: run, Data: json.RawMessage(`{"patches":2}`)}, done)
+	case "bad":
+		u.happen(x, engi.UIUpdate{Kind: engi.UIBad, Run: run, Text: "nothing matches #nowhere"}, engi.UIUpdate{Kind: engi.UIBad, Run: run, Text: "nothing matches #there"}, done)
+	case "fail":
+		u.happen(x, engi.UIUpdate{Kind: engi.UIBad, Run: run, Text: "the model is gone"}, engi.UIUpdate{Kind: engi.UIDone, Run: run, Ended: engi.RunFailed})
+	case "wait":
+		u.happen(x, engi.UIUpdate{Kind: engi.UIStats, Run: run, Data: json.RawMessage(`{}`)}, page(`<p>wai`, true))
+	default:
+		u.happen(x, done)
+	}
+}
+
+// Get implements engi.UIs.
+func (u *UIs) Get(ctx context.Context, owner engi.Owner, session string, at int64) (engi.UI, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x, err := u.find(ctx, owner, session)
+	if err != nil || at == 0 {
+		if x != nil {
+			return x.UI, err
+		}
+		return engi.UI{}, err
+	}
+	return u.then(x, at)
+}
+
+func (u *UIs) then(x *ui, at int64) (engi.UI, error) {
+	if at > u.seq {
+		return engi.UI{}, engi.Errorf(engi.Invalid, "there is no event %d yet", at).WithRemedy("name one that has happened")
+	}
+	then := engi.UI{Session: x.Session, Owner: x.Owner}
+	for _, e := range x.log {
+		if e.Seq > 0 && e.Seq <= at {
+			then = e.page
+		}
+	}
+	return then, nil
+}
+
+// Watch implements engi.UIs.
+func (u *UIs) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.UIUpdate, error] {
+	return func(yield func(engi.UIUpdate, error) bool) {
+		u.mu.Lock()
+		x, err := u.find(ctx, owner, session)
+		if err != nil {
+			u.mu.Unlock()
+			yield(engi.UIUpdate{}, err)
+			return
+		}
+		var next []uiEvent
+		seen := len(x.log)
+		if seq == 0 || seq > u.seq { // of another log, or of one that was lost
+			next = []uiEvent{{UIUpdate: engi.UIUpdate{Kind: engi.UIReplaced, Seq: x.Seq, Time: x.Updated, HTML: x.HTML}}}
+		} else {
+			next = slices.DeleteFunc(slices.Clone(x.log), func(e uiEvent) bool { return e.Seq <= seq })
+		}
+		for {
+			wake := u.wake
+			u.mu.Unlock()
+			for _, e := range next {
+				if !yield(e.UIUpdate, nil) {
+					return
+				}
+			}
+			u.mu.Lock()
+			if next, seen = slices.Clone(x.log[seen:]), len(x.log); len(next) > 0 {
+				continue
+			}
+			u.mu.Unlock()
+			select {
+			case <-wake:
+			case <-ctx.Done():
+				yield(engi.UIUpdate{}, engi.Errorf(engi.Expired, "watch page: %v", context.Cause(ctx)))
+				return
+			}
+			u.mu.Lock()
+		}
+	}
+}
+
+// Cancel implements engi.UIs.
+func (u *UIs) Cancel(ctx context.Context, owner engi.Owner, session string) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x, err := u.find(ctx, owner, session)
+	if err != nil || x.Working == "" {
+		return err
+	}
+	u.happen(x, engi.UIUpdate{Kind: engi.UIDone, Run: x.Working, Ended: engi.RunCancelled})
+	return nil
+}
+
+// Restore implements engi.UIs.
+func (u *UIs) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (engi.UI, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x, err := u.find(ctx, owner, session)
+	if err != nil {
+		return engi.UI{}, err
+	}
+	if x.Working != "" {
+		return engi.UI{}, engi.Errorf(engi.Conflict, "an answer is being given").WithRemedy("cancel it, or wait for its end")
+	}
+	then, err := u.then(x, at)
+	if err != nil {
+		return engi.UI{}, err
+	}
+	if _, after, ok := strings.Cut(then.HTML, `id="count">`); ok {
+		if _, err := fmt.Sscanf(after, "%d", &x.count); err != nil {
+			panic(err) // the page is ours
+		}
+	}
+	u.happen(x, engi.UIUpdate{Kind: engi.UIReplaced, HTML: then.HTML})
+	return x.UI, nil
+}
+
+// Happen lets something happen on the page of a session, as if a run had caused it.
+func (u *UIs) Happen(ctx context.Context, session engi.SessionID, updates ...engi.UIUpdate) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	x, err := u.find(ctx, "", string(session))
+	if err == nil {
+		u.happen(x, updates...)
+	}
+	return err
+}

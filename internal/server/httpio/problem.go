@@ -1,0 +1,95 @@
+package httpio
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/strict"
+)
+
+// Statuses has the HTTP status of each kind of error.
+var Statuses = [...]int{
+	engi.Internal:    http.StatusInternalServerError,
+	engi.Invalid:     http.StatusBadRequest,
+	engi.NotFound:    http.StatusNotFound,
+	engi.Conflict:    http.StatusConflict,
+	engi.Denied:      http.StatusForbidden,
+	engi.Anonymous:   http.StatusUnauthorized,
+	engi.Exhausted:   http.StatusTooManyRequests,
+	engi.Unavailable: http.StatusServiceUnavailable,
+	engi.Unsupported: http.StatusNotImplemented,
+	engi.Expired:     http.StatusGatewayTimeout,
+}
+
+// An Error is an error with more than its kind determines: another status,
+// several faults, or headers.
+type Error struct {
+	Err    *engi.Error
+	Status int // 0 means that of the kind
+	Faults []v1.Fault
+	Header http.Header // of the response; may be nil
+}
+
+// Error returns the text.
+func (r *Error) Error() string { return r.Err.Text }
+
+// Unwrap returns the classified error.
+func (r *Error) Unwrap() error { return r.Err }
+
+// Errorf returns an Invalid error with a status; 0 means 400.
+func Errorf(status int, remedy, format string, args ...any) *Error {
+	return &Error{Err: engi.Errorf(engi.Invalid, format, args...).WithRemedy("%s", remedy), Status: status}
+}
+
+// Invalid returns the error for the faults of a request; nil if there are none.
+func Invalid(faults []v1.Fault) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	r := Errorf(0, "correct the request; /docs describes it", "%s", (&strict.Error{Faults: faults}).Error())
+	if len(faults) > 1 {
+		r.Faults = faults
+	}
+	return r
+}
+
+// Describe returns the problem document for err. The text of an internal error
+// is not disclosed: callers log it.
+func Describe(err error, request string) v1.Problem {
+	kind := engi.KindOf(err)
+	p := v1.Problem{
+		Type:      "urn:engi:problem:" + kind.String(),
+		Status:    Statuses[kind],
+		Detail:    err.Error(),
+		Kind:      kind.String(),
+		Remedy:    engi.RemedyOf(err),
+		RequestID: request,
+	}
+	if kind == engi.Internal {
+		p.Detail = "an internal error; the log has it under this request ID"
+	}
+	if retry := engi.RetryOf(err); kind == engi.Exhausted || kind == engi.Unavailable {
+		p.RetryAfter = v1.Duration(time.Duration(retry.AfterMillis) * time.Millisecond)
+		p.QueuePosition = retry.Position
+	}
+	faults := engi.FaultsOf(err)
+	if len(faults) > 0 {
+		p.Remedy = "correct the request; /docs describes it"
+	}
+	if len(faults) > 1 {
+		for _, f := range faults {
+			p.Faults = append(p.Faults, v1.Fault(f))
+		}
+	}
+	if r, ok := errors.AsType[*Error](err); ok {
+		if r.Status != 0 {
+			p.Status = r.Status
+		}
+		p.Faults = append(p.Faults, r.Faults...)
+	}
+	p.Title = http.StatusText(p.Status)
+	return p
+}

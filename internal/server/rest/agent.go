@@ -1,0 +1,365 @@
+package rest
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+const runPath = "/v1/runs"
+
+type agents struct {
+	service  engi.Agents
+	embedder Embedder // nil if there is none
+}
+
+type aRun = byID[engi.RunID]
+
+type watchRun struct {
+	aRun
+	After     int64  `query:"after" minimum:"0" doc:"only events after this offset: that of the last one seen"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+}
+
+type aCall struct {
+	aRun
+	Call string `path:"call" maxLength:"200" doc:"ID of the call"`
+}
+
+type startRun struct {
+	Name string `path:"name" maxLength:"64" doc:"of the agent"`
+}
+
+type listRuns struct {
+	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+// Agents puts language models to work; service and embedder may be nil.
+func Agents(service engi.Agents, embedder Embedder) Resource {
+	a := &agents{service, embedder}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no agents").WithRemedy("switch them on in its configuration, section [models]")
+	}
+	const (
+		streamed = "Asked for events (SSE or NDJSON by Accept), it answers with what happens: text and tool calls as the model makes them, output of programs while they run, results, and last the run. A caller that leaves changes nothing for the run."
+		repeated = "a repeated key returns the first run instead of making another"
+	)
+	started := jsonOf[v1.AgentRun](http.StatusAccepted, nil)
+	started.headers = map[string]string{"Location": "address of the run"}
+	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
+	return Resource{tag: "agents", about: "language models at work, and their runs", missing: absent, routes: append([]Route{
+		list(Route{Pattern: "GET /v1/agents", ID: "list-agents", Summary: "List agents", Text: "Agents are configured by the node's operator.", Access: look, Objects: Shared},
+			func(*call, *none) ([]engi.AgentSpec, error) { return service.Agents(), nil }, agentOf),
+		raw(Route{
+			Pattern: "POST /v1/agents/{name}/runs", ID: "start-run", Summary: "Put an agent to work", Access: change, Objects: Owned,
+			Text:    "It goes on after this answer, and after a restart of the node. " + streamed,
+			Creates: repeated, Answers: append([]answer{started}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
+		}, a.start),
+		raw(Route{
+			Pattern: "POST /v1/chat", ID: "chat", Summary: "Say something to an agent", Access: change, Objects: Owned,
+			Text:    "Waits for the answer. With conversation_id of the answer the next message goes on where this one ends. " + streamed,
+			Creates: repeated, Answers: append([]answer{jsonOf[v1.ChatAnswer](200, nil)}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
+		}, a.chat),
+		list(Route{Pattern: "GET " + runPath, ID: "list-runs", Summary: "List runs of agents", Text: "The newest come first.", Access: look},
+			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.owner(), in.Limit) }, runOf),
+		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "As it is now.", Access: look}, getting(service, engi.Agents.Get, runOf)),
+		act(Route{Pattern: "DELETE " + runPath + "/{id}", ID: "cancel-run", Summary: "Cancel a run", Text: "What its tools started ends, too. Cancelling twice is no error.", Access: change},
+			ending(service, engi.Agents.Cancel)),
+		list(Route{Pattern: "GET " + runPath + "/{id}/messages", ID: "get-run-messages", Summary: "Read a transcript", Text: "All that was said, from the beginning of the conversation.", Access: look},
+			func(c *call, in *aRun) ([]engi.Message, error) { return service.Messages(c, c.owner(), in.ID) }, messageOf),
+		raw(Route{
+			Pattern: "GET " + runPath + "/{id}/events", ID: "watch-run", Summary: "Watch a run", Access: look,
+			Text:    "Come back with the offset of the last event seen. Of runs that ended a while ago, whole texts, calls, results and the end are left.",
+			Answers: streamOf[v1.AgentUpdate](nil, httpio.SSE, httpio.NDJSON),
+		}, a.watch),
+		raw(Route{
+			Pattern: "GET " + runPath + "/{id}/results/{call}", ID: "get-run-result", Summary: "Read a long result", Access: look,
+			Text:    "A result of a tool that was too long for the model to see at once.",
+			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
+		}, a.result),
+		act(Route{
+			Pattern: "POST " + runPath + "/{id}/calls/{call}/decision", ID: "decide-run-call", Summary: "Decide on a tool call", Access: writes(engi.ScopeApprovals),
+			Text: "Calls of the tools that confirm names wait for it, for as long as the run may take, and over a restart of the node. The call begins, or the model is told that it was refused. " +
+				"Needs a key that names the scope approvals, or an admin's, as approvals do. A call that does not wait is a conflict.",
+			Bodies: []example{{"refuse", "with a word to the model", `{"allow": false, "reason": "not on a Friday"}`}},
+		}, a.decide),
+	}, slices.Concat(completions(a), responses(a), anthropicMessages(a), embeddings(a))...)}
+}
+
+// ToolServers lists the MCP servers that agents may use; service may be nil.
+func ToolServers(service engi.ToolServers) Resource {
+	return Resource{tag: "agents", routes: []Route{
+		list(Route{
+			Pattern: "GET /v1/mcp-servers", ID: "list-mcp-servers", Summary: "List MCP servers that agents may use", Access: reads(engi.ScopeAgents), Objects: Shared,
+			Text: "They are configured by the node's operator. What is known about each is from the last time that an agent used it.",
+		}, func(*call, *none) ([]engi.ToolServer, error) {
+			if service == nil {
+				return nil, nil
+			}
+			return service.Servers(), nil
+		}, toolServerOf),
+	}}
+}
+
+// spec translates a request.
+func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, error) {
+	var check checker
+	spec := engi.RunSpec{
+		Agent: agent, Model: q.Model, System: q.System, Input: q.Input, Images: imagesFrom(q.Images),
+		Session: q.Session, Workspace: q.Workspace, Output: q.Output, Choice: q.ToolChoice, Results: resultsFrom(q.Results),
+		Confirm:  q.Confirm,
+		Sampling: engi.Sampling{MaxTokens: q.MaxTokens, Temperature: q.Temperature, TopP: q.TopP, Stop: q.Stop, Effort: engi.Effort(q.Effort)},
+	}
+	for _, t := range q.Tools {
+		spec.Tools = append(spec.Tools, engi.Tool(t))
+	}
+	if n := len(q.Messages); q.Input == "" && len(q.Images) == 0 && len(q.Results) == 0 && (n == 0 || q.Messages[n-1].Role != string(engi.RoleTool)) {
+		check.addf("input", "it is missing")
+	}
+	if q.SandboxID != "" {
+		id, err := engi.ParseSandboxID(q.SandboxID)
+		if err != nil {
+			check.addf("sandbox_id", "%v", err)
+		}
+		spec.Sandbox = id
+	}
+	if q.ConversationID != "" {
+		id, err := engi.ParseConversationID(q.ConversationID)
+		if err != nil {
+			check.addf("conversation_id", "%v", err)
+		}
+		spec.Conversation = id
+	}
+	for _, p := range q.Context {
+		spec.Context = append(spec.Context, engi.ContextPart(p))
+	}
+	for _, m := range q.Messages {
+		spec.Messages = append(spec.Messages, messageFrom(m))
+	}
+	return spec, check.err()
+}
+
+func (a *agents) start(c *call, in *startRun, q v1.RunRequest) error {
+	spec, err := a.spec(c, in.Name, q)
+	if err != nil {
+		return err
+	}
+	x, err := a.launch(c, spec)
+	if err != nil {
+		return err
+	}
+	c.location(runPath, string(x.ID))
+	if c.form != httpio.JSON {
+		return a.stream(c, x.ID, 0)
+	}
+	return c.reply(http.StatusAccepted, runOf(x))
+}
+
+// launch begins a run, whose tools do no more than the caller may.
+func (a *agents) launch(c *call, spec engi.RunSpec) (engi.Run, error) {
+	if spec.Sandbox != "" || spec.Session != "" || spec.Workspace != "" {
+		if err := c.auth.May(engi.ScopeSandboxes, true); err != nil {
+			return engi.Run{}, err
+		}
+	}
+	spec.Owner, spec.Scopes, spec.Idempotency = c.owner(), c.auth.Scopes, c.key
+	return a.service.Start(c, spec)
+}
+
+func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
+	if q.Message != "" {
+		if q.Input != "" {
+			return invalid("message", "it says the same as input; send one of the two")
+		}
+		q.Input = q.Message
+	}
+	spec, err := a.spec(c, q.Agent, q.RunRequest)
+	if err != nil {
+		return err
+	}
+	x, err := a.launch(c, spec)
+	if err != nil {
+		return err
+	}
+	c.location(runPath, string(x.ID))
+	if c.form != httpio.JSON {
+		return a.stream(c, x.ID, 0)
+	}
+	if x, err = a.end(c, x); err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, v1.ChatAnswer{Response: x.Text, Output: x.Output, ConversationID: string(x.Conversation), Run: runOf(x)})
+}
+
+// end waits for the end of a run, which goes on if the caller leaves. The error
+// of a run that has failed is the caller's.
+func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
+	return a.endSeen(c, x, func(engi.RunUpdate) {})
+}
+
+// endSeen is end for who wants to see what happens before.
+func (a *agents) endSeen(c *call, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
+	ctx, cancel := c.waiting()
+	defer cancel()
+	for e, err := range a.service.Watch(ctx, x.Owner, x.ID, 0) {
+		switch {
+		case err != nil:
+			return x, orEnded(ctx, err)
+		case e.Kind != engi.RunEnd:
+			see(e)
+		case e.Run.State == engi.RunFailed:
+			return *e.Run, e.Run.Error
+		default:
+			return *e.Run, nil
+		}
+	}
+	return x, ctx.Err()
+}
+
+// stream answers with what happens in a run. A caller that leaves changes
+// nothing for it.
+func (a *agents) stream(c *call, id engi.RunID, after int64) error {
+	last := after
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.RunUpdate, error] {
+		return a.service.Watch(ctx, c.viewer(), id, after)
+	},
+		func(out *httpio.EventWriter, e engi.RunUpdate) (bool, error) {
+			last = e.Seq
+			wire := agentEventOf(e)
+			return wire.Run != nil, out.Send(wire.Type, atOffset(wire.Offset), wire)
+		},
+		func(kind string, p *v1.Problem) any { return v1.AgentUpdate{Type: kind, Offset: last, Error: p} })
+}
+
+func (a *agents) watch(c *call, in *watchRun, _ none) error {
+	after, err := lastEvent(in.LastEvent, in.After)
+	if err != nil {
+		return err
+	}
+	if _, err := a.service.Get(c, c.owner(), in.ID); err != nil {
+		return err // before a stream begins
+	}
+	return a.stream(c, in.ID, after)
+}
+
+func (a *agents) decide(c *call, in *aCall, q v1.CallDecision) error {
+	d, ok := a.service.(engi.CallDecider)
+	switch {
+	case q.Allow == nil:
+		return invalid("allow", "it is missing")
+	case !ok:
+		return engi.Errorf(engi.Unsupported, "these agents make their calls without a decision")
+	}
+	return d.Decide(c, c.owner(), in.ID, in.Call, *q.Allow, q.Reason)
+}
+
+func (a *agents) result(c *call, in *aCall, _ none) error {
+	data, err := a.service.FullResult(c, c.owner(), in.ID, in.Call)
+	if err != nil {
+		return err
+	}
+	c.Header().Set("Content-Type", "application/octet-stream")
+	c.Header().Set("X-Content-Type-Options", "nosniff")
+	c.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = httpio.DeadlineWriter{W: c}.Write(data) // who does not wait for it has left
+	return nil
+}
+
+func agentOf(a engi.AgentSpec) v1.Agent {
+	return v1.Agent{Name: a.Name, Description: a.Description, Model: a.Model, Tools: orEmpty(a.Tools), Steps: a.Steps, Output: a.Output, Confirm: a.Confirm}
+}
+
+func toolServerOf(x engi.ToolServer) v1.ToolServer {
+	return v1.ToolServer{Name: x.Name, Kind: string(x.Kind), State: string(x.State), Tools: orEmpty(x.Tools), Left: x.Skipped, Error: x.Error, CheckedAt: moment(x.Checked)}
+}
+
+func runOf(x engi.Run) v1.AgentRun {
+	out := v1.AgentRun{
+		ID: string(x.ID), Owner: string(x.Owner), Agent: x.Agent, Model: x.Model, ConversationID: string(x.Conversation), SandboxID: string(x.Sandbox), Session: x.Session, Workspace: x.Workspace,
+		State: string(x.State), Reason: x.Reason, Text: x.Text, Output: x.Output, Steps: x.Steps, CreatedAt: x.Created, EndedAt: moment(x.Ended),
+		Usage: tokensOf(x.Tokens), Error: problemOf(x.Error),
+	}
+	for _, c := range x.Calls {
+		out.Calls = append(out.Calls, v1.ToolCall(c))
+	}
+	for _, c := range x.Waiting {
+		out.Waiting = append(out.Waiting, v1.ToolCall(c))
+	}
+	return out
+}
+
+func tokensOf(t engi.Tokens) v1.TokenUsage {
+	return v1.TokenUsage{
+		InputTokens: t.Input, OutputTokens: t.Output, ReasoningTokens: t.Reasoning, CacheReadTokens: t.CacheRead,
+		CacheWriteTokens: t.CacheWrite, ModelCalls: t.Calls, Cost: float64(t.Cost) / 1e6,
+	}
+}
+
+func agentEventOf(e engi.RunUpdate) v1.AgentUpdate {
+	out := v1.AgentUpdate{Type: string(e.Kind), Offset: e.Seq, Step: e.Step, Text: e.Text, Object: e.Object}
+	if e.Kind == engi.RunOutput {
+		out.Type = string(e.Stream)
+	}
+	if e.Call != nil {
+		out.Call = &v1.ToolCall{ID: e.Call.ID, Name: e.Call.Name, Arguments: e.Call.Arguments}
+	}
+	if e.Result != nil {
+		out.Result = new(toolResultOf(*e.Result))
+	}
+	if e.Run != nil {
+		out.Run = new(runOf(*e.Run))
+	}
+	return out
+}
+
+func toolResultOf(r engi.ToolResult) v1.ToolResult {
+	return v1.ToolResult{CallID: r.Call, Name: r.Name, Text: r.Text, Images: imagesOf(r.Images), Failed: r.Failed}
+}
+
+func messageOf(m engi.Message) v1.Message {
+	out := v1.Message{Role: string(m.Role), Text: m.Text, Thought: m.Thought, Images: imagesOf(m.Images)}
+	for _, c := range m.Calls {
+		out.Calls = append(out.Calls, v1.ToolCall(c))
+	}
+	for _, r := range m.Results {
+		out.Results = append(out.Results, toolResultOf(r))
+	}
+	return out
+}
+
+func messageFrom(m v1.Message) engi.Message {
+	out := engi.Message{Role: engi.Role(m.Role), Text: m.Text, Images: imagesFrom(m.Images)}
+	for _, c := range m.Calls {
+		out.Calls = append(out.Calls, engi.ToolCall(c))
+	}
+	out.Results = resultsFrom(m.Results)
+	return out
+}
+
+func resultsFrom(results []v1.ToolResult) (all []engi.ToolResult) {
+	for _, r := range results {
+		all = append(all, engi.ToolResult{Call: r.CallID, Name: r.Name, Text: r.Text, Images: imagesFrom(r.Images), Failed: r.Failed})
+	}
+	return all
+}
+
+func imagesOf(images []engi.Image) (all []v1.Image) {
+	for _, img := range images {
+		all = append(all, v1.Image(img))
+	}
+	return all
+}
+
+func imagesFrom(images []v1.Image) (all []engi.Image) {
+	for _, img := range images {
+		all = append(all, engi.Image(img))
+	}
+	return all
+}

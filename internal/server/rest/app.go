@@ -1,0 +1,552 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"iter"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+const (
+	appPath = "/v1/apps"
+
+	maxAppText    = 8 << 20 // of a model, in one apply
+	maxAppMessage = 200
+	maxAppContent = 4 << 20 // of files, in one list
+)
+
+type apps struct {
+	engi.Apps
+	ports  PortService
+	events engi.Events
+}
+
+type anApp struct {
+	ID string `path:"id" maxLength:"128" doc:"ID or name of the app"`
+}
+
+type watchApp struct {
+	anApp
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"what happened after this seq: that of the last event seen; 0 means all, -1 what happens from now on"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+}
+
+type listRevisions struct {
+	anApp
+	page
+}
+
+type diffApp struct {
+	anApp
+	From int64 `query:"from" minimum:"0" doc:"revision; 0 means the parent of to"`
+	To   int64 `query:"to" minimum:"0" doc:"revision; 0 means the last one"`
+}
+
+type ofRevision struct {
+	anApp
+	Revision int64 `query:"revision" minimum:"0" doc:"0 means the last one"`
+}
+
+type listAppFiles struct {
+	ofRevision
+	Path       string   `query:"path" maxLength:"1024" doc:"only those below this directory, or that match this pattern, in which * and ? stand for what is not a slash" example:"src"`
+	Extensions []string `query:"extensions" doc:"only those whose names end so, with commas between" example:".jsx,.css"`
+	MaxSize    int64    `query:"max_size" minimum:"0" doc:"only those of at most this many bytes; 0 means all"`
+	Content    bool     `query:"content" doc:"with their content, up to 4 MiB in all; of those that are left, it can be downloaded"`
+}
+
+type getAppFile struct {
+	ofRevision
+	Path string `query:"path" required:"true" maxLength:"1024" doc:"relative to the app" example:"src/App.jsx"`
+	download
+}
+
+type getAppLogs struct {
+	anApp
+	Max   int    `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+	After string `query:"after" maxLength:"100" doc:"mark of an earlier answer: what the same server has printed since; all of another one"`
+}
+
+// Apps are web applications that models write; service may be nil. Ports knows where
+// their pages are, and events how far the log is.
+func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
+	a := &apps{service, ports, events}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no apps").WithRemedy("use /v1/sandboxes: a server in a sandbox has a preview, too")
+	}
+	const one = appPath + "/{id}"
+	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
+	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(append(a.publishing(one), a.inspecting(one)...), []Route{
+		send(Route{
+			Pattern: "POST " + appPath, ID: "create-app", Summary: "Create an app", Access: change, Objects: Owned,
+			Text: "Answers once its page is served, at preview_url. An app whose server does not start is there, too, in state failed, and error says why. " +
+				"A template that is not built is a reason to wait for: build it first.",
+			Creates: "a repeated key returns the first app instead of making another",
+			Status:  http.StatusCreated, Location: "path of the app",
+			Bodies: []example{{"shop", "React with Vite and Tailwind", `{"name": "shop"}`}},
+		}, a.create),
+		paged(Route{Pattern: "GET " + appPath, ID: "list-apps", Summary: "List apps", Text: "The newest come first.", Access: look}, paging(service, engi.Apps.List), a.of, func(x v1.App) string { return x.ID }),
+		fetch(Route{Pattern: "GET " + one, ID: "get-app", Summary: "Get an app", Access: look}, func(c *call, in *anApp) (v1.App, error) {
+			return to(a.of)(a.Get(c, c.owner(), in.ID))
+		}),
+		act(Route{Pattern: "DELETE " + one, ID: "remove-app", Summary: "Delete an app with its history", Access: change},
+			func(c *call, in *anApp, _ none) error { return a.Remove(c, c.owner(), in.ID) }),
+		fetch(Route{
+			Pattern: "POST " + one + "/open", ID: "open-app", Summary: "Have an app served", Access: change,
+			Text: "Answers once it has a sandbox whose server answers: the one that it had, or a new one with the files of the last revision.",
+		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.owner(), in.ID)) }),
+		fetch(Route{
+			Pattern: "POST " + one + "/stop", ID: "stop-app", Summary: "Stop an app", Access: change,
+			Text: "Its sandbox goes; files and history stay. Stopping it twice is no error.",
+		}, func(c *call, in *anApp) (v1.App, error) {
+			if err := a.Stop(c, c.owner(), in.ID); err != nil {
+				return v1.App{}, err
+			}
+			return to(a.of)(a.Get(c, c.owner(), in.ID))
+		}),
+		raw(Route{
+			Pattern: "POST " + one + "/apply", ID: "apply-to-app", Summary: "Apply what a model has written", Access: change,
+			Text: "Files, edits, packages and commands in the text of a model become one revision, or nothing changes. " +
+				"The text is a member of a JSON object, or the whole body as text/plain. Once this is answered, the apply goes on by itself; the stream of the app shows it. " +
+				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this apply: done, or error. While another apply is under way, it is a conflict.",
+			Creates: "a repeated key returns the first apply and starts nothing",
+			Bodies:  []example{{"file", "one file", `{"text": "<file path=\"src/App.jsx\">\nexport default function App() { return <h1>Hello</h1> }\n</file>"}`}},
+			Uploads: []string{"text/plain"},
+			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
+		}, a.apply),
+		raw(Route{
+			Pattern: "POST " + one + "/edit", ID: "edit-app", Summary: "Have a model change an app", Access: change,
+			Text: "A model is told what is to become of the app, what it consists of and the files that matter; what it writes is applied, and what is wrong then goes back to it, " +
+				"until the app is well or a bound is reached. Each apply is one of its own. Of several attempts, which are made side by side in branches, the files of the best one become the next revision. Once this is answered, the edit goes on by itself; the stream of the app shows it. " +
+				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this edit: edited. While something else changes the app, it is a conflict.",
+			Creates: "a repeated key returns the first edit and starts nothing",
+			Bodies:  []example{{"cart", "a wish", `{"prompt": "Add a cart that keeps what is in it", "max_rounds": 5}`}, {"attempts", "three attempts, and who compares them", `{"prompt": "Make it fast", "attempts": 3, "judge": {"command": "npm test"}}`}},
+			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
+		}, a.edit),
+		act(Route{
+			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "End the apply or edit that is under way", Access: change,
+			Text: "An apply changes nothing then; of an edit, the applies that have ended stay. Without either it is a conflict.",
+		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.owner(), in.ID) }),
+		raw(Route{
+			Pattern: "GET " + one + "/stream", ID: "watch-app", Summary: "Watch an app", Access: look,
+			Text: "What happens to it, as it happens. Without after, the state that it is in comes first. Whoever comes back with the seq of the last event seen misses nothing but " +
+				"lines of output and gets nothing twice, also after a restart of the node.",
+			Answers: streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON),
+		}, a.watch),
+		send(Route{
+			Pattern: "POST " + one + "/rollback", ID: "roll-back-app", Summary: "Make an app what it was", Access: change, Optional: true,
+			Text: "Its files become those of an earlier revision, as a new one, which can be rolled back itself. With snapshot, a new sandbox that begins with the snapshot " +
+				"of that revision takes the place of the old one, so that databases and processes are what they were, too; the preview keeps its address. Answers once its server does. While an apply is under way, it is a conflict.",
+		}, a.rollback),
+		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List revisions of an app", Text: "The newest come first.", Access: look},
+			func(c *call, in *listRevisions, p engi.Page) ([]engi.Revision, error) {
+				return a.Revisions(c, c.owner(), in.ID, p)
+			}, revisionOf, func(x v1.AppRevision) string { return strconv.FormatInt(x.Number, 10) }),
+		raw(Route{
+			Pattern: "GET " + one + "/diff", ID: "diff-app", Summary: "Compare two revisions of an app", Access: look,
+			Text: "As a unified diff, as git writes it.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
+		}, a.diff),
+		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-app-files", Summary: "List files of an app", Text: "Of a revision; no sandbox is needed.", Access: look}, a.list),
+		raw(fileRoute(downloadFile, one, "get-app-file", look), a.file),
+		fetch(Route{
+			Pattern: "GET " + one + "/manifest", ID: "get-app-manifest", Summary: "See what an app consists of", Access: look,
+			Text: "Of a revision: what its files import and export, components, routes, style sheets and packages, as its code says. No sandbox is needed.",
+		}, a.manifest),
+		raw(Route{
+			Pattern: "GET " + one + "/zip", ID: "get-app-zip", Summary: "Download the files of an app", Access: look,
+			Answers: []answer{bytesOf(http.StatusOK, "application/zip", nil)},
+		}, a.zip),
+		fetch(Route{
+			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "See what the server of an app prints", Access: look,
+			Text: "The end of it, and what is wrong according to that. An app that is stopped is a conflict.",
+		}, func(c *call, in *getAppLogs) (v1.AppLogs, error) {
+			x, err := a.Logs(c, c.owner(), in.ID, in.After, in.Max)
+			out := v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated, Mark: x.Mark, Faults: []v1.AppFault{}}
+			for _, f := range x.Faults {
+				out.Faults = append(out.Faults, v1.AppFault(f))
+			}
+			return out, err
+		}),
+		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "See how an app does", Text: "Its server is asked now, if it has one.", Access: look}, a.status),
+	}...)}
+}
+
+const textType = "text/plain; charset=utf-8"
+
+func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
+	var check checker
+	check.text("name", q.Name)
+	check.text("template", q.Template)
+	check.Metadata("metadata", q.Metadata)
+	check.Env("env", q.Env)
+	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
+	if q.Network != nil {
+		spec.Network = networkOf(&check, "network", q.Network)
+	}
+	if err := check.err(); err != nil {
+		return v1.App{}, err
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) { return a.Create(c, spec) }})
+	if err == nil {
+		c.location(appPath, string(x.ID))
+	}
+	return a.of(x), err
+}
+
+func (a *apps) apply(c *call, in *anApp, q v1.ApplyRequest) error {
+	return a.answer(c, in.ID, func() (int64, error) { return a.begin(c, in.ID, q) }, func(x engi.AppUpdate, seq int64) bool {
+		return x.Apply == seq && (x.Kind == engi.AppApplied || x.Kind == engi.AppApplyFailed)
+	})
+}
+
+func (a *apps) edit(c *call, in *anApp, q v1.EditRequest) error {
+	return a.answer(c, in.ID, func() (int64, error) { return a.beginEdit(c, in.ID, q) }, func(x engi.AppUpdate, seq int64) bool {
+		return x.Edit == seq && x.Kind == engi.AppEdited
+	})
+}
+
+// answer begins something and answers with its seq, or with what happens up to its last
+// update.
+func (a *apps) answer(c *call, app string, begin func() (int64, error), last func(engi.AppUpdate, int64) bool) error {
+	if c.form != httpio.JSON {
+		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	seq, err := begin()
+	switch {
+	case err != nil:
+		return err
+	case c.form == httpio.JSON:
+		return c.reply(http.StatusAccepted, v1.Applying{Seq: seq})
+	}
+	return a.stream(c, app, seq-1, nil, func(x engi.AppUpdate) bool { return last(x, seq) })
+}
+
+const (
+	maxAppPrompt   = 32 << 10
+	maxAppRounds   = 10
+	maxAppAttempts = 8
+)
+
+// beginEdit starts an edit.
+func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err error) {
+	var check checker
+	switch {
+	case strings.TrimSpace(q.Prompt) == "":
+		check.addf("prompt", "it is missing")
+	case len(q.Prompt) > maxAppPrompt:
+		check.addf("prompt", "it is longer than %s", v1.Bytes(maxAppPrompt))
+	}
+	if q.MaxRounds < 0 || q.MaxRounds > maxAppRounds {
+		check.addf("max_rounds", "it is not between 1 and %d", maxAppRounds)
+	}
+	if !(q.MaxCost >= 0 && q.MaxCost <= 1e9) {
+		check.addf("max_cost", "it is not between 0 and a billion")
+	}
+	spec := engi.EditSpec{Owner: c.owner(), App: app, Prompt: q.Prompt, Model: q.Model, Rounds: q.MaxRounds, MaxCost: int64(q.MaxCost * 1e6), Actor: c.auth.ID, Idempotency: c.key}
+	if q.MaxCost > 0 && spec.MaxCost == 0 {
+		spec.MaxCost = 1
+	}
+	if q.Attempts < 0 || q.Attempts > maxAppAttempts {
+		check.addf("attempts", "it is not between 1 and %d", maxAppAttempts)
+	}
+	spec.Attempts, spec.Keep = q.Attempts, q.Keep
+	if j := q.Judge; j != nil {
+		check.text("judge.command", j.Command)
+		check.text("judge.model", j.Model)
+		check.text("judge.criteria", j.Criteria)
+		spec.Judge = &engi.AppJudge{Command: j.Command, Model: j.Model, Criteria: j.Criteria}
+	}
+	if e := q.Element; e != nil {
+		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
+	}
+	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+		return 0, err
+	}
+	if err := check.err(); err != nil {
+		return 0, err
+	}
+	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Edit(c, spec) }})
+}
+
+// begin starts an apply. Its text is not held any more when it returns.
+func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err error) {
+	if c.uploads() {
+		body, err := c.readBody()
+		if err != nil {
+			return 0, err
+		}
+		defer c.free(body)
+		q.Text = string(body)
+	}
+	var check checker
+	switch {
+	case strings.TrimSpace(q.Text) == "":
+		check.addf("text", "it is missing")
+	case len(q.Text) > maxAppText:
+		check.addf("text", "it is longer than %s", v1.Bytes(maxAppText))
+	}
+	if len(q.Message) > maxAppMessage {
+		check.addf("message", "it is longer than %d bytes", maxAppMessage)
+	}
+	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+		return 0, err
+	}
+	if err := check.err(); err != nil {
+		return 0, err
+	}
+	return once(c, q, creation[int64]{work: func([]string) (int64, error) {
+		return a.Apply(c, engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key})
+	}})
+}
+
+func (a *apps) watch(c *call, in *watchApp, _ none) error {
+	after, err := lastEvent(in.LastEvent, in.After)
+	if err != nil {
+		return err
+	}
+	var first *engi.AppUpdate
+	if after < 0 {
+		if after, err = a.events.Last(c); err != nil {
+			return err
+		}
+	}
+	x, err := a.Get(c, c.owner(), in.ID) // before a stream begins
+	if err != nil {
+		return err
+	}
+	if in.After < 0 && in.LastEvent == "" {
+		first = &engi.AppUpdate{Kind: engi.AppStateChanged, Seq: after, Time: x.Used, State: x.State, Revision: x.Revision, Apply: x.Applying, Edit: x.Editing}
+	}
+	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return a.stream(c, string(x.ID), after, first, func(engi.AppUpdate) bool { return false })
+}
+
+// stream answers with what happens to an app after a seq, up to the update that is the
+// last.
+func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, last func(engi.AppUpdate) bool) error {
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.AppUpdate, error] {
+		return func(yield func(engi.AppUpdate, error) bool) {
+			if first == nil || yield(*first, nil) {
+				a.Watch(ctx, c.owner(), app, after)(yield)
+			}
+		}
+	}, func(out *httpio.EventWriter, x engi.AppUpdate) (bool, error) {
+		seq := ""
+		if x.Seq > 0 {
+			seq = atOffset(x.Seq)
+		}
+		return last(x), out.Send(string(x.Kind), seq, a.updateOf(x))
+	}, func(kind string, p *v1.Problem) any { return v1.AppUpdate{Type: kind, Error: p} })
+}
+
+func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevision, error) {
+	if q.Snapshot {
+		return to(revisionOf)(a.Restore(c, c.owner(), in.ID, q.Revision))
+	}
+	if q.Revision == 0 {
+		last, err := a.Revisions(c, c.owner(), in.ID, engi.Page{Limit: 1})
+		switch {
+		case err != nil:
+			return v1.AppRevision{}, err
+		case len(last) == 0 || last[0].Parent == 0:
+			return v1.AppRevision{}, engi.Errorf(engi.Conflict, "app %.80q has no revision before its last one", in.ID).WithRemedy("apply something first")
+		}
+		q.Revision = last[0].Parent
+	}
+	return to(revisionOf)(a.Rollback(c, c.owner(), in.ID, q.Revision))
+}
+
+func (a *apps) diff(c *call, in *diffApp, _ none) error {
+	text, err := a.Diff(c, c.owner(), in.ID, in.From, in.To)
+	if err != nil {
+		return err
+	}
+	c.replyText(text)
+	return nil
+}
+
+// replyText answers with a text that programs have written.
+func (c *call) replyText(text string) {
+	h := c.Header()
+	h.Set("Content-Type", textType)
+	h.Set("Content-Length", strconv.Itoa(len(text)))
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	_, _ = io.Copy(httpio.DeadlineWriter{W: c}, strings.NewReader(text)) // who does not wait for it has left
+}
+
+// files returns the files of a revision, whose number in has then, so that whatever is
+// read later is of the same.
+func (a *apps) files(c *call, in *ofRevision) ([]engi.AppFile, error) {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return nil, err
+	}
+	if in.Revision == 0 {
+		in.Revision = x.Revision
+	}
+	return a.Files(c, c.owner(), in.ID, in.Revision)
+}
+
+func (a *apps) file(c *call, in *getAppFile, _ none) error {
+	all, err := a.files(c, &in.ofRevision)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(all, func(f engi.AppFile) bool { return f.Path == in.Path })
+	if i < 0 {
+		return engi.Errorf(engi.NotFound, "revision %d of app %s has no file %.100q", in.Revision, in.ID, in.Path).WithRemedy("list its files")
+	}
+	f, err := a.File(c, c.owner(), in.ID, in.Path, in.Revision)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	d, cancel := c.guest()
+	defer cancel()
+	return d.Download(in.Path, f, all[i].Size)
+}
+
+func (a *apps) list(c *call, in *listAppFiles) (v1.AppFiles, error) {
+	all, err := a.files(c, &in.ofRevision)
+	if err != nil {
+		return v1.AppFiles{}, err
+	}
+	wanted := strings.Trim(in.Path, "/")
+	if _, err := path.Match(wanted, ""); err != nil {
+		return v1.AppFiles{}, invalid("query.path", "it is not a pattern: %v", err)
+	}
+	out, left := v1.AppFiles{Revision: in.Revision, Items: []v1.AppFile{}}, int64(maxAppContent)
+	for _, f := range all {
+		matches, _ := path.Match(wanted, f.Path) // checked above
+		switch {
+		case wanted != "" && !matches && !strings.HasPrefix(f.Path, wanted+"/"):
+		case len(in.Extensions) > 0 && !slices.ContainsFunc(in.Extensions, func(e string) bool { return e != "" && strings.HasSuffix(f.Path, e) }):
+		case in.MaxSize > 0 && f.Size > in.MaxSize:
+		default:
+			item := v1.AppFile{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Size: v1.Bytes(f.Size), Mode: v1.Mode(f.Mode), SHA256: f.Digest, Since: f.Since}
+			if in.Content && f.Size > left {
+				out.Truncated = true
+			} else if in.Content {
+				left -= f.Size
+				if err := a.content(c, in, f, &item); err != nil {
+					return v1.AppFiles{}, err
+				}
+			}
+			out.Items = append(out.Items, item)
+		}
+	}
+	return out, nil
+}
+
+// content adds the content of a file to its description.
+func (a *apps) content(c *call, in *listAppFiles, f engi.AppFile, to *v1.AppFile) error {
+	r, err := a.File(c, c.owner(), in.ID, f.Path, in.Revision)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	var b bytes.Buffer
+	if _, err := io.Copy(&b, io.LimitReader(r, f.Size)); err != nil {
+		return engi.Errorf(engi.Unavailable, "read %s of app %s: %v", f.Path, in.ID, err)
+	}
+	if utf8.Valid(b.Bytes()) {
+		to.Content = new(b.String())
+	} else {
+		to.ContentBase64 = b.Bytes()
+	}
+	return nil
+}
+
+func (a *apps) zip(c *call, in *ofRevision, _ none) error {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.waiting()
+	defer cancel()
+	h := c.Header()
+	h.Set("Content-Type", "application/zip")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": x.Name + ".zip"}))
+	err = a.Zip(ctx, c.owner(), in.ID, in.Revision, httpio.DeadlineWriter{W: c})
+	if c.gone() {
+		return nil
+	}
+	return orEnded(ctx, err)
+}
+
+func (a *apps) status(c *call, in *anApp) (v1.AppStatus, error) {
+	x, err := a.Status(c, c.owner(), in.ID)
+	alerts := make([]v1.AppAlert, len(x.Alerts))
+	for i, y := range x.Alerts {
+		alerts[i] = v1.AppAlert{Metric: y.Metric, Value: y.Value, Limit: y.Limit, Action: string(y.Action), Text: y.Text, Since: y.Since.UTC(), Seq: y.Seq}
+	}
+	return v1.AppStatus{
+		App: a.of(x.App), Healthy: x.Healthy, CheckedAt: moment(x.Checked), Latency: length(x.Latency), Startup: length(x.Startup), Memory: v1.Bytes(max(0, x.Memory)),
+		Files: x.Files, CacheHits: x.CacheHits, Errors: x.Errors, FileTime: length(x.FileTime), Alerts: alerts,
+	}, err
+}
+
+func (a *apps) of(x engi.App) v1.App {
+	out := v1.App{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
+		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
+		Published: a.published(x), AttemptOf: string(x.AttemptOf),
+	}
+	if x.Sandbox != "" && a.ports != nil {
+		out.PreviewURL = a.ports.AppURL(x.ID, x.Port)
+	}
+	return out
+}
+
+func revisionOf(x engi.Revision) v1.AppRevision {
+	out := v1.AppRevision{
+		Number: x.Number, Parent: x.Parent, Of: x.Of, From: string(x.From), Message: strings.ToValidUTF8(x.Message, "\uFFFD"), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(),
+		Changed: listOf(x.Changed, changeOf).Items,
+	}
+	if k := x.Snapshot; k.ID != "" {
+		out.Snapshot = &v1.AppSnapshot{ID: string(k.ID), Size: v1.Bytes(k.Bytes), CreatedAt: k.Created.UTC()}
+	}
+	return out
+}
+
+func changeOf(x engi.AppChange) v1.AppChange {
+	return v1.AppChange{Path: text(x.Path), Op: string(x.Op), Size: v1.Bytes(max(0, x.Size))}
+}
+
+func (a *apps) updateOf(x engi.AppUpdate) v1.AppUpdate {
+	out := v1.AppUpdate{
+		Type: string(x.Kind), Seq: x.Seq, Time: x.Time.UTC(), Apply: x.Apply, Edit: x.Edit, Step: x.Step, Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Path: strings.ToValidUTF8(x.Path, "\uFFFD"),
+		Op: string(x.Op), Name: strings.ToValidUTF8(x.Name, "\uFFFD"), Code: x.Code, Line: x.Line, State: string(x.State), Revision: x.Revision,
+		Round: x.Round, Source: x.Source, Cost: float64(x.Cost) / 1e6, Error: problemOf(x.Error), Attempt: x.Attempt, Branch: string(x.Branch), Model: x.Model,
+	}
+	switch {
+	case x.Kind == engi.AppEdited || x.Kind == engi.AppAttempted:
+		out.Round, out.Rounds = 0, x.Round
+	case x.Kind == engi.AppAttempt && a.ports != nil:
+		out.PreviewURL = a.ports.AppURL(x.Branch, x.Port)
+	}
+	return out
+}

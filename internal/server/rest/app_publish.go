@@ -1,0 +1,132 @@
+package rest
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// PageService knows where pages of apps are.
+type PageService interface {
+	// AppURL returns where a port of an app's sandbox is reached from outside.
+	AppURL(id engi.AppID, port int) string
+	// SignApp returns an address that opens a private port of an app until it expires.
+	SignApp(id engi.AppID, port int, good time.Duration) (address string, expires time.Time, err error)
+	// PrivateApp reports whether a link or the owner's key is needed for that.
+	PrivateApp(ctx context.Context, a engi.App) (bool, error)
+	// PageURL returns where the page of an app is.
+	PageURL(id engi.AppID) string
+	// SignPage returns an address that opens a private page until it expires.
+	SignPage(id engi.AppID, good time.Duration) (address string, expires time.Time, err error)
+}
+
+// publishing are the routes that make apps of apps, and pages of them.
+func (a *apps) publishing(one string) []Route {
+	change := writes(engi.ScopeSandboxes)
+	return []Route{
+		fetch(Route{
+			Pattern: "POST " + one + "/snapshot", ID: "snapshot-app", Summary: "Keep a snapshot of an app", Access: change, Status: http.StatusCreated,
+			Text: "Of its sandbox as it is now, with its memory, its processes and its databases, for the last revision, which is answered. It is one of the owner's snapshots and within the quota. " +
+				"An app keeps five of them, and the oldest goes first. Pages that are open load themselves again.",
+		}, func(c *call, in *anApp) (v1.AppRevision, error) {
+			return to(revisionOf)(a.Snapshot(c, c.owner(), in.ID))
+		}),
+		send(Route{
+			Pattern: "POST " + one + "/branch", ID: "branch-app", Summary: "Make an app of a revision of another", Access: change, Optional: true,
+			Text: "Its first revision has the files of that one, and says so in from and of. It has a sandbox and a preview of its own, and answers as create does. " +
+				"Databases and what is not kept as a revision stay where they are, unless it begins with a snapshot.",
+			Creates: "a repeated key returns the first app instead of making another",
+			Status:  http.StatusCreated, Location: "path of the app",
+		}, a.branch),
+		send(Route{
+			Pattern: "POST " + one + "/publish", ID: "publish-app", Summary: "Publish a build of an app", Access: change, Optional: true,
+			Text: "Runs npm run build in its sandbox, and serves what that leaves in dist at published.url, for as long as the app is there: no sandbox is needed for that. " +
+				"It takes the place of what was published before at once. Without a build, or if it fails, it is a conflict, and what is published stays.",
+		}, func(c *call, in *anApp, q v1.PublishRequest) (v1.App, error) {
+			return to(a.of)(a.Publish(c, engi.PublishSpec{Owner: c.owner(), App: in.ID, Private: q.Private}))
+		}),
+		fetch(Route{
+			Pattern: "POST " + one + "/unpublish", ID: "unpublish-app", Summary: "End the publication of an app", Access: change,
+			Text: "Twice is no error.",
+		}, func(c *call, in *anApp) (v1.App, error) {
+			if err := a.Unpublish(c, c.owner(), in.ID); err != nil {
+				return v1.App{}, err
+			}
+			return to(a.of)(a.Get(c, c.owner(), in.ID))
+		}),
+		send(Route{
+			Pattern: "POST " + one + "/publish/link", ID: "link-publication", Summary: "Make a link to a published page that is private", Access: change, Optional: true,
+			Text: "Whoever has it can see the page until it expires. The body may be left out.", Status: http.StatusCreated,
+		}, a.linkPage),
+		send(Route{
+			Pattern: "POST " + one + "/link", ID: "link-app", Summary: "Make a link to the page of an app", Access: change, Optional: true,
+			Text: "Whoever has it can visit preview_url until it expires, also if that is private, and whatever sandbox the app has then. The body may be left out.", Status: http.StatusCreated,
+		}, a.link),
+	}
+}
+
+func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
+	var check checker
+	check.text("name", q.Name)
+	if err := check.err(); err != nil {
+		return v1.App{}, err
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) {
+		return a.Branch(c, engi.BranchSpec{Owner: c.owner(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
+	}})
+	if err == nil {
+		c.location(appPath, string(x.ID))
+	}
+	return a.of(x), err
+}
+
+func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.AppLink, error) {
+	x, err := a.Get(c, c.owner(), in.ID)
+	if err == nil && a.ports == nil {
+		err = missing(false, "previews of ports")
+	}
+	if err != nil {
+		return v1.AppLink{}, err
+	}
+	address, expires, err := a.ports.SignApp(x.ID, x.Port, goodFor(q))
+	if err != nil {
+		return v1.AppLink{}, err
+	}
+	private, err := a.ports.PrivateApp(c, x)
+	return v1.AppLink{URL: address, ExpiresAt: expires.UTC(), Private: private}, err
+}
+
+// goodFor returns how long a link is to be valid.
+func goodFor(q v1.LinkRequest) time.Duration { return cmp.Or(q.TTL.Std(), time.Hour) }
+
+func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
+	x, err := a.Get(c, c.owner(), in.ID)
+	switch {
+	case err != nil:
+		return v1.Link{}, err
+	case x.Published.Revision == 0:
+		return v1.Link{}, engi.Errorf(engi.Conflict, "app %s has published nothing", x.Name).WithRemedy("publish it first")
+	case a.ports == nil:
+		return v1.Link{}, missing(false, "previews of ports")
+	}
+	address, expires, err := a.ports.SignPage(x.ID, goodFor(q))
+	return v1.Link{URL: address, ExpiresAt: expires.UTC()}, err
+}
+
+// published describes what an app has published; nil if that is nothing.
+func (a *apps) published(x engi.App) *v1.AppPublication {
+	p := x.Published
+	if p.Revision == 0 {
+		return nil
+	}
+	out := &v1.AppPublication{Revision: p.Revision, At: p.At.UTC(), Files: p.Files, Bytes: v1.Bytes(p.Bytes), Private: p.Private}
+	if a.ports != nil {
+		out.URL = a.ports.PageURL(x.ID)
+	}
+	return out
+}

@@ -1,0 +1,198 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+	"github.com/engi-dev/engi/internal/server/strict"
+)
+
+// decode reads the body into v, a pointer to a struct, strictly: unknown
+// fields, text that is not UTF-8 and anything after the value are refused.
+func (c *call) decode(v any) error {
+	typed := checkContentType(c.r)
+	if typed != nil && c.r.Header.Get("Content-Type") != curlType {
+		return typed
+	}
+	body, err := c.readJSON()
+	if err != nil {
+		return err
+	}
+	defer c.free(body)
+	if typed != nil && !bytes.HasPrefix(bytes.TrimSpace(body), []byte("{")) {
+		return typed
+	}
+	return wrong(strict.Unmarshal(body, v))
+}
+
+// decodeForeign reads the body, which has another server's format, into v, a pointer
+// to a struct. Of the body's own members, those that v does not have need one of
+// their values; null is one of each. Members inside them may be unknown, because
+// clients send back what servers add to their answers.
+func (c *call) decodeForeign(v any, values map[string][]string) error {
+	body, err := c.readJSON()
+	if err != nil {
+		return err
+	}
+	defer c.free(body)
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
+	}
+	known := map[string]bool{}
+	for f := range reflect.TypeOf(v).Elem().Fields() {
+		known[f.Tag.Get("json")] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		value := string(fields[name])
+		allowed, neutral := values[name]
+		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
+			continue
+		}
+		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
+		if neutral {
+			return e.WithRemedy("leave it out, or send %s", allowed[0])
+		}
+		return e.WithRemedy("leave it out")
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return engi.Errorf(engi.Invalid, "the body is no request of this kind: %v", err)
+	}
+	return nil
+}
+
+// elements decodes a JSON list, whose elements may be large, up to the first that is
+// wrong: Unmarshal would allocate the others, too.
+func elements[T any](raw []byte) (all []T, err error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil, engi.Errorf(engi.Invalid, "it is not a list")
+	}
+	for d.More() {
+		var x T
+		if err := d.Decode(&x); err != nil {
+			return nil, err
+		}
+		all = append(all, x)
+	}
+	return all, nil
+}
+
+// emptyBody reports whether there is no body.
+func (c *call) emptyBody() bool {
+	return c.r.ContentLength == 0 || c.r.Body == nil || c.r.Body == http.NoBody
+}
+
+// uploads reports whether the body is of a type that the route takes beside JSON.
+func (c *call) uploads() bool {
+	kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	return err == nil && slices.Contains(c.route.Uploads, kind)
+}
+
+// wrong classifies what a strict reader found.
+func wrong(err error) error {
+	e, ok := errors.AsType[*strict.Error](err)
+	switch {
+	case !ok:
+		return err
+	case len(e.Faults) > 0:
+		return httpio.Invalid(e.Faults)
+	}
+	return httpio.Errorf(0, e.Remedy, "%s", e.Text)
+}
+
+// curlType is what curl -d calls everything. A body of that type that begins
+// like an object is taken for what it was surely meant to be; pages of others
+// gain nothing by it, since they have no key.
+const curlType = "application/x-www-form-urlencoded"
+
+func checkContentType(r *http.Request) error {
+	given := r.Header.Get("Content-Type")
+	if given == "" || given == "application/json" {
+		return nil
+	}
+	kind, params, err := mime.ParseMediaType(given)
+	if err != nil || kind != "application/json" && !strings.HasSuffix(kind, "+json") {
+		return httpio.Errorf(http.StatusUnsupportedMediaType, "send JSON with 'Content-Type: application/json'",
+			"a body of type %.80q cannot be read", given)
+	}
+	if cs := params["charset"]; cs != "" && !strings.EqualFold(cs, "utf-8") {
+		return httpio.Errorf(http.StatusUnsupportedMediaType, "send JSON in UTF-8", "a body in %.40q cannot be read", cs)
+	}
+	return nil
+}
+
+// readJSON is readBody for JSON, whose values it bounds.
+func (c *call) readJSON() ([]byte, error) {
+	body, err := c.readBody()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
+		c.free(body)
+		return nil, err
+	}
+	return body, nil
+}
+
+// free says that a body of readBody is no longer held.
+func (c *call) free(body []byte) { c.s.held.Give(c.auth.Owner, int64(len(body))) }
+
+// readBody returns the body, which counts as held by its owner until the caller
+// frees it. On an error nothing is held.
+func (c *call) readBody() (_ []byte, err error) {
+	s, r := c.s, c.r
+	if r.ContentLength > s.maxBody {
+		return nil, s.tooLarge()
+	}
+	rc := http.NewResponseController(c)
+	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
+
+	var buf bytes.Buffer
+	var taken int64
+	defer func() {
+		if err != nil {
+			s.held.Give(c.auth.Owner, taken)
+		}
+	}()
+	if n := min(r.ContentLength, 1<<20); n > 0 {
+		buf.Grow(int(n) + bytes.MinRead)
+	}
+	for {
+		_ = rc.SetReadDeadline(time.Now().Add(httpio.BodyTimeout)) // tests have writers without deadlines
+		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
+		if !s.held.Take(c.auth.Owner, n) {
+			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests of yours already").
+				WithRetry(engi.Retry{AfterMillis: 1000})
+		}
+		taken += n
+		switch {
+		case int64(buf.Len()) > s.maxBody:
+			return nil, s.tooLarge()
+		case errors.Is(err, io.EOF):
+			return buf.Bytes(), nil
+		case err != nil && r.Context().Err() != nil:
+			return nil, engi.Errorf(engi.Expired, "the caller left while sending its request")
+		case err != nil:
+			return nil, httpio.Errorf(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
+		}
+	}
+}
+
+// tooLarge refuses a body.
+func (s *Server) tooLarge() error {
+	return httpio.Errorf(http.StatusRequestEntityTooLarge,
+		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
+}

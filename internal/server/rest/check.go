@@ -1,0 +1,106 @@
+package rest
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+	"github.com/engi-dev/engi/internal/spelling"
+)
+
+// A checker collects what is wrong with a request: what its translation finds,
+// and, only if that is something, what the service would find too, so that a
+// caller gets to know all of it at once. Services check what gets to them
+// themselves.
+type checker struct{ engi.Faults }
+
+func (c *checker) addf(field, format string, args ...any) { c.Addf(field, format, args...) }
+
+// also adds what a service would find.
+func (c *checker) also(all engi.Faults) {
+	for _, f := range all {
+		c.Addf(f.Field, "%s", f.Detail)
+	}
+}
+
+// oneOf checks a word of a closed set; the empty word is always good.
+func (c *checker) oneOf(field, word string, set []string) {
+	if word == "" || slices.Contains(set, word) {
+		return
+	}
+	hint := ""
+	if near := spelling.Nearest(word, set); near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	c.addf(field, "%.40q is not one of %s%s", word, strings.Join(set, ", "), hint)
+}
+
+func (c *checker) natural(field string, n float64) {
+	if n < 0 || math.IsNaN(n) || math.IsInf(n, 0) {
+		c.addf(field, "%v is negative; leave it out to get the default", n)
+	}
+}
+
+func (c *checker) text(field, s string) { c.Text(field, s) }
+
+// absolute checks a path in a sandbox, which may be / and need not be clean.
+func (c *checker) absolute(field, p string) {
+	switch {
+	case p == "":
+		c.addf(field, "it is missing")
+	case p[0] != '/':
+		c.addf(field, "%.80q is not absolute", p)
+	case len(p) > 4095:
+		c.addf(field, "it is longer than 4095 bytes")
+	}
+	c.text(field, p)
+}
+
+// time reads a moment; an empty one is zero.
+func (c *checker) time(field, text string) time.Time {
+	if text == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		c.addf(field, "%.40q is not a time such as 2026-11-20T20:00:00Z", text)
+	}
+	return t
+}
+
+// invalid reports one fault of a request.
+func invalid(field, format string, args ...any) error {
+	return httpio.Invalid([]v1.Fault{{Field: field, Detail: fmt.Sprintf(format, args...)}})
+}
+
+// err reports the faults; nil if there are none.
+func (c *checker) err() error { return c.Err() }
+
+// words are the values of a closed set as the wire has them.
+func words[W ~string](all ...W) []string {
+	out := make([]string, len(all))
+	for i, w := range all {
+		out[i] = string(w)
+	}
+	return out
+}
+
+// waitOf reads how long a caller wants to wait; an empty text is not at all.
+func waitOf(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := v1.ParseDuration(text)
+	if err != nil {
+		return 0, invalid("query.wait", "%v", err)
+	}
+	return min(d.Std(), maxWait), nil
+}
+
+// maxWait bounds one long poll.
+const maxWait = 60 * time.Second

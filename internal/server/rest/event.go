@@ -1,0 +1,276 @@
+package rest
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+const (
+	eventPath    = "/v1/events"
+	functionPath = "/v1/functions"
+)
+
+type events struct {
+	log       engi.Events
+	functions engi.Functions
+}
+
+type anEvent = byID[engi.EventID]
+
+type listEvents struct {
+	Type      string `query:"type" maxLength:"1000" doc:"only events of these types, separated by commas; sandbox.* stands for all that begin so"`
+	Name      string `query:"name" maxLength:"128" doc:"the same as type"`
+	Subject   string `query:"subject" maxLength:"128" doc:"only events about this ID"`
+	Owner     string `query:"owner" maxLength:"128" doc:"only events of this owner, for admins"`
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"only events after this seq, oldest first; -1 lists the newest, or streams what happens from now on"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"how many at most; 0 means 100 in a list, and a stream without end"`
+}
+
+type aFunctionRun = byID[engi.FunctionRunID]
+
+type listFunctionRuns struct {
+	Function string       `query:"function" maxLength:"128" doc:"only runs of this one"`
+	Event    engi.EventID `query:"event" doc:"only runs that the event of this ID started"`
+	Name     string       `query:"name" maxLength:"128" doc:"only runs that events of this type started"`
+	State    string       `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
+	Limit    int          `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+type getFunctionRun struct {
+	aFunctionRun
+	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
+}
+
+// Events shows the log of what happens.
+func Events(log engi.Events, functions engi.Functions) Resource {
+	e := &events{log, functions}
+	return Resource{tag: "events", about: "what has happened, and the durable functions that it starts", routes: []Route{
+		raw(Route{
+			Pattern: "GET " + eventPath, ID: "list-events", Summary: "List or follow events", Access: reads(engi.ScopeEvents),
+			Text: "A list has the newest first, or, with after, the oldest. Asked for NDJSON or SSE by Accept, the answer goes on with what happens: " +
+				"whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the server. " +
+				"Where events that were asked for have been dropped to keep the log within its bounds, one of type events.dropped comes first.",
+			Answers: append([]answer{jsonOf[v1.List[v1.Event]](http.StatusOK, nil)}, streamOf[v1.Event](nil, httpio.NDJSON, httpio.SSE)...),
+		}, e.list),
+		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: reads(engi.ScopeEvents)}, e.get),
+	}}
+}
+
+// Functions takes in events that start durable functions; service may be nil.
+func Functions(log engi.Events, service engi.Functions) Resource {
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no functions").WithRemedy("switch them on in its configuration, section [events]")
+	}
+	f := &events{log, service}
+	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
+	return Resource{tag: "events", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + eventPath, ID: "send-event", Summary: "Send an event", Access: change, Objects: Owned,
+			Text: "Once this is answered, the functions that are bound to the event's type will run, whatever happens to the node. " +
+				"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.",
+			Creates: "a repeated key returns the first event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the event",
+			Bodies: []example{{"echo", "the data come back as output", `{"type": "engi/debug/echo", "data": {"hello": "world"}}`}},
+		}, f.send),
+		send(Route{
+			Pattern: "POST " + eventPath + "/{id}/replay", ID: "replay-event", Summary: "Send an event again", Access: change,
+			Text:    "Makes a new event with the same type and data, for all functions that are bound to it now, or for one.",
+			Creates: "a repeated key returns the first new event and starts nothing",
+			Status:  http.StatusAccepted, Location: "address of the new event", Optional: true,
+		}, f.replay),
+		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "What can be started by events, or starts by the clock.", Access: look, Objects: Shared},
+			func(*call, *none) ([]engi.Function, error) { return service.Functions(), nil }, functionOf),
+		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List runs of functions", Text: "The newest come first, without their steps.", Access: look},
+			func(c *call, in *listFunctionRuns) ([]engi.FunctionRun, error) {
+				return service.Runs(c, c.owner(), engi.FunctionFilter{Type: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
+			}, functionRunOf),
+		fetch(Route{
+			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a run of a function", Access: look,
+			Text: "Returns the run as it is, or with wait as it is when it has ended or the time is over.",
+		}, f.run),
+		act(Route{
+			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a run of a function", Access: change,
+			Text: "It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.",
+		}, ending(service, engi.Functions.Cancel)),
+	}}
+}
+
+// list answers with events, or with those that happen from now on.
+func (e *events) list(c *call, in *listEvents, _ none) error {
+	f := engi.EventFilter{Owner: engi.Owner(in.Owner), Subject: in.Subject, Limit: in.Limit}
+	if in.Type != "" {
+		f.Types = strings.Split(in.Type, ",")
+	}
+	if in.Name != "" {
+		f.Types = append(f.Types, in.Name)
+	}
+	after, err := lastEvent(in.LastEvent, in.After)
+	if err != nil {
+		return err
+	}
+	if c.form == httpio.JSON {
+		f.After, f.Oldest = max(after, 0), after >= 0
+		all, err := e.log.List(c, c.owner(), f)
+		if err != nil {
+			return err
+		}
+		return c.reply(http.StatusOK, listOf(all, eventOf))
+	}
+	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if after < 0 {
+		if after, err = e.log.Last(c); err != nil {
+			return err
+		}
+	}
+	f.After = after
+	sent := 0
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.owner(), f) },
+		func(out *httpio.EventWriter, x engi.Event) (bool, error) {
+			after = x.Seq
+			sent++
+			return sent == in.Limit, out.Send("message", atOffset(x.Seq), eventOf(x))
+		},
+		func(kind string, p *v1.Problem) any { return v1.Event{Type: kind, Seq: after, Error: p} })
+}
+
+func (e *events) get(c *call, in *anEvent) (v1.Event, error) {
+	x, err := e.log.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return v1.Event{}, err
+	}
+	return e.withRuns(c, x)
+}
+
+// withRuns returns an event with the runs that it has started.
+func (e *events) withRuns(c *call, x engi.Event) (v1.Event, error) {
+	out := eventOf(x)
+	if e.functions == nil {
+		return out, nil
+	}
+	runs, err := e.functions.Runs(c, x.Owner, engi.FunctionFilter{Event: x.ID})
+	slices.Reverse(runs) // the order in which they were started
+	for _, r := range runs {
+		out.RunIDs = append(out.RunIDs, string(r.ID))
+	}
+	return out, err
+}
+
+func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
+	kind := cmp.Or(q.Type, q.Name)
+	switch {
+	case kind == "":
+		return v1.Event{}, invalid("type", "it is missing")
+	case q.Name != "" && q.Name != kind:
+		return v1.Event{}, invalid("name", "it says something else than type; send one of the two")
+	}
+	if err := e.mayStart(c, kind); err != nil {
+		return v1.Event{}, err
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
+		x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key})
+		return x, err
+	}})
+	return e.sent(c, x, err)
+}
+
+// mayStart reports Denied if an event of this type starts a function that does
+// what the caller may not.
+func (e *events) mayStart(c *call, kind string) error {
+	for _, f := range e.functions.Functions() {
+		for _, s := range f.Scopes {
+			if err := c.auth.May(s, true); f.Event == kind && err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, error) {
+	old, err := e.log.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return v1.Event{}, err
+	}
+	if err := e.mayStart(c, old.Type); err != nil {
+		return v1.Event{}, err
+	}
+	x, err := once(c, q, creation[engi.Event]{
+		work: func([]string) (engi.Event, error) {
+			x, _, err := e.functions.Replay(c, c.owner(), in.ID, q.Function)
+			return x, err
+		},
+		made: func(x engi.Event) []string { return []string{string(x.ID)} },
+		find: func(ids []string, _ bool) (engi.Event, error) {
+			return e.log.Get(c, c.owner(), engi.EventID(ids[0]))
+		},
+	})
+	return e.sent(c, x, err)
+}
+
+// sent answers with an event that was just appended.
+func (e *events) sent(c *call, x engi.Event, err error) (v1.Event, error) {
+	if err != nil {
+		return v1.Event{}, err
+	}
+	c.location(eventPath, string(x.ID))
+	return e.withRuns(c, x)
+}
+
+// run returns a run when it has ended or the caller has waited long enough.
+func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
+	wait, err := waitOf(in.Wait)
+	if err != nil {
+		return v1.FunctionRun{}, err
+	}
+	waiting, cancel := c.waiting()
+	defer cancel()
+	ctx, cancel := context.WithTimeout(waiting, wait)
+	defer cancel()
+	x, err := e.functions.Wait(ctx, c.owner(), in.ID)
+	if engi.KindOf(err) == engi.Expired && waiting.Err() == nil {
+		x, err = e.functions.Run(c, c.owner(), in.ID) // the time is over: as it is
+	}
+	return functionRunOf(x), orEnded(waiting, err)
+}
+
+func eventOf(x engi.Event) v1.Event {
+	return v1.Event{
+		Seq: x.Seq, ID: string(x.ID), Owner: string(x.Owner), Subject: x.Subject, Type: x.Type, Name: x.Type, Actor: x.Actor,
+		Data: x.Data, ReplayOf: string(x.Replay), CreatedAt: x.Time.UTC(),
+	}
+}
+
+func functionOf(f engi.Function) v1.Function {
+	return v1.Function{
+		Name: f.Name, Description: f.Description, Event: f.Event, Cron: f.Cron, Scopes: words(f.Scopes...), Input: f.Input,
+		Retries: f.Retries, Concurrency: f.Concurrency, PerOwner: f.PerOwner, Timeout: v1.Duration(f.Timeout),
+	}
+}
+
+func functionRunOf(x engi.FunctionRun) v1.FunctionRun {
+	out := v1.FunctionRun{
+		ID: string(x.ID), Owner: string(x.Owner), Function: x.Function, EventID: string(x.Event), State: string(x.State), Attempt: x.Attempt,
+		Output: x.Output, Error: problemOf(x.Error), CreatedAt: x.Created.UTC(), StartedAt: moment(x.Started), EndedAt: moment(x.Ended),
+	}
+	for _, st := range x.Steps {
+		out.Steps = append(out.Steps, v1.FunctionStep{
+			Name: st.Name, Attempts: st.Attempts, Output: st.Output, Error: problemOf(st.Error), StartedAt: st.Started.UTC(), EndedAt: moment(st.Ended),
+		})
+	}
+	return out
+}

@@ -1,0 +1,101 @@
+package rest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"net/http"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+// Programs of git that a client talks to.
+const (
+	gitFetched = "git-upload-pack"
+	gitPushed  = "git-receive-pack"
+)
+
+// gitType returns the media type of a part of what is said to a program of git.
+func gitType(program, part string) string { return "application/x-" + program + "-" + part }
+
+type getGitRefs struct {
+	aWorkspace
+	Service string `query:"service" required:"true" maxLength:"64" doc:"git-upload-pack to fetch, git-receive-pack to push" example:"git-upload-pack"`
+}
+
+// cloning are the routes that programs of git use.
+func (w *workspaces) cloning(one string, look, change Access) []Route {
+	return []Route{
+		raw(Route{
+			Pattern: "GET " + one + "/git/info/refs", ID: "get-workspace-git-refs", Summary: "See what git may fetch of a workspace, or push to it", Access: look, Password: true,
+			Text:    "As git asks for it, when it clones, fetches or pushes by the address that ends with /git. The branch main is the last revision. The key may be the password of basic authentication.",
+			Answers: []answer{bytesOf(http.StatusOK, gitType(gitFetched, "advertisement"), nil), bytesOf(http.StatusOK, gitType(gitPushed, "advertisement"), nil)},
+		}, w.gitRefs),
+		raw(Route{
+			Pattern: "POST " + one + "/git/" + gitFetched, ID: "fetch-workspace-git", Summary: "Fetch the history of a workspace with git", Access: look, Password: true,
+			Text:    "As git asks for it: gitprotocol-http(5), version 0.",
+			Uploads: []string{gitType(gitFetched, "request")}, Answers: []answer{bytesOf(http.StatusOK, gitType(gitFetched, "result"), nil)},
+		}, w.gitFetch),
+		raw(Route{
+			Pattern: "POST " + one + "/git/" + gitPushed, ID: "push-workspace-git", Summary: "Push to a workspace with git", Access: change, Password: true,
+			Text: "As git asks for it: gitprotocol-http(5), version 0. What is pushed to main becomes one revision, whose commit it is. It has to come after the last one, " +
+				"and has neither links nor submodules. Why a branch stays as it was, is in the answer, as git expects it.",
+			Uploads: []string{gitType(gitPushed, "request")}, Answers: []answer{bytesOf(http.StatusOK, gitType(gitPushed, "result"), nil)},
+		}, w.gitPush),
+	}
+}
+
+func (w *workspaces) gitRefs(c *call, in *getGitRefs, _ none) error {
+	if in.Service != gitFetched && in.Service != gitPushed {
+		return engi.Errorf(engi.Unsupported, "git can fetch from workspaces and push to them; %.60q is neither", in.Service).WithRemedy("use 'git clone', 'git fetch' or 'git push'")
+	}
+	c.answerGit(in.Service, "advertisement")
+	return w.GitRefs(c, c.owner(), in.ID, in.Service == gitPushed, httpio.DeadlineWriter{W: c})
+}
+
+// answerGit says what an answer to git will be.
+func (c *call) answerGit(program, part string) {
+	c.Header().Set("Content-Type", gitType(program, part))
+	c.Header().Set("Cache-Control", "no-cache")
+}
+
+// decompressed returns a body as it was before the client compressed it.
+func (c *call) decompressed(body io.Reader) (io.Reader, error) {
+	if c.r.Header.Get("Content-Encoding") != "gzip" {
+		return body, nil
+	}
+	z, err := gzip.NewReader(body)
+	if err != nil {
+		return nil, httpio.Errorf(http.StatusBadRequest, "send it as it is", "the body is not compressed as it says: %v", err)
+	}
+	return z, nil
+}
+
+func (w *workspaces) gitFetch(c *call, in *aWorkspace, _ none) error {
+	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // before the body is read
+		return err
+	}
+	body, err := c.readBody()
+	if err != nil {
+		return err
+	}
+	defer c.free(body)
+	request, err := c.decompressed(bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	c.answerGit(gitFetched, "result")
+	return w.GitFetch(c, c.owner(), in.ID, request, httpio.DeadlineWriter{W: c})
+}
+
+func (w *workspaces) gitPush(c *call, in *aWorkspace, _ none) error {
+	body := httpio.NewBody(c, c.r)
+	defer body.Stop()
+	request, err := c.decompressed(body)
+	if err != nil {
+		return err
+	}
+	c.answerGit(gitPushed, "result")
+	return w.GitPush(c, c.owner(), in.ID, request, httpio.DeadlineWriter{W: c})
+}

@@ -1,0 +1,86 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/access/key"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const keyPath = "/v1/keys"
+
+type keys struct{ engi.Keys }
+
+type aKey struct {
+	ID string `path:"id" maxLength:"64" doc:"of the key"`
+}
+
+// Keys makes and revokes API keys.
+func Keys(service engi.Keys) Resource {
+	k := &keys{service}
+	return Resource{tag: "keys", about: "who may call", routes: []Route{
+		paged(Route{Pattern: "GET " + keyPath, ID: "list-keys", Summary: "List keys", Text: "Revoked and expired ones too; the newest come first.", Access: reads(engi.ScopeKeys)},
+			paging(service, engi.Keys.List), keyOf, func(x v1.Key) string { return x.ID }),
+		send(Route{
+			Pattern: "POST " + keyPath, ID: "create-key", Summary: "Make a key", Access: adminOnly, Objects: Owned,
+			Text:    "The answer is the only place where its secret will ever be. Needs an admin key.",
+			Creates: "a repeated key makes no second key; since the secret cannot be shown again, the answer is a conflict that names the first",
+			Status:  http.StatusCreated, Location: "path of the key",
+			Bodies: []example{{"a month", "a key for a month", `{"name": "ci", "owner": "team-a", "expires_in": "30d"}`}},
+		}, k.create),
+		act(Route{
+			Pattern: "DELETE " + keyPath + "/{id}", ID: "revoke-key", Summary: "Revoke a key", Access: writes(engi.ScopeKeys),
+			Text: "It ends at once and for ever. Revoking it twice is no error.",
+		}, func(c *call, in *aKey, _ none) error { return k.Revoke(c, c.owner(), in.ID) }),
+	}}
+}
+
+// ownerByDefault is whom keys act for when nobody says otherwise.
+const ownerByDefault = "default"
+
+func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {
+	k := engi.Key{Name: q.Name, Owner: engi.Owner(q.Owner), Admin: q.Admin}
+	for i, name := range q.Scopes {
+		if !slices.Contains(engi.Scopes(), engi.Scope(name)) {
+			return v1.Key{}, invalid(fmt.Sprintf("scopes[%d]", i), "%.40q is not one of %s", name, key.ScopeNames())
+		}
+		k.Scopes = append(k.Scopes, engi.Scope(name))
+	}
+	if k.Owner == "" && !k.Admin {
+		k.Owner = ownerByDefault
+	}
+	if q.ExpiresIn > 0 {
+		k.Expires = time.Now().Add(q.ExpiresIn.Std())
+		if k.Expires.Year() > 9999 {
+			return v1.Key{}, invalid("expires_in", "that is after the year 9999; leave it out for a key that never expires")
+		}
+	}
+	if c.key != "" {
+		k.ID = key.IDFor(c.auth.ID, c.key)
+	}
+	made, secret, err := s.Create(c, k)
+	if engi.KindOf(err) == engi.Conflict && k.ID != "" {
+		return v1.Key{}, engi.Errorf(engi.Conflict, "this Idempotency-Key made key %s already, whose secret was shown then", k.ID).
+			WithRemedy("if that secret is lost, revoke the key and make another with a new Idempotency-Key")
+	}
+	if err != nil {
+		return v1.Key{}, err
+	}
+	answer := keyOf(made)
+	answer.Secret = secret
+	c.Header().Set("Cache-Control", "no-store")
+	c.location(keyPath, made.ID)
+	return answer, nil
+}
+
+func keyOf(x engi.Key) v1.Key {
+	return v1.Key{
+		Scopes: words(x.Scopes...),
+		ID:     x.ID, Name: x.Name, Owner: string(x.Owner), Admin: x.Admin,
+		CreatedAt: x.Created.UTC(), ExpiresAt: moment(x.Expires), RevokedAt: moment(x.Revoked),
+	}
+}

@@ -1,0 +1,85 @@
+package rest
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+const mirrorPath = "/v1/mirror"
+
+type mirror struct{ *packages.Broker }
+
+// Mirror manages the package broker, which may be nil.
+func Mirror(broker *packages.Broker) Resource {
+	m := mirror{broker}
+	var absent error
+	if broker == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node serves no packages").WithRemedy("its sandboxes have no network: 'engi doctor' says why")
+	}
+	return Resource{tag: "mirror", about: "packages of public registries that sandboxes get from the node", missing: absent, routes: []Route{
+		fetch(Route{Pattern: "GET " + mirrorPath, ID: "get-mirror", Summary: "Describe the package broker", Text: "What it keeps, and what was asked of it. Needs an admin key.", Access: Access{Admin: true}, Objects: Shared}, m.get),
+		act(Route{Pattern: "DELETE " + mirrorPath, ID: "clear-mirror", Summary: "Forget all packages", Text: "What is asked for again is fetched again. Needs an admin key.", Access: adminOnly, Objects: Shared},
+			func(*call, *none, none) error { return m.Clear() }),
+		raw(Route{
+			Pattern: "POST " + mirrorPath + "/warm", ID: "warm-mirror", Summary: "Fetch what lock files name", Access: adminOnly, Objects: Shared,
+			Text: "Afterwards it can be installed without a network. Streams one event for each package, and a result at the end; a package that cannot be had does not end the stream. " +
+				"Needs an admin key.",
+			Answers: streamOf[v1.MirrorUpdate](nil, httpio.NDJSON, httpio.SSE),
+		}, m.warm),
+	}}
+}
+
+func (m mirror) get(*call, *none) (v1.Mirror, error) {
+	s, hosts := m.Status(), m.Hosts()
+	x := v1.Mirror{Offline: s.Offline, Files: s.Files, Bytes: v1.Bytes(s.Bytes), Size: v1.Bytes(s.Size), Ecosystems: []v1.MirrorEcosystem{}}
+	for _, name := range slices.Sorted(maps.Keys(s.Ecosystems)) {
+		c := s.Ecosystems[name]
+		x.Ecosystems = append(x.Ecosystems, v1.MirrorEcosystem{Name: name, Upstream: s.Upstreams[name], Hosts: orEmpty(hosts[name]),
+			Requests: c.Requests, Hits: c.Hits, Fetched: c.Fetched, Refused: c.Refused, Bytes: v1.Bytes(c.Bytes)})
+	}
+	return x, nil
+}
+
+func (m mirror) warm(c *call, _ *none, q v1.MirrorWarmRequest) error {
+	var all []packages.Wanted
+	for _, f := range q.Files {
+		wanted, err := m.Read(f.Name, []byte(f.Content))
+		if err != nil {
+			return err
+		}
+		all = append(all, wanted...)
+	}
+	at := v1.MirrorUpdate{Total: len(all)}
+	return stream(c, func(ctx context.Context) iter.Seq2[packages.Warmed, error] {
+		return func(yield func(packages.Warmed, error) bool) {
+			for x := range m.Warm(ctx, all) {
+				if !yield(x, nil) {
+					return
+				}
+			}
+			yield(packages.Warmed{}, context.Cause(ctx))
+		}
+	}, func(out *httpio.EventWriter, x packages.Warmed) (bool, error) {
+		if at.Done == at.Total {
+			at.Type, at.Package, at.Problem = v1.EventResult, "", nil
+			return true, out.Send(at.Type, "", at)
+		}
+		at.Type, at.Package, at.Problem = "progress", x.Wanted.String(), nil
+		at.Done++
+		at.Bytes += v1.Bytes(x.Bytes)
+		if x.Err != nil {
+			at.Failed++
+			at.Problem = new(c.describe(x.Err))
+		}
+		return false, out.Send(at.Type, "", at)
+	}, func(kind string, p *v1.Problem) any {
+		return v1.MirrorUpdate{Type: kind, Done: at.Done, Total: at.Total, Failed: at.Failed, Bytes: at.Bytes, Error: p}
+	})
+}

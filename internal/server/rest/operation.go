@@ -1,0 +1,121 @@
+package rest
+
+import (
+	"context"
+	"iter"
+	"strings"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+)
+
+const operationPath = "/v1/operations"
+
+type operations struct{ engi.Operations }
+
+type anOperation = byID[engi.OperationID]
+
+type listOperations struct {
+	Type  string `query:"type" maxLength:"64" doc:"only these"`
+	State string `query:"state" enum:"running,done,failed,cancelled" doc:"only these"`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+}
+
+type getOperation struct {
+	anOperation
+	Wait string `query:"wait" example:"30s" doc:"wait that long for its end; at most 60s"`
+}
+
+type watchOperation struct {
+	anOperation
+	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
+}
+
+// Operations shows work that lasts longer than a request.
+func Operations(service engi.Operations) Resource {
+	o := &operations{service}
+	const one = operationPath + "/{id}"
+	return Resource{tag: "operations", about: "work that lasts longer than a request", routes: []Route{
+		list(Route{Pattern: "GET " + operationPath, ID: "list-operations", Summary: "List operations", Text: "The newest come first.", Access: anyKey},
+			func(c *call, in *listOperations) ([]engi.Operation, error) {
+				return o.List(c, c.owner(), engi.OperationFilter{Type: in.Type, State: engi.OperationState(in.State), Limit: in.Limit})
+			}, operationOf),
+		fetch(Route{
+			Pattern: "GET " + one, ID: "get-operation", Summary: "Get an operation", Access: anyKey,
+			Text: "Returns the record as it is, or with wait as it is when the operation has ended or the time is over.",
+		}, o.get),
+		raw(Route{
+			Pattern: "GET " + one + "/events", ID: "watch-operation", Summary: "Watch an operation", Access: anyKey,
+			Text: "Streams what it does from an offset on, and its end as a result, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
+				"also after a restart of the server, which begins the operation again.",
+			Answers: streamOf[v1.OperationUpdate](nil, httpio.NDJSON, httpio.SSE),
+		}, o.watch),
+		act(Route{
+			Pattern: "DELETE " + one, ID: "cancel-operation", Summary: "Cancel an operation", Access: writes(""),
+			Text: "Answers when it has ended. Cancelling one that has ended changes nothing and is no error.",
+		}, ending(service, engi.Operations.Cancel)),
+	}}
+}
+
+func (o *operations) get(c *call, in *getOperation) (v1.Operation, error) {
+	wait, err := waitOf(in.Wait)
+	if err != nil {
+		return v1.Operation{}, err
+	}
+	if wait > 0 {
+		waiting, cancel := c.waiting()
+		defer cancel()
+		ctx, cancel := context.WithTimeout(waiting, wait)
+		defer cancel()
+		// Anything else than the end of waiting Get reports again.
+		if _, err := o.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
+			return v1.Operation{}, orEnded(waiting, err)
+		}
+	}
+	return to(operationOf)(o.Get(c, c.owner(), in.ID))
+}
+
+func (o *operations) watch(c *call, in *watchOperation, _ none) error {
+	from, err := lastEvent(in.LastEvent, in.Offset)
+	if err != nil {
+		return err
+	}
+	if _, err := o.Get(c, c.owner(), in.ID); err != nil {
+		return err // before a stream begins
+	}
+	last := from
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.OperationUpdate, error] {
+		return o.Watch(ctx, c.owner(), in.ID, from)
+	},
+		func(out *httpio.EventWriter, e engi.OperationUpdate) (bool, error) {
+			last = e.Offset
+			wire := operationEventOf(e)
+			return e.Operation != nil, out.Send(wire.Type, atOffset(wire.Offset), wire)
+		},
+		func(kind string, p *v1.Problem) any { return v1.OperationUpdate{Type: kind, Offset: last, Error: p} })
+}
+
+func operationOf(x engi.Operation) v1.Operation {
+	out := v1.Operation{
+		ID: string(x.ID), Owner: string(x.Owner), Type: x.Type, Subject: x.Subject, State: string(x.State), Attempt: x.Attempt,
+		Error: problemOf(x.Error), CreatedAt: x.Created.UTC(), EndedAt: moment(x.Ended),
+	}
+	if x.State == engi.OperationDone && x.Type == engi.OperationBuildTemplate {
+		out.Result = templatePath + "/" + x.Subject
+	}
+	return out
+}
+
+func operationEventOf(x engi.OperationUpdate) v1.OperationUpdate {
+	p := x.Progress
+	out := v1.OperationUpdate{Type: "progress", Offset: x.Offset, Step: p.Step, Steps: p.Steps, Name: p.Name, Done: p.Done, Total: p.Total}
+	if p.Log != "" {
+		out.Type, out.Log = "log", strings.ToValidUTF8(p.Log, "\uFFFD")
+	}
+	if x.Operation != nil {
+		out.Type, out.Operation = v1.EventResult, new(operationOf(*x.Operation))
+	}
+	return out
+}

@@ -1,0 +1,80 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/network/preview"
+)
+
+// A PortService knows the ports of sandboxes.
+type PortService interface {
+	// Listening returns the ports that something in a sandbox listens on,
+	// lowest first; Conflict if the sandbox is not awake.
+	Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error)
+	// URL returns where a port is reached from outside.
+	URL(id engi.SandboxID, port int) string
+	// Sign returns an address that opens a private port until it expires.
+	Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error)
+	PageService
+	WorkspacePreviews
+}
+
+type aPort struct {
+	aSandbox
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"TCP port inside"`
+}
+
+// Ports says what listens in sandboxes, and where it is reached; service may
+// be nil.
+func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
+	const path = sandboxPath + "/{id}/ports"
+	absent := missing(service != nil, "previews of ports")
+	return Resource{tag: "sandboxes", routes: []Route{
+		list(Route{
+			Pattern: "GET " + path, ID: "list-ports", Summary: "List ports that something listens on", Access: reads(engi.ScopeSandboxes), missing: absent,
+			Text: "With where they are reached from outside. Wakes nothing: a sandbox that sleeps is a conflict.",
+		}, func(c *call, in *aSandbox) ([]preview.Port, error) { return service.Listening(c, c.owner(), in.ID) },
+			func(x preview.Port) v1.Port {
+				return v1.Port{Port: x.Port, Listening: true, Process: strings.ToValidUTF8(x.Process, "\uFFFD"), URL: x.URL}
+			}),
+		fetch(Route{
+			Pattern: "GET " + path + "/{port}", ID: "get-port", Summary: "Does something listen on a port?", Access: reads(engi.ScopeSandboxes),
+		}, func(c *call, in *aPort) (v1.Port, error) {
+			g, release, err := sandboxes.Enter(c, c.owner(), in.ID)
+			if err != nil {
+				return v1.Port{}, err
+			}
+			defer release()
+			p := v1.Port{Port: in.Port}
+			// Asking the port itself is cheaper than asking what listens.
+			conn, err := g.Dial(c, in.Port)
+			switch {
+			case err == nil:
+				conn.Close()
+				p.Listening = true
+			case engi.KindOf(err) != engi.Unavailable:
+				return p, err
+			}
+			if service != nil {
+				p.URL = service.URL(in.ID, in.Port)
+			}
+			return p, nil
+		}),
+		send(Route{
+			Pattern: "POST " + path + "/{port}/link", ID: "link-port", Summary: "Make a link to a private port", Access: writes(engi.ScopeSandboxes), missing: absent,
+			Text:   "Whoever has it can visit the port until it expires. The body may be left out.",
+			Status: http.StatusCreated, Optional: true,
+		}, func(c *call, in *aPort, q v1.LinkRequest) (v1.Link, error) {
+			if _, err := sandboxes.Get(c, c.owner(), in.ID); err != nil {
+				return v1.Link{}, err
+			}
+			address, expires, err := service.Sign(in.ID, in.Port, goodFor(q))
+			return v1.Link{URL: address, ExpiresAt: expires.UTC()}, err
+		}),
+	}}
+}

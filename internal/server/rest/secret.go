@@ -1,0 +1,68 @@
+package rest
+
+import (
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const secretPath = "/v1/secrets"
+
+type aSecret struct {
+	Name string `path:"name" maxLength:"128" doc:"ID or name of the secret"`
+}
+
+// Secrets keeps values that never enter a sandbox; service may be nil.
+func Secrets(service engi.Secrets) Resource {
+	look, change := reads(engi.ScopeSecrets), writes(engi.ScopeSecrets)
+	return Resource{tag: "secrets", about: "values that never enter a sandbox", missing: missing(service != nil, "secrets"), routes: []Route{
+		create(Route{
+			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change,
+			Text:    "Encrypted; its value is never shown again. A name that exists is a conflict.",
+			Creates: "a repeated key returns the first secret instead of storing another", Location: "path of the secret",
+			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`},
+				{"pinned", "a token for one host", `{"name": "github", "value": "t0ken", "hosts": ["api.github.com"]}`}},
+		}, engi.NewSecretID, func(c *call, _ *none, id engi.SecretID, q v1.SecretRequest) (engi.Secret, error) {
+			if err := checkValue(q.Value); err != nil {
+				return engi.Secret{}, err
+			}
+			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata, Hosts: q.Hosts}, q.Value)
+		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.owner(), string(id)) }, secretOn),
+		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
+		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Without its value.", Access: look},
+			func(c *call, in *aSecret) (v1.Secret, error) { return to(secretOn)(service.Get(c, c.owner(), in.Name)) }),
+		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change,
+			Text: "And, if they are given, its labels and the hosts that it may be sent to, which cannot change without the value."},
+			func(c *call, in *aSecret, q v1.SecretUpdate) (v1.Secret, error) {
+				if err := checkValue(q.Value); err != nil {
+					return v1.Secret{}, err
+				}
+				var metadata map[string]string
+				if q.Metadata != nil {
+					if metadata = *q.Metadata; metadata == nil {
+						metadata = map[string]string{}
+					}
+				}
+				return to(secretOn)(service.Update(c, c.owner(), in.Name, q.Value, metadata, q.Hosts))
+			}),
+		act(Route{Pattern: "DELETE " + secretPath + "/{name}", ID: "remove-secret", Summary: "Delete a secret", Access: change},
+			func(c *call, in *aSecret, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
+	}}
+}
+
+// checkValue refuses what could never be a secret's value.
+func checkValue(v string) error {
+	switch {
+	case v == "":
+		return invalid("value", "it is missing")
+	case len(v) > 64<<10:
+		return invalid("value", "it is longer than 64 KiB")
+	}
+	return nil
+}
+
+func secretOn(x engi.Secret) v1.Secret {
+	return v1.Secret{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Version: x.Version, Metadata: x.Metadata, Hosts: x.Hosts,
+		CreatedAt: x.Created.UTC(), UpdatedAt: x.Updated.UTC(),
+	}
+}

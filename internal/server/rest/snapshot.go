@@ -1,0 +1,65 @@
+package rest
+
+import (
+	"net/http"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const snapshotPath = "/v1/snapshots"
+
+type aSnapshot struct {
+	Name string `path:"name" maxLength:"128" doc:"ID or name of the snapshot"`
+}
+
+type listSnapshots struct {
+	page
+	Sandbox engi.SandboxID `query:"sandbox" doc:"only copies of this one"`
+}
+
+// Snapshots keeps copies of sandboxes; service and lifecycle may be nil.
+func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
+	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
+	return Resource{tag: "snapshots", about: "copies of sandboxes that can start others", missing: missing(service != nil, "snapshots"), routes: []Route{
+		send(Route{
+			Pattern: "POST " + sandboxPath + "/{id}/snapshot", ID: "snapshot-sandbox", Tag: "sandboxes", Summary: "Keep a copy of a sandbox", Access: change,
+			missing: missing(lifecycle != nil, "sandboxes that sleep"),
+			Creates: "a repeated key returns the first snapshot instead of making another",
+			Text:    "The sandbox goes on. Start others with it as the snapshot of POST /v1/sandboxes. The body may be left out.",
+			Status:  http.StatusCreated, Location: "path of the snapshot", Optional: true,
+		}, func(c *call, in *aSandbox, q v1.SnapshotRequest) (v1.Snapshot, error) {
+			x, err := once(c, q, creation[engi.Snapshot]{
+				ids: []string{string(engi.NewSnapshotID())},
+				work: func(ids []string) (engi.Snapshot, error) {
+					return lifecycle.Snapshot(c, c.owner(), in.ID, engi.SnapshotSpec{ID: firstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
+				},
+				find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.owner(), ids[0]) },
+			})
+			if err == nil {
+				c.location(snapshotPath, string(x.ID))
+			}
+			return snapshotOf(x), err
+		}),
+		paged(Route{Pattern: "GET " + snapshotPath, ID: "list-snapshots", Summary: "List snapshots", Text: "The newest come first.", Access: look},
+			func(c *call, in *listSnapshots, p engi.Page) ([]engi.Snapshot, error) {
+				return service.List(c, c.owner(), in.Sandbox, p)
+			}, snapshotOf, func(x v1.Snapshot) string { return x.ID }),
+		fetch(Route{Pattern: "GET " + snapshotPath + "/{name}", ID: "get-snapshot", Summary: "Get a snapshot", Access: look},
+			func(c *call, in *aSnapshot) (v1.Snapshot, error) {
+				return to(snapshotOf)(service.Get(c, c.owner(), in.Name))
+			}),
+		act(Route{
+			Pattern: "DELETE " + snapshotPath + "/{name}", ID: "remove-snapshot", Summary: "Let a snapshot go", Access: change,
+			Text: "Its files go when nothing starts from it any more.",
+		}, func(c *call, in *aSnapshot, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
+	}}
+}
+
+func snapshotOf(x engi.Snapshot) v1.Snapshot {
+	return v1.Snapshot{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, SandboxID: string(x.Sandbox), Template: x.Template, Digest: x.Digest,
+		Tier: string(x.Tier), Size: sizeOf(x.Size), DiskOnly: x.Disk, Bytes: v1.Bytes(max(0, x.Bytes)),
+		CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used), ExpiresAt: moment(x.Expires),
+	}
+}

@@ -1,0 +1,704 @@
+package rest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	workspacePath = "/v1/workspaces"
+
+	maxRevisionFiles   = 10_000 // that one request writes
+	maxRevisionMessage = 200
+
+	maxCollaborators = 100
+
+	maxQueryText    = 1 << 20
+	maxQueryArgs    = 10_000
+	maxQueryRows    = 100_000
+	maxQueryBytes   = 16 << 20
+	maxQueryTimeout = 10 * time.Minute
+)
+
+type workspaces struct {
+	engi.Workspaces
+	previews WorkspacePreviews
+}
+
+type aWorkspace struct {
+	ID string `path:"id" maxLength:"128" doc:"ID or name of the workspace; those of others have only their ID"`
+}
+
+type workspaceAt struct {
+	aWorkspace
+	Revision int64 `query:"revision" minimum:"0" doc:"0 means the last one, with what has changed in the sandbox"`
+}
+
+type listWorkspaceFiles struct {
+	workspaceAt
+	Path string `query:"path" maxLength:"1024" doc:"only those below this directory, or that match this pattern, in which * and ? stand for what is not a slash" example:"src"`
+}
+
+type workspaceFile struct {
+	workspaceAt
+	Path string `query:"path" required:"true" maxLength:"1024" doc:"relative to the workspace" example:"src/index.html"`
+}
+
+type getWorkspaceFile struct {
+	workspaceFile
+	download
+}
+
+type changeWorkspaceFile struct {
+	aWorkspace
+	Path    string `query:"path" required:"true" maxLength:"1024" doc:"relative to the workspace" example:"src/index.html"`
+	Message string `query:"message" maxLength:"200" doc:"of the revision"`
+	Base    int64  `query:"base" minimum:"0" doc:"revision that the caller has seen: if the file has changed since, it is a conflict; 0 means whatever there is"`
+}
+
+type putWorkspaceFile struct {
+	changeWorkspaceFile
+	Mode string `query:"mode" doc:"0644 or 0755; absent means that of the file that is there, or 0644" example:"0755"`
+}
+
+type listWorkspaceRevisions struct {
+	aWorkspace
+	page
+}
+
+type diffWorkspace struct {
+	aWorkspace
+	From int64 `query:"from" minimum:"0" doc:"revision; 0 means the parent of to"`
+	To   int64 `query:"to" minimum:"0" doc:"revision; 0 means the last one"`
+}
+
+type aService struct {
+	aWorkspace
+	Service string `path:"service" maxLength:"63" doc:"name of the service"`
+}
+
+type getServiceLogs struct {
+	aService
+	Max int `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+}
+
+type inDatabase struct {
+	aWorkspace
+	Service  string `query:"service" maxLength:"63" doc:"absent means the only one that speaks SQL"`
+	Database string `query:"database" maxLength:"63" doc:"absent means that of the service"`
+}
+
+type aTable struct {
+	inDatabase
+	Table string `path:"table" maxLength:"256" doc:"name of the table, also with its schema before a dot"`
+}
+
+// WorkspacePreviews knows where previews of workspaces are.
+type WorkspacePreviews interface {
+	// WorkspaceURL returns where the preview of a workspace is, or that of a service of it;
+	// empty for nowhere.
+	WorkspaceURL(id engi.WorkspaceID, service string) string
+	// SignWorkspace returns such an address that opens it until it expires.
+	SignWorkspace(id engi.WorkspaceID, service string, good time.Duration) (address string, expires time.Time, err error)
+}
+
+// Workspaces are files with a history and services; service may be nil, and previews too.
+func Workspaces(service engi.Workspaces, previews WorkspacePreviews) Resource {
+	w := &workspaces{service, previews}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no workspaces").WithRemedy("use /v1/sandboxes and /v1/volumes")
+	}
+	const one = workspacePath + "/{id}"
+	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
+	return Resource{
+		tag: "workspaces", about: "files with a history, services like databases, and people who work on them",
+		missing: absent, routes: slices.Concat([]Route{
+			send(Route{
+				Pattern: "POST " + workspacePath, ID: "create-workspace", Summary: "Create a workspace", Access: change, Objects: Owned,
+				Text: "Answers once its services are healthy. A workspace with a service that does not start is there, too, and the error of the service says why. " +
+					"It gets the sandbox that has its working copy when it is started.",
+				Creates: "a repeated key returns the first workspace instead of making another",
+				Status:  http.StatusCreated, Location: "path of the workspace",
+				Bodies: []example{{"shop", "with a database", `{"services": [{"type": "postgres"}], "files": [{"path": "README.md", "content": "# Shop\n"}]}`}},
+			}, w.create),
+			paged(Route{Pattern: "GET " + workspacePath, ID: "list-workspaces", Summary: "List workspaces", Text: "The newest come first, those of others that the caller works on included.", Access: look},
+				paging(service, engi.Workspaces.List), w.of, func(x v1.Workspace) string { return x.ID }),
+			fetch(Route{Pattern: "GET " + one, ID: "get-workspace", Summary: "Get a workspace", Access: look}, w.get),
+			send(Route{Pattern: "PATCH " + one, ID: "change-workspace", Summary: "Change who works on a workspace, what it shows, or its metadata", Access: change}, w.change),
+			send(Route{
+				Pattern: "POST " + one + "/link", ID: "link-workspace", Summary: "Make a link to the preview of a workspace", Access: change, Optional: true,
+				Text: "Whoever has it can see the preview until it expires, whatever that shows then. With a service, to what the service serves, which must be exposed. The body may be left out.", Status: http.StatusCreated,
+			}, w.link),
+			act(Route{
+				Pattern: "DELETE " + one, ID: "remove-workspace", Summary: "Delete a workspace", Access: change,
+				Text: "With its history and the data of its services.",
+			}, func(c *call, in *aWorkspace, _ none) error { return w.Remove(c, c.owner(), in.ID) }),
+			fetch(Route{
+				Pattern: "POST " + one + "/start", ID: "start-workspace", Summary: "Start a workspace", Access: change,
+				Text: "Answers once its sandbox has the files of the last revision, and its services are healthy.",
+			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
+				return to(w.of)(w.Start(c, c.owner(), in.ID))
+			}),
+			fetch(Route{
+				Pattern: "POST " + one + "/stop", ID: "stop-workspace", Summary: "Stop a workspace", Access: change,
+				Text: "What has changed in its sandbox becomes a revision. Its sandboxes go; files, history and the data of services stay. Stopping it twice is no error.",
+			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
+				if err := w.Stop(c, c.owner(), in.ID); err != nil {
+					return v1.Workspace{}, err
+				}
+				return w.get(c, in)
+			}),
+		}, w.filing(one, look, change), w.cloning(one, look, change), w.serving(one, look, change), w.querying(one, look, change)),
+	}
+}
+
+func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspace, error) {
+	var check checker
+	check.text("name", q.Name)
+	check.text("template", q.Template)
+	check.Metadata("metadata", q.Metadata)
+	spec := engi.WorkspaceSpec{
+		Owner: c.owner(), Name: q.Name, Template: q.Template, Files: writesOf(&check, q.Files), Collaborators: collaboratorsOf(&check, "collaborators", q.Collaborators), Metadata: q.Metadata, Idempotency: c.key,
+	}
+	for i, s := range q.Services {
+		spec.Services = append(spec.Services, serviceSpecOf(&check, "services["+strconv.Itoa(i)+"].", s))
+	}
+	if err := check.err(); err != nil {
+		return v1.Workspace{}, err
+	}
+	// The service remembers the key, but not what came with it.
+	x, err := once(c, q, creation[engi.Workspace]{work: func([]string) (engi.Workspace, error) { return w.Create(c, spec) }})
+	if err != nil {
+		return v1.Workspace{}, err
+	}
+	c.location(workspacePath, string(x.ID))
+	return w.of(x), nil
+}
+
+func (w *workspaces) get(c *call, in *aWorkspace) (v1.Workspace, error) {
+	return to(w.of)(w.Get(c, c.owner(), in.ID))
+}
+
+func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.Workspace, error) {
+	var check checker
+	var update engi.WorkspaceChange
+	if q.Collaborators != nil {
+		update.Collaborators = new(collaboratorsOf(&check, "collaborators", *q.Collaborators))
+	}
+	update.Share = collaboratorsOf(&check, "share", q.Share)
+	if len(q.Unshare) > maxCollaborators {
+		return v1.Workspace{}, invalid("unshare", "there are more than %d", maxCollaborators)
+	}
+	for i, o := range q.Unshare {
+		check.text("unshare["+strconv.Itoa(i)+"]", o)
+		update.Unshare = append(update.Unshare, engi.Owner(o))
+	}
+	if q.Metadata != nil {
+		check.Metadata("metadata", *q.Metadata)
+		if update.Metadata = *q.Metadata; update.Metadata == nil {
+			update.Metadata = map[string]string{}
+		}
+	}
+	if p := q.Preview; p != nil {
+		if p.Type == "" {
+			check.addf("preview.type", "it is missing")
+		}
+		check.oneOf("preview.type", p.Type, []string{"none", string(engi.PreviewStatic), string(engi.PreviewProxy), string(engi.PreviewWebSocket)})
+		if update.Preview = (&engi.WorkspacePreview{Root: p.Root, Port: p.Port, Public: p.Public}); p.Type != "none" {
+			update.Preview.Type = engi.PreviewType(p.Type)
+		}
+	}
+	if err := check.err(); err != nil {
+		return v1.Workspace{}, err
+	}
+	return to(w.of)(w.Change(c, c.owner(), in.ID, update))
+}
+
+func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v1.Link, error) {
+	x, err := w.Get(c, c.owner(), in.ID)
+	if err == nil {
+		err = x.Allow(c.owner(), engi.RoleEditor) // it lets others look
+	}
+	if err == nil && w.previews == nil {
+		err = missing(false, "previews of ports")
+	}
+	if err != nil {
+		return v1.Link{}, err
+	}
+	shown := x.Preview
+	if q.Service != "" {
+		i := slices.IndexFunc(x.Services, func(s engi.Service) bool { return s.Name == q.Service })
+		switch {
+		case i < 0:
+			return v1.Link{}, engi.Errorf(engi.NotFound, "there is no service %.70q", q.Service).WithRemedy("list the services of the workspace")
+		case !x.Services[i].HasPage():
+			return v1.Link{}, engi.Errorf(engi.Conflict, "service %s has no preview", q.Service).WithRemedy("add a service that serves pages, and say that it is exposed")
+		}
+		shown = engi.WorkspacePreview{Type: engi.PreviewProxy}
+	}
+	if shown.Type == engi.PreviewNone {
+		return v1.Link{}, engi.Errorf(engi.Conflict, "workspace %s shows nothing", x.ID).WithRemedy("give it a preview first")
+	}
+	address, expires, err := w.previews.SignWorkspace(x.ID, q.Service, goodFor(v1.LinkRequest{TTL: q.TTL}))
+	return v1.Link{URL: shown.Address(address), ExpiresAt: expires.UTC()}, err
+}
+
+// filing are the routes of files.
+func (w *workspaces) filing(one string, look, change Access) []Route {
+	download, upload := fileRoute(downloadFile, one, "get-workspace-file", look), Route{
+		Pattern: "PUT " + one + "/files", ID: "put-workspace-file", Summary: "Write a file of a workspace", Access: change,
+		Text:    "The body is its content, as large as bodies may be. It becomes a revision, and is put into the sandbox, if there is one.",
+		Uploads: []string{"application/octet-stream"},
+	}
+	return []Route{
+		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-workspace-files", Summary: "List files of a workspace", Text: "Of a revision, by path; no sandbox is needed.", Access: look}, w.list),
+		raw(download, w.file),
+		send(upload, w.put),
+		send(Route{
+			Pattern: "POST " + one + "/files", ID: "write-workspace-files", Summary: "Write files of a workspace", Access: change,
+			Text:   "All of them, as one revision, or none.",
+			Bodies: []example{{"page", "one file", `{"files": [{"path": "index.html", "content": "<h1>Shop</h1>\n"}], "message": "Add a page"}`}},
+		}, w.write),
+		fetch(Route{Pattern: "DELETE " + one + "/files", ID: "remove-workspace-file", Summary: "Remove a file of a workspace", Access: change, Text: "As a revision."},
+			func(c *call, in *changeWorkspaceFile) (v1.WorkspaceRevision, error) {
+				return w.revise(c, in, engi.WorkspaceFile{Removed: true})
+			}),
+		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-workspace-revisions", Summary: "List revisions of a workspace", Text: "The newest come first.", Access: look},
+			func(c *call, in *listWorkspaceRevisions, p engi.Page) ([]engi.WorkspaceRevision, error) {
+				return w.Revisions(c, c.owner(), in.ID, p)
+			}, workspaceRevisionOf, func(x v1.WorkspaceRevision) string { return strconv.FormatInt(x.Number, 10) }),
+		raw(Route{
+			Pattern: "GET " + one + "/diff", ID: "diff-workspace", Summary: "Compare two revisions of a workspace", Access: look,
+			Text: "As a unified diff, as git writes it.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
+		}, func(c *call, in *diffWorkspace, _ none) error {
+			text, err := w.Diff(c, c.owner(), in.ID, in.From, in.To)
+			if err != nil {
+				return err
+			}
+			c.replyText(text)
+			return nil
+		}),
+		send(Route{
+			Pattern: "POST " + one + "/restore", ID: "restore-workspace", Summary: "Make files of a workspace what they were", Access: change,
+			Text: "Those of an earlier revision become a new one, which can be taken back itself.",
+		}, func(c *call, in *aWorkspace, q v1.RestoreRequest) (v1.WorkspaceRevision, error) {
+			return to(workspaceRevisionOf)(w.Restore(c, c.owner(), in.ID, q.Revision, q.Path))
+		}),
+		list(Route{
+			Pattern: "GET " + one + "/blame", ID: "blame-workspace-file", Summary: "See which revisions have made a file what it is", Text: "Line by line.", Access: look,
+		}, func(c *call, in *workspaceFile) ([]engi.BlameLine, error) {
+			return w.Blame(c, c.owner(), in.ID, in.Path, in.Revision)
+		}, func(x engi.BlameLine) v1.BlameLine {
+			return v1.BlameLine{Revision: x.Revision, Actor: x.Actor, CreatedAt: x.Created.UTC(), Text: text(x.Text)}
+		}),
+	}
+}
+
+func (w *workspaces) list(c *call, in *listWorkspaceFiles) (v1.List[v1.WorkspaceFile], error) {
+	wanted := strings.Trim(in.Path, "/")
+	if _, err := path.Match(wanted, ""); err != nil {
+		return v1.List[v1.WorkspaceFile]{}, invalid("query.path", "it is not a pattern: %v", err)
+	}
+	all, err := w.Files(c, c.owner(), in.ID, in.Revision)
+	if err != nil {
+		return v1.List[v1.WorkspaceFile]{}, err
+	}
+	all = slices.DeleteFunc(slices.Clone(all), func(f engi.WorkspaceFile) bool {
+		matches, _ := path.Match(wanted, f.Path) // checked above
+		return wanted != "" && !matches && !strings.HasPrefix(f.Path, wanted+"/")
+	})
+	return listOf(all, func(f engi.WorkspaceFile) v1.WorkspaceFile {
+		return v1.WorkspaceFile{Path: text(f.Path), Size: v1.Bytes(max(0, f.Size)), Mode: v1.Mode(f.Mode & 0o777), Digest: f.Digest}
+	}), nil
+}
+
+func (w *workspaces) file(c *call, in *getWorkspaceFile, _ none) error {
+	return downloadFrom(c, in.Path, func(ctx context.Context, path string) (io.ReadCloser, error) {
+		return w.File(ctx, c.owner(), in.ID, path, in.Revision)
+	})
+}
+
+func (w *workspaces) put(c *call, in *putWorkspaceFile, _ none) (v1.WorkspaceRevision, error) {
+	mode, err := modeOf(in.Mode)
+	if err != nil {
+		return v1.WorkspaceRevision{}, err
+	}
+	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // before the body is read
+		return v1.WorkspaceRevision{}, err
+	}
+	body, err := c.readBody()
+	if err != nil {
+		return v1.WorkspaceRevision{}, err
+	}
+	defer c.free(body)
+	return w.revise(c, &in.changeWorkspaceFile, engi.WorkspaceFile{Mode: uint32(mode), Content: body})
+}
+
+// revise writes or removes one file.
+func (w *workspaces) revise(c *call, in *changeWorkspaceFile, f engi.WorkspaceFile) (v1.WorkspaceRevision, error) {
+	f.Path = in.Path
+	return to(workspaceRevisionOf)(w.Write(c, engi.WriteSpec{
+		Owner: c.owner(), Workspace: in.ID, Files: []engi.WorkspaceFile{f}, Message: in.Message, Actor: c.auth.ID, Base: in.Base,
+	}))
+}
+
+func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.WorkspaceRevision, error) {
+	var check checker
+	if len(q.Files) == 0 {
+		check.addf("files", "there are none")
+	}
+	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
+		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	}
+	spec := engi.WriteSpec{Owner: c.owner(), Workspace: in.ID, Files: writesOf(&check, q.Files), Message: q.Message, Actor: c.auth.ID, Base: q.Base}
+	if err := check.err(); err != nil {
+		return v1.WorkspaceRevision{}, err
+	}
+	return to(workspaceRevisionOf)(w.Write(c, spec))
+}
+
+// writesOf translates files to write.
+func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
+	if len(all) > maxRevisionFiles {
+		check.addf("files", "there are more than %d", maxRevisionFiles)
+		return nil
+	}
+	var out []engi.WorkspaceFile
+	for i, f := range all {
+		field := "files[" + strconv.Itoa(i) + "]"
+		check.text(field+".path", f.Path)
+		file := engi.WorkspaceFile{Path: f.Path, Mode: uint32(f.Mode), Content: f.ContentBase64, Removed: f.Removed}
+		if f.Content != nil {
+			file.Content = []byte(*f.Content)
+		}
+		switch given := f.Content != nil || f.ContentBase64 != nil; {
+		case f.Content != nil && f.ContentBase64 != nil:
+			check.addf(field, "it has content twice: leave content_base64 out")
+		case f.Removed && given:
+			check.addf(field, "it is removed, and has content: leave one of them out")
+		case !f.Removed && !given:
+			check.addf(field+".content", "it is missing")
+		}
+		out = append(out, file)
+	}
+	return out
+}
+
+// serving are the routes of services.
+func (w *workspaces) serving(one string, look, change Access) []Route {
+	all, service := one+"/services", one+"/services/{service}"
+	return []Route{
+		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List services of a workspace", Text: "By name.", Access: look},
+			func(c *call, in *aWorkspace) ([]v1.Service, error) {
+				x, err := to(w.of)(w.Get(c, c.owner(), in.ID))
+				return x.Services, err
+			}, func(s v1.Service) v1.Service { return s }),
+		send(Route{
+			Pattern: "POST " + all, ID: "add-service", Summary: "Add a service to a workspace", Access: change,
+			Text:    "Answers once it is healthy, or has failed: then its error says why.",
+			Creates: "a repeated key returns the service that the first request added",
+			Status:  http.StatusCreated,
+			Bodies:  []example{{"redis", "a cache", `{"type": "redis"}`}},
+		}, w.add),
+		act(Route{
+			Pattern: "DELETE " + service, ID: "remove-service", Summary: "Remove a service of a workspace", Access: change, Text: "With its data.",
+		}, func(c *call, in *aService, _ none) error {
+			return w.RemoveService(c, c.owner(), in.ID, in.Service)
+		}),
+		fetch(Route{
+			Pattern: "POST " + service + "/restart", ID: "restart-service", Summary: "Restart a service of a workspace", Access: change,
+			Text: "Answers once it is healthy again, or has failed.",
+		}, func(c *call, in *aService) (v1.Service, error) {
+			x, err := w.RestartService(c, c.owner(), in.ID, in.Service)
+			if err != nil {
+				return v1.Service{}, err
+			}
+			return w.found(c, in.ID, x)
+		}),
+		fetch(Route{
+			Pattern: "GET " + service + "/connection", ID: "get-connection", Summary: "See how a service is reached", Access: change,
+			Text: "By sandboxes of the workspace, with a password: it is for who may change the workspace.",
+		}, func(c *call, in *aService) (v1.Connection, error) {
+			x, err := w.Connection(c, c.owner(), in.ID, in.Service)
+			return v1.Connection(x), err
+		}),
+		raw(Route{
+			Pattern: "GET " + service + "/connect", ID: "connect-service", Summary: "Connect to a service", Access: change,
+			Text: "A WebSocket, whose binary messages are the bytes of one TCP connection, both ways: how they are cut does not matter. " +
+				"For a service that is exposed, and for who may change the workspace. It ends when the API key is revoked or expires.",
+			Answers: []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}},
+		}, w.connect),
+		fetch(Route{Pattern: "GET " + service + "/logs", ID: "get-service-logs", Summary: "See what the server of a service prints", Access: look, Text: "The end of it."},
+			func(c *call, in *getServiceLogs) (v1.ServiceLogs, error) {
+				s, err := w.ServiceLogs(c, c.owner(), in.ID, in.Service, in.Max)
+				return v1.ServiceLogs{Text: text(s)}, err
+			}),
+	}
+}
+
+// connect passes a WebSocket to a service.
+func (w *workspaces) connect(c *call, in *aService, _ none) error {
+	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace service connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
+		to, err := w.Dial(ctx, c.owner(), in.ID, in.Service)
+		if err != nil {
+			return err
+		}
+		defer to.Close()
+		if from := accept(); from != nil {
+			engi.Splice(ctx, from, to)
+		}
+		return nil
+	})
+}
+
+func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Service, error) {
+	var check checker
+	spec := serviceSpecOf(&check, "", q)
+	if err := check.err(); err != nil {
+		return v1.Service{}, err
+	}
+	name := cmp.Or(q.Name, q.Type)
+	x, err := once(c, q, creation[engi.Service]{
+		ids:  []string{name}, // which nobody else has in the workspace
+		work: func([]string) (engi.Service, error) { return w.AddService(c, c.owner(), in.ID, spec) },
+		find: func([]string, bool) (engi.Service, error) {
+			x, err := w.Get(c, c.owner(), in.ID)
+			if err != nil {
+				return engi.Service{}, err
+			}
+			i := slices.IndexFunc(x.Services, func(s engi.Service) bool { return s.Name == name })
+			if i < 0 {
+				return engi.Service{}, engi.Errorf(engi.NotFound, "workspace %s has no service %q", in.ID, name)
+			}
+			return x.Services[i], nil
+		},
+	})
+	if err != nil {
+		return v1.Service{}, err
+	}
+	return w.found(c, in.ID, x)
+}
+
+// querying are the routes of databases.
+func (w *workspaces) querying(one string, look, change Access) []Route {
+	return []Route{
+		send(Route{
+			Pattern: "POST " + one + "/query", ID: "query-workspace", Summary: "Query a database of a workspace", Access: change,
+			Text:   "An error of the database is an answer, too. Whose role is reviewer sends read_only.",
+			Bodies: []example{{"sql", "SQL", `{"text": "select 42 as n"}`}},
+		}, func(c *call, in *aWorkspace, q v1.QueryRequest) (v1.QueryResult, error) {
+			spec, err := queryOf(c, in.ID, q)
+			if err != nil {
+				return v1.QueryResult{}, err
+			}
+			return to(queryResultOf)(w.Query(c, spec))
+		}),
+		send(Route{
+			Pattern: "POST " + one + "/explain", ID: "explain-query", Summary: "See how a database would run a query", Access: change,
+			Text:   "The query is not run.",
+			Bodies: []example{{"sql", "SQL", `{"text": "select 42 as n"}`}},
+		}, func(c *call, in *aWorkspace, q v1.QueryRequest) (v1.QueryPlan, error) {
+			spec, err := queryOf(c, in.ID, q)
+			if err != nil {
+				return v1.QueryPlan{}, err
+			}
+			plan, err := w.Explain(c, spec)
+			return v1.QueryPlan{Text: text(plan)}, err
+		}),
+		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List tables of a database of a workspace", Text: "Those of the server itself are left out.", Access: look},
+			func(c *call, in *inDatabase) ([]engi.Table, error) { return w.Tables(c, in.query(c)) }, tableOf),
+		fetch(Route{Pattern: "GET " + one + "/tables/{table}", ID: "describe-table", Summary: "See what a table consists of", Access: look},
+			func(c *call, in *aTable) (v1.TableDescription, error) {
+				return to(descriptionOf)(w.Describe(c, in.query(c), in.Table))
+			}),
+		send(Route{
+			Pattern: "POST " + one + "/services/{service}/command", ID: "run-redis-command", Summary: "Run a command of a redis service", Access: change,
+			Bodies: []example{{"ping", "a command", `{"args": ["PING"]}`}},
+		}, func(c *call, in *aService, q v1.CommandRequest) (v1.CommandReply, error) {
+			switch {
+			case len(q.Args) == 0:
+				return v1.CommandReply{}, invalid("args", "there are none")
+			case len(q.Args) > maxQueryArgs:
+				return v1.CommandReply{}, invalid("args", "there are more than %d", maxQueryArgs)
+			}
+			reply, err := w.Command(c, c.owner(), in.ID, in.Service, q.Args)
+			return v1.CommandReply{Reply: reply.Value, Refused: reply.Refused}, err
+		}),
+	}
+}
+
+func (in *inDatabase) query(c *call) engi.Query {
+	return engi.Query{Owner: c.owner(), Workspace: in.ID, Service: in.Service, Database: in.Database, ReadOnly: true}
+}
+
+func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
+	var check checker
+	switch {
+	case strings.TrimSpace(q.Text) == "":
+		check.addf("text", "it is missing")
+	case len(q.Text) > maxQueryText:
+		check.addf("text", "it is longer than %s", v1.Bytes(maxQueryText))
+	}
+	if len(q.Args) > maxQueryArgs {
+		check.addf("args", "there are more than %d", maxQueryArgs)
+	}
+	if q.MaxRows < 0 || q.MaxRows > maxQueryRows {
+		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
+	}
+	if q.MaxBytes > maxQueryBytes {
+		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
+	}
+	if q.Timeout.Std() > maxQueryTimeout {
+		check.addf("timeout", "it is more than %s", maxQueryTimeout)
+	}
+	out := engi.Query{
+		Owner: c.owner(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
+	}
+	if err := check.err(); err != nil || len(q.Args) == 0 {
+		return out, err
+	}
+	list := []byte("[")
+	for i, raw := range q.Args {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, raw...)
+	}
+	d := json.NewDecoder(bytes.NewReader(append(list, ']')))
+	d.UseNumber() // a float has not the digits of a large integer
+	if err := d.Decode(&out.Args); err != nil {
+		return out, invalid("args", "%v", err)
+	}
+	return out, nil
+}
+
+// preview describes what a workspace shows; nil if that is nothing.
+func (w *workspaces) preview(x engi.Workspace) *v1.WorkspacePreview {
+	p := x.Preview
+	if p.Type == engi.PreviewNone {
+		return nil
+	}
+	out := &v1.WorkspacePreview{Type: string(p.Type), Root: p.Root, Port: p.Port, Public: p.Public}
+	if w.previews != nil {
+		out.URL = p.Address(w.previews.WorkspaceURL(x.ID, ""))
+	}
+	return out
+}
+
+func (w *workspaces) of(x engi.Workspace) v1.Workspace {
+	return v1.Workspace{
+		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Revision: x.Revision,
+		Services: listOf(x.Services, func(s engi.Service) v1.Service { return w.service(x.ID, s) }).Items, Preview: w.preview(x), Metadata: x.Metadata, Error: problemOf(x.Error), CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
+		Collaborators: listOf(x.Collaborators, func(y engi.Collaborator) v1.Collaborator {
+			return v1.Collaborator{Owner: string(y.Owner), Role: string(y.Role)}
+		}).Items,
+	}
+}
+
+func collaboratorsOf(check *checker, name string, all []v1.Collaborator) []engi.Collaborator {
+	if len(all) > maxCollaborators {
+		check.addf(name, "there are more than %d", maxCollaborators)
+		return nil
+	}
+	out := make([]engi.Collaborator, len(all))
+	for i, x := range all {
+		field := name + "[" + strconv.Itoa(i) + "]."
+		if check.text(field+"owner", x.Owner); x.Owner == "" {
+			check.addf(field+"owner", "it is missing")
+		}
+		if check.oneOf(field+"role", x.Role, words(engi.RoleViewer, engi.RoleReviewer, engi.RoleEditor)); x.Role == "" {
+			check.addf(field+"role", "it is missing")
+		}
+		out[i] = engi.Collaborator{Owner: engi.Owner(x.Owner), Role: engi.WorkspaceRole(x.Role)}
+	}
+	return out
+}
+
+func serviceSpecOf(check *checker, field string, q v1.ServiceRequest) engi.ServiceSpec {
+	check.text(field+"name", q.Name)
+	if check.oneOf(field+"type", q.Type, words(engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx)); q.Type == "" {
+		check.addf(field+"type", "it is missing")
+	}
+	check.text(field+"version", q.Version)
+	check.Env(field+"env", q.Env)
+	return engi.ServiceSpec{Name: q.Name, Type: engi.ServiceType(q.Type), Version: q.Version, Env: q.Env, Exposed: q.Exposed, Needs: q.Needs}
+}
+
+// found returns a service as it is shown, of a workspace that is known by its ID or name.
+func (w *workspaces) found(c *call, workspace string, s engi.Service) (v1.Service, error) {
+	if !s.HasPage() {
+		return w.service("", s), nil // whose ID only an address has
+	}
+	x, err := w.Get(c, c.owner(), workspace)
+	return w.service(x.ID, s), err
+}
+
+func (w *workspaces) service(id engi.WorkspaceID, x engi.Service) v1.Service {
+	url := ""
+	if x.HasPage() && w.previews != nil {
+		url = w.previews.WorkspaceURL(id, x.Name)
+	}
+	return v1.Service{
+		URL:  url,
+		Name: x.Name, Type: string(x.Type), Version: text(x.Version), Server: text(x.Server), State: string(x.State), SandboxID: string(x.Sandbox), VolumeID: string(x.Volume),
+		Host: x.Host, Port: x.Port, Exposed: x.Exposed, Needs: orEmpty(x.Needs), Restarts: x.Restarts, Error: problemOf(x.Error), StartedAt: moment(x.Started),
+	}
+}
+
+func workspaceRevisionOf(x engi.WorkspaceRevision) v1.WorkspaceRevision {
+	return v1.WorkspaceRevision{
+		Number: x.Number, Parent: x.Parent, Of: x.Of, Message: text(x.Message), Actor: x.Actor, Commit: x.Commit, CreatedAt: x.Created.UTC(), Changed: listOf(x.Changed, changeOf).Items,
+	}
+}
+
+func queryResultOf(x engi.QueryResult) v1.QueryResult {
+	out := v1.QueryResult{Columns: make([]v1.QueryColumn, len(x.Columns)), Rows: orEmpty(x.Rows), Affected: known(x.Affected), Truncated: x.Truncated, Took: length(x.Took)}
+	for i, c := range x.Columns {
+		out.Columns[i] = v1.QueryColumn{Name: text(c.Name), Type: text(c.Type)}
+	}
+	if e := x.Error; e != nil {
+		out.Error = &v1.QueryError{Code: text(e.Code), Text: text(e.Text), Position: e.Position, Detail: text(e.Detail), Hint: text(e.Hint)}
+	}
+	return out
+}
+
+// known returns nil for a number that is not known.
+func known(n int64) *int64 {
+	if n < 0 {
+		return nil
+	}
+	return &n
+}
+
+func tableOf(x engi.Table) v1.Table {
+	return v1.Table{Schema: text(x.Schema), Name: text(x.Name), Kind: x.Kind, Rows: known(x.Rows), Size: (*v1.Bytes)(known(x.Bytes))}
+}
+
+func descriptionOf(x engi.TableDescription) v1.TableDescription {
+	return v1.TableDescription{
+		Table: tableOf(x.Table),
+		Columns: listOf(x.Columns, func(y engi.TableColumn) v1.TableColumn {
+			return v1.TableColumn{Name: text(y.Name), Type: text(y.Type), Nullable: y.Nullable, Default: text(y.Default)}
+		}).Items,
+		Indexes: listOf(x.Indexes, func(y engi.TableIndex) v1.TableIndex {
+			return v1.TableIndex{Name: text(y.Name), Definition: text(y.Definition), Unique: y.Unique, Primary: y.Primary}
+		}).Items,
+		Constraints: listOf(x.Constraints, func(y engi.TableConstraint) v1.TableConstraint {
+			return v1.TableConstraint{Name: text(y.Name), Kind: y.Kind, Definition: text(y.Definition)}
+		}).Items,
+	}
+}

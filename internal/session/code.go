@@ -1,0 +1,209 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/session/deno"
+)
+
+func (m *Manager) checkCode(spec *engi.CodeSpec) error {
+	if spec.Code == "" {
+		return engi.Errorf(engi.Invalid, "there is no code to run")
+	}
+	if len(spec.Code) > deno.MaxCode {
+		return engi.Errorf(engi.Invalid, "the code has %d bytes, the maximum is %d", len(spec.Code), deno.MaxCode).
+			WithRemedy("write modules into /workspace and import them")
+	}
+	switch spec.Language {
+	case "", engi.TypeScript, engi.JavaScript:
+	default:
+		return engi.Errorf(engi.Invalid, "sessions do not run %.40s", spec.Language).
+			WithRemedy("use typescript or javascript, or start a process in the session's sandbox")
+	}
+	limit := m.opt.Defaults.Timeout
+	if spec.Timeout < 0 || spec.Timeout > limit {
+		return engi.Errorf(engi.Invalid, "a timeout of %v is not between 0 and %v", spec.Timeout, limit).
+			WithRemedy("ask for less, or raise sandbox.timeout_seconds in the node's configuration")
+	}
+	spec.Timeout = cmp.Or(spec.Timeout, limit)
+	return nil
+}
+
+// RunCode implements [engi.Sessions].
+func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (res engi.CodeResult, err error) {
+	defer engi.Annotate(&err, "run code in session %.140s", idOrName)
+	if err := m.checkCode(&spec); err != nil {
+		return res, err
+	}
+	live, err := m.find(ctx, owner, idOrName)
+	if err != nil {
+		return res, err
+	}
+	began := time.Now()
+	if err := live.waitTurn(ctx); err != nil {
+		return res, err
+	}
+	defer func() { <-live.codeLock }()
+	queued := time.Since(began)
+	l, err := m.enter(ctx, live)
+	if err != nil {
+		return res, err
+	}
+	sandboxAlive := false
+	defer func() {
+		l.endUse()
+		// The standby process starts before the sandbox is left, while it
+		// cannot go to sleep.
+		if !sandboxAlive || !m.spawn(func(ctx context.Context) {
+			defer l.leaveSandbox()
+			m.startStandby(ctx, live, l)
+		}) {
+			l.leaveSandbox()
+		}
+	}()
+	res, err = m.run(ctx, live, l, spec, out)
+	res.Sandbox, res.BootTime, res.QueueTime = l.sandbox, l.booted, queued
+	if err != nil {
+		if engi.KindOf(err) != engi.Unavailable || !m.explainLoss(ctx, l.sandbox, &res) {
+			return res, err
+		}
+	}
+	outcome := "ok"
+	if res.Error != nil {
+		if outcome = "failed"; res.Error.Cause != engi.CauseExited {
+			outcome = string(res.Error.Cause)
+		}
+	}
+	m.opt.Meter.Ran(outcome, res.Duration)
+	sandboxAlive = res.Error == nil || res.Error.Cause != engi.CauseSandboxLost
+	return res, nil
+}
+
+// waitTurn queues for the session's codeLock.
+func (live *liveSession) waitTurn(ctx context.Context) error {
+	live.mu.Lock()
+	if live.waiting >= maxWaiting {
+		n := live.waiting
+		live.mu.Unlock()
+		return engi.Errorf(engi.Exhausted, "%d runs are already queued in this session", n).
+			WithRemedy("send fewer at once, or use another session").WithRetry(engi.Retry{AfterMillis: 1000, Position: n + 1})
+	}
+	live.waiting++
+	live.mu.Unlock()
+	defer func() {
+		live.mu.Lock()
+		live.waiting--
+		live.mu.Unlock()
+	}()
+	return lock(ctx, live.codeLock)
+}
+
+// run runs code in the standby process, or in a new one if there is none or
+// the code needs an environment of its own.
+func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
+	q := deno.Request{Code: spec.Code, Language: spec.Language, Timeout: spec.Timeout}
+	if len(spec.Env) == 0 {
+		if r := live.takeStandby(l.sandbox); r != nil {
+			res, err := r.Run(ctx, q, out)
+			if !errors.Is(err, deno.ErrStale) {
+				return res, err
+			}
+		}
+	}
+	opt := denoOptions(live.record(), l)
+	opt.Env = maps.Clone(spec.Env)
+	r, err := deno.Start(ctx, l.guest, opt)
+	if err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			err = engi.Errorf(engi.Unsupported, "the session's template has no Deno: %w", err).WithRemedy("use the template base, or one made from it")
+		}
+		return engi.CodeResult{}, err
+	}
+	return r.Run(ctx, q, out)
+}
+
+// lossTime is how long a sandbox that dies may seem to live after its guest.
+const lossTime = time.Second
+
+// explainLoss makes the loss of a sandbox the result of the code in it, which
+// most likely caused it. It reports false if the sandbox is not lost.
+func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.CodeResult) bool {
+	get := func() (engi.Sandbox, error) { return m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", id) }
+	deadline := time.Now().Add(lossTime)
+	sandbox, err := get()
+	for err == nil && sandbox.State != engi.Stopped && time.Now().Before(deadline) {
+		// Its guest is gone a moment before it is known to have stopped, and why.
+		time.Sleep(lossTime / 20)
+		sandbox, err = get()
+	}
+	if err == nil && sandbox.State != engi.Stopped && sandbox.State != engi.Stopping {
+		return false
+	}
+	cause := engi.CauseSandboxLost
+	message := "the session's sandbox died while the code ran; its volume is kept"
+	if sandbox.End == engi.CauseMemory || sandbox.End == engi.CauseDisk {
+		cause = sandbox.End
+		message = fmt.Sprintf("the session's sandbox was ended: %s; its volume is kept", sandbox.End.Remedy())
+	}
+	res.OK, res.Value = false, nil
+	res.Error = &engi.CodeError{Cause: cause, Message: message}
+	return true
+}
+
+// denoOptions returns the options of processes in a session's sandbox.
+func denoOptions(r Record, l *lease) deno.Options {
+	names := slices.Collect(maps.Keys(r.Env))
+	for _, g := range r.Network.Grants {
+		if g.Env != "" {
+			names = append(names, g.Env)
+		}
+	}
+	return deno.Options{Dir: WorkDir, Config: l.config, Network: r.Network, Names: names, Memory: l.size.Memory}
+}
+
+// A standbyProcess waits for the next piece of code, which then need not wait
+// for Deno to start.
+type standbyProcess struct {
+	runner  *deno.Runner
+	sandbox engi.SandboxID
+}
+
+// startStandby starts a standby process unless there is one.
+func (m *Manager) startStandby(ctx context.Context, live *liveSession, l *lease) {
+	live.mu.Lock()
+	have := live.standby != nil && live.standby.sandbox == l.sandbox
+	live.mu.Unlock()
+	if have {
+		return
+	}
+	r, err := deno.Start(ctx, l.guest, denoOptions(live.record(), l))
+	if err != nil {
+		// The next piece of code starts its own.
+		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
+			m.opt.Log.DebugContext(ctx, "start the standby process of a session", "session", live.id, "error", err)
+		}
+		return
+	}
+	live.mu.Lock()
+	live.standby = &standbyProcess{r, l.sandbox} // a previous one died with its sandbox
+	live.mu.Unlock()
+}
+
+// takeStandby returns the standby process in a sandbox; nil if there is none.
+func (live *liveSession) takeStandby(id engi.SandboxID) *deno.Runner {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	s := live.standby
+	if s == nil || s.sandbox != id {
+		return nil
+	}
+	live.standby = nil
+	return s.runner
+}

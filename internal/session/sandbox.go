@@ -1,0 +1,307 @@
+package session
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/session/deno"
+)
+
+// lock fills c, a channel of capacity 1, unless ctx ends first.
+func lock(ctx context.Context, c chan struct{}) error {
+	select {
+	case c <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait for the session: %v", context.Cause(ctx))
+	}
+}
+
+// A lease is one use of a session's sandbox. The sandbox stays awake until
+// leaveSandbox; the session is not idle until endUse.
+type lease struct {
+	guest        engi.Guest
+	sandbox      engi.SandboxID
+	config       string        // path of deno.json; empty for none
+	size         engi.Size     // of the sandbox
+	booted       time.Duration // time spent on getting a new sandbox; 0 for an existing one
+	endUse       func()
+	leaveSandbox func() // called after endUse
+}
+
+func (l *lease) release() {
+	l.endUse()
+	l.leaveSandbox()
+}
+
+// Enter implements [engi.Sessions].
+func (m *Manager) Enter(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Guest, release func(), err error) {
+	defer engi.Annotate(&err, "enter session %.140s", idOrName)
+	live, err := m.find(ctx, owner, idOrName)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := m.enter(ctx, live)
+	if err != nil {
+		return nil, nil, err
+	}
+	leave := m.connect(ctx, live)
+	return l.guest, sync.OnceFunc(func() {
+		l.release()
+		leave()
+	}), nil
+}
+
+// enter leases a session's sandbox, a new one if there is none. The caller
+// releases the lease.
+func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) {
+	if !m.isServing() {
+		return nil, errNotServing
+	}
+	if err := lock(ctx, live.sandboxLock); err != nil {
+		return nil, err
+	}
+	defer func() { <-live.sandboxLock }()
+	if err := live.checkAlive(); err != nil {
+		return nil, err
+	}
+	if r := live.record(); r.over() {
+		return nil, engi.Errorf(engi.NotFound, "the session has reached its maximum duration of %v, and ends", r.MaxDuration).
+			WithRemedy("create a new one, with a larger max_duration if the node allows it")
+	}
+	began := time.Now()
+	if r := live.record(); r.Sandbox != "" {
+		// What has happened meanwhile is recorded before it changes again.
+		if err := m.observe(ctx, live, r); err != nil {
+			return nil, err
+		}
+	}
+	if id := live.record().Sandbox; id != "" {
+		l, err := m.acquire(ctx, live, id, false)
+		if err == nil || engi.KindOf(err) != engi.NotFound {
+			return l, err
+		}
+		m.opt.Log.DebugContext(ctx, "a session's sandbox is gone", "session", live.id, "sandbox", id)
+		if err := m.clearSandbox(ctx, live, id, causeLost); err != nil {
+			return nil, err
+		}
+	}
+	live.setBooting(true)
+	defer live.setBooting(false)
+	l, err := m.boot(ctx, live)
+	if err != nil {
+		return nil, err
+	}
+	l.booted = time.Since(began)
+	m.opt.Meter.Booted(l.booted)
+	return l, nil
+}
+
+// acquire leases a sandbox. fresh says that nothing has run in it yet.
+func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.SandboxID, fresh bool) (*lease, error) {
+	g, leave, err := m.opt.Sandboxes.Enter(ctx, "", id)
+	if err != nil {
+		return nil, err
+	}
+	sandbox, err := m.opt.Sandboxes.Get(ctx, "", id)
+	live.mu.Lock()
+	prepared := live.prepared == id
+	live.mu.Unlock()
+	if err == nil && !prepared {
+		err = deno.Prepare(ctx, g, fresh && sandbox.Snapshot == "")
+	}
+	if err == nil {
+		err = m.ensureRepository(ctx, live, g, id)
+	}
+	if err == nil {
+		err = m.touch(ctx, live, fresh)
+	}
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	live.mu.Lock()
+	live.uses++
+	live.prepared = id
+	live.mu.Unlock()
+	endUse := func() {
+		live.mu.Lock()
+		live.uses--
+		live.mu.Unlock()
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		used := timestamp()
+		if err := m.update(late, live, func(r *Record) { r.Used = used }); err != nil {
+			// After a crash, the session looks as if it was last used when it
+			// was entered.
+			m.opt.Log.WarnContext(ctx, "record the use of a session", "session", live.id, "error", err)
+			live.mu.Lock()
+			live.rec.Used = used
+			live.mu.Unlock()
+		}
+	}
+	return &lease{guest: g, sandbox: id, size: sandbox.Size, config: sandbox.Notes["config"], endUse: endUse, leaveSandbox: leave}, nil
+}
+
+// touch records that a session is being used, so that it does not expire if
+// the node crashes and restarts meanwhile, and that it runs, unless its sandbox is
+// still being booted.
+func (m *Manager) touch(ctx context.Context, live *liveSession, booting bool) error {
+	now, r := timestamp(), live.record()
+	if now.Sub(r.Used) < time.Second && (booting || r.State == engi.SessionRunning) {
+		return nil
+	}
+	return m.update(ctx, live, func(r *Record) {
+		if r.Used = now; !booting {
+			r.become(engi.SessionRunning, causeUse)
+		}
+	})
+}
+
+// clearSandbox records that a session has lost its sandbox, and why.
+func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
+	return m.update(ctx, live, func(r *Record) {
+		if r.Sandbox == id {
+			r.become(engi.SessionIdle, cause)
+			r.Sandbox = ""
+		}
+		live.standby = nil // update holds mu
+	})
+}
+
+// boot creates and leases a session's sandbox. The sandbox carries the
+// session's ID, by which adopt finds it after a crash. The caller holds
+// sandboxLock.
+func (m *Manager) boot(ctx context.Context, live *liveSession) (_ *lease, err error) {
+	defer engi.Annotate(&err, "boot the sandbox of session %s", live.id)
+	if err := m.ensureVolume(ctx, live); err != nil {
+		return nil, err
+	}
+	r := live.record()
+	template, config := r.Template, ""
+	if template == "" {
+		if template, config, err = m.opt.Packages.Template(ctx); err != nil {
+			return nil, err
+		}
+	}
+	spec := engi.SandboxSpec{
+		Owner: r.Owner, Template: template, Size: r.Size, Env: r.Env, Network: r.Network, Ports: engi.PortPolicy{Private: true},
+		Metadata: maps.Clone(r.Metadata), Notes: map[string]string{noteKey: string(live.id), "config": config},
+		Lifetime: engi.Lifetime{Timeout: m.opt.Defaults.MaxAwake, Idle: r.Dormancy, Max: m.opt.Defaults.MaxAwake, OnTimeout: engi.EndKill, AutoResume: true},
+	}
+	if r.CPUQuota > 0 {
+		// A new sandbox is not a new budget: it begins with what was saved without one.
+		window := m.opt.Defaults.CPUQuota.Window
+		saved := window
+		if !r.Freed.IsZero() {
+			saved = min(window, time.Since(r.Freed))
+		}
+		spec.CPUQuota = engi.CPUQuota{VCPUs: r.CPUQuota, Window: window, Credit: time.Duration(r.CPUQuota * float64(saved))}
+	}
+	if r.releasedByCheck() {
+		spec.Lifetime.Idle = m.opt.Defaults.MaxAwake
+	}
+	if r.Volume != "" {
+		spec.Volumes = []engi.VolumeMount{{Volume: string(r.Volume), Path: WorkDir}}
+	}
+	if r.Persistence == engi.PersistSnapshot {
+		spec.Lifetime.OnTimeout = engi.EndHibernate
+	}
+	if r.Persistence == engi.PersistOverlay {
+		spec.Lifetime.OnTimeout, spec.Lifetime.DiskOnly = engi.EndHibernate, true
+		if err := m.findOverlay(ctx, live, &spec); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.update(ctx, live, func(r *Record) {
+		r.Boots++
+		r.Changed = r.Persistence == engi.PersistWorkspace
+		r.become(engi.SessionBooting, causeUse)
+	}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := m.update(late, live, func(r *Record) { r.become(engi.SessionIdle, causeFailed) }); e != nil {
+			m.opt.Log.WarnContext(ctx, "record a failed boot", "session", live.id, "error", e)
+		}
+	}()
+	sandbox, err := m.opt.Sandboxes.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	l, err := m.acquire(ctx, live, sandbox.ID, true)
+	if err == nil {
+		if err = m.update(ctx, live, func(r *Record) {
+			r.Sandbox = sandbox.ID
+			r.become(engi.SessionRunning, causeUse)
+		}); err != nil {
+			l.release()
+		}
+	}
+	if err != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := m.opt.Sandboxes.Stop(late, "", sandbox.ID); e != nil && engi.KindOf(e) != engi.NotFound {
+			m.opt.Log.ErrorContext(ctx, "stop the sandbox of a failed boot", "session", live.id, "sandbox", sandbox.ID, "error", e)
+		}
+		return nil, err
+	}
+	return l, nil
+}
+
+// ensureVolume creates a session's volume unless it exists.
+func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
+	r := live.record()
+	if r.Persistence == engi.PersistNone {
+		return nil
+	}
+	if r.Volume != "" {
+		_, err := m.opt.Volumes.Get(ctx, "", string(r.Volume))
+		if err == nil {
+			return m.fillVolume(ctx, live)
+		}
+		if engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+		m.opt.Log.WarnContext(ctx, "a session's volume is gone, creating an empty one", "session", live.id, "volume", r.Volume)
+	}
+	// A volume of that name was created just before a crash.
+	name := volumeName(live.id)
+	v, err := m.opt.Volumes.Create(ctx, engi.VolumeSpec{Owner: r.Owner, Name: name, Capacity: r.Capacity})
+	if err != nil && engi.KindOf(err) == engi.Conflict {
+		v, err = m.opt.Volumes.Get(ctx, r.Owner, name)
+	}
+	if err != nil {
+		return err
+	}
+	if err := m.update(ctx, live, func(r *Record) { r.Volume, r.Filled = v.ID, false }); err != nil {
+		return err
+	}
+	return m.fillVolume(ctx, live)
+}
+
+// volumeName is the name of a session's volume.
+func volumeName(id engi.SessionID) string { return "session-" + string(id) }
+
+// warm boots a session's sandbox and a standby process before they are needed.
+func (m *Manager) warm(ctx context.Context, live *liveSession) {
+	l, err := m.enter(ctx, live)
+	live.setBooting(false)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.opt.Log.WarnContext(ctx, "boot a warm session; its first use tries again", "session", live.id, "error", err)
+		}
+		return
+	}
+	l.endUse()
+	defer l.leaveSandbox()
+	m.startStandby(ctx, live, l)
+}

@@ -1,0 +1,159 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/session/backup"
+)
+
+const (
+	saveTimeout = 30 * time.Minute // of one copy
+	firstRetry  = time.Minute      // after a copy that failed; doubled each time
+	lastRetry   = time.Hour
+)
+
+// copyKey names the copy of a session's workspace: after the session, so that
+// another one of that name finds it, also in a new database.
+func copyKey(r Record) backup.Key {
+	return backup.Key{Owner: r.Owner, Name: cmp.Or(r.Name, string(r.ID))}
+}
+
+// fillVolume restores the files of a session of persistence workspace into its new
+// volume. Until that is recorded, the next boot begins again.
+func (m *Manager) fillVolume(ctx context.Context, live *liveSession) error {
+	r := live.record()
+	if r.Persistence != engi.PersistWorkspace || r.Filled {
+		return nil
+	}
+	files, err := m.opt.Volumes.Files(ctx, "", string(r.Volume))
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	done, err := m.opt.Workspaces.Restore(ctx, copyKey(r), files)
+	found := err == nil
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	return m.update(ctx, live, func(r *Record) {
+		if r.Filled = true; found {
+			r.Note = &Note{Type: engi.EventSessionRestored, Data: map[string]any{"files": done.Files, "bytes": done.Bytes}}
+		}
+	})
+}
+
+// SaveWorkspace implements [engi.SessionFiles].
+func (m *Manager) SaveWorkspace(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.WorkspaceCopy, err error) {
+	defer engi.Annotate(&err, "save session %.140s", idOrName)
+	live, err := m.find(ctx, owner, idOrName)
+	if err != nil {
+		return engi.WorkspaceCopy{}, err
+	}
+	switch r := live.record(); r.Persistence {
+	case engi.PersistWorkspace:
+		return m.saveWorkspace(ctx, live)
+	case engi.PersistOverlay:
+		if err := lock(ctx, live.sandboxLock); err != nil {
+			return engi.WorkspaceCopy{}, err
+		}
+		defer func() { <-live.sandboxLock }()
+		return m.saveOverlay(ctx, live)
+	default:
+		return engi.WorkspaceCopy{}, engi.Errorf(engi.Conflict, "a session of persistence %s has no copy", r.Persistence).WithRemedy("create one of persistence workspace or overlay")
+	}
+}
+
+// saveWorkspace copies a session's files from the host, so that a sandbox that
+// died is no obstacle, and one that runs has no part in it.
+func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done engi.WorkspaceCopy, err error) {
+	if err := lock(ctx, live.saveLock); err != nil {
+		return done, err
+	}
+	defer func() { <-live.saveLock }()
+	if err := live.checkAlive(); err != nil {
+		return done, err
+	}
+	r := live.record()
+	if r.Volume == "" || !r.Filled {
+		return done, nil // the copy that there is has everything
+	}
+	work, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	files, err := m.opt.Volumes.Files(work, "", string(r.Volume))
+	if err == nil {
+		defer files.Close()
+		done, err = m.opt.Workspaces.Save(work, copyKey(r), files, r.Capacity)
+	}
+	live.saved(err)
+	if err != nil && files == nil && engi.KindOf(err) == engi.NotFound {
+		m.opt.Log.WarnContext(ctx, "a session's volume is gone, and with it what was not saved", "session", live.id, "volume", r.Volume)
+		return done, m.update(ctx, live, func(r *Record) { r.Changed = false })
+	}
+	if err == nil {
+		boots := r.Boots
+		return done, m.update(ctx, live, func(r *Record) {
+			// What a sandbox does to the volume meanwhile is for the next copy.
+			r.Changed, r.Saved = r.Sandbox != "" || r.Boots != boots, timestamp()
+			r.Note = &Note{Type: engi.EventSessionSaved, Data: map[string]any{"files": done.Files, "bytes": done.Bytes, "uploaded": done.Uploaded, "skipped": done.Skipped}}
+		})
+	}
+	m.noteUnsaved(ctx, live, err)
+	return done, err
+}
+
+// saved counts copies that fail, and delays the next one.
+func (live *liveSession) saved(err error) {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	if err == nil {
+		live.unsaved = 0
+		return
+	}
+	live.unsaved++
+	live.retry = time.Now().Add(min(firstRetry<<min(live.unsaved-1, 10), lastRetry))
+}
+
+// tooEarly reports whether a copy failed a moment ago.
+func (live *liveSession) tooEarly() bool {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	return live.unsaved > 0 && time.Now().Before(live.retry)
+}
+
+func (m *Manager) noteUnsaved(ctx context.Context, live *liveSession, err error) {
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if e := m.note(late, live, engi.EventSessionSaveFailed, map[string]any{"error": err.Error(), "remedy": engi.RemedyOf(err)}); e != nil {
+		m.opt.Log.WarnContext(ctx, "record that a session was not saved", "session", live.id, "error", e)
+	}
+}
+
+// saveLater saves a session's files in the background, unless that failed a moment
+// ago.
+func (m *Manager) saveLater(live *liveSession) {
+	if live.tooEarly() {
+		return
+	}
+	m.later(live, func(ctx context.Context) {
+		if _, err := m.saveWorkspace(ctx, live); err != nil && ctx.Err() == nil {
+			m.opt.Log.WarnContext(ctx, "save a session's workspace; it is tried again", "session", live.id, "error", err)
+		}
+	})
+}
+
+// removeCopy deletes the copy of a session that was terminated, or that nobody can
+// name any more, unless another session has taken its name, and with it the copy.
+func (m *Manager) removeCopy(ctx context.Context, r Record) error {
+	if r.Persistence != engi.PersistWorkspace || !r.GivenUp && r.Name != "" || m.opt.Workspaces == nil {
+		return nil
+	}
+	for _, live := range m.all(r.Owner) {
+		if o := live.record(); o.ID != r.ID && o.Ended.IsZero() && o.Persistence == engi.PersistWorkspace && copyKey(o) == copyKey(r) {
+			return nil
+		}
+	}
+	return m.opt.Workspaces.Remove(ctx, copyKey(r))
+}

@@ -1,0 +1,452 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// An agentStore keeps runs of agents.
+type agentStore struct{ db *DB }
+
+// Agents returns the store of runs of agents.
+func Agents(db *DB) agent.Store { return agentStore{db} }
+
+// AgentResults returns the store of long results of tools.
+func AgentResults(db *DB) agent.Results { return agentStore{db} }
+
+const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
+
+// agentDetail has the fields of a run that no query selects by.
+type agentDetail struct {
+	Agent       string          `json:"agent"`
+	Model       string          `json:"model"`
+	System      string          `json:"system,omitempty"`
+	Input       string          `json:"input,omitempty"`
+	Shape       json.RawMessage `json:"shape,omitempty"`
+	Sandbox     string          `json:"sandbox,omitempty"`
+	Session     string          `json:"session,omitempty"`
+	Workspace   string          `json:"workspace,omitempty"`
+	Scopes      []engi.Scope    `json:"scopes,omitempty"`
+	Tools       []agentTool     `json:"tools,omitempty"`
+	Choice      string          `json:"choice,omitempty"`
+	Sampling    engi.Sampling   `json:"sampling,omitzero"`
+	Calls       []agentCall     `json:"calls,omitempty"`
+	Confirm     []string        `json:"confirm,omitempty"`
+	Waiting     []agentCall     `json:"waiting,omitempty"`
+	Decided     []agentDecision `json:"decided,omitempty"`
+	Reason      string          `json:"reason,omitempty"`
+	Text        string          `json:"text,omitempty"`
+	Output      json.RawMessage `json:"output,omitempty"`
+	Error       *keptError      `json:"error,omitempty"`
+	Steps       int             `json:"steps"`
+	Tokens      agentTokens     `json:"tokens"`
+	Note        json.RawMessage `json:"note,omitempty"`
+	Fingerprint string          `json:"fingerprint"`
+	Seq         int64           `json:"seq"`
+}
+
+type agentTokens struct {
+	Input      int64 `json:"input"`
+	Output     int64 `json:"output"`
+	Reasoning  int64 `json:"reasoning,omitempty"`
+	CacheRead  int64 `json:"cache_read,omitempty"`
+	CacheWrite int64 `json:"cache_write,omitempty"`
+	Cost       int64 `json:"cost,omitempty"`
+	Calls      int   `json:"calls"`
+}
+
+type agentTool struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema"`
+}
+
+// agentMessage is a message in the database.
+type agentMessage struct {
+	Role    string        `json:"role"`
+	Text    string        `json:"text,omitempty"`
+	Thought string        `json:"thought,omitempty"`
+	Images  []agentImage  `json:"images,omitempty"`
+	Calls   []agentCall   `json:"calls,omitempty"`
+	Results []agentResult `json:"results,omitempty"`
+	Signed  *agentSigned  `json:"signed,omitempty"`
+}
+
+type agentSigned struct {
+	Model string      `json:"model"`
+	Parts []agentPart `json:"parts"`
+}
+
+type agentPart struct {
+	Text      string `json:"text,omitempty"`
+	Thought   string `json:"thought,omitempty"`
+	Call      string `json:"call,omitempty"`
+	Data      string `json:"data,omitempty"`
+	Signature string `json:"signature,omitempty"`
+}
+
+type agentImage struct {
+	MediaType string `json:"media_type"`
+	Data      []byte `json:"data"`
+	Name      string `json:"name,omitempty"`
+}
+
+type agentCall struct {
+	ID        string `json:"id"`
+	Name      string `json:"name"`
+	Arguments string `json:"arguments"`
+}
+
+type agentDecision struct {
+	Call    string    `json:"call"`
+	Allowed bool      `json:"allowed"`
+	Reason  string    `json:"reason,omitempty"`
+	Decider string    `json:"decider,omitempty"`
+	Time    time.Time `json:"time"`
+}
+
+type agentResult struct {
+	Call   string       `json:"call"`
+	Name   string       `json:"name"`
+	Text   string       `json:"text"`
+	Images []agentImage `json:"images,omitempty"`
+	Failed bool         `json:"failed,omitempty"`
+}
+
+func agentValues(r agent.Record) ([]any, error) {
+	d := agentDetail{
+		Agent: r.Agent, Model: r.Model, System: r.Spec.System, Input: r.Spec.Input, Shape: r.Spec.Output,
+		Sandbox: string(r.Sandbox), Session: r.Session, Workspace: r.Workspace, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
+		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
+	}
+	d.Choice, d.Sampling, d.Note = r.Spec.Choice, r.Spec.Sampling, r.Note
+	for _, t := range r.Spec.Tools {
+		d.Tools = append(d.Tools, agentTool(t))
+	}
+	for _, c := range r.Calls {
+		d.Calls = append(d.Calls, agentCall(c))
+	}
+	d.Confirm = r.Spec.Confirm
+	for _, c := range r.Waiting {
+		d.Waiting = append(d.Waiting, agentCall(c))
+	}
+	for _, x := range r.Decided {
+		d.Decided = append(d.Decided, agentDecision(x))
+	}
+	d.Error = keepError(r.Error)
+	text, err := encode("run", d)
+	if err != nil {
+		return nil, err
+	}
+	return []any{string(r.ID), string(r.Owner), string(r.Conversation), string(r.State), nanos(r.Created), nanos(r.Ended), r.Spec.Idempotency, text}, nil
+}
+
+func scanAgent(row scanner) (r agent.Record, err error) {
+	var text string
+	if err := row.Scan(&r.ID, &r.Owner, &r.Conversation, &r.State, (*stamp)(&r.Created), (*stamp)(&r.Ended), &r.Spec.Idempotency, &text); err != nil {
+		return r, err
+	}
+	var d agentDetail
+	if err := decode("run "+string(r.ID), text, &d); err != nil {
+		return r, err
+	}
+	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
+	r.Workspace, r.Spec.Workspace = d.Workspace, d.Workspace
+	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
+	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
+	r.Spec.Choice, r.Spec.Sampling, r.Note = d.Choice, d.Sampling, d.Note
+	for _, t := range d.Tools {
+		r.Spec.Tools = append(r.Spec.Tools, engi.Tool(t))
+	}
+	for _, c := range d.Calls {
+		r.Calls = append(r.Calls, engi.ToolCall(c))
+	}
+	r.Spec.Confirm = d.Confirm
+	for _, c := range d.Waiting {
+		r.Waiting = append(r.Waiting, engi.ToolCall(c))
+	}
+	for _, x := range d.Decided {
+		r.Decided = append(r.Decided, engi.CallDecision(x))
+	}
+	r.Error = d.Error.decode()
+	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
+	r.Spec.Sandbox, r.Spec.Session, r.Spec.Scopes = r.Sandbox, r.Session, d.Scopes
+	return r, nil
+}
+
+func encodeImages(images []engi.Image) (all []agentImage) {
+	for _, img := range images {
+		all = append(all, agentImage(img))
+	}
+	return all
+}
+
+func decodeImages(images []agentImage) (all []engi.Image) {
+	for _, img := range images {
+		all = append(all, engi.Image(img))
+	}
+	return all
+}
+
+func encodeMessage(m engi.Message) (string, error) {
+	d := agentMessage{Role: string(m.Role), Text: m.Text, Thought: m.Thought, Images: encodeImages(m.Images)}
+	for _, c := range m.Calls {
+		d.Calls = append(d.Calls, agentCall(c))
+	}
+	for _, r := range m.Results {
+		d.Results = append(d.Results, agentResult{r.Call, r.Name, r.Text, encodeImages(r.Images), r.Failed})
+	}
+	if m.Signed != nil {
+		d.Signed = &agentSigned{Model: m.Signed.Model}
+		for _, p := range m.Signed.Parts {
+			d.Signed.Parts = append(d.Signed.Parts, agentPart(p))
+		}
+	}
+	return encode("message", d)
+}
+
+func decodeMessage(text string) (engi.Message, error) {
+	var d agentMessage
+	if err := decode("message", text, &d); err != nil {
+		return engi.Message{}, err
+	}
+	m := engi.Message{Role: engi.Role(d.Role), Text: d.Text, Thought: d.Thought, Images: decodeImages(d.Images)}
+	for _, c := range d.Calls {
+		m.Calls = append(m.Calls, engi.ToolCall(c))
+	}
+	for _, r := range d.Results {
+		m.Results = append(m.Results, engi.ToolResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: decodeImages(r.Images), Failed: r.Failed})
+	}
+	if d.Signed != nil {
+		m.Signed = &engi.SignedParts{Model: d.Signed.Model}
+		for _, p := range d.Signed.Parts {
+			m.Signed.Parts = append(m.Signed.Parts, engi.MessagePart(p))
+		}
+	}
+	return m, nil
+}
+
+// putMessages stores the messages from the n-th on, and returns those that it
+// replaced.
+func putMessages(ctx context.Context, t *tx, id engi.RunID, n int, messages []engi.Message) (before []engi.Message, err error) {
+	if before, err = list(ctx, t, scanMessage, `SELECT message FROM agent_messages WHERE run = ? AND n >= ? ORDER BY n`, id, n); err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(ctx, `DELETE FROM agent_messages WHERE run = ? AND n >= ?`, id, n); err != nil {
+		return nil, err
+	}
+	for i, m := range messages {
+		text, err := encodeMessage(m)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := t.exec(ctx, `INSERT INTO agent_messages (run, n, message) VALUES (?, ?, ?)`, id, n+i, text); err != nil {
+			return nil, err
+		}
+	}
+	return before, nil
+}
+
+func scanMessage(row scanner) (m engi.Message, err error) {
+	text, err := value[string](row)
+	if err != nil {
+		return m, err
+	}
+	return decodeMessage(text)
+}
+
+func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Message) (err error) {
+	defer engi.Annotate(&err, "record run %s", r.ID)
+	values, err := agentValues(r)
+	if err != nil {
+		return err
+	}
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.exec(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
+			if engi.KindOf(err) == engi.Conflict {
+				return engi.Errorf(engi.Conflict, "a run with this idempotency key exists")
+			}
+			return err
+		}
+		if _, err := putMessages(ctx, t, r.ID, 0, messages); err != nil {
+			return err
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunStarted, map[string]any{
+			"agent": r.Agent, "model": r.Model, "conversation_id": r.Conversation, "sandbox_id": r.Sandbox, "session": r.Session, "workspace": r.Workspace,
+		})
+	})
+}
+
+func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages []engi.Message) (err error) {
+	defer engi.Annotate(&err, "record run %s", r.ID)
+	values, err := agentValues(r)
+	if err != nil {
+		return err
+	}
+	return s.db.tx(ctx, func(t *tx) error {
+		was, err := first(ctx, t, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE id = ?`, r.ID)
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, `UPDATE agent_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, values[3], values[5], values[7], values[0]); err != nil {
+			return err
+		}
+		before, err := putMessages(ctx, t, r.ID, n, messages)
+		if err != nil {
+			return err
+		}
+		for i, m := range messages {
+			var old engi.Message
+			if i < len(before) {
+				old = before[i]
+			}
+			if err := s.messageEvents(ctx, t, r, old, m); err != nil {
+				return err
+			}
+		}
+		if err := s.decisionEvents(ctx, t, was, r); err != nil {
+			return err
+		}
+		if r.State == was.State || r.State == engi.RunRunning {
+			return nil
+		}
+		data := struct {
+			State  engi.RunState `json:"state"`
+			Reason string        `json:"reason,omitempty"`
+			Text   string        `json:"text,omitempty"`
+			Error  string        `json:"error,omitempty"`
+			Kind   string        `json:"kind,omitempty"`
+			Steps  int           `json:"steps"`
+			Tokens agentTokens   `json:"tokens"`
+		}{State: r.State, Reason: r.Reason, Text: shorten(r.Text), Steps: r.Steps, Tokens: agentTokens(r.Tokens)}
+		if r.Error != nil {
+			data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunEnded, data)
+	})
+}
+
+// messageEvents appends events about how message old became m: a step of the
+// model, calls that may have begun, results.
+func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, old, m engi.Message) error {
+	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
+	switch {
+	case m.Role == engi.RoleAssistant && old.Role == "":
+		calls := make([]map[string]string, len(m.Calls))
+		for i, c := range m.Calls {
+			calls[i] = map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}
+		}
+		return record(engi.EventRunStep, map[string]any{"step": r.Steps, "text": shorten(m.Text), "calls": calls, "tokens": agentTokens(r.Tokens)})
+	case m.Role == engi.RoleTool && old.Role == "":
+		if err := record(engi.EventToolCalled, map[string]any{"step": r.Steps}); err != nil {
+			return err
+		}
+	}
+	if m.Role != engi.RoleTool {
+		return nil
+	}
+	for _, x := range m.Results[min(len(old.Results), len(m.Results)):] {
+		if err := record(engi.EventToolResult, map[string]any{"call": x.Call, "tool": x.Name, "failed": x.Failed, "text": shorten(x.Text)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decisionEvents appends events about calls that wait for a decision since was, and
+// those that do not wait any more because of one.
+func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Record) error {
+	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
+	for _, c := range r.Waiting {
+		if slices.Contains(was.Waiting, c) {
+			continue
+		}
+		if err := record(engi.EventToolWaiting, map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}); err != nil {
+			return err
+		}
+	}
+	for _, d := range r.Decided {
+		if slices.ContainsFunc(was.Decided, func(o engi.CallDecision) bool { return o.Call == d.Call }) {
+			continue
+		}
+		if err := record(engi.EventToolDecided, map[string]any{"call": d.Call, "allowed": d.Allowed, "reason": d.Reason}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shorten truncates a text that is too long for an event.
+func shorten(text string) string {
+	const most = 4 << 10
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
+var errNoRun = engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
+
+func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
+	return first(ctx, s.db.read, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
+}
+
+func (s agentStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
+	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (s agentStore) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
+	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+}
+
+func (s agentStore) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
+	var w where
+	w.and(owner != "", `owner = ?`, owner)
+	w.and(f.Conversation != "", `conversation = ?`, f.Conversation)
+	w.and(f.Running, `state = 'running'`)
+	return list(ctx, s.db.read, scanAgent, `SELECT `+agentColumns+` FROM agent_runs`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
+}
+
+func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {
+	return list(ctx, s.db.read, scanMessage, `SELECT message FROM agent_messages WHERE run = ? ORDER BY n`, id)
+}
+
+func (s agentStore) PutResult(ctx context.Context, id engi.RunID, call string, data []byte) error {
+	_, err := s.db.exec(ctx, `INSERT OR REPLACE INTO agent_results (run, call, data) VALUES (?, ?, ?)`, id, call, data)
+	return err
+}
+
+func (s agentStore) GetResult(ctx context.Context, id engi.RunID, call string) ([]byte, error) {
+	missing := engi.Errorf(engi.NotFound, "no result of call %.100q is kept", call)
+	return first(ctx, s.db.read, missing, value[[]byte], `SELECT data FROM agent_results WHERE run = ? AND call = ?`, id, call)
+}
+
+func (s agentStore) Delete(ctx context.Context, id engi.RunID) (err error) {
+	defer engi.Annotate(&err, "delete run %s", id)
+	return s.deleteWhere(ctx, `id = ?`, id)
+}
+
+func (s agentStore) Forget(ctx context.Context, before time.Time) error {
+	return s.deleteWhere(ctx, `ended <> 0 AND ended < ?`, nanos(before))
+}
+
+func (s agentStore) deleteWhere(ctx context.Context, which string, arg any) error {
+	return s.db.tx(ctx, func(t *tx) error {
+		for _, q := range []string{
+			`DELETE FROM agent_results WHERE run IN (SELECT id FROM agent_runs WHERE ` + which + `)`,
+			`DELETE FROM agent_messages WHERE run IN (SELECT id FROM agent_runs WHERE ` + which + `)`,
+			`DELETE FROM agent_runs WHERE ` + which,
+		} {
+			if _, err := t.run(ctx, q, arg); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

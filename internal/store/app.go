@@ -1,0 +1,365 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"strconv"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/studio"
+)
+
+// appStore implements [studio.Store].
+type appStore struct{ db *DB }
+
+var _ studio.Store = appStore{}
+
+// Apps returns the store of apps.
+func Apps(db *DB) studio.Store { return appStore{db} }
+
+const (
+	appColumns  = `id, owner, name, created, used, idempotency, fingerprint, detail`
+	fileColumns = `path, size, mode, digest, blob`
+)
+
+// appDetail has the fields of an app that no query selects by.
+type appDetail struct {
+	Template string             `json:"template"`
+	State    engi.AppState      `json:"state"`
+	Sandbox  engi.SandboxID     `json:"sandbox_id,omitempty"`
+	Port     int                `json:"port,omitempty"`
+	Revision int64              `json:"revision"`
+	Applying int64              `json:"applying,omitempty"`
+	Editing  int64              `json:"editing,omitempty"`
+	Error    *keptError         `json:"error,omitempty"`
+	Metadata map[string]string  `json:"metadata,omitempty"`
+	Boots    int                `json:"boots,omitempty"`
+	Undo     *studio.Undo       `json:"undo,omitempty"`
+	Env      map[string]string  `json:"env,omitempty"`
+	Network  engi.NetworkPolicy `json:"network"`
+
+	Alerts    []engi.AppAlert   `json:"alerts,omitempty"`
+	Published *publication      `json:"published,omitempty"`
+	Snapshots []studio.Snapshot `json:"snapshots,omitempty"`
+	Stray     studio.Stray      `json:"stray,omitzero"`
+	AttemptOf engi.AppID        `json:"attempt_of,omitempty"`
+
+	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+}
+
+// A publication is what an app has published, beside the files.
+type publication struct {
+	Revision int64 `json:"revision"`
+	At       int64 `json:"at"`
+	Files    int   `json:"files"`
+	Bytes    int64 `json:"bytes"`
+	Private  bool  `json:"private,omitempty"`
+}
+
+// revisionDetail has the fields of a revision that no query selects by.
+type revisionDetail struct {
+	Parent  int64            `json:"parent,omitempty"`
+	Of      int64            `json:"of,omitempty"`
+	From    engi.AppID       `json:"from,omitempty"`
+	Message string           `json:"message"`
+	Actor   string           `json:"actor,omitempty"`
+	Commit  string           `json:"commit,omitempty"`
+	Changed []engi.AppChange `json:"changed,omitempty"`
+}
+
+var (
+	errNoApp      = engi.Errorf(engi.NotFound, "there is no such app").WithRemedy("'engi app list' shows yours")
+	errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows those that are kept")
+)
+
+// appKey is what keys of an app's events begin with, so that they are not those of
+// other events.
+func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + "\x1f" + key }
+
+// appValues are the values of appColumns.
+func (db *DB) appValues(r studio.Record) ([]any, error) {
+	var p *publication
+	if x := r.Published; x.Revision != 0 {
+		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
+	}
+	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
+		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, r.Snapshots, r.Stray, r.AttemptOf, nil,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
+}
+
+// closeApp returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeApp(id string, owner engi.Owner, d appDetail) (string, error) {
+	if db.Sealer != nil && (len(d.Env) > 0 || hasSecrets(d.Network)) {
+		network, err := encode("network policy", d.Network)
+		if err != nil {
+			return "", err
+		}
+		if d.Sealed, err = db.seal("apps", id, owner, sealedPart{Env: d.Env, Network: json.RawMessage(network)}); err != nil {
+			return "", err
+		}
+		d.Env, d.Network = nil, engi.NetworkPolicy{}
+	}
+	return encode("app", d)
+}
+
+// openApp reads what closeApp wrote. lost says that the key for what is sealed was
+// given up.
+func (db *DB) openApp(id string, owner engi.Owner, text string) (d appDetail, lost bool, err error) {
+	if err := decode("app "+id, text, &d); err != nil || d.Sealed == nil {
+		return d, false, err
+	}
+	p, ok, err := db.unseal("apps", id, owner, d.Sealed)
+	if err != nil || !ok {
+		return d, true, err
+	}
+	d.Sealed, d.Env = nil, p.Env
+	return d, false, decode("app "+id, string(p.Network), &d.Network)
+}
+
+func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
+	var detail string
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
+		return r, err
+	}
+	d, lost, err := db.openApp(string(r.ID), r.Owner, detail)
+	if err != nil {
+		return r, err
+	}
+	if lost {
+		d.Network = lostNetwork
+	}
+	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
+	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
+	r.Alerts, r.Snapshots, r.Stray, r.AttemptOf = d.Alerts, d.Snapshots, d.Stray, d.AttemptOf
+	if x := d.Published; x != nil {
+		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
+	}
+	return r, nil
+}
+
+func (s appStore) Put(ctx context.Context, r studio.Record) (err error) {
+	defer engi.Annotate(&err, "record app %s", r.ID)
+	return s.db.tx(ctx, func(t *tx) error { return s.put(ctx, t, r, nil) })
+}
+
+// put adds an app, with more in its event.
+func (s appStore) put(ctx context.Context, t *tx, r studio.Record, more map[string]any) error {
+	values, err := s.db.appValues(r)
+	if err != nil {
+		return err
+	}
+	_, err = t.exec(ctx, `INSERT INTO apps (`+appColumns+`) VALUES (`+marks(8)+`)`, values...)
+	if engi.KindOf(err) == engi.Conflict {
+		return engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
+	}
+	if err != nil {
+		return err
+	}
+	data := map[string]any{"name": r.Name, "template": r.Template, "metadata": r.Metadata}
+	maps.Copy(data, more)
+	return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, data)
+}
+
+func (s appStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (studio.Record, error) {
+	var w where
+	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	w.ownedFew(owner)
+	return named(ctx, s.db.read, "app", errNoApp, func(r studio.Record) engi.Owner { return r.Owner }, s.db.scanApp,
+		`SELECT `+appColumns+` FROM apps`+w.String()+` ORDER BY id = ? DESC, owner = '' DESC LIMIT 2`, append(w.args, idOrName)...)
+}
+
+func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (studio.Record, error) {
+	return first(ctx, s.db.read, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]studio.Record, error) {
+	var w where
+	w.owned(owner)
+	return page(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
+}
+
+func (s appStore) Change(ctx context.Context, id engi.AppID, f func(*studio.Record, studio.Tx) error) (r studio.Record, err error) {
+	defer engi.Annotate(&err, "record app %s", id)
+	err = s.db.tx(ctx, func(t *tx) error {
+		if r, err = first(ctx, t, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE id = ?`, id); err != nil {
+			return err
+		}
+		if err := f(&r, appTx{ctx, t, r.ID, r.Owner}); err != nil {
+			return err
+		}
+		values, err := s.db.appValues(r)
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(ctx, `UPDATE apps SET (`+appColumns+`) = (`+marks(8)+`) WHERE id = ?`, append(values, id)...)
+		return err
+	})
+	return r, err
+}
+
+func (s appStore) Remove(ctx context.Context, id engi.AppID) (err error) {
+	defer engi.Annotate(&err, "remove app %s", id)
+	return change(ctx, s.db, errNoApp, s.db.scanApp, func(t *tx, r studio.Record) error {
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventAppRemoved, map[string]any{"name": r.Name})
+	}, `DELETE FROM apps WHERE id = ? RETURNING `+appColumns, id)
+}
+
+func (s appStore) Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error) {
+	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "there is no apply of this idempotency key"), value[int64],
+		`SELECT seq FROM events WHERE owner = ? AND idempotency = ?`, owner, appKey(app, key))
+}
+
+func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Page) ([]engi.Revision, error) {
+	var w where
+	w.and(true, `app = ?`, app)
+	if p.After != "" {
+		after, err := strconv.ParseInt(p.After, 10, 64)
+		if err != nil {
+			return nil, p.Lost()
+		}
+		if _, err := s.Revision(ctx, app, after); err != nil {
+			if engi.KindOf(err) == engi.NotFound {
+				return nil, p.Lost()
+			}
+			return nil, err
+		}
+		w.and(true, `number < ?`, after)
+	}
+	return list(ctx, s.db.read, scanRevision, `SELECT app, number, created, detail FROM app_revisions`+w.String()+` ORDER BY number DESC LIMIT ?`, append(w.args, limit(p.Limit))...)
+}
+
+func (s appStore) Revision(ctx context.Context, app engi.AppID, number int64) (engi.Revision, error) {
+	return first(ctx, s.db.read, errNoRevision, scanRevision, `SELECT app, number, created, detail FROM app_revisions WHERE app = ? AND number = ?`, app, number)
+}
+
+func scanRevision(row scanner) (r engi.Revision, err error) {
+	var text string
+	if err := row.Scan(&r.App, &r.Number, (*stamp)(&r.Created), &text); err != nil {
+		return r, err
+	}
+	var d revisionDetail
+	if err := decode("revision of "+string(r.App), text, &d); err != nil {
+		return r, err
+	}
+	r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed = d.Parent, d.Of, d.From, d.Message, d.Actor, d.Commit, d.Changed
+	return r, nil
+}
+
+func (s appStore) Files(ctx context.Context, app engi.AppID, number int64) ([]studio.File, error) {
+	if _, err := s.Revision(ctx, app, number); err != nil {
+		return nil, err
+	}
+	return list(ctx, s.db.read, scanFile, `SELECT `+fileColumns+`, since FROM app_files WHERE app = ?1 AND since <= ?2 AND (until = 0 OR until > ?2) ORDER BY path`, app, number)
+}
+
+func scanFile(row scanner) (f studio.File, err error) {
+	return f, row.Scan(&f.Path, &f.Size, &f.Mode, &f.Digest, &f.Blob, &f.Since)
+}
+
+func (s appStore) Content(ctx context.Context, app engi.AppID, digest string) ([]byte, error) {
+	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "the content %.16s of a file is gone", digest), value[[]byte],
+		`SELECT data FROM app_contents WHERE app = ? AND digest = ?`, app, digest)
+}
+
+// appTx implements [studio.Tx].
+type appTx struct {
+	ctx   context.Context
+	t     *tx
+	app   engi.AppID
+	owner engi.Owner
+}
+
+func (x appTx) Emit(kind string, data any, key string) (int64, error) {
+	raw, err := encode("event", data)
+	if err != nil {
+		return 0, err
+	}
+	if key != "" {
+		key = appKey(x.app, key)
+	}
+	e, err := x.t.append(x.ctx, engi.EventSpec{Owner: x.owner, Subject: string(x.app), Type: kind, Data: json.RawMessage(raw), Idempotency: key})
+	return e.Seq, err
+}
+
+func (x appTx) Revise(r engi.Revision, put []studio.File, removed []string, contents map[string][]byte, b studio.Bounds) error {
+	detail, err := encode("revision", revisionDetail{r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed})
+	if err != nil {
+		return err
+	}
+	exec := func(query string, args ...any) error {
+		_, err := x.t.exec(x.ctx, query, args...)
+		return err
+	}
+	if err := exec(`INSERT INTO app_revisions (app, number, created, detail) VALUES (?, ?, ?, ?)`, x.app, r.Number, nanos(r.Created), detail); err != nil {
+		return err
+	}
+	for digest, data := range contents {
+		if data == nil {
+			data = []byte{} // nil is NULL
+		}
+		if err := exec(`INSERT INTO app_contents (app, digest, size, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, x.app, digest, len(data), data); err != nil {
+			return err
+		}
+	}
+	for _, path := range removed {
+		if err := exec(`UPDATE app_files SET until = ? WHERE app = ? AND path = ? AND until = 0`, r.Number, x.app, path); err != nil {
+			return err
+		}
+	}
+	for _, f := range put {
+		if err := exec(`UPDATE app_files SET until = ? WHERE app = ? AND path = ? AND until = 0`, r.Number, x.app, f.Path); err != nil {
+			return err
+		}
+		if err := exec(`INSERT INTO app_files (app, since, until, `+fileColumns+`) SELECT ?, ?, 0, ?, ?, ?, ?, ? WHERE EXISTS (SELECT 1 FROM app_contents WHERE app = ? AND digest = ?)`,
+			x.app, r.Number, f.Path, f.Size, f.Mode, f.Digest, f.Blob, x.app, f.Digest); err != nil {
+			return err
+		}
+		n, err := first(x.ctx, x.t, nil, value[int], `SELECT count(*) FROM app_files WHERE app = ? AND path = ? AND since = ?`, x.app, f.Path, r.Number)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return engi.Errorf(engi.Internal, "the content of %s is not there", f.Path)
+		}
+	}
+	if err := x.drop(r.Number, b); err != nil || len(contents) == 0 {
+		return err
+	}
+	return x.measure(b)
+}
+
+// drop removes revisions before the last one that b does not allow.
+func (x appTx) drop(last int64, b studio.Bounds) error {
+	count := func(query string) (int64, error) {
+		return first(x.ctx, x.t, nil, value[int64], query, x.app)
+	}
+	oldest, err := count(`SELECT min(number) FROM app_revisions WHERE app = ?`)
+	if err != nil {
+		return err
+	}
+	for keep := max(oldest, last-int64(b.Revisions)+1); ; keep++ {
+		if keep > oldest {
+			for _, query := range []string{
+				`DELETE FROM app_revisions WHERE app = ? AND number < ?`,
+				`DELETE FROM app_files WHERE app = ? AND until > 0 AND until <= ?`,
+				`DELETE FROM app_contents WHERE app = ?1 AND digest NOT IN (SELECT digest FROM app_files WHERE app = ?1) AND ?2 > 0`,
+			} {
+				if _, err := x.t.exec(x.ctx, query, x.app, keep); err != nil {
+					return err
+				}
+			}
+		}
+		if keep >= last-1 {
+			return nil
+		}
+		bytes, err := count(`SELECT coalesce(sum(size), 0) FROM app_contents WHERE app = ?`)
+		if err != nil || bytes <= b.Bytes {
+			return err
+		}
+	}
+}

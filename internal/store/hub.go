@@ -1,0 +1,139 @@
+package store
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A hub wakes followers of the log when there are events for them, and caches the
+// newest events, so that they need not read the database. It is safe for
+// concurrent use.
+type hub struct {
+	mu        sync.Mutex
+	last      int64        // Seq of the newest event
+	tail      []engi.Event // the newest, without a gap
+	bytes     int          // of their data
+	bySubject map[string]map[*follower]bool
+	byOwner   map[engi.Owner]map[*follower]bool
+	others    map[*follower]bool
+}
+
+// Bounds of the events that are kept in memory.
+const (
+	tailEvents = 4096
+	tailBytes  = 8 << 20
+)
+
+// A follower waits for events.
+type follower struct {
+	filter engi.EventFilter
+	wake   chan struct{} // of capacity 1
+}
+
+func newHub(last int64) *hub {
+	return &hub{last: last, bySubject: map[string]map[*follower]bool{}, byOwner: map[engi.Owner]map[*follower]bool{}, others: map[*follower]bool{}}
+}
+
+// publish adds committed events. Callers must hold the only connection for
+// writing, so that events come in the order of their commits.
+func (h *hub) publish(events []engi.Event) {
+	if len(events) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range events {
+		h.last = e.Seq
+		h.tail = append(h.tail, e)
+		h.bytes += len(e.Data)
+		for f := range h.bySubject[e.Subject] {
+			f.tell(e)
+		}
+		for f := range h.byOwner[e.Owner] {
+			f.tell(e)
+		}
+		for f := range h.others {
+			f.tell(e)
+		}
+	}
+	drop := 0
+	for len(h.tail)-drop > tailEvents || h.bytes > tailBytes {
+		h.bytes -= len(h.tail[drop].Data)
+		drop++
+	}
+	clear(h.tail[:drop])
+	h.tail = h.tail[drop:]
+}
+
+// tell wakes the follower if e is one of its events.
+func (f *follower) tell(e engi.Event) {
+	if !f.filter.Matches(e) {
+		return
+	}
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// follow adds a follower until stop is called. It ignores filter.After.
+func (h *hub) follow(filter engi.EventFilter) (f *follower, stop func()) {
+	filter.After = 0
+	f = &follower{filter: filter, wake: make(chan struct{}, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case filter.Subject != "":
+		join(h.bySubject, filter.Subject, f)
+		return f, func() { leave(h, h.bySubject, filter.Subject, f) }
+	case filter.Owner != "":
+		join(h.byOwner, filter.Owner, f)
+		return f, func() { leave(h, h.byOwner, filter.Owner, f) }
+	}
+	h.others[f] = true
+	return f, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.others, f)
+	}
+}
+
+func join[K comparable](m map[K]map[*follower]bool, key K, f *follower) {
+	if m[key] == nil {
+		m[key] = map[*follower]bool{}
+	}
+	m[key][f] = true
+}
+
+func leave[K comparable](h *hub, m map[K]map[*follower]bool, key K, f *follower) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if delete(m[key], f); len(m[key]) == 0 {
+		delete(m, key)
+	}
+}
+
+// after returns the cached events that f selects, and the Seq up to which none is
+// missing. It is not ok if some events since f.After are not cached.
+func (h *hub) after(f engi.EventFilter) (events []engi.Event, through int64, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f.After >= h.last {
+		return nil, f.After, true
+	}
+	if len(h.tail) == 0 || f.After < h.tail[0].Seq-1 {
+		return nil, h.last, false
+	}
+	for i := len(h.tail) - 1; i >= 0; i-- {
+		if h.tail[i].Seq <= f.After {
+			break
+		}
+		if f.Matches(h.tail[i]) {
+			events = append(events, h.tail[i])
+		}
+	}
+	slices.Reverse(events)
+	return events, h.last, true
+}

@@ -1,0 +1,261 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A querier is a pool of connections or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// A scanner is a row of a query.
+type scanner interface{ Scan(dest ...any) error }
+
+// list returns all rows of a query.
+func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), query string, args ...any) ([]T, error) {
+	return listWhile(ctx, q, scan, func(T) bool { return true }, query, args...)
+}
+
+// listWhile returns the rows of a query, up to the first of which more says that
+// it is enough.
+func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, error), more func(T) bool, query string, args ...any) ([]T, error) {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, fault(ctx, err)
+	}
+	defer rows.Close()
+	var all []T
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, fault(ctx, err)
+		}
+		all = append(all, v)
+		if !more(v) {
+			return all, nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fault(ctx, err)
+	}
+	return all, nil
+}
+
+// page lists a page of the rows of table that w selects, in the order of columns; desc
+// turns that around. It reports Invalid unless the row to go on after is one of them.
+func page[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
+	key, than, end := strings.Join(order, ", "), ">", ""
+	if desc {
+		than, end = "<", " DESC"
+	}
+	if p.After != "" {
+		if err := selected(ctx, db, p, table, w); err != nil {
+			return nil, err
+		}
+		w.and(true, `(`+key+`) `+than+` (SELECT `+key+` FROM `+table+` WHERE id = ?)`, p.After)
+	}
+	query := `SELECT ` + columns + ` FROM ` + table + w.String() + ` ORDER BY ` + strings.Join(order, end+", ") + end + ` LIMIT ?`
+	return list(ctx, db.read, scan, query, append(w.args, limit(p.Limit))...)
+}
+
+// selected reports Invalid unless w selects the row that a page goes on after.
+func selected(ctx context.Context, db *DB, p engi.Page, table string, w where) error {
+	w = where{slices.Clone(w.text), slices.Clone(w.args)}
+	w.and(true, `id = ?`, p.After)
+	_, err := first(ctx, db.read, p.Lost(), value[int], `SELECT 1 FROM `+table+w.String(), w.args...)
+	return err
+}
+
+// byName is the order by name and owner, of which one suffices for one owner: SQLite
+// has an index for each.
+func byName(owner engi.Owner) []string {
+	if owner != "" {
+		return []string{`name`}
+	}
+	return []string{`name`, `owner`}
+}
+
+// first returns the first row of a query, or missing if there is none.
+func first[T any](ctx context.Context, q querier, missing error, scan func(scanner) (T, error), query string, args ...any) (T, error) {
+	all, err := list(ctx, q, scan, query, args...)
+	if err == nil && len(all) == 0 {
+		err = missing
+	}
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return all[0], nil
+}
+
+// named returns the single row of a query by ID or name that sorts rows of the
+// empty owner first. Two rows of other owners are a Conflict.
+func named[T any](ctx context.Context, q querier, noun string, missing error, owner func(T) engi.Owner, scan func(scanner) (T, error), query string, args ...any) (none T, err error) {
+	all, err := list(ctx, q, scan, query, args...)
+	switch {
+	case err != nil:
+		return none, err
+	case len(all) == 0:
+		return none, missing
+	case len(all) > 1 && owner(all[0]) != "":
+		return none, engi.Errorf(engi.Conflict, "several owners have a %s of that name", noun).WithRemedy("use its ID")
+	}
+	return all[0], nil
+}
+
+// total returns how many of a noun an owner has, and what they may take of the disk.
+// Triggers count them.
+func (db *DB) total(ctx context.Context, noun string, owner engi.Owner) (count int, bytes int64, err error) {
+	_, err = list(ctx, db.read, func(row scanner) (struct{}, error) { return struct{}{}, row.Scan(&count, &bytes) },
+		`SELECT count, bytes FROM owner_totals WHERE noun = ? AND owner = ?`, noun, owner)
+	return count, bytes, err
+}
+
+// value scans a row with one column.
+func value[T any](row scanner) (v T, err error) { return v, row.Scan(&v) }
+
+// fault turns an error of the driver into an [engi.Error]. It returns others
+// unchanged.
+func fault(ctx context.Context, err error) error {
+	if _, ok := errors.AsType[*engi.Error](err); ok {
+		return err
+	}
+	if ctx.Err() != nil {
+		return engi.Errorf(engi.Expired, "database: %v", context.Cause(ctx))
+	}
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "UNIQUE constraint"):
+		return engi.Errorf(engi.Conflict, "it already exists")
+	case strings.Contains(text, "FOREIGN KEY constraint"):
+		return engi.Errorf(engi.NotFound, "the record that it refers to does not exist")
+	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
+		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
+	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):
+		return engi.Errorf(engi.Unavailable, "database: %v", err).WithRemedy("try again; another process uses the database")
+	}
+	return engi.Errorf(engi.Internal, "database: %v", err)
+}
+
+// A where collects the conditions of a query.
+type where struct {
+	text []string
+	args []any
+}
+
+// and adds a condition if cond holds.
+func (w *where) and(cond bool, text string, args ...any) {
+	if cond {
+		w.text, w.args = append(w.text, text), append(w.args, args...)
+	}
+}
+
+// owned adds that a record is of owner, unless that is empty. "? = ” OR owner = ?"
+// would say the same to a reader, but not to SQLite, which would read all records.
+func (w *where) owned(owner engi.Owner) { w.and(owner != "", `owner = ?`, string(owner)) }
+
+// ownedFew is owned where other conditions leave few records. The plus keeps SQLite
+// from an index that has all of the owner's.
+func (w *where) ownedFew(owner engi.Owner) { w.and(owner != "", `+owner = ?`, string(owner)) }
+
+func (w *where) String() string {
+	if len(w.text) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.text, " AND ")
+}
+
+// limit returns n as an SQL limit: none if it is not positive.
+func limit(n int) int {
+	if n <= 0 {
+		return -1
+	}
+	return n
+}
+
+// nanos returns a time as it is stored: 0 for none.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func moment(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// A stamp is a time to scan that nanos returned: Scan((*stamp)(&x.Created)).
+type stamp time.Time
+
+// Scan implements [sql.Scanner].
+func (s *stamp) Scan(v any) error {
+	n, ok := v.(int64)
+	if !ok {
+		return engi.Errorf(engi.Internal, "a time is stored as %T", v)
+	}
+	*s = stamp(moment(n))
+	return nil
+}
+
+func nullable(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// encode returns v as JSON.
+func encode(what string, v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode %s: %v", what, err)
+	}
+	return string(text), nil
+}
+
+// decode reads JSON that encode wrote. The error does not contain any of it,
+// because it may be secret.
+func decode(what, text string, v any) error {
+	if json.Unmarshal([]byte(text), v) != nil {
+		return engi.Errorf(engi.Internal, "decode %s: the record is damaged", what)
+	}
+	return nil
+}
+
+// keptError is an error in the detail of a record.
+type keptError struct {
+	Kind     string `json:"kind"`
+	Text     string `json:"text"`
+	Remedy   string `json:"remedy,omitempty"`
+	After    int64  `json:"after_ms,omitempty"` // when to retry
+	Position int    `json:"position,omitempty"` // in a queue
+}
+
+// keepError returns nil for nil.
+func keepError(e *engi.Error) *keptError {
+	if e == nil {
+		return nil
+	}
+	return &keptError{e.Kind.String(), e.Text, e.Remedy, e.Retry.AfterMillis, e.Retry.Position}
+}
+
+// decode returns nil for nil.
+func (e *keptError) decode() *engi.Error {
+	if e == nil {
+		return nil
+	}
+	return &engi.Error{Kind: engi.ParseKind(e.Kind), Text: e.Text, Remedy: e.Remedy, Retry: engi.Retry{AfterMillis: e.After, Position: e.Position}}
+}

@@ -1,0 +1,80 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	refusalBeat = 10 * time.Second // between two events about one owner's quota
+	maxRefusals = 10_000           // owners and quotas between two
+)
+
+// Refusals tell of what quotas have refused, summed, in the log of events: a
+// client that tries again all the time must not fill it. It is safe for
+// concurrent use.
+type Refusals struct {
+	db *DB
+
+	mu     sync.Mutex
+	counts map[refusal]int // guarded by mu
+}
+
+type refusal struct {
+	owner engi.Owner
+	quota string
+}
+
+// NewRefusals returns an empty sum. Run appends it.
+func NewRefusals(db *DB) *Refusals { return &Refusals{db: db, counts: map[refusal]int{}} }
+
+// Add counts one refusal of the quota of that name.
+func (r *Refusals) Add(owner engi.Owner, quota string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if key := (refusal{owner, quota}); r.counts[key] > 0 || len(r.counts) < maxRefusals {
+		r.counts[key]++
+	}
+}
+
+// Run appends what was counted now and then, and once more when ctx ends.
+func (r *Refusals) Run(ctx context.Context, ready func()) error {
+	ready()
+	tick := time.NewTicker(refusalBeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return r.Flush(context.WithoutCancel(ctx))
+		case <-tick.C:
+			if err := r.Flush(ctx); err != nil && ctx.Err() == nil && r.db.Log != nil {
+				r.db.Log.WarnContext(ctx, "append what quotas refused", "error", err)
+			}
+		}
+	}
+}
+
+// Flush appends what was counted.
+func (r *Refusals) Flush(ctx context.Context) error {
+	r.mu.Lock()
+	counts := r.counts
+	r.counts = map[refusal]int{}
+	r.mu.Unlock()
+	var specs []engi.EventSpec
+	for key, n := range counts {
+		data, err := json.Marshal(map[string]any{"quota": key.quota, "count": n})
+		if err != nil {
+			return engi.Errorf(engi.Internal, "%v", err)
+		}
+		specs = append(specs, engi.EventSpec{Owner: key.owner, Subject: "quota", Type: engi.EventQuotaRefused, Data: data})
+	}
+	if len(specs) == 0 {
+		return nil
+	}
+	_, err := Events(r.db).Append(ctx, specs...)
+	return err
+}

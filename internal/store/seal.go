@@ -1,0 +1,210 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Sealer encrypts values, bound to what they are for. What it returns begins
+// with the fingerprint of its key. It is implemented by [secret.Service].
+type Sealer interface {
+	Seal(purpose, value string) []byte
+	Unseal(purpose string, sealed []byte) (string, error)
+}
+
+// fingerprintSize is the length of a key's fingerprint.
+const fingerprintSize = 16
+
+// sealedPart is what may be secret of a record. It is kept encrypted.
+type sealedPart struct {
+	Env     map[string]string `json:"env,omitempty"`
+	Notes   map[string]string `json:"notes,omitempty"`
+	Network json.RawMessage   `json:"network,omitempty"`
+
+	Services json.RawMessage `json:"services,omitempty"` // of a workspace
+}
+
+// sealPurpose binds what is sealed to its row and its owner.
+func sealPurpose(table, id string, owner engi.Owner) string {
+	return fmt.Sprintf("%s %s of %s", table, id, owner)
+}
+
+func (db *DB) seal(table, id string, owner engi.Owner, p sealedPart) ([]byte, error) {
+	text, err := encode(table, p)
+	if err != nil {
+		return nil, err
+	}
+	return db.Sealer.Seal(sealPurpose(table, id, owner), text), nil
+}
+
+// unseal returns what was sealed. ok is false if it is lost, because the key it was
+// sealed with was given up.
+func (db *DB) unseal(table, id string, owner engi.Owner, sealed []byte) (p sealedPart, ok bool, err error) {
+	if db.Sealer == nil {
+		return p, false, engi.Errorf(engi.Internal, "decode %s %s: there is no key", table, id)
+	}
+	text, err := db.Sealer.Unseal(sealPurpose(table, id, owner), sealed)
+	if err != nil {
+		return p, false, nil
+	}
+	return p, true, decode(table+" "+id, text, &p)
+}
+
+// lostNetwork is the policy of who has lost its own.
+var lostNetwork = engi.NetworkPolicy{Mode: engi.NetworkNone}
+
+// hasSecrets reports whether a policy has fields that may be secret.
+func hasSecrets(p engi.NetworkPolicy) bool {
+	return len(p.Headers) > 0 || p.Proxy != nil || len(p.Detail) > 0
+}
+
+// A sealedColumn is a column of rows with sealed parts.
+type sealedColumn struct {
+	table, column string
+	key           string // expression for the start of what is sealed in base64, NULL if nothing is
+	again         func(db *DB, id string, owner engi.Owner, text string) (string, error)
+}
+
+var sealedColumns = []sealedColumn{
+	{"sandboxes", "detail", `substr(json_extract(nullif(detail, ''), '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openLife(id, owner, text)
+		if err != nil || lost || text == "" {
+			return text, err
+		}
+		return db.closeLife(id, owner, d)
+	}},
+	{"sessions", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openSession(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.closeSession(id, owner, d)
+	}},
+	{"apps", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openApp(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.closeApp(id, owner, d)
+	}},
+	{"workspaces", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d, lost, err := db.openWorkspace(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.closeWorkspace(id, owner, d)
+	}},
+	{"snapshots", "env", `CASE WHEN env LIKE '` + sealedPrefix + `%' THEN substr(env, ` + fmt.Sprint(len(sealedPrefix)+1) + `, 24) END`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		env, lost, err := db.decodeEnv(id, owner, text)
+		if err != nil || lost {
+			return text, err
+		}
+		return db.encodeEnv(id, owner, env)
+	}},
+}
+
+// Reseal seals what may be secret in records again, with the current key and also
+// what an earlier version has stored unsealed. It returns how many records those
+// were. What cannot be decrypted stays as it is.
+func (db *DB) Reseal(ctx context.Context) (n int, err error) {
+	return db.sealRows(ctx, func(c sealedColumn) string { return `1` })
+}
+
+// SealStored seals what an earlier version has stored unsealed, and removes every
+// trace of it from the database's files.
+func (db *DB) SealStored(ctx context.Context) error {
+	n, err := db.sealRows(ctx, func(c sealedColumn) string { return `(` + c.key + `) IS NULL` })
+	if err != nil || n == 0 {
+		return err
+	}
+	if _, err := db.exec(ctx, `VACUUM`); err != nil {
+		return err
+	}
+	_, err = db.exec(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
+	return err
+}
+
+// sealRows seals the rows that a condition selects.
+func (db *DB) sealRows(ctx context.Context, condition func(sealedColumn) string) (n int, err error) {
+	defer engi.Annotate(&err, "seal records")
+	type row struct {
+		id    string
+		owner engi.Owner
+		text  string
+	}
+	for _, c := range sealedColumns {
+		rows, err := list(ctx, db.read, func(s scanner) (r row, err error) { return r, s.Scan(&r.id, &r.owner, &r.text) },
+			`SELECT id, owner, `+c.column+` FROM `+c.table+` WHERE `+c.column+` <> '' AND `+condition(c))
+		if err != nil {
+			return n, err
+		}
+		for _, r := range rows {
+			text, err := c.again(db, r.id, r.owner, r.text)
+			if err != nil {
+				return n, err
+			}
+			if text == r.text {
+				continue
+			}
+			if _, err := db.exec(ctx, `UPDATE `+c.table+` SET `+c.column+` = ? WHERE id = ? AND `+c.column+` = ?`, text, r.id, r.text); err != nil {
+				return n, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}
+
+// sealKeys returns the fingerprints of the keys of sealed parts.
+func (db *DB) sealKeys(ctx context.Context) (keys []string, err error) {
+	for _, c := range sealedColumns {
+		starts, err := list(ctx, db.read, value[string], `SELECT DISTINCT `+c.key+` FROM `+c.table+` WHERE (`+c.key+`) IS NOT NULL`)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range starts {
+			b, err := base64.StdEncoding.DecodeString(s)
+			if err != nil || len(b) < fingerprintSize {
+				return nil, engi.Errorf(engi.Internal, "a record in %s is damaged", c.table)
+			}
+			keys = append(keys, string(b[:fingerprintSize]))
+		}
+	}
+	return keys, nil
+}
+
+// sealedPrefix begins text that is sealed.
+const sealedPrefix = "sealed:"
+
+// encodeEnv returns an environment sealed, "" for none.
+func (db *DB) encodeEnv(id string, owner engi.Owner, env map[string]string) (string, error) {
+	if len(env) == 0 {
+		return "", nil
+	}
+	if db.Sealer == nil {
+		return encode("environment", env)
+	}
+	sealed, err := db.seal("snapshots", id, owner, sealedPart{Env: env})
+	return sealedPrefix + base64.StdEncoding.EncodeToString(sealed), err
+}
+
+func (db *DB) decodeEnv(id string, owner engi.Owner, text string) (env map[string]string, lost bool, err error) {
+	if text == "" {
+		return nil, false, nil
+	}
+	coded, ok := strings.CutPrefix(text, sealedPrefix)
+	if !ok {
+		return env, false, decode("environment", text, &env)
+	}
+	sealed, err := base64.StdEncoding.DecodeString(coded)
+	if err != nil {
+		return nil, false, engi.Errorf(engi.Internal, "decode snapshot %s: the record is damaged", id)
+	}
+	p, ok, err := db.unseal("snapshots", id, owner, sealed)
+	return p.Env, !ok, err
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/session"
+)
+
+// sessionStore implements [session.Store].
+type sessionStore struct{ db *DB }
+
+var _ session.Store = sessionStore{}
+
+// Sessions returns the store of sessions.
+func Sessions(db *DB) session.Store { return sessionStore{db} }
+
+const sessionColumns = `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`
+
+// sessionDetail has the fields of a session that no query selects by.
+type sessionDetail struct {
+	Mode        engi.SessionMode   `json:"mode"`
+	Persistence engi.Persistence   `json:"persistence"`
+	Template    string             `json:"template,omitempty"`
+	Size        engi.Size          `json:"size"`
+	Capacity    int64              `json:"capacity"`
+	TTL         time.Duration      `json:"ttl"`
+	Dormancy    time.Duration      `json:"dormancy"`
+	Network     engi.NetworkPolicy `json:"network"`
+	Metadata    map[string]string  `json:"metadata,omitempty"`
+	Env         map[string]string  `json:"env,omitempty"`
+	Git         *engi.GitSpec      `json:"git,omitempty"`
+	MaxDuration time.Duration      `json:"max_duration,omitempty"`
+	Boots       int                `json:"boots"`
+	Why         string             `json:"why,omitempty"`
+	Cleared     bool               `json:"cleared,omitempty"`
+	Saved       time.Time          `json:"saved,omitzero"`
+	Filled      bool               `json:"filled,omitempty"`
+	Changed     bool               `json:"changed,omitempty"`
+	GivenUp     bool               `json:"given_up,omitempty"`
+	State       engi.SessionState  `json:"state,omitempty"` // empty in records of older versions
+
+	Attached []engi.SessionClient `json:"attached,omitempty"`
+	Overlay  engi.SnapshotID      `json:"overlay,omitempty"`
+	Stale    []engi.SnapshotID    `json:"stale,omitempty"`
+	CPUQuota float64              `json:"cpu_quota,omitempty"`
+	Freed    time.Time            `json:"freed,omitzero"`
+
+	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+}
+
+// sessionValues are the values of sessionColumns.
+func (db *DB) sessionValues(r session.Record) ([]any, error) {
+	detail, err := db.closeSession(string(r.ID), r.Owner, sessionDetail{
+		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Git, r.MaxDuration, r.Boots, r.EndReason, r.Cleared,
+		r.Saved, r.Filled, r.Changed, r.GivenUp, r.State, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed, nil,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []any{
+		string(r.ID), string(r.Owner), r.Name, string(r.Volume), string(r.Sandbox), nanos(r.Created), nanos(r.Used), nanos(r.Ended),
+		r.Idempotency, r.Fingerprint, detail,
+	}, nil
+}
+
+func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
+	defer engi.Annotate(&err, "record session %s", r.ID)
+	values, err := f.db.sessionValues(r)
+	if err != nil {
+		return err
+	}
+	return f.db.tx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "a session with that name or idempotency key exists").WithRemedy("use it, terminate it, or choose another name")
+		}
+		if err != nil {
+			return err
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionCreated, map[string]any{
+			"name": r.Name, "mode": r.Mode, "persistence": r.Persistence, "template": r.Template, "metadata": r.Metadata,
+		})
+	})
+}
+
+func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
+	defer engi.Annotate(&err, "record session %s", r.ID)
+	values, err := f.db.sessionValues(r)
+	if err != nil {
+		return err
+	}
+	return f.db.tx(ctx, func(t *tx) error {
+		if _, err := first(ctx, t, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID); err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, `UPDATE sessions SET (`+sessionColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(values, r.ID)...); err != nil {
+			return err
+		}
+		for _, x := range r.Steps {
+			data := map[string]any{"from": x.From, "to": x.To, "cause": x.Cause}
+			if x.Sandbox != "" {
+				data["sandbox_id"] = x.Sandbox
+			}
+			if x.To == engi.SessionTerminated {
+				data["reason"] = r.EndReason
+			}
+			if err := t.record(ctx, r.Owner, string(r.ID), x.From.Event(x.To), data); err != nil {
+				return err
+			}
+		}
+		if r.Note != nil {
+			if err := t.record(ctx, r.Owner, string(r.ID), r.Note.Type, r.Note.Data); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
+
+// Find prefers the session that has the name now to the last one that had it.
+func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
+	now, then := where{}, where{}
+	now.and(true, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName)
+	now.ownedFew(owner)
+	then.and(true, `name = ? AND name <> '' AND ended > 0`, idOrName)
+	then.ownedFew(owner)
+	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
+		`SELECT `+sessionColumns+` FROM sessions`+now.String()+` ORDER BY owner = '' DESC LIMIT 2`, now.args...)
+	if err == nil || engi.KindOf(err) != engi.NotFound {
+		return r, err
+	}
+	return first(ctx, f.db.read, errNoSession, f.db.scanSession,
+		`SELECT `+sessionColumns+` FROM sessions`+then.String()+` ORDER BY ended DESC LIMIT 1`, then.args...)
+}
+
+func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
+	return list(ctx, f.db.read, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY seq DESC`)
+}
+
+func (f sessionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
+	return first(ctx, f.db.read, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
+	_, err := f.db.exec(ctx, `DELETE FROM sessions WHERE id = ?`, id)
+	return err
+}
+
+func (db *DB) scanSession(row scanner) (r session.Record, err error) {
+	var detail string
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
+		return r, err
+	}
+	d, lost, err := db.openSession(string(r.ID), r.Owner, detail)
+	if err != nil {
+		return r, err
+	}
+	if lost {
+		d.Network = lostNetwork
+	}
+	switch r.State = cmp.Or(d.State, engi.SessionIdle); {
+	case !r.Ended.IsZero():
+		r.State = engi.SessionTerminated
+	case d.State == "" && r.Sandbox != "":
+		r.State = engi.SessionRunning
+	}
+	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
+	r.Network, r.Metadata, r.Env, r.Git, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Git, d.Boots, d.Why, d.Cleared
+	r.MaxDuration, r.Saved, r.Filled, r.Changed, r.GivenUp, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed = d.MaxDuration, d.Saved, d.Filled, d.Changed, d.GivenUp, d.Attached, d.Overlay, d.Stale, d.CPUQuota, d.Freed
+	return r, nil
+}
+
+// closeSession returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeSession(id string, owner engi.Owner, d sessionDetail) (string, error) {
+	if db.Sealer != nil && (len(d.Env) > 0 || hasSecrets(d.Network)) {
+		network, err := json.Marshal(d.Network)
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "encode session: %v", err)
+		}
+		if d.Sealed, err = db.seal("sessions", id, owner, sealedPart{Env: d.Env, Network: network}); err != nil {
+			return "", err
+		}
+		d.Env, d.Network = nil, engi.NetworkPolicy{}
+	}
+	return encode("session", d)
+}
+
+// openSession reads what closeSession wrote, or an earlier version. lost says that
+// the key for what is sealed was given up.
+func (db *DB) openSession(id string, owner engi.Owner, text string) (d sessionDetail, lost bool, err error) {
+	if err := decode("session "+id, text, &d); err != nil || d.Sealed == nil {
+		return d, false, err
+	}
+	p, ok, err := db.unseal("sessions", id, owner, d.Sealed)
+	if err != nil || !ok {
+		return d, true, err
+	}
+	d.Sealed, d.Env = nil, p.Env
+	return d, false, decode("session "+id, string(p.Network), &d.Network)
+}

@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/snapshot"
+)
+
+// snapshotStore implements [snapshot.Store].
+type snapshotStore struct{ db *DB }
+
+var _ snapshot.Store = snapshotStore{}
+
+// Snapshots returns the store of snapshots.
+func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
+
+const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
+
+// snapshotsSeen selects the snapshots that are there at a time.
+func snapshotsSeen(now time.Time) (w where) {
+	w.and(true, `removed = 0 AND (expires = 0 OR expires > ?)`, nanos(now))
+	return w
+}
+
+func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
+	defer engi.Annotate(&err, "record snapshot %s", s.ID)
+	size, err := encodeSize(s.Size)
+	if err != nil {
+		return err
+	}
+	env, err := f.db.encodeEnv(string(s.ID), s.Owner, s.Env)
+	if err != nil {
+		return err
+	}
+	return f.db.tx(ctx, func(t *tx) error {
+		if s.Name != "" {
+			if _, err := t.exec(ctx, `UPDATE snapshots SET name = '' WHERE owner = ? AND name = ?`, s.Owner, s.Name); err != nil {
+				return err
+			}
+		}
+		if _, err := t.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
+			s.ID, s.Owner, s.Name, s.Sandbox, s.Template, s.Digest, s.Tier, size, env, s.Disk, s.Bytes,
+			nanos(s.Created), nanos(s.Used), nanos(s.Expires)); err != nil {
+			return err
+		}
+		if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotCreated, map[string]any{
+			"name": s.Name, "sandbox_id": s.Sandbox, "template": s.Template, "disk_only": s.Disk, "bytes": s.Bytes,
+		}); err != nil {
+			return err
+		}
+		box, err := first(ctx, t, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, s.Sandbox)
+		if engi.KindOf(err) == engi.NotFound && err != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		d := newSandboxEvent(&box)
+		d.Snapshot = s.ID
+		return t.record(ctx, box.Owner, string(box.ID), engi.EventSandboxSnapshotted, d)
+	})
+}
+
+func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
+	if idOrName == "" {
+		return engi.Snapshot{}, errNoSnapshot
+	}
+	w := snapshotsSeen(now)
+	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	w.ownedFew(owner)
+	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, f.db.scanSnapshot,
+		`SELECT `+snapshotColumns+` FROM snapshots`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
+}
+
+var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
+
+func (f snapshotStore) List(ctx context.Context, q snapshot.Filter) ([]engi.Snapshot, error) {
+	w := snapshotsSeen(q.Now)
+	if q.Removed {
+		w = where{}
+		w.and(true, `removed = 1`)
+	}
+	if q.Sandbox != "" {
+		w.and(true, `sandbox = ?`, string(q.Sandbox))
+		w.ownedFew(q.Owner)
+	} else {
+		w.owned(q.Owner)
+	}
+	return page(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
+}
+
+func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
+	_, err := f.db.exec(ctx, `UPDATE snapshots SET used = ? WHERE id = ?`, nanos(at), string(id))
+	return err
+}
+
+func (f snapshotStore) Remove(ctx context.Context, id engi.SnapshotID) error {
+	return f.remove(ctx, errNoSnapshot, "removed", `id = ?`, id)
+}
+
+func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
+	return f.remove(ctx, nil, "expired", `expires > 0 AND expires <= ?`, nanos(now))
+}
+
+// remove removes the snapshots that a condition selects; missing is the error
+// if there are none.
+func (f snapshotStore) remove(ctx context.Context, missing error, why, condition string, arg any) error {
+	return f.db.tx(ctx, func(t *tx) error {
+		gone, err := list(ctx, t, f.db.scanSnapshot, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+snapshotColumns, arg)
+		if err != nil {
+			return err
+		}
+		for _, s := range gone {
+			if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotRemoved, map[string]any{"sandbox_id": s.Sandbox, "reason": why}); err != nil {
+				return err
+			}
+		}
+		if len(gone) == 0 {
+			return missing
+		}
+		return nil
+	})
+}
+
+func (f snapshotStore) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
+	return f.db.total(ctx, "snapshot", owner)
+}
+
+func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
+	_, err := f.db.exec(ctx, `DELETE FROM snapshots WHERE id = ? AND removed = 1`, id)
+	return err
+}
+
+func (db *DB) scanSnapshot(row scanner) (s engi.Snapshot, err error) {
+	var size, env string
+	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, (*stamp)(&s.Created), (*stamp)(&s.Used), (*stamp)(&s.Expires)); err != nil {
+		return s, err
+	}
+	if s.Size, err = decodeSize(size); err != nil {
+		return s, err
+	}
+	s.Env, _, err = db.decodeEnv(string(s.ID), s.Owner, env)
+	return s, err
+}

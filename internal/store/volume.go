@@ -1,0 +1,118 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/volume"
+)
+
+// volumeStore implements [volume.Store].
+type volumeStore struct{ db *DB }
+
+var _ volume.Store = volumeStore{}
+
+// Volumes returns the store of volumes.
+func Volumes(db *DB) volume.Store { return volumeStore{db} }
+
+const volumeColumns = `id, owner, name, capacity, used, holder, image, created, accessed, ttl`
+
+func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
+	defer engi.Annotate(&err, "record volume %s", r.ID)
+	return f.db.tx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
+			r.ID, r.Owner, r.Name, r.Capacity, r.Used, r.Holder, r.Image, nanos(r.Created), nanos(r.Accessed), int64(r.TTL))
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "a volume with that name exists").WithRemedy("use it, remove it, or choose another name")
+		}
+		if err != nil {
+			return err
+		}
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventVolumeCreated, map[string]any{"name": r.Name, "capacity": r.Capacity})
+	})
+}
+
+func (f volumeStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (volume.Record, error) {
+	var w where
+	w.and(true, `removed = 0 AND (id = ? OR name = ?)`, idOrName, idOrName)
+	w.ownedFew(owner)
+	return named(ctx, f.db.read, "volume", errNoVolume, func(r volume.Record) engi.Owner { return r.Owner }, scanVolume,
+		`SELECT `+volumeColumns+` FROM volumes`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
+}
+
+var errNoVolume = engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
+
+func (f volumeStore) List(ctx context.Context, q volume.Filter) ([]volume.Record, error) {
+	var w where
+	w.and(!q.Removed, `removed = 0`)
+	w.and(q.Removed, `removed = 1`)
+	w.owned(q.Owner)
+	w.and(q.Held || q.Holder != "", `holder <> ''`)
+	w.and(q.Holder != "", `holder = ?`, q.Holder)
+	w.and(!q.Expired.IsZero(), `ttl > 0 AND accessed + ttl < ? AND holder = ''`, nanos(q.Expired))
+	return page(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(q.Owner)...)
+}
+
+func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
+	kind, sandbox := engi.EventVolumeAttached, to
+	if to == "" {
+		kind, sandbox = engi.EventVolumeDetached, from
+	}
+	if from == to {
+		kind = ""
+	}
+	return f.change(ctx, id, kind, map[string]any{"sandbox_id": sandbox},
+		`UPDATE volumes SET holder = ?, accessed = ? WHERE id = ? AND removed = 0 AND holder IN (?, ?)`, to, nanos(at), id, from, to)
+}
+
+func (f volumeStore) Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error {
+	_, err := f.db.exec(ctx, `UPDATE volumes SET used = ?, accessed = ? WHERE id = ?`, used, nanos(at), id)
+	return err
+}
+
+func (f volumeStore) Remove(ctx context.Context, id engi.VolumeID, before time.Time) error {
+	reason := "removed"
+	if !before.IsZero() {
+		reason = "expired"
+	}
+	return f.change(ctx, id, engi.EventVolumeRemoved, map[string]any{"reason": reason},
+		`UPDATE volumes SET removed = 1 WHERE id = ? AND removed = 0 AND holder = '' AND (? = 0 OR accessed < ?)`, id, nanos(before), nanos(before))
+}
+
+// change runs an update of one volume and appends its event unless kind is empty.
+// If nothing changed, it reports why.
+func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, data any, update string, args ...any) error {
+	return f.db.tx(ctx, func(t *tx) error {
+		before, err := first(ctx, t, errNoVolume, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE id = ? AND removed = 0`, id)
+		if err != nil {
+			return err
+		}
+		n, err := t.exec(ctx, update, args...)
+		switch {
+		case err != nil:
+			return err
+		case n > 0 && (kind == "" || kind == engi.EventVolumeAttached && before.Holder == args[0] || kind == engi.EventVolumeDetached && before.Holder == ""):
+			return nil // no change
+		case n > 0:
+			return t.record(ctx, before.Owner, string(id), kind, data)
+		case before.Holder == "":
+			return engi.Errorf(engi.Conflict, "it has been used since")
+		}
+		return engi.Errorf(engi.Conflict, "sandbox %s has it", before.Holder).WithRemedy("stop the sandbox first: only one at a time can have a volume")
+	})
+}
+
+func (f volumeStore) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
+	return f.db.total(ctx, "volume", owner)
+}
+
+func (f volumeStore) Forget(ctx context.Context, id engi.VolumeID) error {
+	_, err := f.db.exec(ctx, `DELETE FROM volumes WHERE id = ? AND removed = 1`, id)
+	return err
+}
+
+func scanVolume(row scanner) (r volume.Record, err error) {
+	err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Capacity, &r.Used, &r.Holder, &r.Image, (*stamp)(&r.Created), (*stamp)(&r.Accessed), &r.TTL)
+	return r, err
+}

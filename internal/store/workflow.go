@@ -1,0 +1,264 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workflow"
+)
+
+// A workflowStore keeps runs of durable functions.
+type workflowStore struct{ db *DB }
+
+// Workflow returns the store of runs of durable functions.
+func Workflow(db *DB) workflow.Store { return workflowStore{db} }
+
+const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
+
+// fnRunDetail has the fields of a run that no query selects by.
+type fnRunDetail struct {
+	Attempt int             `json:"attempt"`
+	Output  json.RawMessage `json:"output,omitempty"`
+	Error   *keptError      `json:"error,omitempty"`
+	Cancel  bool            `json:"cancel,omitempty"`
+	Created int64           `json:"created"`
+	Started int64           `json:"started,omitempty"`
+	Next    int64           `json:"next,omitempty"`
+}
+
+type fnStepDetail struct {
+	Attempts int             `json:"attempts"`
+	Output   json.RawMessage `json:"output,omitempty"`
+	Error    *keptError      `json:"error,omitempty"`
+	Started  int64           `json:"started"`
+	Ended    int64           `json:"ended,omitempty"`
+}
+
+func fnRunDetailOf(r workflow.Record) (string, error) {
+	return encode("run", fnRunDetail{
+		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.CancelRequested,
+		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt),
+	})
+}
+
+func scanFnRun(row scanner) (r workflow.Record, err error) {
+	var ended int64
+	var text string
+	if err := row.Scan(&r.ID, &r.Owner, &r.Function, &r.Event, &r.Type, &r.Key, &r.State, &ended, &text); err != nil {
+		return r, err
+	}
+	var d fnRunDetail
+	if err := decode("run "+string(r.ID), text, &d); err != nil {
+		return r, err
+	}
+	r.Attempt, r.Output, r.Error, r.CancelRequested = d.Attempt, d.Output, d.Error.decode(), d.Cancel
+	r.Created, r.Started, r.NextAttempt, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
+	return r, nil
+}
+
+func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []workflow.Record) (e engi.Event, err error) {
+	err = s.db.tx(ctx, func(t *tx) error {
+		if e, err = t.append(ctx, spec); err != nil {
+			return err
+		}
+		for _, r := range runs {
+			if _, err := s.insert(ctx, t, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return e, err
+}
+
+func (s workflowStore) Put(ctx context.Context, r workflow.Record) error {
+	return s.db.tx(ctx, func(t *tx) error {
+		fresh, err := s.insert(ctx, t, r)
+		if err == nil && !fresh {
+			err = engi.Errorf(engi.Conflict, "run %s exists already", r.Key)
+		}
+		return err
+	})
+}
+
+// insert adds a run unless there is one with its key.
+func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fresh bool, err error) {
+	detail, err := fnRunDetailOf(r)
+	if err != nil {
+		return false, err
+	}
+	n, err := t.exec(ctx, `INSERT INTO workflow_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`,
+		r.ID, r.Owner, r.Function, r.Event, r.Type, r.Key, r.State, nanos(r.Ended), detail)
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return true, s.event(ctx, t, r)
+}
+
+// event appends the event of a run's state.
+func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) error {
+	data := struct {
+		Function string          `json:"function"`
+		Event    engi.EventID    `json:"event_id,omitempty"`
+		Attempt  int             `json:"attempt,omitempty"`
+		Next     *time.Time      `json:"next_attempt_at,omitempty"`
+		Error    string          `json:"error,omitempty"`
+		Kind     string          `json:"kind,omitempty"`
+		Output   json.RawMessage `json:"output,omitempty"`
+	}{Function: r.Function, Event: r.Event, Attempt: r.Attempt}
+	if !r.NextAttempt.IsZero() {
+		data.Next = &r.NextAttempt
+	}
+	if r.Error != nil {
+		data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
+	}
+	if len(r.Output) <= shownOutput {
+		data.Output = r.Output
+	}
+	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
+}
+
+// shownOutput is how many bytes of output an event of a run or a step may have;
+// longer outputs are only in the record.
+const shownOutput = 16 << 10
+
+const functionCursor = "functions"
+
+func (s workflowStore) Cursor(ctx context.Context) (int64, error) {
+	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, functionCursor)
+}
+
+func (s workflowStore) Advance(ctx context.Context, seq int64, runs []workflow.Record) (fresh []workflow.Record, err error) {
+	err = s.db.tx(ctx, func(t *tx) error {
+		for _, r := range runs {
+			added, err := s.insert(ctx, t, r)
+			if err != nil {
+				return err
+			}
+			if added {
+				fresh = append(fresh, r)
+			}
+		}
+		_, err := t.exec(ctx, `INSERT INTO event_cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)`, functionCursor, seq)
+		return err
+	})
+	return fresh, err
+}
+
+func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error) {
+	missing := engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
+	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Filter) ([]workflow.Record, error) {
+	var w where
+	order := "DESC"
+	w.and(owner != "", `owner = ?`, string(owner))
+	w.and(f.Event != "", `event = ?`, string(f.Event))
+	w.and(f.Type != "", `name = ?`, f.Type)
+	w.and(f.Function != "", `function = ?`, f.Function)
+	w.and(f.State != "", `state = ?`, string(f.State))
+	w.and(f.Scheduled, `tick <> ''`)
+	if f.Open {
+		order = "ASC"
+		w.and(true, `ended = 0`)
+	}
+	return list(ctx, s.db.read, scanFnRun, `SELECT `+fnRunColumns+` FROM workflow_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, limit(f.Limit))...)
+}
+
+func noFnRun(id engi.FunctionRunID) error {
+	return engi.Errorf(engi.NotFound, "there is no run %.60q of a function", id).WithRemedy("'engi events runs' shows yours")
+}
+
+const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
+
+func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r workflow.Record, err error) {
+	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+		return r, err
+	}
+	r.Steps, err = list(ctx, s.db.read, func(row scanner) (step engi.FunctionStep, err error) {
+		var text string
+		if err := row.Scan(&step.Name, &text); err != nil {
+			return step, err
+		}
+		var d fnStepDetail
+		if err := decode("step "+step.Name, text, &d); err != nil {
+			return step, err
+		}
+		step.Attempts, step.Output, step.Error = d.Attempts, d.Output, d.Error.decode()
+		step.Started, step.Ended = moment(d.Started), moment(d.Ended)
+		return step, nil
+	}, `SELECT name, detail FROM workflow_steps WHERE run = ? ORDER BY n`, id)
+	return r, err
+}
+
+func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*workflow.Record) error) (r workflow.Record, err error) {
+	err = s.db.tx(ctx, func(t *tx) error {
+		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+			return err
+		}
+		before := r.State
+		if err := change(&r); err != nil {
+			return err
+		}
+		detail, err := fnRunDetailOf(r)
+		if err != nil {
+			return err
+		}
+		if _, err := t.exec(ctx, `UPDATE workflow_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, r.State, nanos(r.Ended), detail, id); err != nil {
+			return err
+		}
+		if r.State == before {
+			return nil
+		}
+		return s.event(ctx, t, r)
+	})
+	return r, err
+}
+
+func (s workflowStore) Step(ctx context.Context, r workflow.Record, step engi.FunctionStep) error {
+	text, err := encode("step "+step.Name, fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
+	if err != nil {
+		return err
+	}
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.exec(ctx, `INSERT INTO workflow_steps (run, name, n, detail)
+			VALUES (?, ?, (SELECT count(*) FROM workflow_steps WHERE run = ?), ?)
+			ON CONFLICT (run, name) DO UPDATE SET detail = excluded.detail`, r.ID, step.Name, r.ID, text); err != nil || step.Ended.IsZero() {
+			return err
+		}
+		data := struct {
+			Function string          `json:"function"`
+			Step     string          `json:"step"`
+			Attempt  int             `json:"attempt"`
+			Duration float64         `json:"duration_ms"`
+			Error    string          `json:"error,omitempty"`
+			Output   json.RawMessage `json:"output,omitempty"`
+		}{Function: r.Function, Step: step.Name, Attempt: step.Attempts, Duration: float64(step.Ended.Sub(step.Started).Microseconds()) / 1000}
+		kind := engi.EventFunctionStepDone
+		if step.Error != nil {
+			kind, data.Error = engi.EventFunctionStepFailed, step.Error.Text
+		}
+		if len(step.Output) <= shownOutput {
+			data.Output = step.Output
+		}
+		return t.record(ctx, r.Owner, string(r.ID), kind, data)
+	})
+}
+
+func (s workflowStore) Forget(ctx context.Context, before time.Time, count int) error {
+	return s.db.tx(ctx, func(t *tx) error {
+		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM workflow_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
+		for _, q := range []string{
+			`DELETE FROM workflow_steps WHERE run IN (SELECT id FROM workflow_runs WHERE ` + old + `)`,
+			`DELETE FROM workflow_runs WHERE ` + old,
+		} {
+			if _, err := t.exec(ctx, q, nanos(before), count); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

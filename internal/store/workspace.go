@@ -1,0 +1,428 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strconv"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace"
+	"github.com/engi-dev/engi/internal/workspace/repo"
+)
+
+// workspaceStore implements [workspace.Store].
+type workspaceStore struct{ db *DB }
+
+var _ workspace.Store = workspaceStore{}
+
+// Workspaces returns the store of workspaces.
+func Workspaces(db *DB) workspace.Store { return workspaceStore{db} }
+
+const (
+	workspaceColumns = `id, owner, name, created, used, idempotency, fingerprint, detail`
+	workspaceFrom    = `SELECT ` + workspaceColumns + ` FROM workspaces`
+	revisionFrom     = `SELECT number, created, detail FROM workspace_revisions`
+)
+
+// workspaceDetail has the fields of a workspace that no query selects by.
+type workspaceDetail struct {
+	Template      string                `json:"template"`
+	State         engi.WorkspaceState   `json:"state"`
+	Sandbox       engi.SandboxID        `json:"sandbox_id,omitempty"`
+	Revision      int64                 `json:"revision"`
+	Base          int64                 `json:"base,omitempty"`
+	Size          int64                 `json:"size,omitempty"`
+	Boots         int                   `json:"boots,omitempty"`
+	Error         *keptError            `json:"error,omitempty"`
+	Collaborators []keptCollaborator    `json:"collaborators,omitempty"`
+	Preview       *keptPreview          `json:"preview,omitempty"`
+	Metadata      map[string]string     `json:"metadata,omitempty"`
+	Services      []keptService         `json:"services,omitempty"`
+	Secrets       map[string]keptSecret `json:"secrets,omitempty"` // of services, by name
+	Sealed        []byte                `json:"sealed,omitempty"`  // instead of Secrets
+}
+
+type keptCollaborator struct {
+	Owner engi.Owner         `json:"owner"`
+	Role  engi.WorkspaceRole `json:"role"`
+}
+
+type keptPreview struct {
+	Type   engi.PreviewType `json:"type"`
+	Root   string           `json:"root,omitempty"`
+	Port   int              `json:"port,omitempty"`
+	Public bool             `json:"public,omitempty"`
+}
+
+// A keptService is what is kept of a service, but its secret.
+type keptService struct {
+	Name     string            `json:"name"`
+	Type     engi.ServiceType  `json:"type"`
+	Version  string            `json:"version,omitempty"`
+	Server   string            `json:"server,omitempty"`
+	State    engi.ServiceState `json:"state"`
+	Sandbox  engi.SandboxID    `json:"sandbox_id,omitempty"`
+	Volume   engi.VolumeID     `json:"volume_id,omitempty"`
+	Host     string            `json:"host,omitempty"`
+	Port     int               `json:"port,omitempty"`
+	Exposed  bool              `json:"exposed,omitempty"`
+	Needs    []string          `json:"needs,omitempty"`
+	Restarts int               `json:"restarts,omitempty"`
+	Error    *keptError        `json:"error,omitempty"`
+	Started  int64             `json:"started,omitempty"`
+	User     string            `json:"user,omitempty"`
+	Database string            `json:"database,omitempty"`
+	Wanted   string            `json:"wanted,omitempty"`
+	Boots    int               `json:"boots,omitempty"`
+	Failures int               `json:"failures,omitempty"`
+	Going    bool              `json:"going,omitempty"`
+}
+
+// A keptSecret is what may be secret of a service.
+type keptSecret struct {
+	Password string            `json:"password,omitempty"`
+	Env      map[string]string `json:"env,omitempty"`
+}
+
+func keepService(s workspace.ServiceRecord) keptService {
+	return keptService{
+		s.Name, s.Type, s.Version, s.Server, s.State, s.Sandbox, s.Volume, s.Host, s.Port, s.Exposed, s.Needs, s.Restarts, keepError(s.Error), nanos(s.Started),
+		s.User, s.Database, s.Wanted, s.Boots, s.Failures, s.Going,
+	}
+}
+
+func (k keptService) decode(secret keptSecret) workspace.ServiceRecord {
+	return workspace.ServiceRecord{
+		Service: engi.Service{
+			Name: k.Name, Type: k.Type, Version: k.Version, Server: k.Server, State: k.State, Sandbox: k.Sandbox, Volume: k.Volume, Host: k.Host, Port: k.Port,
+			Exposed: k.Exposed, Needs: k.Needs, Restarts: k.Restarts, Error: k.Error.decode(), Started: moment(k.Started),
+		},
+		User: k.User, Password: secret.Password, Database: k.Database, Env: secret.Env, Wanted: k.Wanted, Boots: k.Boots, Failures: k.Failures, Going: k.Going,
+	}
+}
+
+// workspaceRevision has the fields of a revision that no query selects by.
+type workspaceRevision struct {
+	Parent  int64            `json:"parent,omitempty"`
+	Of      int64            `json:"of,omitempty"`
+	Message string           `json:"message"`
+	Actor   string           `json:"actor,omitempty"`
+	Commit  string           `json:"commit"`
+	Changed []engi.AppChange `json:"changed,omitempty"`
+}
+
+var (
+	errNoWorkspace         = engi.Errorf(engi.NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows those that you work on")
+	errNoWorkspaceRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi workspace history' shows them")
+)
+
+// workspaceValues are the values of workspaceColumns.
+func (db *DB) workspaceValues(r workspace.Record) ([]any, error) {
+	d := workspaceDetail{
+		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Revision: r.Revision, Base: r.Base, Size: r.Size, Boots: r.Boots, Error: keepError(r.Error), Metadata: r.Metadata,
+		Secrets: map[string]keptSecret{},
+	}
+	for _, c := range r.Collaborators {
+		d.Collaborators = append(d.Collaborators, keptCollaborator(c))
+	}
+	if r.Preview.Type != engi.PreviewNone {
+		d.Preview = new(keptPreview(r.Preview))
+	}
+	for _, s := range r.Services {
+		d.Services = append(d.Services, keepService(s))
+		d.Secrets[s.Name] = keptSecret{s.Password, s.Env}
+	}
+	detail, err := db.closeWorkspace(string(r.ID), r.Owner, d)
+	if err != nil {
+		return nil, err
+	}
+	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
+}
+
+// closeWorkspace returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeWorkspace(id string, owner engi.Owner, d workspaceDetail) (string, error) {
+	if db.Sealer != nil && len(d.Secrets) > 0 {
+		secrets, err := encode("secrets of services", d.Secrets)
+		if err != nil {
+			return "", err
+		}
+		if d.Sealed, err = db.seal("workspaces", id, owner, sealedPart{Services: json.RawMessage(secrets)}); err != nil {
+			return "", err
+		}
+		d.Secrets = nil
+	}
+	return encode("workspace", d)
+}
+
+// openWorkspace reads what closeWorkspace wrote. lost says that the key for what is
+// sealed was given up.
+func (db *DB) openWorkspace(id string, owner engi.Owner, text string) (d workspaceDetail, lost bool, err error) {
+	if err := decode("workspace "+id, text, &d); err != nil || d.Sealed == nil {
+		return d, false, err
+	}
+	p, ok, err := db.unseal("workspaces", id, owner, d.Sealed)
+	if err != nil || !ok {
+		return d, true, err
+	}
+	d.Sealed = nil
+	return d, false, decode("workspace "+id, string(p.Services), &d.Secrets)
+}
+
+func (db *DB) scanWorkspace(row scanner) (r workspace.Record, err error) {
+	var detail string
+	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
+		return r, err
+	}
+	d, _, err := db.openWorkspace(string(r.ID), r.Owner, detail)
+	if err != nil {
+		return r, err
+	}
+	r.Template, r.State, r.Sandbox, r.Revision, r.Base, r.Size, r.Boots = d.Template, d.State, d.Sandbox, d.Revision, d.Base, d.Size, d.Boots
+	r.Error, r.Metadata = d.Error.decode(), d.Metadata
+	for _, c := range d.Collaborators {
+		r.Collaborators = append(r.Collaborators, engi.Collaborator(c))
+	}
+	if d.Preview != nil {
+		r.Preview = engi.WorkspacePreview(*d.Preview)
+	}
+	for _, s := range d.Services {
+		r.Services = append(r.Services, s.decode(d.Secrets[s.Name]))
+	}
+	return r, nil
+}
+
+func (s workspaceStore) Put(ctx context.Context, r workspace.Record, f func(workspace.Tx) error) (err error) {
+	defer engi.Annotate(&err, "record workspace %s", r.ID)
+	return s.db.tx(ctx, func(t *tx) error {
+		values, err := s.db.workspaceValues(r)
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(ctx, `INSERT INTO workspaces (`+workspaceColumns+`) VALUES (`+marks(8)+`)`, values...)
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "there is a workspace of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
+		}
+		if err != nil {
+			return err
+		}
+		if err := t.collaborate(ctx, r); err != nil {
+			return err
+		}
+		data := map[string]any{"name": r.Name, "template": r.Template, "metadata": r.Metadata}
+		if err := t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventWorkspaceCreated, data); err != nil || f == nil {
+			return err
+		}
+		return f(workspaceTx{ctx, t, r.ID, r.Owner})
+	})
+}
+
+// collaborate records who works on a workspace.
+func (t *tx) collaborate(ctx context.Context, r workspace.Record) error {
+	if _, err := t.exec(ctx, `DELETE FROM workspace_collaborators WHERE workspace = ?`, r.ID); err != nil {
+		return err
+	}
+	for _, c := range r.Collaborators {
+		if _, err := t.exec(ctx, `INSERT INTO workspace_collaborators (owner, workspace) VALUES (?, ?)`, c.Owner, r.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// shared adds that a workspace is of owner, or that owner works on it, unless that is
+// empty.
+func (w *where) shared(owner engi.Owner) {
+	w.and(owner != "", `(owner = ? OR id IN (SELECT workspace FROM workspace_collaborators WHERE owner = ?))`, string(owner), string(owner))
+}
+
+func (s workspaceStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (none workspace.Record, err error) {
+	var w where
+	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	w.shared(owner)
+	all, err := list(ctx, s.db.read, s.db.scanWorkspace, workspaceFrom+w.String()+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(owner))...)
+	switch {
+	case err != nil:
+		return none, err
+	case len(all) == 0:
+		return none, errNoWorkspace
+	case len(all) > 1 && all[0].Owner != owner:
+		return none, engi.Errorf(engi.Conflict, "several owners have a workspace of that name").WithRemedy("use its ID")
+	}
+	return all[0], nil
+}
+
+func (s workspaceStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (workspace.Record, error) {
+	return first(ctx, s.db.read, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
+func (s workspaceStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]workspace.Record, error) {
+	var w where
+	w.shared(owner)
+	return page(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
+}
+
+func (s workspaceStore) Count(ctx context.Context, owner engi.Owner) (int, error) {
+	return first(ctx, s.db.read, nil, value[int], `SELECT count(*) FROM workspaces WHERE owner = ?`, owner)
+}
+
+func (s workspaceStore) Change(ctx context.Context, id engi.WorkspaceID, f func(*workspace.Record, workspace.Tx) error) (r workspace.Record, err error) {
+	defer engi.Annotate(&err, "record workspace %s", id)
+	err = s.db.tx(ctx, func(t *tx) error {
+		if r, err = first(ctx, t, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE id = ?`, id); err != nil {
+			return err
+		}
+		before := slices.Clone(r.Collaborators)
+		if err := f(&r, workspaceTx{ctx, t, r.ID, r.Owner}); err != nil {
+			return err
+		}
+		values, err := s.db.workspaceValues(r)
+		if err != nil {
+			return err
+		}
+		if _, err = t.exec(ctx, `UPDATE workspaces SET (`+workspaceColumns+`) = (`+marks(8)+`) WHERE id = ?`, append(values, id)...); err != nil || slices.Equal(before, r.Collaborators) {
+			return err
+		}
+		return t.collaborate(ctx, r)
+	})
+	return r, err
+}
+
+func (s workspaceStore) Remove(ctx context.Context, id engi.WorkspaceID) (err error) {
+	defer engi.Annotate(&err, "remove workspace %s", id)
+	return change(ctx, s.db, errNoWorkspace, s.db.scanWorkspace, func(t *tx, r workspace.Record) error {
+		return t.record(ctx, r.Owner, string(r.ID), engi.EventWorkspaceRemoved, map[string]any{"name": r.Name})
+	}, `DELETE FROM workspaces WHERE id = ? RETURNING `+workspaceColumns, id)
+}
+
+func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Page) ([]engi.WorkspaceRevision, error) {
+	var w where
+	w.and(true, `workspace = ?`, id)
+	if p.After != "" {
+		after, err := strconv.ParseInt(p.After, 10, 64)
+		if err != nil {
+			return nil, p.Lost()
+		}
+		if _, err := s.Revision(ctx, id, after); err != nil {
+			if engi.KindOf(err) == engi.NotFound {
+				return nil, p.Lost()
+			}
+			return nil, err
+		}
+		w.and(true, `number < ?`, after)
+	}
+	return list(ctx, s.db.read, scanWorkspaceRevision, revisionFrom+w.String()+` ORDER BY number DESC LIMIT ?`, append(w.args, limit(p.Limit))...)
+}
+
+func (s workspaceStore) Revision(ctx context.Context, id engi.WorkspaceID, number int64) (engi.WorkspaceRevision, error) {
+	return first(ctx, s.db.read, errNoWorkspaceRevision, scanWorkspaceRevision, revisionFrom+` WHERE workspace = ? AND number = ?`, id, number)
+}
+
+func (s workspaceStore) Touched(ctx context.Context, id engi.WorkspaceID, path string, last int64, most int) ([]engi.WorkspaceRevision, error) {
+	return list(ctx, s.db.read, scanWorkspaceRevision, revisionFrom+` WHERE workspace = ?1
+		AND number IN (SELECT number FROM workspace_changes WHERE workspace = ?1 AND path = ?2 AND number <= ?3 ORDER BY number DESC LIMIT ?4) ORDER BY number DESC`, id, path, last, limit(most))
+}
+
+func scanWorkspaceRevision(row scanner) (r engi.WorkspaceRevision, err error) {
+	var text string
+	if err := row.Scan(&r.Number, (*stamp)(&r.Created), &text); err != nil {
+		return r, err
+	}
+	var d workspaceRevision
+	if err := decode("revision of a workspace", text, &d); err != nil {
+		return r, err
+	}
+	r.Parent, r.Of, r.Message, r.Actor, r.Commit, r.Changed = d.Parent, d.Of, d.Message, d.Actor, d.Commit, d.Changed
+	return r, nil
+}
+
+func (s workspaceStore) Object(ctx context.Context, id engi.WorkspaceID, hash string) (repo.Object, error) {
+	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "there is no object %.40q of git", hash), func(row scanner) (o repo.Object, err error) {
+		return o, row.Scan(&o.Hash, &o.Kind, &o.Size, &o.Packed)
+	}, `SELECT hash, kind, size, data FROM workspace_objects WHERE workspace = ? AND hash = ?`, id, hash)
+}
+
+func (s workspaceStore) Sizes(ctx context.Context, id engi.WorkspaceID, kind repo.Kind, hashes []string) (map[string]int64, error) {
+	text, err := encode("hashes", hashes)
+	if err != nil {
+		return nil, err
+	}
+	sizes := make(map[string]int64, len(hashes))
+	_, err = list(ctx, s.db.read, func(row scanner) (none struct{}, err error) {
+		var hash string
+		var size int64
+		err = row.Scan(&hash, &size)
+		sizes[hash] = size
+		return none, err
+	}, `SELECT hash, size FROM workspace_objects WHERE workspace = ? AND kind = ? AND hash IN (SELECT value FROM json_each(?))`, id, kind, text)
+	return sizes, err
+}
+
+// workspaceTx implements [workspace.Tx].
+type workspaceTx struct {
+	ctx   context.Context
+	t     *tx
+	id    engi.WorkspaceID
+	owner engi.Owner
+}
+
+func (x workspaceTx) Emit(kind string, data any) error {
+	return x.t.record(x.ctx, x.owner, string(x.id), kind, data)
+}
+
+// rowBytes is what a row takes beside its data, roughly.
+const rowBytes = 100
+
+func (x workspaceTx) Revise(r engi.WorkspaceRevision, objects []repo.Object, most int64) error {
+	detail, err := encode("revision", workspaceRevision{r.Parent, r.Of, r.Message, r.Actor, r.Commit, r.Changed})
+	if err != nil {
+		return err
+	}
+	n, err := x.t.exec(x.ctx, `INSERT INTO workspace_revisions (workspace, number, created, detail)
+		SELECT ?1, ?2, ?3, ?4 WHERE ?2 = 1 + (SELECT coalesce(max(number), 0) FROM workspace_revisions WHERE workspace = ?1)`, x.id, r.Number, nanos(r.Created), detail)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return engi.Errorf(engi.Conflict, "revision %d is not the next one", r.Number).WithRemedy("try it again")
+	}
+	bytes := int64(rowBytes + len(detail))
+	insert, err := x.t.prepare(x.ctx, `INSERT INTO workspace_objects (workspace, hash, kind, size, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`)
+	if err != nil {
+		return fault(x.ctx, err)
+	}
+	defer insert.Close()
+	ctx := context.WithoutCancel(x.ctx) // see tx
+	for _, o := range objects {
+		n, err := changed(x.ctx)(insert.ExecContext(ctx, string(x.id), o.Hash, string(o.Kind), o.Size, o.Packed))
+		if err != nil {
+			return err
+		}
+		bytes += n * int64(rowBytes+len(o.Packed))
+	}
+	touch, err := x.t.prepare(x.ctx, `INSERT INTO workspace_changes (workspace, number, path) VALUES (?, ?, ?)`)
+	if err != nil {
+		return fault(x.ctx, err)
+	}
+	defer touch.Close()
+	for _, c := range r.Changed {
+		if _, err := touch.ExecContext(ctx, string(x.id), r.Number, c.Path); err != nil {
+			return fault(x.ctx, err)
+		}
+		bytes += int64(rowBytes + len(c.Path))
+	}
+	_, err = first(x.ctx, x.t, engi.Errorf(engi.Internal, "the commit of revision %d is not there", r.Number), value[int],
+		`SELECT 1 FROM workspace_objects WHERE workspace = ? AND hash = ? AND kind = ?`, x.id, r.Commit, repo.Commit)
+	if err != nil {
+		return err
+	}
+	if _, err := x.t.exec(x.ctx, `UPDATE workspaces SET bytes = bytes + ? WHERE id = ?`, bytes, x.id); err != nil {
+		return err
+	}
+	total, err := first(x.ctx, x.t, nil, value[int64], `SELECT coalesce(sum(bytes), 0) FROM workspaces WHERE owner = ?`, x.owner)
+	if err == nil && total > most {
+		err = engi.Errorf(engi.Exhausted, "the histories of all your workspaces would have %d bytes, %d is the most", total, most).
+			WithRemedy("remove workspaces that nobody needs: 'engi workspace list' shows them")
+	}
+	return err
+}

@@ -1,0 +1,154 @@
+package workspace
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/database"
+	"github.com/engi-dev/engi/internal/workspace/server"
+)
+
+// Query implements [engi.WorkspaceDatabases].
+func (s *Service) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, err error) {
+	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
+	need := engi.RoleEditor
+	if q.ReadOnly {
+		need = engi.RoleReviewer
+	}
+	db, leave, err := s.enterDatabase(ctx, q.Owner, q.Workspace, q.Service, need, speakSQL)
+	if err != nil {
+		return r, err
+	}
+	defer leave()
+	return db.Query(ctx, q)
+}
+
+// Explain implements [engi.WorkspaceDatabases].
+func (s *Service) Explain(ctx context.Context, q engi.Query) (plan string, err error) {
+	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+		plan, err = db.Explain(ctx, q)
+		return err
+	})
+	return plan, err
+}
+
+// Tables implements [engi.WorkspaceDatabases].
+func (s *Service) Tables(ctx context.Context, q engi.Query) (tables []engi.Table, err error) {
+	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+		tables, err = db.Tables(ctx, q)
+		return err
+	})
+	return tables, err
+}
+
+// Describe implements [engi.WorkspaceDatabases].
+func (s *Service) Describe(ctx context.Context, q engi.Query, table string) (d engi.TableDescription, err error) {
+	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+		d, err = db.Describe(ctx, q, table)
+		return err
+	})
+	return d, err
+}
+
+// look calls f with a database. What f does changes nothing, so that reviewers may ask for it;
+// the server is asked as a user who may only read, for them.
+func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Server, q engi.Query) error) (err error) {
+	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
+	r, err := s.find(ctx, q.Owner, q.Workspace, engi.RoleReviewer)
+	if err != nil {
+		return err
+	}
+	// The role may change before it is looked at again: an editor who no longer is one
+	// must not be let in as one.
+	need := engi.RoleEditor
+	if q.ReadOnly = q.ReadOnly || r.RoleOf(q.Owner) == engi.RoleReviewer; q.ReadOnly {
+		need = engi.RoleReviewer
+	}
+	db, leave, err := s.enterDatabase(ctx, q.Owner, q.Workspace, q.Service, need, speakSQL)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return f(db, q)
+}
+
+// Command implements [engi.WorkspaceDatabases]. There is no telling which commands change
+// nothing, so that it is for editors.
+func (s *Service) Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (_ engi.CommandReply, err error) {
+	defer engi.Annotate(&err, "workspace %.70s", workspace)
+	db, leave, err := s.enterDatabase(ctx, owner, workspace, service, engi.RoleEditor, speakRedis)
+	if err != nil {
+		return engi.CommandReply{}, err
+	}
+	defer leave()
+	return db.Command(ctx, args)
+}
+
+// A language is what clients speak to services of some types.
+type language struct {
+	name  string
+	types []engi.ServiceType
+}
+
+var (
+	speakSQL   = language{"SQL", []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL}}
+	speakRedis = language{"commands of redis", []engi.ServiceType{engi.ServiceRedis}}
+)
+
+// choose returns the service of a name; no name means the only one that speaks l.
+func (l language) choose(r Record, name string) (ServiceRecord, error) {
+	speaks := func(sr ServiceRecord) bool { return slices.Contains(l.types, sr.Type) }
+	if name != "" {
+		sr, err := r.service(name)
+		if err == nil && !speaks(sr) {
+			err = engi.Errorf(engi.Unsupported, "service %s is of type %s, which does not speak %s", sr.Name, sr.Type, l.name)
+		}
+		return sr, err
+	}
+	var found []ServiceRecord
+	var names []string
+	for _, sr := range r.Services {
+		if !sr.Going && speaks(sr) {
+			found, names = append(found, sr), append(names, sr.Name)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return ServiceRecord{}, engi.Errorf(engi.NotFound, "it has no service that speaks %s", l.name).WithRemedy("add a service of type %s", l.types[0])
+	case 1:
+		return found[0], nil
+	}
+	return ServiceRecord{}, engi.Errorf(engi.Invalid, "several services speak %s", l.name).WithRemedy("name one: %s", strings.Join(names, ", "))
+}
+
+// enterDatabase returns a server that owner may reach in at least the role need, and lives
+// until leave is called.
+func (s *Service) enterDatabase(ctx context.Context, owner engi.Owner, workspace, service string, need engi.WorkspaceRole, l language) (db database.Server, leave func(), err error) {
+	r, err := s.find(ctx, owner, workspace, need)
+	if err != nil {
+		return db, nil, err
+	}
+	sr, err := l.choose(r, service)
+	if err != nil {
+		return db, nil, err
+	}
+	k, err := server.Find(sr.Type, sr.Wanted)
+	if err != nil {
+		return db, nil, err
+	}
+	if sr.Sandbox == "" {
+		return db, nil, engi.Errorf(engi.Conflict, "service %s is %s", sr.Name, sr.State).WithRemedy("start the workspace, and wait until the service is healthy")
+	}
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", sr.Sandbox)
+	if err != nil {
+		return db, nil, err
+	}
+	a := sr.access()
+	return database.Server{
+		Type: sr.Type, User: a.User, Password: a.Password, Database: a.Database,
+		Dial: func(ctx context.Context) (net.Conn, error) { return g.Dial(ctx, k.Port) },
+	}, leave, nil
+}

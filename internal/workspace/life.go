@@ -1,0 +1,514 @@
+package workspace
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/repo"
+)
+
+const maxCollaborators = 100
+
+// eventData is what events about workspaces say.
+type eventData struct {
+	From     engi.WorkspaceState `json:"from,omitempty"`
+	State    engi.WorkspaceState `json:"state,omitempty"`
+	Sandbox  engi.SandboxID      `json:"sandbox_id,omitempty"`
+	Revision int64               `json:"revision,omitempty"`
+	Of       int64               `json:"of,omitempty"`
+	Commit   string              `json:"commit,omitempty"`
+	Text     string              `json:"text,omitempty"`
+	Actor    string              `json:"actor,omitempty"`
+	Files    int                 `json:"files,omitempty"`
+	Error    string              `json:"error,omitempty"`
+}
+
+var workspaceName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+
+// Create implements [engi.Workspaces].
+func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.Workspace, err error) {
+	defer engi.Annotate(&err, "create workspace %.70s", spec.Name)
+	if spec.Name != "" && !workspaceName.MatchString(spec.Name) {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
+	}
+	spec.Template = cmp.Or(spec.Template, defaultTemplate)
+	if err := cmp.Or(checkFiles(spec.Files), checkCollaborators(spec.Owner, spec.Collaborators), checkMetadata(spec.Metadata)); err != nil {
+		return engi.Workspace{}, err
+	}
+	if slices.ContainsFunc(spec.Files, func(f engi.WorkspaceFile) bool { return f.Removed }) {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "a new workspace has no files that could go")
+	}
+	key := spec.Idempotency
+	spec.Idempotency = ""
+	fingerprint, err := fingerprintOf(spec)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	if older, ok, err := s.repeated(ctx, spec.Owner, key, fingerprint); err != nil || ok {
+		return older.Seen(), err
+	}
+	if _, err := s.template(ctx, spec.Owner, spec.Template); err != nil {
+		return engi.Workspace{}, err
+	}
+	n, err := s.opt.Store.Count(ctx, spec.Owner)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	if spec.Owner != "" && n >= maxWorkspaces {
+		return engi.Workspace{}, engi.Errorf(engi.Exhausted, "there are already %d workspaces, which is the most", n).WithRemedy("remove one that is not needed")
+	}
+	now := time.Now().UTC()
+	r := Record{
+		Workspace: engi.Workspace{
+			ID: engi.NewWorkspaceID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.WorkspaceStopped,
+			Collaborators: slices.Clone(spec.Collaborators), Metadata: maps.Clone(spec.Metadata), Created: now, Used: now,
+		},
+		Idempotency: key, Fingerprint: fingerprint,
+	}
+	r.Name = cmp.Or(r.Name, "workspace-"+r.ID.Label()[:8])
+	if r.Services, err = s.newServices(ctx, nil, spec.Services); err != nil {
+		return engi.Workspace{}, err
+	}
+	first, err := s.first(ctx, &r, spec.Files)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	if err := s.opt.Store.Put(ctx, r, first); err != nil {
+		// Somebody may have sent the same request at once.
+		if older, ok, e := s.repeated(ctx, spec.Owner, key, fingerprint); e == nil && ok {
+			return older.Seen(), nil
+		}
+		return engi.Workspace{}, err
+	}
+	return s.served(ctx, r)
+}
+
+// served starts the services of a workspace that are to run, and returns the workspace as
+// it is then. What has become of each service is in its record.
+func (s *Service) served(ctx context.Context, r Record) (engi.Workspace, error) {
+	if len(r.Services) == 0 {
+		return r.Seen(), nil
+	}
+	if err := s.startServices(ctx, r); err != nil {
+		return r.Seen(), err
+	}
+	r, err := s.opt.Store.Find(ctx, "", string(r.ID))
+	return r.Seen(), err
+}
+
+// first returns what records the first revision of a workspace, nil if there are no files.
+func (s *Service) first(ctx context.Context, r *Record, files []engi.WorkspaceFile) (func(tx Tx) error, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	next, objects, err := put(repo.Version{Files: repo.Files{}}, files)
+	if err != nil {
+		return nil, err
+	}
+	if err := next.Check(); err != nil {
+		return nil, err
+	}
+	u := &use{rec: *r, last: repo.Version{Files: repo.Files{}}}
+	rev := engi.WorkspaceRevision{Number: 1, Actor: engi.ActorOf(ctx), Message: "Begin with the files of the request", Created: r.Created.Truncate(time.Second)}
+	if rev.Changed, r.Size, err = s.measure(ctx, u, next, objects); err != nil {
+		return nil, err
+	}
+	v, made, err := u.last.Next(next, repo.Note{Message: rev.Message, Actor: rev.Actor, Time: rev.Created})
+	if err != nil {
+		return nil, err
+	}
+	rev.Commit = v.Commit
+	r.Revision = 1
+	return func(tx Tx) error { return record(r, tx, rev, append(objects, made...)) }, nil
+}
+
+// repeated returns the workspace that the same request has made before, if any. It
+// reports Conflict if it was another request.
+func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (_ Record, ok bool, err error) {
+	if key == "" {
+		return Record{}, false, nil
+	}
+	older, err := s.opt.Store.ByIdempotencyKey(ctx, owner, key)
+	switch {
+	case err == nil && older.Fingerprint != fingerprint:
+		return Record{}, false, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, workspace %s", older.ID).
+			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+	case err != nil && engi.KindOf(err) == engi.NotFound:
+		return Record{}, false, nil
+	}
+	return older, err == nil, err
+}
+
+// fingerprintOf returns what two requests with one idempotency key must have in common.
+func fingerprintOf(spec any) (string, error) {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode the request: %v", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+func checkCollaborators(owner engi.Owner, all []engi.Collaborator) error {
+	if len(all) > maxCollaborators {
+		return engi.Errorf(engi.Invalid, "there are %d collaborators, %d at most", len(all), maxCollaborators)
+	}
+	seen := map[engi.Owner]bool{}
+	for _, c := range all {
+		switch {
+		case c.Owner == "" || len(c.Owner) > maxName:
+			return engi.Errorf(engi.Invalid, "%.70q is no collaborator", c.Owner).WithRemedy("name the owner of a key")
+		case c.Owner == owner || seen[c.Owner]:
+			return engi.Errorf(engi.Invalid, "%.70q is there twice, or owns the workspace", c.Owner)
+		case !slices.Contains([]engi.WorkspaceRole{engi.RoleViewer, engi.RoleReviewer, engi.RoleEditor}, c.Role):
+			return engi.Errorf(engi.Invalid, "%.70q cannot be the role of %.70q", c.Role, c.Owner).WithRemedy("use viewer, reviewer or editor")
+		}
+		seen[c.Owner] = true
+	}
+	return nil
+}
+
+func checkMetadata(md map[string]string) error {
+	var f engi.Faults
+	f.Metadata("metadata", md)
+	return f.Err()
+}
+
+// template returns a template that can be that of a workspace.
+func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
+	t, err := s.opt.Templates.Get(ctx, name)
+	if err == nil && !t.VisibleTo(owner) {
+		err = engi.ErrNoTemplate
+	}
+	return t, err
+}
+
+// Get implements [engi.Workspaces].
+func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Workspace, error) {
+	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	return r.Seen(), nil
+}
+
+// List implements [engi.Workspaces].
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Workspace, error) {
+	all, err := s.opt.Store.List(ctx, owner, p)
+	if err != nil {
+		return nil, err
+	}
+	seen := make([]engi.Workspace, len(all))
+	for i, r := range all {
+		seen[i] = r.Seen()
+	}
+	return seen, nil
+}
+
+// Change implements [engi.Workspaces].
+func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string, c engi.WorkspaceChange) (_ engi.Workspace, err error) {
+	defer engi.Annotate(&err, "change workspace %.70s", idOrName)
+	need := engi.RoleEditor
+	if c.Collaborators != nil || len(c.Share) > 0 || len(c.Unshare) > 0 || c.Preview != nil && c.Preview.Public {
+		need = engi.RoleOwner
+	}
+	r, err := s.find(ctx, owner, idOrName, need)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	if c.Collaborators != nil {
+		err = checkCollaborators(r.Owner, *c.Collaborators)
+	}
+	if err = cmp.Or(err, checkCollaborators(r.Owner, c.Share)); err != nil { // which would replace each other
+		return engi.Workspace{}, err
+	}
+	if len(c.Unshare) > maxCollaborators {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%d owners are to work in it no more, %d at most do", len(c.Unshare), maxCollaborators)
+	}
+	if err := cmp.Or(checkMetadata(c.Metadata), checkPreview(c.Preview)); err != nil {
+		return engi.Workspace{}, err
+	}
+	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
+		if err := r.Allow(owner, need); err != nil {
+			return err // since it was looked at
+		}
+		all, err := c.Of(r.Collaborators)
+		if err != nil {
+			return err
+		}
+		if err := checkCollaborators(r.Owner, all); err != nil {
+			return err
+		}
+		shows := ""
+		if r.Collaborators = all; c.Preview != nil {
+			r.Preview = *c.Preview
+			shows = previewSummary(r.Preview)
+		}
+		if c.Metadata != nil {
+			r.Metadata = maps.Clone(c.Metadata)
+		}
+		return tx.Emit(engi.EventWorkspaceUpdated, eventData{Text: shows, Actor: engi.ActorOf(ctx)})
+	})
+	return r.Seen(), err
+}
+
+// Start implements [engi.Workspaces].
+func (s *Service) Start(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Workspace, err error) {
+	defer engi.Annotate(&err, "start workspace %.70s", idOrName)
+	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleEditor)
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	r, err = s.wantServices(ctx, r.ID)
+	if err != nil {
+		release()
+		return engi.Workspace{}, err
+	}
+	// They start meanwhile, and are waited for when others may go on: whoever stops the
+	// workspace stops them, too.
+	var services sync.WaitGroup
+	services.Go(func() { err = s.startServices(ctx, r) })
+	started, failed := s.start(ctx, r)
+	release()
+	services.Wait()
+	if err = cmp.Or(failed, err); err != nil || len(r.Services) == 0 {
+		return started.Seen(), err
+	}
+	r, err = s.opt.Store.Find(ctx, "", string(r.ID))
+	return r.Seen(), err
+}
+
+// start gives a workspace that is held a sandbox with its files. If that fails, the
+// record says why.
+func (s *Service) start(ctx context.Context, r Record) (_ Record, err error) {
+	u, err := s.use(ctx, r, true)
+	if err != nil {
+		return s.failed(ctx, r, err)
+	}
+	defer func() { u.leave() }()
+	if u.g != nil && u.rec.State == engi.WorkspaceRunning {
+		return u.rec, nil
+	}
+	if u.g == nil {
+		if err := s.boot(ctx, u); err != nil {
+			return s.failed(ctx, u.rec, err)
+		}
+		if err := s.furnish(ctx, u); err != nil {
+			return s.failed(ctx, u.rec, err)
+		}
+	}
+	return s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error { return become(r, tx, engi.WorkspaceRunning, nil) })
+}
+
+// boot enters the sandbox of a workspace that is being started, and makes one before if
+// there is none. A key that counts the sandboxes finds the one of a node that was killed
+// before it had recorded it.
+func (s *Service) boot(ctx context.Context, u *use) (err error) {
+	t, err := s.template(ctx, u.rec.Owner, u.rec.Template)
+	if err != nil {
+		return err
+	}
+	s.forget(u.rec.ID)
+	if u.rec.Sandbox != "" {
+		if u.g, u.leave, err = s.enter(ctx, u.rec.Sandbox); err == nil || engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+	}
+	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
+		r.Sandbox, r.Base = "", 0
+		return become(r, tx, engi.WorkspaceStarting, nil)
+	}); err != nil {
+		return err
+	}
+	r := u.rec
+	spec := engi.SandboxSpec{
+		Owner: r.Owner, Template: r.Template, Size: t.Size, Network: s.network(r, mainName),
+		Notes: map[string]string{noteWorkspace: string(r.ID)}, Metadata: map[string]string{metaWorkspace: r.Name},
+		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
+	}
+	var sb engi.Sandbox
+	for sb.ID == "" || sb.State == engi.Stopped { // one that was made before and has ended is of no use
+		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
+		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
+			return err
+		}
+		r.Boots++
+	}
+	if u.rec, err = s.opt.Store.Change(ctx, r.ID, func(now *Record, _ Tx) error {
+		now.Sandbox, now.Boots, now.Base = sb.ID, r.Boots, unfurnished
+		return nil
+	}); err != nil {
+		return err
+	}
+	u.g, u.leave, err = s.enter(ctx, sb.ID)
+	return err
+}
+
+// furnish puts the files of the last revision into a new sandbox, instead of those that
+// the template has there. If there is no revision, those become the first.
+func (s *Service) furnish(ctx context.Context, u *use) error {
+	if u.rec.Revision == 0 {
+		here, h, err := s.read(ctx, u)
+		if err != nil {
+			return err
+		}
+		defer h.drop()
+		if len(here) == 0 {
+			return s.furnished(ctx, u)
+		}
+		_, err = s.revise(ctx, u, here, h.objects, engi.WorkspaceRevision{Message: "Begin with the template " + u.rec.Template}, func(r *Record) { r.Base = 1 })
+		if err != nil {
+			s.forget(u.rec.ID)
+		}
+		return err
+	}
+	here, h, err := s.read(ctx, u, u.last)
+	if err != nil {
+		return err
+	}
+	h.drop() // of what is to be replaced
+	s.forget(u.rec.ID)
+	return s.fill(ctx, u, here)
+}
+
+// failed records why a workspace does not run, unless it does, or whoever wanted it has gone.
+func (s *Service) failed(ctx context.Context, r Record, why error) (Record, error) {
+	if ctx.Err() != nil || r.State == engi.WorkspaceRunning {
+		return r, why
+	}
+	late, cancel := s.late(ctx)
+	defer cancel()
+	now, err := s.opt.Store.Change(late, r.ID, func(r *Record, tx Tx) error { return become(r, tx, engi.WorkspaceFailed, asError(why)) })
+	if err != nil {
+		s.opt.Log.WarnContext(ctx, "record that a workspace does not start", "workspace", r.ID, "error", err)
+		return r, why
+	}
+	return now, why
+}
+
+// Stop implements [engi.Workspaces].
+func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+	defer engi.Annotate(&err, "stop workspace %.70s", idOrName)
+	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleEditor)
+	if err != nil {
+		return err
+	}
+	defer release()
+	u, err := s.use(ctx, r, false)
+	switch {
+	case err == nil:
+		u.leave()
+	case engi.KindOf(err) == engi.Unavailable && ctx.Err() == nil:
+		// It does not answer, so nobody can tell what has changed there.
+		s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of a workspace, which goes", "workspace", r.ID, "error", err)
+	default:
+		return err
+	}
+	return s.stop(ctx, r.ID)
+}
+
+// stop destroys the sandbox of a workspace that is held.
+func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
+	r, err := s.opt.Store.Find(ctx, "", string(id))
+	if err != nil {
+		return err
+	}
+	if r.Sandbox != "" {
+		if err := s.destroy(ctx, r.Sandbox); err != nil {
+			return err
+		}
+	} else if err := s.stopUnrecorded(ctx, r); err != nil {
+		return err
+	}
+	if err := s.stopServices(ctx, id); err != nil {
+		return err
+	}
+	s.forget(id)
+	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
+		r.Sandbox, r.Base = "", 0
+		return become(r, tx, engi.WorkspaceStopped, nil)
+	})
+	return err
+}
+
+func (s *Service) destroy(ctx context.Context, id engi.SandboxID) error {
+	if err := s.opt.Sandboxes.Stop(ctx, "", id); err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	return nil
+}
+
+// stopUnrecorded destroys sandboxes that were made for a workspace that is being started
+// by a node that was killed before it had recorded them.
+func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
+	if r.State == engi.WorkspaceStopped || r.State == engi.WorkspaceRunning {
+		return nil
+	}
+	all, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Metadata: map[string]string{metaWorkspace: r.Name}, Limit: -1})
+	if err != nil {
+		return err
+	}
+	for _, sb := range all {
+		if sb.Notes[noteWorkspace] != string(r.ID) || sb.Notes[noteService] != "" {
+			continue
+		}
+		if err := s.destroy(ctx, sb.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Remove implements [engi.Workspaces].
+func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+	defer engi.Annotate(&err, "remove workspace %.70s", idOrName)
+	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleOwner)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := s.stop(ctx, r.ID); err != nil {
+		return err
+	}
+	if err := s.removeServices(ctx, r.ID); err != nil {
+		return err
+	}
+	return s.opt.Store.Remove(ctx, r.ID)
+}
+
+// become changes the state of a workspace, with an event if it is another one.
+func become(r *Record, tx Tx, to engi.WorkspaceState, why *engi.Error) error {
+	from := r.State
+	r.State, r.Error = to, why
+	if from == to {
+		return nil
+	}
+	r.Used = time.Now().UTC()
+	d := eventData{From: from, State: to, Sandbox: r.Sandbox}
+	if why != nil {
+		d.Error = why.Text
+	}
+	return tx.Emit(engi.EventWorkspaceState, d)
+}
+
+// asError returns err as an error of this module, with its remedy.
+func asError(err error) *engi.Error {
+	text := fmt.Sprintf("%.2000s", err.Error())
+	if e, ok := errors.AsType[*engi.Error](err); ok {
+		c := *e
+		c.Text, c.Remedy = text, engi.RemedyOf(err)
+		return &c
+	}
+	return engi.Errorf(engi.KindOf(err), "%s", text)
+}

@@ -1,0 +1,362 @@
+package workspace
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
+	"github.com/engi-dev/engi/internal/workspace/repo"
+)
+
+// dir is where the files of a workspace are in its sandbox.
+const dir = "/workspace"
+
+const (
+	filesTime      = 10 * time.Minute // that it may take to read or write the files in a sandbox
+	reconnects     = 6                // attempts to enter a sandbox that does not answer
+	reconnectPause = 100 * time.Millisecond
+	reconnectLimit = 2 * time.Second
+)
+
+// tree says which files of a sandbox are a workspace's.
+var tree = worktree.Tree{Dir: dir, Tracked: func(p string) bool { return CheckPath(p) == nil }, Files: repo.MaxFiles, File: maxFile, All: maxTree}
+
+// A use is a workspace that is held, with its sandbox if it has one.
+type use struct {
+	rec   Record
+	last  repo.Version // of the last revision
+	g     engi.Guest   // nil for none
+	leave func()
+}
+
+// use returns a workspace that is held, whose last revision has what somebody has changed
+// in the sandbox, and with catchUp also the reverse. The caller leaves it.
+func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err error) {
+	u := &use{rec: r, leave: func() {}}
+	defer func() {
+		if err != nil {
+			u.leave()
+		}
+	}()
+	if u.last, _, err = s.version(ctx, r.ID, r.Revision); err != nil {
+		return nil, err
+	}
+	if r.Sandbox == "" || r.Base == unfurnished {
+		return u, nil // nobody works in it yet
+	}
+	u.g, u.leave, err = s.enter(ctx, r.Sandbox)
+	if err != nil && engi.KindOf(err) == engi.NotFound {
+		u.g = nil
+		return u, s.lost(ctx, u)
+	}
+	if err != nil {
+		return nil, err
+	}
+	here, err := s.capture(ctx, u)
+	if err == nil && catchUp && u.rec.Base != u.rec.Revision {
+		err = s.fill(ctx, u, here)
+	}
+	return u, err
+}
+
+// enter enters a sandbox, and tries again for a while if it does not answer.
+func (s *Service) enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
+	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
+		if g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id); err == nil {
+			return worktree.Bounded(g), leave, nil
+		}
+		if engi.KindOf(err) != engi.Unavailable || i == reconnects {
+			return nil, func() {}, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, func() {}, engi.Errorf(engi.Expired, "wait for the sandbox: %v", context.Cause(ctx))
+		}
+	}
+}
+
+// Shared returns sandboxes that people enter whom their owner lets work in them: Enter lets
+// those into the sandbox of a workspace who are its editors. They do there what its owner
+// can do; with the sandbox itself, they can do nothing.
+func (s *Service) Shared(all engi.Sandboxes) engi.Sandboxes { return shared{all, s} }
+
+type shared struct {
+	engi.Sandboxes
+	s *Service
+}
+
+// Enter implements [engi.Sandboxes].
+func (x shared) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, release, err := x.Sandboxes.Enter(ctx, owner, id)
+	if err == nil || owner == "" || engi.KindOf(err) != engi.NotFound {
+		return g, release, err
+	}
+	sb, e := x.Sandboxes.Get(ctx, "", id)
+	if e != nil || sb.Notes[noteWorkspace] == "" || sb.Notes[noteService] != "" {
+		return nil, nil, err
+	}
+	r, e := x.s.opt.Store.Find(ctx, owner, sb.Notes[noteWorkspace])
+	switch {
+	case e != nil && engi.KindOf(e) == engi.NotFound, e == nil && r.Sandbox != id:
+		return nil, nil, err
+	case e == nil:
+		e = r.Allow(owner, engi.RoleEditor)
+	}
+	if e != nil {
+		return nil, nil, e
+	}
+	return x.Sandboxes.Enter(ctx, "", id)
+}
+
+// lost records that the sandbox of a workspace is no more.
+func (s *Service) lost(ctx context.Context, u *use) (err error) {
+	s.forget(u.rec.ID)
+	u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
+		r.Sandbox, r.Base = "", 0
+		return become(r, tx, engi.WorkspaceStopped, nil)
+	})
+	return err
+}
+
+// working returns what is known of the files in a sandbox.
+func (s *Service) working(id engi.WorkspaceID) *worktree.Copy[string] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.copies[id]
+	if c == nil {
+		c = &worktree.Copy[string]{}
+		s.copies[id] = c
+	}
+	return c
+}
+
+// forget drops what is known of the files in a sandbox.
+func (s *Service) forget(id engi.WorkspaceID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.copies, id)
+	delete(s.looked, id)
+}
+
+// read returns the files in the sandbox, and the contents of those that neither of the
+// versions has. The caller drops them.
+func (s *Service) read(ctx context.Context, u *use, versions ...repo.Version) (repo.Files, *held, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not sent its files for %v", filesTime))
+	defer cancel()
+	h := &held{s: s, owner: u.rec.Owner, seen: map[string]bool{}}
+	for _, v := range versions {
+		for _, f := range v.Files {
+			h.seen[f.Hash] = true
+		}
+	}
+	found, err := s.working(u.rec.ID).Read(ctx, u.g, tree, func(_ string, content []byte) (string, error) { return h.look(content) })
+	if err != nil {
+		h.drop()
+		return nil, nil, err
+	}
+	here := make(repo.Files, len(found))
+	for p, f := range found {
+		mode := uint32(repo.FileMode)
+		if f.Executable {
+			mode = repo.ProgramMode
+		}
+		here[p] = repo.File{Path: p, Mode: mode, Hash: f.Of}
+	}
+	return here, h, nil
+}
+
+// capture records what somebody has changed in the sandbox as a revision, and returns
+// what is there.
+//
+// What differs from the revision that the sandbox was made of, somebody has changed; what
+// does not, but differs from the last revision, was not put there yet.
+func (s *Service) capture(ctx context.Context, u *use) (here repo.Files, err error) {
+	base := u.last
+	if u.rec.Base != u.rec.Revision {
+		if base, _, err = s.version(ctx, u.rec.ID, u.rec.Base); err != nil {
+			return nil, err
+		}
+	}
+	here, h, err := s.read(ctx, u, base, u.last)
+	if err != nil {
+		return nil, err
+	}
+	defer h.drop()
+	defer func() {
+		if err != nil {
+			s.forget(u.rec.ID) // else what is not recorded would not be read again
+		}
+	}()
+	next := overlay(u.last.Files, base.Files.Changes(here), here)
+	if len(u.last.Files.Changes(next)) == 0 {
+		return here, nil
+	}
+	all := len(next.Changes(here)) == 0
+	_, err = s.revise(ctx, u, next, h.objects, engi.WorkspaceRevision{Message: "Changed in the sandbox"}, func(r *Record) {
+		if all {
+			r.Base = r.Revision + 1
+		}
+	})
+	return here, err
+}
+
+// overlay returns files with changes, which lead to here. They win over files that would
+// have to be directories, and the reverse.
+func overlay(files repo.Files, changes []engi.AppChange, here repo.Files) repo.Files {
+	next := maps.Clone(files)
+	var dirs, leaves map[string]bool
+	for _, c := range changes {
+		if c.Op == engi.FileRemoved {
+			delete(next, c.Path)
+			continue
+		}
+		next[c.Path] = here[c.Path]
+		if dirs == nil {
+			dirs, leaves = map[string]bool{}, map[string]bool{}
+		}
+		leaves[c.Path] = true
+		for _, d := range parents(c.Path) {
+			dirs[d] = true
+		}
+	}
+	maps.DeleteFunc(next, func(p string, _ repo.File) bool {
+		return dirs[p] || slices.ContainsFunc(parents(p), func(d string) bool { return leaves[d] })
+	})
+	return next
+}
+
+// fill makes the files in the sandbox, which are here, those of the last revision, and
+// records that they are.
+func (s *Service) fill(ctx context.Context, u *use, here repo.Files) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not taken its files for %v", filesTime))
+	defer cancel()
+	want := u.last.Files
+	var puts []repo.File
+	var removed []string
+	for _, c := range here.Changes(want) {
+		if c.Op == engi.FileRemoved {
+			removed = append(removed, dir+"/"+c.Path)
+		} else {
+			puts = append(puts, want[c.Path])
+		}
+	}
+	if err := worktree.Parallel(len(removed), func(i int) error { return u.g.Remove(ctx, removed[i]) }); err != nil {
+		return err
+	}
+	write := s.writeEach
+	if u.rec.Base == unfurnished {
+		write = s.unpack // if it is broken off, all is put again
+	}
+	if u.rec.Base != unfurnished || len(here) > 0 {
+		if err := makeWay(ctx, u.g, puts); err != nil {
+			return err
+		}
+	}
+	if err := write(ctx, u, puts); err != nil {
+		return err
+	}
+	return s.furnished(ctx, u)
+}
+
+// furnished records that the sandbox has the files of the last revision.
+func (s *Service) furnished(ctx context.Context, u *use) error {
+	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
+		r.Base = r.Revision
+		return nil
+	})
+	if err == nil {
+		u.rec = r
+	}
+	return err
+}
+
+// makeWay removes what is in the way of files: directories that are links, as they could
+// lead anywhere, and what is no file in their own places.
+func makeWay(ctx context.Context, g engi.Guest, files []repo.File) error {
+	remove := func(p string, ok func(engi.FileInfo) bool) error {
+		fi, err := g.Stat(ctx, dir+"/"+p)
+		if err != nil && engi.KindOf(err) == engi.NotFound {
+			return nil
+		}
+		if err != nil || ok(fi) {
+			return err
+		}
+		return g.Remove(ctx, dir+"/"+p)
+	}
+	dirs := map[string]bool{}
+	for _, f := range files {
+		for _, d := range parents(f.Path) {
+			dirs[d] = true
+		}
+	}
+	for _, d := range slices.Sorted(maps.Keys(dirs)) { // those above come first
+		if err := remove(d, func(fi engi.FileInfo) bool { return fi.Mode.IsDir() }); err != nil {
+			return err
+		}
+	}
+	return worktree.Parallel(len(files), func(i int) error {
+		return remove(files[i].Path, func(fi engi.FileInfo) bool { return fi.Mode.IsRegular() })
+	})
+}
+
+// writeEach puts files in place, each of which is old or new.
+func (s *Service) writeEach(ctx context.Context, u *use, files []repo.File) error {
+	return worktree.Parallel(len(files), func(i int) error {
+		data, err := s.content(ctx, u.rec.ID, files[i].Hash)
+		if err != nil {
+			return err
+		}
+		return u.g.Write(ctx, dir+"/"+files[i].Path, bytes.NewReader(data), engi.WriteOptions{Mode: fs.FileMode(files[i].Mode)})
+	})
+}
+
+// unpack puts files in place all at once. If it is broken off, any of them may be there
+// in part.
+func (s *Service) unpack(ctx context.Context, u *use, files []repo.File) error {
+	if len(files) == 0 {
+		return nil
+	}
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := s.archive(ctx, u.rec.ID, files, w)
+		w.CloseWithError(err)
+		sent <- err
+	}()
+	err := u.g.Unpack(ctx, dir, r)
+	r.Close() // whoever still sends is told
+	if e := <-sent; err == nil {
+		err = e
+	}
+	return err
+}
+
+// archive writes files as a tar archive.
+func (s *Service) archive(ctx context.Context, id engi.WorkspaceID, files []repo.File, to io.Writer) error {
+	w, now := tar.NewWriter(to), time.Now()
+	for _, f := range files {
+		data, err := s.content(ctx, id, f.Hash)
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Name: f.Path, Mode: int64(f.Mode), Size: int64(len(data)), Typeflag: tar.TypeReg, ModTime: now}
+		if err = w.WriteHeader(h); err == nil {
+			_, err = w.Write(data)
+		}
+		if err != nil {
+			return engi.Errorf(engi.Unavailable, "send the files: %v", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return engi.Errorf(engi.Unavailable, "send the files: %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,377 @@
+// Package server knows the programs that serve databases and files in workspaces: which
+// template has each, how it is started in a sandbox on a volume, when it is ready, and how
+// it is told to end.
+//
+// It is not for sandboxes and volumes, nor for deciding when a server is to run, which
+// package workspace does. It speaks no more of a protocol than its greeting.
+//
+// A server is started by a script, which first makes its data if there are none: in a
+// directory of its own, which takes its place once everything in it is on disk. So a start
+// that was cut off is begun again, and data that are there are never made again.
+package server
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// DataDir is where the volume of a server is mounted.
+const DataDir = "/data"
+
+// seedDir is where templates have the data that a new server begins with, in a directory
+// called seed.
+const seedDir = "var/lib/service"
+
+const (
+	runDir   = "/run/service" // of scripts and settings, which go with the sandbox
+	tag      = "service"      // of the process
+	logBytes = 1 << 20        // of what a server prints that are kept
+
+	callTime  = 30 * time.Second // that a sandbox may take to answer
+	greetTime = 5 * time.Second  // and a server that listens
+	endTime   = 30 * time.Second // and one to end
+	killTime  = 5 * time.Second  // and to end when it is killed
+	logTime   = 10 * time.Second // that reading its output may take
+	logQuiet  = 20 * time.Millisecond
+)
+
+// A Kind is what there is to know of a type of services.
+type Kind struct {
+	Type     engi.ServiceType
+	Template string
+	Program  string // that serves it
+	Version  string // of the template
+	Port     int
+
+	script   string
+	user     string // that it runs as
+	ending   string // signal that has it end once it has written everything
+	access   func(env map[string]string) (Access, map[string]string, error)
+	settings func(a Access, env map[string]string) (string, error) // file that the script reads
+	greet    func(c net.Conn, a Access) (version string, err error)
+	url      func(host string, a Access) string
+}
+
+// An Access is who may use a server, and what for.
+type Access struct {
+	User     string
+	Password string
+	Database string
+}
+
+var (
+	//go:embed common.sh
+	commonScript string
+	//go:embed clear.sh
+	clearScript string
+	//go:embed postgres.sh
+	postgresScript string
+	//go:embed mysql.sh
+	mysqlScript string
+	//go:embed redis.sh
+	redisScript string
+	//go:embed mongodb.sh
+	mongoScript string
+	//go:embed nginx.sh
+	nginxScript string
+)
+
+var kinds = []*Kind{
+	{
+		Type: engi.ServicePostgres, Template: "service-postgres", Program: "PostgreSQL", Version: "15", Port: 5432,
+		script: postgresScript, user: "postgres", ending: "INT", access: postgresAccess, settings: postgresSettings, greet: greetPostgres,
+		url: func(host string, a Access) string { return link("postgresql", host, 5432, a) },
+	},
+	{
+		Type: engi.ServiceMySQL, Template: "service-mysql", Program: "MariaDB", Version: "10.11", Port: 3306,
+		script: mysqlScript, user: "mysql", ending: "TERM", access: mysqlAccess, settings: mysqlSettings, greet: greetMySQL,
+		url: func(host string, a Access) string { return link("mysql", host, 3306, a) },
+	},
+	{
+		Type: engi.ServiceRedis, Template: "service-redis", Program: "Redis", Version: "7.0", Port: 6379,
+		script: redisScript, user: "redis", ending: "TERM", access: redisAccess, settings: redisSettings, greet: greetRedis,
+		url: func(host string, a Access) string { return link("redis", host, 6379, a) },
+	},
+	{
+		Type: engi.ServiceMongoDB, Template: "service-mongodb", Program: "FerretDB", Version: "1.24", Port: 27017,
+		script: mongoScript, user: "mongodb", ending: "TERM", access: mongoAccess, settings: mongoSettings, greet: greetMongo,
+		url: func(host string, a Access) string { return link("mongodb", host, 27017, a) },
+	},
+	{
+		Type: engi.ServiceNginx, Template: "service-nginx", Program: "nginx", Version: "1.22", Port: 80,
+		script: nginxScript, user: "www-data", ending: "QUIT", access: nginxAccess, settings: nginxSettings, greet: greetNginx,
+		url: func(host string, _ Access) string { return "http://" + host + "/" },
+	},
+}
+
+// Find returns the kind of a type. It reports Invalid for a type that does not exist, or
+// a version that its template does not have.
+func Find(t engi.ServiceType, version string) (*Kind, error) {
+	i := slices.IndexFunc(kinds, func(k *Kind) bool { return k.Type == t })
+	if i < 0 {
+		var names []string
+		for _, k := range kinds {
+			names = append(names, string(k.Type))
+		}
+		return nil, engi.Errorf(engi.Invalid, "%.70q is not a type of services", t).WithRemedy("use one of %s", strings.Join(names, ", "))
+	}
+	k := kinds[i]
+	if version == "" || version == "latest" || version == k.Version || strings.HasPrefix(k.Version, version+".") {
+		return k, nil
+	}
+	return nil, engi.Errorf(engi.Invalid, "there is no version %.70q of %s: the template %s has %s %s", version, t, k.Template, k.Program, k.Version).
+		WithRemedy("ask for %s, or for the latest", k.Version)
+}
+
+// String returns the program with its version, as in "MariaDB 10.11".
+func (k *Kind) String() string { return k.Program + " " + k.Version }
+
+// Access returns who may use a new server, made up where env does not say, and reports
+// Invalid for variables that cannot be.
+func (k *Kind) Access(env map[string]string) (Access, error) {
+	for name, value := range env {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
+			return Access{}, engi.Errorf(engi.Invalid, "%.70q is not a variable", name).WithRemedy("names have no '=', and neither they nor values null bytes")
+		}
+	}
+	a, rest, err := k.access(env)
+	if err != nil {
+		return Access{}, err
+	}
+	if _, err := k.settings(a, rest); err != nil {
+		return Access{}, err
+	}
+	return a, nil
+}
+
+// Connection says how to reach a server at a host.
+func (k *Kind) Connection(host string, a Access) engi.Connection {
+	return engi.Connection{Host: host, Port: k.Port, User: a.User, Password: a.Password, Database: a.Database, URL: k.url(host, a)}
+}
+
+// Seed opens what the volume of a new server begins with, which takes a tenth of the time
+// that copying it inside does; nil if that is nothing. The caller closes it.
+func (k *Kind) Seed(t engi.Template) (_ *os.Root, err error) {
+	root, err := os.OpenRoot(t.Root)
+	if err != nil {
+		return nil, engi.Errorf(engi.Unavailable, "open template %s: %v", k.Template, err).WithRemedy("try again; the template may be being replaced")
+	}
+	defer root.Close()
+	seed, err := root.OpenRoot(seedDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, engi.Errorf(engi.Invalid, "template %s: %v", k.Template, err).WithRemedy("build the template again")
+	}
+	return seed, nil
+}
+
+// Start starts the server in a sandbox of its template with its volume at [DataDir],
+// and returns before it is ready. One that runs already is ended, or killed if it does not
+// end.
+func (k *Kind) Start(ctx context.Context, g engi.Guest, a Access, env map[string]string) (engi.Process, error) {
+	if err := k.clear(ctx, g); err != nil {
+		return nil, err
+	}
+	_, rest, err := k.access(env)
+	if err != nil {
+		return nil, err
+	}
+	settings, err := k.settings(a, rest)
+	if err != nil {
+		return nil, err
+	}
+	return within(ctx, callTime, "start the server", func(ctx context.Context) (engi.Process, error) {
+		for name, text := range map[string]string{"settings": settings, "start": commonScript + k.script} {
+			if err := g.Write(ctx, runDir+"/"+name, strings.NewReader(text), engi.WriteOptions{Mode: 0o600, User: "root"}); err != nil {
+				return nil, err
+			}
+		}
+		return g.Start(ctx, engi.Command{Args: []string{"/bin/sh", runDir + "/start", k.user}, Env: rest, Dir: "/", User: "root", Tag: tag, Output: logBytes})
+	})
+}
+
+// Wait waits until a server that was started greets as its protocol says, and returns
+// the version that it says it is; empty if it does not say. It reports Unavailable, with the
+// end of what it printed, if it ends first, and Expired after ctx.
+func (k *Kind) Wait(ctx context.Context, g engi.Guest, p engi.Process, a Access) (version string, err error) {
+	ended := make(chan struct{})
+	waiting, cancel := context.WithCancel(ctx)
+	defer func() { cancel(); <-ended }()
+	var exit engi.Exit
+	var lost error
+	go func() {
+		defer close(ended)
+		exit, lost = p.Wait(waiting)
+	}()
+	for pause := 10 * time.Millisecond; ; pause = min(pause*3/2, 200*time.Millisecond) {
+		if version, err = k.Greet(ctx, g, a); err == nil {
+			return version, nil
+		}
+		next := time.NewTimer(pause)
+		select {
+		case <-next.C:
+			continue
+		case <-ctx.Done():
+			next.Stop()
+			return "", engi.Errorf(engi.Expired, "%s is not ready yet: %v", k.Program, err)
+		case <-ended:
+			next.Stop()
+		}
+		if ctx.Err() != nil {
+			return "", engi.Errorf(engi.Expired, "%s is not ready yet: %v", k.Program, err)
+		}
+		if lost != nil {
+			return "", lost
+		}
+		text, _ := k.Logs(ctx, g, 1000)
+		return "", engi.Errorf(engi.Unavailable, "%s ended with %s: %s", k.Program, how(exit), strings.TrimSpace(text)).
+			WithRemedy("look at its logs; it is started again")
+	}
+}
+
+func how(e engi.Exit) string {
+	if e.Signal != "" {
+		return "signal " + e.Signal
+	}
+	return "code " + strconv.Itoa(e.Code)
+}
+
+// Check is Greet for a server that was started before: it also reports Unavailable if
+// that has ended, since what it has started may still serve for a while.
+func (k *Kind) Check(ctx context.Context, g engi.Guest, a Access) (version string, err error) {
+	all, err := within(ctx, callTime, "find the server", g.Processes)
+	if err != nil {
+		return "", err
+	}
+	if !slices.ContainsFunc(all, func(p engi.ProcessInfo) bool { return p.Tag == tag && !p.Ended }) {
+		return "", engi.Errorf(engi.Unavailable, "%s has ended", k.Program).WithRemedy("look at its logs; it is started again")
+	}
+	return k.Greet(ctx, g, a)
+}
+
+// Greet connects to the server, and returns the version that it says it is; empty if it
+// does not tell. Without an error the server is ready for clients, although those that it
+// was made for may not be welcome any more: they may have changed that.
+func (k *Kind) Greet(ctx context.Context, g engi.Guest, a Access) (version string, err error) {
+	return within(ctx, greetTime, "greet the server", func(ctx context.Context) (string, error) {
+		c, err := g.Dial(ctx, k.Port)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		stop := context.AfterFunc(ctx, func() { c.Close() })
+		defer stop()
+		if version, err = k.greet(c, a); err != nil {
+			return "", engi.Errorf(engi.Unavailable, "greet %s: %v", k.Program, err).WithRemedy("look at its logs")
+		}
+		return printable(version), nil
+	})
+}
+
+// clear ends the server, if there is one, with all that it has started.
+func (k *Kind) clear(ctx context.Context, g engi.Guest) error {
+	if _, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) }); err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return nil // none has run in this sandbox
+		}
+		return err
+	}
+	if err := k.Stop(ctx, g); err != nil {
+		return err
+	}
+	exit, err := within(ctx, callTime, "clear after the server", func(ctx context.Context) (engi.Exit, error) {
+		p, err := g.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", clearScript, "clear", k.user}, Dir: "/", User: "root", Timeout: callTime})
+		if err != nil {
+			return engi.Exit{}, err
+		}
+		return p.Wait(ctx)
+	})
+	if err == nil && exit.Code != 0 {
+		err = engi.Errorf(engi.Unavailable, "what %s has started does not end", k.Program).WithRemedy("restart the service")
+	}
+	return err
+}
+
+// Stop ends the server once everything is on disk. It is no error if none runs.
+func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
+	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
+	if engi.KindOf(err) == engi.NotFound && err != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		signal string
+		most   time.Duration
+	}{{k.ending, endTime}, {"KILL", killTime}} {
+		if err = p.Signal(ctx, s.signal); err != nil {
+			if engi.KindOf(err) == engi.NotFound {
+				return nil
+			}
+			return err
+		}
+		if _, err = within(ctx, s.most, "end the server", p.Wait); err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// Logs returns the end of what the server has printed, of at most most bytes.
+func (k *Kind) Logs(ctx context.Context, g engi.Guest, most int) (string, error) {
+	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
+	if err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return "", nil
+		}
+		return "", err
+	}
+	// The output of a program that runs has no end: it is over when nothing more comes for
+	// a moment, or when it comes faster than it is read.
+	reading, cancel := context.WithTimeout(ctx, logTime)
+	defer cancel()
+	quiet := time.AfterFunc(time.Second, cancel)
+	defer quiet.Stop()
+	var tail []byte
+	cut := false
+	for c, err := range p.Output(reading, engi.OldestOutput) {
+		if err != nil {
+			if reading.Err() != nil && ctx.Err() == nil {
+				break
+			}
+			return "", err
+		}
+		cut = cut || len(tail) == 0 && c.Offset > 0
+		tail = append(tail, c.Data...)
+		if n := len(tail) - most; n > 0 {
+			tail, cut = tail[n:], true
+		}
+		quiet.Reset(logQuiet)
+	}
+	if i := bytes.IndexByte(tail, '\n'); cut && i >= 0 {
+		tail = tail[i+1:] // it began within a line
+	}
+	return strings.ToValidUTF8(string(tail), "\ufffd"), nil
+}
+
+// within calls f, which ends when ctx does or after some time. The error says which.
+func within[T any](ctx context.Context, most time.Duration, what string, f func(ctx context.Context) (T, error)) (T, error) {
+	bounded, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	x, err := f(bounded)
+	if err != nil && ctx.Err() == nil && bounded.Err() != nil {
+		err = engi.Errorf(engi.Unavailable, "%s: no answer for %v", what, most).WithRemedy("restart the service")
+	}
+	return x, err
+}

@@ -1,0 +1,395 @@
+package workspace_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace"
+)
+
+// serving runs a test in time of its own, with a workspace that has services.
+func serving(t *testing.T, f func(t *testing.T, w *world, s *workspace.Service), specs ...engi.ServiceSpec) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s, stop := w.begin(t)
+		if _, err := s.Create(t.Context(), engi.WorkspaceSpec{Owner: "o", Name: "shop", Services: specs}); err != nil {
+			t.Fatal(err)
+		}
+		f(t, w, s)
+		stop()
+		w.servers.Wait()
+	})
+}
+
+func service(t *testing.T, s *workspace.Service, name string) engi.Service {
+	t.Helper()
+	w, err := s.Get(t.Context(), "o", "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sv := range w.Services {
+		if sv.Name == name {
+			return sv
+		}
+	}
+	t.Fatalf("there is no service %s in %+v", name, w.Services)
+	return engi.Service{}
+}
+
+// kill ends the server in a sandbox as the kernel would.
+func (w *world) kill(id engi.SandboxID) {
+	w.in(id, func(b *box) { b.procs[len(b.procs)-1].end("KILL") })
+}
+
+var trio = []engi.ServiceSpec{{Type: engi.ServicePostgres, Name: "db"}, {Type: engi.ServiceRedis, Needs: []string{"db"}}, {Type: engi.ServiceNginx, Needs: []string{"redis"}}}
+
+func TestServicesStartInOrder(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		var order []string
+		for _, spec := range w.specs {
+			order = append(order, spec.Notes["service"])
+			if spec.Network.Mode != engi.NetworkIsolated || !strings.HasPrefix(spec.Network.Group, "ws-") || spec.Network.Name != spec.Notes["service"] || !spec.Ports.Private {
+				t.Errorf("network %+v, ports %+v", spec.Network, spec.Ports)
+			}
+		}
+		if want := []string{"db", "redis", "nginx"}; !cmp.Equal(order, want) {
+			t.Errorf("sandboxes were made for %v, want %v", order, want)
+		}
+		want := engi.Service{Name: "db", Type: engi.ServicePostgres, Version: "15.20", Server: "PostgreSQL 15", State: engi.ServiceHealthy, Host: "db.workspace.internal", Port: 5432}
+		got := service(t, s, "db")
+		if got.Sandbox == "" || got.Volume == "" || got.Started.IsZero() {
+			t.Errorf("%+v", got)
+		}
+		got.Sandbox, got.Volume, got.Started, got.Needs = "", "", time.Time{}, nil
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+		c, err := s.Connection(t.Context(), "o", "shop", "db")
+		if err != nil || c.URL != "postgresql://app:"+c.Password+"@db.workspace.internal:5432/app" {
+			t.Errorf("%+v, %v", c, err)
+		}
+	}, trio...)
+}
+
+func TestServicesAreStartedAgain(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		before := service(t, s, "db")
+		w.kill(before.Sandbox)
+		time.Sleep(7 * time.Second)
+		got := service(t, s, "db")
+		if got.State != engi.ServiceHealthy || got.Sandbox != before.Sandbox || got.Restarts != 1 || !got.Started.After(before.Started) {
+			t.Errorf("after its server was killed: %+v", got)
+		}
+		w.in(got.Sandbox, func(*box) { w.lose(got.Sandbox) })
+		time.Sleep(7 * time.Second)
+		if now := service(t, s, "db"); now.State != engi.ServiceHealthy || now.Sandbox == before.Sandbox || now.Volume != before.Volume || now.Restarts != 2 {
+			t.Errorf("after its sandbox was lost: %+v", now)
+		}
+		if v := w.volumes[before.Volume]; v.made != 1 {
+			t.Errorf("its data were made %d times", v.made)
+		}
+		time.Sleep(11 * time.Minute)
+		if now := service(t, s, "db"); now.Restarts != 0 || now.State != engi.ServiceHealthy {
+			t.Errorf("long after that: %+v", now)
+		}
+	}, trio...)
+}
+
+// TestServicesFail has one that does not start for a while, and one that never does.
+func TestServicesFail(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		w.in("", func(*box) { w.broken["db"], w.broken["bad"] = 3, 1000 })
+		began := time.Now()
+		got, err := s.AddService(t.Context(), "o", "shop", engi.ServiceSpec{Type: engi.ServicePostgres, Name: "db"})
+		if err != nil || got.State != engi.ServiceHealthy || got.Restarts != 3 || time.Since(began) < 7*time.Second {
+			t.Errorf("after %v: %+v, %v", time.Since(began), got, err)
+		}
+		began = time.Now()
+		got, err = s.AddService(t.Context(), "o", "shop", engi.ServiceSpec{Type: engi.ServicePostgres, Name: "bad"})
+		if err != nil || got.State != engi.ServiceFailed || !strings.Contains(got.Error.Text, "signal SEGV: the server says so") || time.Since(began) < 15*time.Second {
+			t.Errorf("after %v: %+v, %v", time.Since(began), got, err)
+		}
+		got, err = s.AddService(t.Context(), "o", "shop", engi.ServiceSpec{Type: engi.ServiceRedis, Needs: []string{"bad"}})
+		if err != nil || got.State != engi.ServiceFailed || !strings.Contains(got.Error.Text, "bad, which it needs, is failed") {
+			t.Errorf("%+v, %v", got, err)
+		}
+		w.in("", func(*box) { w.broken["bad"] = 0 })
+		time.Sleep(time.Hour)
+		if now := service(t, s, "bad"); now.State != engi.ServiceFailed {
+			t.Errorf("nobody has asked for it: %+v", now)
+		}
+		if got, err = s.RestartService(t.Context(), "o", "shop", "bad"); err != nil || got.State != engi.ServiceHealthy || got.Error != nil {
+			t.Errorf("%+v, %v", got, err)
+		}
+		// One that starts and dies at once is started less and less often, and never given up.
+		for range 40 {
+			if now := service(t, s, "bad"); now.State == engi.ServiceHealthy {
+				w.kill(now.Sandbox)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if now := service(t, s, "bad"); now.Restarts < 4 || now.Restarts > 12 {
+			t.Errorf("it was killed for minutes: %+v", now)
+		}
+		time.Sleep(2 * time.Minute)
+		if now := service(t, s, "bad"); now.State != engi.ServiceHealthy {
+			t.Errorf("nobody kills it any more: %+v", now)
+		}
+	})
+}
+
+func TestServicesStopAndGo(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		ctx := t.Context()
+		var procs []*process
+		volume := service(t, s, "db").Volume
+		w.in("", func(*box) {
+			w.volumes[volume].rows = 7
+			for _, b := range w.boxes {
+				procs = append(procs, b.procs...)
+			}
+		})
+		if err := s.Stop(ctx, "o", "shop"); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range procs {
+			if len(p.got) != 1 || p.got[0] == "KILL" {
+				t.Errorf("a server was ended with %v", p.got)
+			}
+		}
+		time.Sleep(time.Minute)
+		if sv := service(t, s, "db"); sv.State != engi.ServiceStopped || sv.Sandbox != "" || len(w.boxes) != 0 {
+			t.Errorf("%+v, and %d sandboxes", sv, len(w.boxes))
+		}
+		if _, err := s.ServiceLogs(ctx, "o", "shop", "db", 0); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("logs: %v", err)
+		}
+		if got, err := s.Start(ctx, "o", "shop"); err != nil || got.State != engi.WorkspaceRunning || got.Services[0].State != engi.ServiceHealthy || w.volumes[volume].rows != 7 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if text, err := s.ServiceLogs(ctx, "o", "shop", "db", 0); err != nil || text != "the server says so\n" {
+			t.Errorf("logs: %q, %v", text, err)
+		}
+		if err := s.RemoveService(ctx, "o", "shop", "db"); engi.KindOf(err) != engi.Conflict {
+			t.Errorf("one that is needed: %v", err)
+		}
+		if err := s.RemoveService(ctx, "o", "shop", "nginx"); err != nil || len(w.volumes) != 2 {
+			t.Errorf("%d volumes, %v", len(w.volumes), err)
+		}
+		if err := s.Remove(ctx, "o", "shop"); err != nil || len(w.boxes)+len(w.volumes) != 0 {
+			t.Errorf("%d sandboxes and %d volumes are left, %v", len(w.boxes), len(w.volumes), err)
+		}
+	}, trio...)
+}
+
+func TestServicesThatCannotBe(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		for _, test := range []struct {
+			spec engi.ServiceSpec
+			kind engi.Kind
+			want string
+		}{
+			{engi.ServiceSpec{Type: "oracle"}, engi.Invalid, "not a type"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Version: "16"}, engi.Invalid, "has PostgreSQL 15"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "workspace"}, engi.Invalid, "not a name"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "A.b"}, engi.Invalid, "not a name"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "db"}, engi.Conflict, "already"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Needs: []string{"x"}}, engi.Invalid, "not there"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Needs: []string{"postgres"}}, engi.Invalid, "need each other"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"POSTGRES_USER": "x y"}}, engi.Invalid, "POSTGRES_USER"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"X": strings.Repeat("x", 20<<10)}}, engi.Invalid, "variables"},
+		} {
+			if _, err := s.AddService(t.Context(), "o", "shop", test.spec); engi.KindOf(err) != test.kind || !strings.Contains(fmt.Sprint(err), test.want) {
+				t.Errorf("%+v: %v, want %s", test.spec, err, test.want)
+			}
+		}
+		if got, err := s.Get(t.Context(), "o", "shop"); err != nil || len(got.Services) != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		_, err := s.Create(t.Context(), engi.WorkspaceSpec{Owner: "o", Services: []engi.ServiceSpec{
+			{Type: engi.ServiceRedis, Name: "a", Needs: []string{"b"}}, {Type: engi.ServiceRedis, Name: "b", Needs: []string{"a"}},
+		}})
+		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "a needs b needs a") {
+			t.Errorf("%v", err)
+		}
+	}, engi.ServiceSpec{Type: engi.ServiceRedis, Name: "db"})
+}
+
+func TestServicesAndRoles(t *testing.T) {
+	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+		ctx := t.Context()
+		if _, err := s.Change(ctx, "o", "shop", engi.WorkspaceChange{Collaborators: &[]engi.Collaborator{
+			{Owner: "viewer", Role: engi.RoleViewer}, {Owner: "reviewer", Role: engi.RoleReviewer}, {Owner: "editor", Role: engi.RoleEditor},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		for name, do := range map[string]func(who engi.Owner) error{
+			"add": func(who engi.Owner) error {
+				_, err := s.AddService(ctx, who, "shop", engi.ServiceSpec{Type: engi.ServiceRedis})
+				return err
+			},
+			"restart":    func(who engi.Owner) error { _, err := s.RestartService(ctx, who, "shop", "db"); return err },
+			"connection": func(who engi.Owner) error { _, err := s.Connection(ctx, who, "shop", "db"); return err },
+			"dial":       func(who engi.Owner) error { _, err := s.Dial(ctx, who, "shop", "db"); return err },
+			"remove":     func(who engi.Owner) error { return s.RemoveService(ctx, who, "shop", "db") },
+		} {
+			for who, want := range map[engi.Owner]engi.Kind{"stranger": engi.NotFound, "viewer": engi.Denied, "reviewer": engi.Denied} {
+				if err := do(who); err == nil || engi.KindOf(err) != want {
+					t.Errorf("%s by a %s: %v", name, who, err)
+				}
+			}
+		}
+		if _, err := s.ServiceLogs(ctx, "viewer", "shop", "db", 0); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.ServiceLogs(ctx, "stranger", "shop", "db", 0); err == nil || engi.KindOf(err) != engi.NotFound {
+			t.Error(err)
+		}
+		if _, err := s.Connection(ctx, "editor", "shop", "db"); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Dial(ctx, "editor", "shop", "db"); err == nil || engi.KindOf(err) != engi.Conflict || !strings.Contains(err.Error(), "not exposed") {
+			t.Error(err)
+		}
+	}, engi.ServiceSpec{Type: engi.ServiceRedis, Name: "db"})
+}
+
+// TestServicesSurvivePowerCuts cuts the power before and after each step of the life of a
+// workspace with services. The next node has them as they should be, makes no data twice,
+// and leaves nothing behind.
+func TestServicesSurvivePowerCuts(t *testing.T) {
+	stages := map[string]func(ctx context.Context, w *world, s *workspace.Service) error{
+		"create": func(ctx context.Context, _ *world, s *workspace.Service) error {
+			_, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "o", Name: "shop", Services: trio[:2]})
+			return err
+		},
+		"add": func(ctx context.Context, _ *world, s *workspace.Service) error {
+			_, err := s.AddService(ctx, "o", "shop", engi.ServiceSpec{Type: engi.ServiceMySQL})
+			return err
+		},
+		"restart": func(ctx context.Context, _ *world, s *workspace.Service) error {
+			_, err := s.RestartService(ctx, "o", "shop", "db")
+			return err
+		},
+		"crash": func(ctx context.Context, w *world, s *workspace.Service) error {
+			got, err := s.Get(ctx, "o", "shop")
+			if err != nil {
+				return err
+			}
+			w.in("", func(*box) { w.lose(got.Services[0].Sandbox) })
+			time.Sleep(20 * time.Second)
+			return nil
+		},
+		"stop": func(ctx context.Context, _ *world, s *workspace.Service) error { return s.Stop(ctx, "o", "shop") },
+		"start": func(ctx context.Context, _ *world, s *workspace.Service) error {
+			_, err := s.Start(ctx, "o", "shop")
+			return err
+		},
+		"remove": func(ctx context.Context, _ *world, s *workspace.Service) error {
+			return s.RemoveService(ctx, "o", "shop", "redis")
+		},
+		"end": func(ctx context.Context, _ *world, s *workspace.Service) error { return s.Remove(ctx, "o", "shop") },
+	}
+	for stage, do := range stages {
+		t.Run(stage, func(t *testing.T) {
+			cuts, least, every := 0, 3, 1
+			if testing.Short() {
+				least, every = 1, 6
+			}
+			for left, cut := 0, true; cut; left += every {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					s, stop := w.begin(t)
+					ctx := t.Context()
+					if stage != "create" {
+						if err := stages["create"](ctx, w, s); err != nil {
+							t.Fatal(err)
+						}
+						w.in("", func(*box) {
+							for _, v := range w.volumes {
+								v.rows = 7
+							}
+						})
+					}
+					if stage == "start" {
+						if err := s.Stop(ctx, "o", "shop"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					w.power(left)
+					cutting, cancel := context.WithTimeout(ctx, 5*time.Minute)
+					err := do(cutting, w, s)
+					cancel()
+					stop()
+					if cut = w.power(-1); !cut && err != nil {
+						t.Errorf("without a cut: %v", err)
+					}
+					if cut {
+						cuts++
+					}
+					s, stop = w.begin(t)
+					time.Sleep(30 * time.Second)
+					w.settled(t, s, stage, left)
+					// And all of it can be removed.
+					if _, err := s.Get(ctx, "o", "shop"); err == nil {
+						if err := s.Remove(ctx, "o", "shop"); err != nil {
+							t.Errorf("cut %d of %s: %v", left, stage, err)
+						}
+					}
+					if len(w.boxes)+len(w.volumes) != 0 {
+						t.Errorf("cut %d of %s: %d sandboxes and %d volumes are left at the end", left, stage, len(w.boxes), len(w.volumes))
+					}
+					stop()
+					w.servers.Wait()
+				})
+			}
+			if cuts < least && stage != "crash" || cuts == 0 {
+				t.Errorf("the power was cut %d times", cuts)
+			}
+			t.Logf("%d cuts", cuts)
+		})
+	}
+}
+
+// settled reports services that are not as their record says they are to be, sandboxes and
+// volumes that nobody has, and data that are gone.
+func (w *world) settled(t *testing.T, s *workspace.Service, stage string, left int) {
+	t.Helper()
+	all, err := s.List(t.Context(), "o", engi.Page{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	boxes, kept := map[engi.SandboxID]bool{}, map[engi.VolumeID]bool{}
+	for _, ws := range all {
+		boxes[ws.Sandbox] = ws.Sandbox != ""
+		for _, sv := range ws.Services {
+			boxes[sv.Sandbox], kept[sv.Volume] = sv.Sandbox != "", true
+			if sv.State != engi.ServiceHealthy && sv.State != engi.ServiceStopped || (sv.State == engi.ServiceStopped) != (sv.Sandbox == "") {
+				t.Errorf("cut %d of %s: %+v", left, stage, sv)
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for id, b := range w.boxes {
+		if !boxes[id] {
+			t.Errorf("cut %d of %s: a sandbox is left, of %v", left, stage, b.Notes)
+		}
+	}
+	for id, v := range w.volumes {
+		if !kept[id] {
+			t.Errorf("cut %d of %s: volume %s is left", left, stage, v.Name)
+		}
+		if stage != "create" && v.rows != 7 && !strings.HasSuffix(v.Name, "-mysql") {
+			t.Errorf("cut %d of %s: volume %s has %d rows", left, stage, v.Name, v.rows)
+		}
+	}
+}

@@ -1,0 +1,530 @@
+package workspace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/server"
+)
+
+const (
+	healthTime   = 5 * time.Second  // between checks of a service
+	readyTime    = 5 * time.Minute  // that a server may take to start, which reads what was not written to its files before
+	settledTime  = 10 * time.Second // after which a start has succeeded
+	restartsTime = 10 * time.Minute // for which a service is healthy before its restarts are forgotten
+	firstPause   = time.Second      // before a service is started again, twice as long each time
+	lastPause    = time.Minute
+	maxFailures  = 5                      // to start
+	inPlace      = 2                      // failures after which a service gets a new sandbox
+	renewTime    = 2 * time.Minute        // before its end, in which a sandbox is replaced
+	needPause    = 250 * time.Millisecond // before another look at services that are needed
+	maxAttempts  = 8                      // at once
+)
+
+// A serviceKey names a service of all workspaces.
+type serviceKey struct {
+	workspace engi.WorkspaceID
+	name      string
+}
+
+// supervise checks services that are to run, until ctx ends.
+func (s *Service) supervise(ctx context.Context) {
+	tick := time.NewTicker(healthTime)
+	defer tick.Stop()
+	for {
+		all, err := s.opt.Store.List(ctx, "", engi.Page{})
+		if err != nil && ctx.Err() == nil {
+			s.opt.Log.WarnContext(ctx, "check services", "error", err)
+		}
+		for _, r := range all {
+			for _, sr := range r.Services {
+				s.attend(ctx, serviceKey{r.ID, sr.Name}, sr)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// attend does in the background what a service needs, unless that is being done.
+func (s *Service) attend(ctx context.Context, key serviceKey, r ServiceRecord) {
+	var do func(ctx context.Context) error
+	switch {
+	case r.Going:
+		do = func(ctx context.Context) error { return s.drop(ctx, key) }
+	case r.State == engi.ServiceStopped && r.Sandbox != "":
+		do = func(ctx context.Context) error { return s.halt(ctx, key) }
+	case r.State == engi.ServiceStopped || r.State == engi.ServiceFailed:
+		return
+	default:
+		do = func(ctx context.Context) error {
+			_, err := s.bring(ctx, key)
+			return err
+		}
+	}
+	s.mu.Lock()
+	busy := s.attended[key] > 0
+	s.mu.Unlock()
+	if busy {
+		return
+	}
+	leave := s.attending(key) // at once, so that the next look finds it
+	if !s.begin(ctx, func(ctx context.Context) {
+		defer leave()
+		if err := do(ctx); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			s.opt.Log.WarnContext(ctx, "service of a workspace", "workspace", key.workspace, "service", key.name, "error", err)
+		}
+	}) {
+		leave()
+	}
+}
+
+// attending says that somebody sees to a service, until leave is called.
+func (s *Service) attending(key serviceKey) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attended[key]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.attended[key]--; s.attended[key] == 0 {
+			delete(s.attended, key)
+		}
+	}
+}
+
+// bring has a service be healthy, however often that must be tried, and returns it once it
+// is, has failed, or is not to run any more.
+func (s *Service) bring(ctx context.Context, key serviceKey) (engi.Service, error) {
+	defer s.attending(key)()
+	for {
+		r, pause, err := s.attempt(ctx, key)
+		if err != nil || pause == 0 {
+			return r.Service, err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return r.Service, err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
+	}
+}
+
+// attempt looks how a service does, and starts it if it does not answer. It returns a time
+// to wait before the next attempt, 0 if none is needed. An error is about the attempt
+// itself; what is wrong with the service is in its record.
+func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord, pause time.Duration, err error) {
+	release, err := s.serving.Acquire(ctx, key)
+	if err != nil {
+		return ServiceRecord{}, 0, err
+	}
+	defer release()
+	w, err := s.opt.Store.Find(ctx, "", string(key.workspace))
+	if err != nil {
+		return ServiceRecord{}, 0, err
+	}
+	r, err := w.service(key.name)
+	if err != nil || r.State == engi.ServiceStopped || r.State == engi.ServiceFailed {
+		return r, 0, err
+	}
+	k, err := server.Find(r.Type, r.Wanted)
+	if err != nil {
+		return s.missed(ctx, key, r, err)
+	}
+	select {
+	case s.attempts <- struct{}{}:
+		defer func() { <-s.attempts }()
+	case <-ctx.Done():
+		return r, 0, engi.Errorf(engi.Expired, "wait for other services: %v", context.Cause(ctx))
+	}
+	if r.State == engi.ServiceHealthy {
+		if r, err = s.check(ctx, key, w, r, k); r.State == engi.ServiceHealthy || err != nil {
+			return r, 0, err
+		}
+		if r.Failures > 1 { // it was healthy for a moment only
+			return r, backOff(r.Failures), nil
+		}
+	}
+	for _, name := range r.Needs {
+		switch need, err := w.service(name); {
+		case err != nil:
+			return s.missed(ctx, key, r, err)
+		case need.State == engi.ServiceFailed || need.State == engi.ServiceStopped:
+			return s.missed(ctx, key, r, engi.Errorf(engi.Unsupported, "service %s, which it needs, is %s", name, need.State).WithRemedy("restart %s first", name))
+		case need.State != engi.ServiceHealthy:
+			return r, needPause, nil
+		}
+	}
+	if r.State != engi.ServiceStarting {
+		if r, err = s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+			r.Restarts++
+			return r.become(tx, engi.ServiceStarting, nil)
+		}); err != nil {
+			return r, 0, err
+		}
+	}
+	r, version, err := s.launch(ctx, key, w, r, k)
+	if err != nil {
+		return s.missed(ctx, key, r, err)
+	}
+	r, err = s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+		r.Version = cmp.Or(version, r.Version)
+		return r.become(tx, engi.ServiceHealthy, nil)
+	})
+	return r, 0, err
+}
+
+// backOff is the time after so many failures in a row.
+func backOff(failures int) time.Duration { return min(firstPause<<max(failures-1, 0), lastPause) }
+
+// missed records that a start has failed, and how long to wait for the next one.
+func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, why error) (ServiceRecord, time.Duration, error) {
+	if ctx.Err() != nil {
+		return r, 0, engi.Errorf(engi.Expired, "start service %s: %v", key.name, context.Cause(ctx))
+	}
+	r, err := s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+		r.Failures++
+		to := engi.ServiceUnhealthy
+		switch engi.KindOf(why) {
+		case engi.Invalid, engi.NotFound, engi.Unsupported, engi.Denied:
+			to = engi.ServiceFailed // as it would be the next time
+		}
+		if r.Failures >= maxFailures {
+			to = engi.ServiceFailed
+		}
+		return r.become(tx, to, why)
+	})
+	if err != nil || r.State == engi.ServiceFailed {
+		return r, 0, err
+	}
+	return r, backOff(r.Failures), nil
+}
+
+// check asks a healthy service for its greeting, twice if there is no answer.
+func (s *Service) check(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, error) {
+	why := s.greet(ctx, w, r, k)
+	if why != nil && ctx.Err() == nil && engi.KindOf(why) == engi.Unavailable {
+		why = s.greet(ctx, w, r, k)
+	}
+	if ctx.Err() != nil {
+		return r, engi.Errorf(engi.Expired, "check service %s: %v", key.name, context.Cause(ctx))
+	}
+	healthy := time.Since(r.Started)
+	if why == nil {
+		if r.Failures > 0 && healthy > settledTime || r.Restarts > 0 && healthy > restartsTime {
+			return s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+				r.Failures = 0
+				if healthy > restartsTime {
+					r.Restarts = 0
+				}
+				return nil
+			})
+		}
+		return r, nil
+	}
+	return s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+		if healthy > settledTime {
+			r.Failures = 0
+		}
+		r.Failures++
+		return r.become(tx, engi.ServiceUnhealthy, why)
+	})
+}
+
+// greet says why a service does not serve; nil if it does. A sandbox whose end is near is
+// given a later one, and none if that is not to be had.
+func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *server.Kind) error {
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if _, err = k.Check(ctx, g, r.access()); err != nil {
+		return err
+	}
+	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	if err != nil || sb.Deadline.IsZero() || time.Until(sb.Deadline) > s.awake()/2 {
+		return err
+	}
+	later := s.awake()
+	if sb, err = s.opt.Sandboxes.Update(ctx, "", r.Sandbox, engi.SandboxUpdate{Extend: &later}); err != nil || time.Until(sb.Deadline) > renewTime {
+		return err
+	}
+	if err := k.Stop(ctx, g); err != nil {
+		return err
+	}
+	if err := s.opt.Sandboxes.Stop(ctx, "", r.Sandbox); err != nil {
+		return err
+	}
+	return engi.Errorf(engi.Unavailable, "its sandbox has run for as long as one may").WithRemedy("it is started again in another one")
+}
+
+func (s *Service) awake() time.Duration { return cmp.Or(s.opt.MaxAwake, 24*time.Hour) }
+
+// launch starts the server of a service, in the sandbox that it has if it answers there.
+func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, string, error) {
+	if r.Sandbox != "" && r.Failures >= inPlace {
+		if err := s.destroy(ctx, r.Sandbox); err != nil {
+			return r, "", err
+		}
+	}
+	var g engi.Guest
+	leave, err := func() {}, error(nil)
+	if r.Sandbox != "" {
+		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+	}
+	if r.Sandbox == "" || engi.KindOf(err) == engi.NotFound && err != nil {
+		if r, err = s.house(ctx, key, w, r, k); err != nil {
+			return r, "", err
+		}
+		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+	}
+	if err != nil {
+		return r, "", err
+	}
+	defer leave()
+	// One that a former node has started may serve by now.
+	if version, err := k.Check(ctx, g, r.access()); err == nil {
+		return r, version, nil
+	}
+	p, err := k.Start(ctx, g, r.access(), r.Env)
+	if err != nil {
+		return r, "", err
+	}
+	waiting, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	version, err := k.Wait(waiting, g, p, r.access())
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = engi.Errorf(engi.Unavailable, "%s is not ready after %v: %v", k.Program, readyTime, err).WithRemedy("look at its logs")
+	}
+	return r, version, err
+}
+
+// house gives a service a new sandbox with its volume. A key that counts the sandboxes
+// finds the one of a node that was killed before it had recorded it.
+func (s *Service) house(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (_ ServiceRecord, err error) {
+	t, err := s.prepare(ctx, k)
+	if err != nil {
+		return r, err
+	}
+	if err := s.volume(ctx, w, r, k, t); err != nil {
+		return r, err
+	}
+	network := s.network(w, r.Name)
+	network.Mode, network.Allow = engi.NetworkIsolated, nil // a server answers, and asks nobody outside
+	spec := engi.SandboxSpec{
+		Owner: w.Owner, Template: k.Template, Network: network, Ports: engi.PortPolicy{Private: true},
+		Volumes:  []engi.VolumeMount{{Volume: string(r.Volume), Path: server.DataDir}},
+		Notes:    map[string]string{noteWorkspace: string(w.ID), noteService: r.Name},
+		Metadata: map[string]string{metaWorkspace: w.Name, noteService: r.Name},
+		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, OnTimeout: engi.EndKill},
+	}
+	boots := r.Boots
+	var sb engi.Sandbox
+	for sb.ID == "" || sb.State == engi.Stopped {
+		spec.Idempotency = fmt.Sprintf("%s-%d", r.Volume, boots)
+		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
+			return r, err
+		}
+		boots++ // one that was made before and has ended is of no use
+	}
+	return s.changeService(ctx, key, func(r *ServiceRecord, _ Tx) error {
+		r.Sandbox, r.Boots = sb.ID, boots
+		return nil
+	})
+}
+
+// volume makes the volume of a service, unless it is there.
+func (s *Service) volume(ctx context.Context, w Record, r ServiceRecord, k *server.Kind, t engi.Template) error {
+	_, err := s.opt.Volumes.Get(ctx, "", string(r.Volume))
+	if err == nil || engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	spec := engi.VolumeSpec{ID: r.Volume, Owner: w.Owner, Name: "ws-" + w.ID.Label() + "-" + r.Name}
+	seed, err := k.Seed(t)
+	if err != nil {
+		return err
+	}
+	if seed != nil {
+		defer seed.Close()
+		spec.Content = seed.FS()
+	}
+	_, err = s.opt.Volumes.Create(ctx, spec)
+	return err
+}
+
+// changeService changes the record of a service.
+func (s *Service) changeService(ctx context.Context, key serviceKey, f func(r *ServiceRecord, tx Tx) error) (ServiceRecord, error) {
+	var changed ServiceRecord
+	_, err := s.opt.Store.Change(ctx, key.workspace, func(w *Record, tx Tx) error {
+		i := at(w.Services, key.name)
+		if i < 0 {
+			return engi.Errorf(engi.NotFound, "workspace %s has no service %s", key.workspace, key.name)
+		}
+		w.Services = slices.Clone(w.Services)
+		err := f(&w.Services[i], tx)
+		changed = w.Services[i]
+		return err
+	})
+	return changed, err
+}
+
+// halt ends the server of a service that is stopped, and destroys its sandbox.
+func (s *Service) halt(ctx context.Context, key serviceKey) error {
+	release, err := s.serving.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	w, err := s.opt.Store.Find(ctx, "", string(key.workspace))
+	if err != nil {
+		return err
+	}
+	r, err := w.service(key.name)
+	if err != nil || r.State != engi.ServiceStopped || r.Sandbox == "" {
+		return err
+	}
+	if err := s.endServer(ctx, r); err != nil {
+		return err
+	}
+	_, err = s.changeService(ctx, key, func(r *ServiceRecord, _ Tx) error {
+		r.Sandbox = ""
+		return nil
+	})
+	return err
+}
+
+// endServer ends a server once everything is on disk, and destroys its sandbox, also of a
+// server that does not end.
+func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
+	if r.Sandbox == "" {
+		return nil
+	}
+	if k, err := server.Find(r.Type, r.Wanted); err == nil {
+		g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+		if err == nil {
+			err = k.Stop(ctx, g)
+			leave()
+		}
+		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			s.opt.Log.WarnContext(ctx, "end a server; its sandbox is destroyed", "service", r.Name, "sandbox", r.Sandbox, "error", err)
+		}
+	}
+	return s.destroy(ctx, r.Sandbox)
+}
+
+// again ends the server of a service, which is to start anew.
+func (s *Service) again(ctx context.Context, key serviceKey) error {
+	release, err := s.serving.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	r, err := s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
+		r.Failures, r.Restarts = 0, 0
+		return r.become(tx, engi.ServiceStarting, nil)
+	})
+	if err != nil {
+		return err
+	}
+	return s.endServer(ctx, r)
+}
+
+// drop removes a service with its data. It is recorded first that it goes, so that what
+// is cut off here goes on later.
+func (s *Service) drop(ctx context.Context, key serviceKey) error {
+	release, err := s.serving.Acquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer release()
+	var r ServiceRecord
+	w, err := s.opt.Store.Change(ctx, key.workspace, func(w *Record, _ Tx) error {
+		i := at(w.Services, key.name)
+		if i < 0 {
+			return engi.Errorf(engi.NotFound, "workspace %s has no service %s", key.workspace, key.name)
+		}
+		for _, other := range w.Services {
+			if slices.Contains(other.Needs, key.name) && !other.Going {
+				return engi.Errorf(engi.Conflict, "service %s needs %s", other.Name, key.name).WithRemedy("remove %s first", other.Name)
+			}
+		}
+		w.Services = slices.Clone(w.Services)
+		w.Services[i].Going = true
+		r = w.Services[i]
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// Its data go as well, so that it need not end well.
+	if r.Sandbox != "" {
+		if err := s.destroy(ctx, r.Sandbox); err != nil {
+			return err
+		}
+	}
+	if err := s.sweep(ctx, w.ID, key.name); err != nil {
+		return err
+	}
+	if err := s.opt.Volumes.Remove(ctx, "", string(r.Volume)); err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	_, err = s.opt.Store.Change(ctx, key.workspace, func(w *Record, tx Tx) error {
+		i := at(w.Services, key.name)
+		if i < 0 {
+			return nil
+		}
+		gone := w.Services[i]
+		w.Services = slices.Delete(slices.Clone(w.Services), i, i+1)
+		return tx.Emit(engi.EventWorkspaceService, serviceEvent{Service: gone.Name, Type: gone.Type, From: gone.State, State: "removed"})
+	})
+	return err
+}
+
+// sweep destroys the sandboxes that are a service's by their notes: those of a workspace and
+// a name, or, for no workspace, all that no record has.
+func (s *Service) sweep(ctx context.Context, id engi.WorkspaceID, name string) error {
+	boxes, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, sb := range boxes {
+		of, service := engi.WorkspaceID(sb.Notes[noteWorkspace]), sb.Notes[noteService]
+		if of == "" || service == "" {
+			continue
+		}
+		if id != "" {
+			if of == id && service == name {
+				errs = append(errs, s.destroy(ctx, sb.ID))
+			}
+			continue
+		}
+		w, err := s.opt.Store.Find(ctx, "", string(of))
+		if err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+		r, missing := w.service(service)
+		if err != nil || missing != nil || r.Sandbox != sb.ID {
+			errs = append(errs, s.destroy(ctx, sb.ID))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,257 @@
+package transfer
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/repo"
+)
+
+const (
+	maxUpdates = 256
+	maxRef     = 900 // bytes of a name, so that a line about it is short enough
+)
+
+// An Update is what a client wants to become of a branch.
+type Update struct {
+	Name string
+	Old  string // the commit that it has seen there; empty for none
+	New  string // empty to remove it
+}
+
+// A Push is what a client wants to change.
+type Push struct {
+	updates []Update
+	report  bool // report-status
+	bands   bool // side-band-64k
+}
+
+// ReadPush reads what a client wants to change, and no byte more: the pack follows. It
+// reports Invalid for what is not git's.
+func ReadPush(r io.Reader) (*Push, error) {
+	in := &packets{r: r}
+	p := &Push{}
+	shallow, listed := 0, false // the list of what is to change has begun
+	for {
+		line, end, err := in.next()
+		switch {
+		case err == io.EOF:
+			return nil, broken("it ends before the list of what is to change")
+		case err != nil:
+			return nil, err
+		case end:
+			return p, nil
+		}
+		if hash, ok := strings.CutPrefix(string(line), "shallow "); ok && !listed {
+			// What it does not have, it does not send, and is looked for here.
+			if shallow++; !repo.IsHash(hash) || shallow > maxHaves {
+				return nil, broken("%.60q is shallow", hash)
+			}
+			continue
+		}
+		text, asked, first := strings.Cut(string(line), "\x00")
+		if first && !listed {
+			all := strings.Fields(asked)
+			p.report, p.bands = slices.Contains(all, "report-status"), slices.Contains(all, "side-band-64k")
+		}
+		listed = true
+		f := strings.SplitN(text, " ", 3)
+		if len(f) < 3 || !repo.IsHash(f[0]) || !repo.IsHash(f[1]) || len(f[2]) > maxRef || oneLine(f[2]) != f[2] || len(p.updates) == maxUpdates {
+			return nil, broken("it has the line %.60q", text)
+		}
+		for i := range 2 {
+			if f[i] == noCommit {
+				f[i] = ""
+			}
+		}
+		if slices.ContainsFunc(p.updates, func(u Update) bool { return u.Name == f[2] }) {
+			return nil, broken("%.60q is to change twice", f[2])
+		}
+		p.updates = append(p.updates, Update{f[2], f[0], f[1]})
+	}
+}
+
+// Of returns what is to become of a branch; ok is false if nothing is.
+func (p *Push) Of(name string) (u Update, ok bool) {
+	i := slices.IndexFunc(p.updates, func(u Update) bool { return u.Name == name })
+	if i < 0 {
+		return Update{}, false
+	}
+	return p.updates[i], true
+}
+
+// Report tells the client what has become of each branch, by what refused returns of it.
+func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
+	if len(p.updates) == 0 { // it has asked whether it may
+		return nil
+	}
+	b := bufio.NewWriter(w)
+	out := io.Writer(b)
+	if p.bands {
+		out = band{b, 1}
+	}
+	var report strings.Builder
+	say := func(format string, a ...any) { _ = write(&report, format, a...) } // a Builder takes all
+	say("unpack ok\n")
+	remedies := map[string]bool{}
+	for _, u := range p.updates {
+		err := refused(u)
+		if err == nil {
+			say("ok %s\n", u.Name)
+			continue
+		}
+		why := err.Error()
+		if engi.KindOf(err) == engi.Internal {
+			why = "the server cannot record it"
+		}
+		say("ng %s %s\n", u.Name, oneLine(why))
+		if r := engi.RemedyOf(err); r != "" {
+			remedies[oneLine(r)] = true
+		}
+	}
+	_ = flush(&report)
+	if p.bands {
+		for _, r := range slices.Sorted(maps.Keys(remedies)) {
+			if _, err := (band{b, 2}).Write([]byte(r + "\n")); err != nil {
+				return err
+			}
+		}
+	}
+	if p.report {
+		if _, err := io.WriteString(out, report.String()); err != nil {
+			return err
+		}
+	}
+	if p.bands {
+		if err := flush(b); err != nil {
+			return err
+		}
+	}
+	return b.Flush()
+}
+
+// oneLine returns what fits into a line of a report.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\ufffd"))
+	if len(s) > 1000 {
+		s = strings.ToValidUTF8(s[:1000], "") + "…"
+	}
+	return s
+}
+
+// Before returns the objects of the pack, and others from a source.
+func (p Pack) Before(source repo.Source) repo.Source {
+	return func(ctx context.Context, hash string) (repo.Object, error) {
+		if o, ok := p[hash]; ok {
+			return o, nil
+		}
+		return source(ctx, hash)
+	}
+}
+
+// An Added is what a branch gets by a push.
+type Added struct {
+	Objects []repo.Object // that the repository does not have
+	Commits int           // of them
+	Message string        // of the last commit
+}
+
+// Added returns what a branch gets that goes from one commit to another; from is empty for
+// a new one. It looks at all that is new, so that the repository stays whole: known returns
+// which objects of a kind it has. What git's fsck takes for an error is Invalid, as are
+// links and submodules, and it reports Conflict unless from is among what to comes from.
+func (p Pack) Added(ctx context.Context, from, to string, known func(ctx context.Context, kind repo.Kind, hashes []string) (map[string]int64, error)) (a Added, err error) {
+	reached := from == "" || from == to
+	need := map[repo.Kind]map[string]bool{repo.Commit: {}, repo.Tree: {}, repo.Blob: {}}
+	seen := map[string]bool{}
+	type object struct {
+		hash string
+		kind repo.Kind
+	}
+	open := []object{{to, repo.Commit}}
+	for len(open) > 0 {
+		at := open[len(open)-1]
+		open = open[:len(open)-1]
+		if at.kind == repo.Commit && at.hash == from {
+			reached = true
+		}
+		o, ok := p[at.hash]
+		if !ok {
+			if need[at.kind][at.hash] = true; len(need[at.kind]) > maxObjects {
+				return a, engi.Errorf(engi.Exhausted, "it needs more than %d objects that are not in it", maxObjects).WithRemedy("push fewer commits at a time")
+			}
+			continue
+		}
+		if o.Kind != at.kind {
+			return a, refuse("%s is a %s and no %s", at.hash, o.Kind, at.kind)
+		}
+		if seen[at.hash] {
+			continue
+		}
+		if seen[at.hash] = true; len(seen)%1000 == 0 && ctx.Err() != nil {
+			return a, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
+		}
+		a.Objects = append(a.Objects, o)
+		if o.Kind == repo.Blob {
+			continue
+		}
+		content, err := o.Content()
+		if err != nil {
+			return a, err
+		}
+		if o.Kind == repo.Commit {
+			c, err := repo.ParseCommit(content)
+			if err != nil {
+				return a, refuse("the commit %s: %v", o.Hash, err)
+			}
+			if a.Commits++; o.Hash == to {
+				a.Message = c.Message
+			}
+			open = append(open, object{c.Tree, repo.Tree})
+			for _, parent := range c.Parents {
+				open = append(open, object{parent, repo.Commit})
+			}
+			continue
+		}
+		entries, err := repo.Entries(content)
+		if err != nil {
+			return a, refuse("the tree %s: %v", o.Hash, err)
+		}
+		for _, e := range entries {
+			if e.Link() {
+				return a, repo.NoFile(e.Name)
+			}
+			open = append(open, object{e.Hash, e.Kind()})
+		}
+	}
+	for kind, hashes := range need {
+		list := slices.Sorted(maps.Keys(hashes))
+		has, err := known(ctx, kind, list)
+		if err != nil {
+			return a, err
+		}
+		for _, h := range list {
+			if _, ok := has[h]; !ok {
+				return a, refuse("the %s %s is not there", kind, h)
+			}
+		}
+	}
+	if !reached {
+		return a, engi.Errorf(engi.Conflict, "its history does not have the last revision").WithRemedy("pull first: what has been recorded stays")
+	}
+	return a, nil
+}
+
+func refuse(format string, a ...any) error {
+	return engi.Errorf(engi.Invalid, format, a...).WithRemedy("see what 'git fsck' says, and push again")
+}
