@@ -105,7 +105,7 @@ fuzz: ## fuzz what reads bytes that others wrote; TIME=15s each, PART=0/4 (to 3/
 soak: template ## hours of fuzzing, random faults and a hostile tenant; TIME=10m each, FAULTS=10000, TENANTS=30m
 	@.ci/fuzz $${TIME:-10m} ./...
 	@$(MAKE) --no-print-directory chaos FAULTS=$${FAULTS:-10000}
-	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 $(GOTEST) -count=1 -p 1 -v ./internal/studio/... ./internal/session/... ./internal/sandbox/{fleet,provider}/... ./internal/sandbox/outputlog ./internal/server/uistream ./internal/network/egress/policy ./internal/node/config ./internal/workflow
+	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 $(GOTEST) -count=1 -p 1 -v ./internal/app/... ./internal/session/... ./internal/sandbox/{fleet,provider}/... ./internal/sandbox/outputlog ./internal/server/pagestream ./internal/network/egress/policy ./internal/node/config ./internal/function
 	@$(TESTENV) ENGI_SEED=random ENGI_TEST_REQUIRE=1 ENGI_TENANTS_TIME=$${TENANTS:-30m} $(GOTEST) -count=1 -timeout 120m -v ./test/e2e/tenants
 
 .PHONY: check

@@ -66,10 +66,10 @@
 // network/egress/policy decides; network/egress/intercept puts secrets into requests
 // on their way. network/fetch makes HTTP clients for URLs that users name, and
 // network/mask overwrites secrets in what others answer. access/approval holds
-// requests that somebody must decide on ([Approver], [Approvals]). network/packages
+// requests that somebody must decide on ([Approver], [Approvals]). network/mirror
 // serves the public registries of packages to sandboxes, from a cache.
-// network/preview proxies requests to services in sandboxes, term keeps their
-// terminals, access/ssh lets owners into sessions and sandboxes over SSH,
+// network/preview proxies requests to services in sandboxes, terminal keeps
+// their terminals, access/ssh lets owners into sessions and sandboxes over SSH,
 // network/cert has the server's certificates, access/signin signs browsers in with
 // keys. See docs/decisions/0008-the-wall.md.
 //
@@ -81,15 +81,15 @@
 // when they need one; session/deps installs their packages, session/deno runs
 // TypeScript in them. package agent runs agents step by step and resumes them after
 // a restart: agent/llm talks to models, agent/tool has the tools, agent/remote adds
-// those of MCP servers, agent/budget limits what owners spend, genui makes pages of
-// what models write. See docs/decisions/0009-a-loop-of-our-own.md. package library
-// stores and searches documentation and code modules. package workflow runs durable
-// functions on events and on schedules, executed by workflow/dbos or
-// workflow/inngest. package webhook sends events to other servers, as runs of such
+// those of MCP servers, agent/budget limits what owners spend, page makes pages of
+// what models write. See docs/decisions/0009-a-loop-of-our-own.md. package docs
+// stores and searches documentation and code modules. package function runs durable
+// functions on events and on schedules, executed by function/dbos or
+// function/inngest. package webhook sends events to other servers, as runs of such
 // functions. package operation does work that takes longer than a request. package
-// studio keeps applications that models write, with their history, and has them
-// served from sandboxes: studio/output reads what models write, studio/edit changes
-// texts by it, studio/project knows what the files import, studio/problems reads
+// app keeps applications that models write, with their history, and has them
+// served from sandboxes: app/output reads what models write, app/edit changes
+// texts by it, app/project knows what the files import, app/problems reads
 // what tools complain about. package workspace keeps files with a history and
 // services like databases, for several people: workspace/repo has the objects of git
 // that the history consists of, workspace/transfer gives them to programs of git and
@@ -104,7 +104,7 @@
 // made from the services that it needs. server/mcp serves tools to other programs'
 // agents, server/compat/e2b speaks E2B's protocol, so that its unmodified clients
 // work. server/web serves the dashboard, whose pages use the HTTP API and nothing
-// else. server/uistream has the protocols that pages of sessions are streamed in. What
+// else. server/pagestream has the protocols that pages of sessions are streamed in. What
 // these share is in server/httpio. package client is the Go SDK,
 // which uses the wire types alone; package attack attacks a node with it.
 //

@@ -14,9 +14,9 @@ import (
 	"github.com/engi-dev/engi/internal/agent/remote"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui"
 	"github.com/engi-dev/engi/internal/network/fetch"
 	"github.com/engi-dev/engi/internal/node/config"
+	"github.com/engi-dev/engi/internal/page"
 	"github.com/engi-dev/engi/internal/server/mcp"
 	"github.com/engi-dev/engi/internal/server/web"
 	"github.com/engi-dev/engi/internal/store"
@@ -69,13 +69,13 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	opt := agent.Options{
-		Agents: genui.WithTools(c.AgentSpecs(), tools), Models: models.Model, Tools: tools, Sources: n.remote.Sources(),
+		Agents: page.WithTools(c.AgentSpecs(), tools), Models: models.Model, Tools: tools, Sources: n.remote.Sources(),
 		Store: store.Agents(n.db), Results: store.AgentResults(n.db), Dir: filepath.Join(c.DataDir, "runs"), Log: log,
 		MaxRuns: c.Models.MaxRuns, CheckTarget: n.services.CheckTarget, CheckBudget: n.budget.Check,
 	}
 	if n.library != nil {
 		opt.OnEnd = func(ctx context.Context, r engi.Run) {
-			if !genui.Answers(r) {
+			if !page.Answers(r) {
 				n.library.RunEnded(ctx, r)
 			}
 		}
@@ -83,7 +83,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.agents, err = agent.New(opt); err != nil {
 		return err
 	}
-	n.uis = genui.New(genui.Options{
+	n.uis = page.New(page.Options{
 		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.UIs(n.db), Library: n.Library(), Embedder: n.embedder,
 		Sandbox: n.services.Sessions != nil, Log: n.log.With("component", "genui"),
 	})

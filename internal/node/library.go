@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/agent/llm"
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 	"github.com/engi-dev/engi/internal/network/fetch"
 	"github.com/engi-dev/engi/internal/store"
 )
@@ -17,7 +17,7 @@ import (
 // means that it uses its built-in embedder.
 func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error) {
 	c := n.config.Docs
-	n.embedder = library.BuiltIn()
+	n.embedder = docs.BuiltIn()
 	if models != nil && n.config.Models.Embedding != "" {
 		if n.embedder, err = models.Embedder(); err != nil {
 			return err
@@ -27,8 +27,8 @@ func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error
 		return nil
 	}
 	log := n.log.With("component", "library")
-	opt := library.Options{
-		Store: store.Library(n.db), Quota: library.Quota{Documents: c.Documents, Bytes: int64(c.Bytes)},
+	opt := docs.Options{
+		Store: store.Library(n.db), Quota: docs.Quota{Documents: c.Documents, Bytes: int64(c.Bytes)},
 		MaxAge: time.Duration(c.Refresh), Log: log, Embedder: n.embedder, Sessions: n.Sessions(),
 	}
 	opt.Sources, opt.Files = n.config.Documents()
@@ -53,7 +53,7 @@ func (n *Node) openLibrary(ctx context.Context, models *llm.Registry) (err error
 			return err
 		}
 	}
-	n.library, err = library.Open(ctx, opt)
+	n.library, err = docs.Open(ctx, opt)
 	return err
 }
 

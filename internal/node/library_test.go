@@ -19,12 +19,12 @@ import (
 )
 
 // page is a site with one document that knows when nothing has changed.
-type page struct {
+type docSite struct {
 	text      atomic.Value // string
 	sent, old atomic.Int32
 }
 
-func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *docSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text := p.text.Load().(string)
 	tag := fmt.Sprintf(`"%d"`, len(text))
 	w.Header().Set("ETag", tag)
@@ -76,7 +76,7 @@ func talkative(t *testing.T) (*scripted.Server, string) {
 // TestLibrary reads a document when the node starts, lets an agent
 // find the right piece of it, and reads it again when it has changed.
 func TestLibrary(t *testing.T) {
-	site := &page{}
+	site := &docSite{}
 	site.text.Store(acmeDocs)
 	web := httptest.NewServer(site)
 	defer web.Close()

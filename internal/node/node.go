@@ -27,16 +27,19 @@ import (
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/remote"
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/app"
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui"
-	"github.com/engi-dev/engi/internal/library"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/inngest"
+	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/network/preview"
 	"github.com/engi-dev/engi/internal/node/bundle"
 	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/internal/node/datadir"
 	"github.com/engi-dev/engi/internal/node/listener"
 	"github.com/engi-dev/engi/internal/operation"
+	"github.com/engi-dev/engi/internal/page"
 	"github.com/engi-dev/engi/internal/sandbox/disk"
 	"github.com/engi-dev/engi/internal/sandbox/disk/snapshot"
 	"github.com/engi-dev/engi/internal/sandbox/disk/volume"
@@ -47,11 +50,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
 	"github.com/engi-dev/engi/internal/server/rest"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/studio"
-	"github.com/engi-dev/engi/internal/term"
+	"github.com/engi-dev/engi/internal/terminal"
 	"github.com/engi-dev/engi/internal/webhook"
-	"github.com/engi-dev/engi/internal/workflow"
-	"github.com/engi-dev/engi/internal/workflow/inngest"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
@@ -80,15 +80,15 @@ type Node struct {
 	fleet      *fleet.Manager
 	script     *script.Runner // nil if scripts are not served
 	sessions   *sessions
-	apps       *studio.Service
+	apps       *app.Service
 	workspaces *workspace.Service
-	models     *llm.Registry    // nil if agents are off
-	library    *library.Library // nil if it is off
-	embedder   library.Embedder
-	agents     *agent.Runner  // nil if they are off
-	uis        *genui.Service // nil if agents are
+	models     *llm.Registry // nil if agents are off
+	library    *docs.Library // nil if it is off
+	embedder   docs.Embedder
+	agents     *agent.Runner // nil if they are off
+	uis        *page.Service // nil if agents are
 	budget     *budget.Tracker
-	workflows  *workflow.Runner // nil if they are off
+	workflows  *function.Runner // nil if they are off
 	inngest    *inngest.Engine  // nil if it does not execute them
 	webhooks   *webhook.Manager // nil if workflows are off
 	refusals   *store.Refusals
@@ -99,7 +99,7 @@ type Node struct {
 	secrets    *secret.Service
 	approvals  *approval.Manager
 	wall       *wall // nil if sandboxes have no network
-	packages   *packages.Broker
+	packages   *mirror.Broker
 	previews   *preview.Proxy
 	signIns    *signin.Manager
 	e2b        *e2b.Server
@@ -275,7 +275,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.UIs(n.UIs()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
-		rest.Terminals(term.New(term.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
+		rest.Terminals(terminal.New(terminal.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents(), n.embedder),
 		rest.ToolServers(n.remote),
 		rest.Library(n.Library()),

@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/studio"
 )
 
 // An apiClient asks a node with a key.
@@ -193,7 +193,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	ids["DOCID"] = ann.make("/v1/docs", `{"title":"x","text":"y"}`, "id")
 	ids["SSHID"] = ann.make("/v1/ssh-keys", `{"public_key":"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJUjdSPwLd7uFGXbsMNEZJ8nZ2pVqVn0n6h5xk9yq3mQ"}`, "id")
 
-	app := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "ann", Name: "shop", State: engi.AppStopped, Created: time.Now().UTC(), Used: time.Now().UTC()}}
+	app := app.Record{App: engi.App{ID: engi.NewAppID(), Owner: "ann", Name: "shop", State: engi.AppStopped, Created: time.Now().UTC(), Used: time.Now().UTC()}}
 	if err := store.Apps(n.db).Put(t.Context(), app); err != nil {
 		t.Fatal(err)
 	}

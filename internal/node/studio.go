@@ -8,16 +8,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/studio"
 )
 
 // openStudio opens the service of apps that models write. Their sandboxes reach the
 // registries of packages and nothing else, unless the node has no network.
 func (n *Node) openStudio(metrics prometheus.Registerer) {
-	n.apps = studio.New(studio.Options{
+	n.apps = app.New(app.Options{
 		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Models: authors{n}, Log: n.log.With("component", "studio"),
 		Metrics: metrics, Network: n.packagesOnly(), MaxAwake: time.Duration(n.config.Sandboxes.Max),
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Health: time.Duration(n.config.Studio.Health), Alerts: n.config.Studio,

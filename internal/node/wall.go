@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/egress"
 	"github.com/engi-dev/engi/internal/network/egress/link"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
@@ -66,7 +66,7 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 	w := &wall{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
 	broker := n.config.Packages.Options()
 	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "packages")
-	if n.packages, err = packages.New(broker); err != nil {
+	if n.packages, err = mirror.New(broker); err != nil {
 		return nil, err
 	}
 	n.closers.add(n.packages.Close)

@@ -8,15 +8,15 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/builtin"
+	"github.com/engi-dev/engi/internal/function/dbos"
+	"github.com/engi-dev/engi/internal/function/inngest"
 	"github.com/engi-dev/engi/internal/node/config"
 	"github.com/engi-dev/engi/internal/node/datadir"
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/webhook"
-	"github.com/engi-dev/engi/internal/workflow"
-	"github.com/engi-dev/engi/internal/workflow/builtin"
-	"github.com/engi-dev/engi/internal/workflow/dbos"
-	"github.com/engi-dev/engi/internal/workflow/inngest"
 )
 
 // openWorkflows opens webhooks and durable functions, built-in and declared ones,
@@ -53,7 +53,7 @@ func (n *Node) openWorkflows(ctx context.Context) error {
 		}
 		functions = append(functions, f)
 	}
-	var engine workflow.Engine
+	var engine function.Engine
 	if c.Events.Engine == config.EngineInngest {
 		opt, err := c.Events.Inngest.Options(n.Endpoint().URL, os.LookupEnv)
 		if err != nil {
@@ -68,7 +68,7 @@ func (n *Node) openWorkflows(ctx context.Context) error {
 	} else if engine, err = dbos.New(dbos.Options{File: filepath.Join(c.DataDir, datadir.FunctionsName), Log: log}); err != nil {
 		return err
 	}
-	n.workflows, err = workflow.New(workflow.Options{
+	n.workflows, err = function.New(function.Options{
 		Functions: functions, Source: n.webhooks, Store: store.Workflow(n.db), Events: store.Events(n.db), Engine: engine, Log: log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
 		Retention: time.Duration(c.Events.Keep), RetainCount: c.Events.KeepCount,
 	})

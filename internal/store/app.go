@@ -6,17 +6,17 @@ import (
 	"maps"
 	"strconv"
 
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/studio"
 )
 
-// appStore implements [studio.Store].
+// appStore implements [app.Store].
 type appStore struct{ db *DB }
 
-var _ studio.Store = appStore{}
+var _ app.Store = appStore{}
 
 // Apps returns the store of apps.
-func Apps(db *DB) studio.Store { return appStore{db} }
+func Apps(db *DB) app.Store { return appStore{db} }
 
 const (
 	appColumns  = `id, owner, name, created, used, idempotency, fingerprint, detail`
@@ -35,15 +35,15 @@ type appDetail struct {
 	Error    *keptError         `json:"error,omitempty"`
 	Metadata map[string]string  `json:"metadata,omitempty"`
 	Boots    int                `json:"boots,omitempty"`
-	Undo     *studio.Undo       `json:"undo,omitempty"`
+	Undo     *app.Undo          `json:"undo,omitempty"`
 	Env      map[string]string  `json:"env,omitempty"`
 	Network  engi.NetworkPolicy `json:"network"`
 
-	Alerts    []engi.AppAlert   `json:"alerts,omitempty"`
-	Published *publication      `json:"published,omitempty"`
-	Snapshots []studio.Snapshot `json:"snapshots,omitempty"`
-	Stray     studio.Stray      `json:"stray,omitzero"`
-	AttemptOf engi.AppID        `json:"attempt_of,omitempty"`
+	Alerts    []engi.AppAlert `json:"alerts,omitempty"`
+	Published *publication    `json:"published,omitempty"`
+	Snapshots []app.Snapshot  `json:"snapshots,omitempty"`
+	Stray     app.Stray       `json:"stray,omitzero"`
+	AttemptOf engi.AppID      `json:"attempt_of,omitempty"`
 
 	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
 }
@@ -78,7 +78,7 @@ var (
 func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + "\x1f" + key }
 
 // appValues are the values of appColumns.
-func (db *DB) appValues(r studio.Record) ([]any, error) {
+func (db *DB) appValues(r app.Record) ([]any, error) {
 	var p *publication
 	if x := r.Published; x.Revision != 0 {
 		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
@@ -121,7 +121,7 @@ func (db *DB) openApp(id string, owner engi.Owner, text string) (d appDetail, lo
 	return d, false, decode("app "+id, string(p.Network), &d.Network)
 }
 
-func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
+func (db *DB) scanApp(row scanner) (r app.Record, err error) {
 	var detail string
 	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
@@ -142,13 +142,13 @@ func (db *DB) scanApp(row scanner) (r studio.Record, err error) {
 	return r, nil
 }
 
-func (s appStore) Put(ctx context.Context, r studio.Record) (err error) {
+func (s appStore) Put(ctx context.Context, r app.Record) (err error) {
 	defer engi.Annotate(&err, "record app %s", r.ID)
 	return s.db.tx(ctx, func(t *tx) error { return s.put(ctx, t, r, nil) })
 }
 
 // put adds an app, with more in its event.
-func (s appStore) put(ctx context.Context, t *tx, r studio.Record, more map[string]any) error {
+func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]any) error {
 	values, err := s.db.appValues(r)
 	if err != nil {
 		return err
@@ -165,25 +165,25 @@ func (s appStore) put(ctx context.Context, t *tx, r studio.Record, more map[stri
 	return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, data)
 }
 
-func (s appStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (studio.Record, error) {
+func (s appStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (app.Record, error) {
 	var w where
 	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
 	w.ownedFew(owner)
-	return named(ctx, s.db.read, "app", errNoApp, func(r studio.Record) engi.Owner { return r.Owner }, s.db.scanApp,
+	return named(ctx, s.db.read, "app", errNoApp, func(r app.Record) engi.Owner { return r.Owner }, s.db.scanApp,
 		`SELECT `+appColumns+` FROM apps`+w.String()+` ORDER BY id = ? DESC, owner = '' DESC LIMIT 2`, append(w.args, idOrName)...)
 }
 
-func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (studio.Record, error) {
+func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (app.Record, error) {
 	return first(ctx, s.db.read, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]studio.Record, error) {
+func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]app.Record, error) {
 	var w where
 	w.owned(owner)
-	return page(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
+	return listPage(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
 }
 
-func (s appStore) Change(ctx context.Context, id engi.AppID, f func(*studio.Record, studio.Tx) error) (r studio.Record, err error) {
+func (s appStore) Change(ctx context.Context, id engi.AppID, f func(*app.Record, app.Tx) error) (r app.Record, err error) {
 	defer engi.Annotate(&err, "record app %s", id)
 	err = s.db.tx(ctx, func(t *tx) error {
 		if r, err = first(ctx, t, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE id = ?`, id); err != nil {
@@ -204,7 +204,7 @@ func (s appStore) Change(ctx context.Context, id engi.AppID, f func(*studio.Reco
 
 func (s appStore) Remove(ctx context.Context, id engi.AppID) (err error) {
 	defer engi.Annotate(&err, "remove app %s", id)
-	return change(ctx, s.db, errNoApp, s.db.scanApp, func(t *tx, r studio.Record) error {
+	return change(ctx, s.db, errNoApp, s.db.scanApp, func(t *tx, r app.Record) error {
 		return t.record(ctx, r.Owner, string(r.ID), engi.EventAppRemoved, map[string]any{"name": r.Name})
 	}, `DELETE FROM apps WHERE id = ? RETURNING `+appColumns, id)
 }
@@ -250,14 +250,14 @@ func scanRevision(row scanner) (r engi.Revision, err error) {
 	return r, nil
 }
 
-func (s appStore) Files(ctx context.Context, app engi.AppID, number int64) ([]studio.File, error) {
+func (s appStore) Files(ctx context.Context, app engi.AppID, number int64) ([]app.File, error) {
 	if _, err := s.Revision(ctx, app, number); err != nil {
 		return nil, err
 	}
 	return list(ctx, s.db.read, scanFile, `SELECT `+fileColumns+`, since FROM app_files WHERE app = ?1 AND since <= ?2 AND (until = 0 OR until > ?2) ORDER BY path`, app, number)
 }
 
-func scanFile(row scanner) (f studio.File, err error) {
+func scanFile(row scanner) (f app.File, err error) {
 	return f, row.Scan(&f.Path, &f.Size, &f.Mode, &f.Digest, &f.Blob, &f.Since)
 }
 
@@ -266,7 +266,7 @@ func (s appStore) Content(ctx context.Context, app engi.AppID, digest string) ([
 		`SELECT data FROM app_contents WHERE app = ? AND digest = ?`, app, digest)
 }
 
-// appTx implements [studio.Tx].
+// appTx implements [app.Tx].
 type appTx struct {
 	ctx   context.Context
 	t     *tx
@@ -286,7 +286,7 @@ func (x appTx) Emit(kind string, data any, key string) (int64, error) {
 	return e.Seq, err
 }
 
-func (x appTx) Revise(r engi.Revision, put []studio.File, removed []string, contents map[string][]byte, b studio.Bounds) error {
+func (x appTx) Revise(r engi.Revision, put []app.File, removed []string, contents map[string][]byte, b app.Bounds) error {
 	detail, err := encode("revision", revisionDetail{r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed})
 	if err != nil {
 		return err
@@ -334,7 +334,7 @@ func (x appTx) Revise(r engi.Revision, put []studio.File, removed []string, cont
 }
 
 // drop removes revisions before the last one that b does not allow.
-func (x appTx) drop(last int64, b studio.Bounds) error {
+func (x appTx) drop(last int64, b app.Bounds) error {
 	count := func(query string) (int64, error) {
 		return first(x.ctx, x.t, nil, value[int64], query, x.app)
 	}

@@ -39,7 +39,7 @@ func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error) {
 	var w where
 	w.owned(owner)
-	return page(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)
+	return listPage(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)
 }
 
 func (s keyStore) Live(ctx context.Context, owner engi.Owner, at time.Time) ([]engi.Key, error) {

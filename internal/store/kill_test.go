@@ -16,13 +16,13 @@ import (
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/access/secret"
 	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function"
 	"github.com/engi-dev/engi/internal/sandbox/disk/volume"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/studio"
-	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 	"github.com/engi-dev/engi/test/seed"
@@ -219,10 +219,10 @@ func changeRun(ctx context.Context, db *store.DB) error {
 
 func changeFunction(ctx context.Context, db *store.DB) error {
 	s := store.Workflow(db)
-	r := workflow.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "bert", Function: "f", State: engi.FunctionQueued, Created: time.Now().UTC()}}
+	r := function.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "bert", Function: "f", State: engi.FunctionQueued, Created: time.Now().UTC()}}
 	to := func(state engi.FunctionState) func() error {
 		return func() error {
-			_, err := s.Update(ctx, "", r.ID, func(r *workflow.Record) error {
+			_, err := s.Update(ctx, "", r.ID, func(r *function.Record) error {
 				if r.State = state; state == engi.FunctionDone {
 					r.Ended = time.Now().UTC()
 				}
@@ -234,7 +234,7 @@ func changeFunction(ctx context.Context, db *store.DB) error {
 	step := engi.FunctionStep{Name: "s", Attempts: 1, Started: time.Now().UTC()}
 	return each(
 		func() error {
-			_, err := s.Send(ctx, engi.EventSpec{Owner: "bert", Type: "x"}, []workflow.Record{r})
+			_, err := s.Send(ctx, engi.EventSpec{Owner: "bert", Type: "x"}, []function.Record{r})
 			return err
 		},
 		to(engi.FunctionRunning),
@@ -246,12 +246,12 @@ func changeFunction(ctx context.Context, db *store.DB) error {
 
 func changeApp(ctx context.Context, db *store.DB) error {
 	s := store.Apps(db)
-	r := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "anna", State: engi.AppStarting, Created: time.Now().UTC()}}
+	r := app.Record{App: engi.App{ID: engi.NewAppID(), Owner: "anna", State: engi.AppStarting, Created: time.Now().UTC()}}
 	r.Name = string(r.ID)
 	publish := func() error {
-		_, err := s.Change(ctx, r.ID, func(r *studio.Record, tx studio.Tx) error {
+		_, err := s.Change(ctx, r.ID, func(r *app.Record, tx app.Tx) error {
 			r.Published = engi.Publication{Revision: r.Revision, Files: 1}
-			if err := tx.Publish([]studio.Published{{Path: "index.html", Size: 1, Digest: "d"}}, map[string][]byte{"d": {1}}, studio.Bounds{Owner: 1000}); err != nil {
+			if err := tx.Publish([]app.Published{{Path: "index.html", Size: 1, Digest: "d"}}, map[string][]byte{"d": {1}}, app.Bounds{Owner: 1000}); err != nil {
 				return err
 			}
 			_, err := tx.Emit(engi.EventAppPublished, map[string]any{"revision": r.Revision}, "")
@@ -261,10 +261,10 @@ func changeApp(ctx context.Context, db *store.DB) error {
 	}
 	revise := func(n int64, state engi.AppState) func() error {
 		return func() error {
-			_, err := s.Change(ctx, r.ID, func(r *studio.Record, tx studio.Tx) error {
+			_, err := s.Change(ctx, r.ID, func(r *app.Record, tx app.Tx) error {
 				r.Revision, r.State = n, state
-				f := studio.File{AppFile: engi.AppFile{Path: "a", Digest: fmt.Sprint(n)}}
-				if err := tx.Revise(engi.Revision{App: r.ID, Number: n, Created: time.Now()}, []studio.File{f}, nil, map[string][]byte{f.Digest: {1}}, studio.Bounds{Revisions: 2, Bytes: 100, Owner: 1000}); err != nil {
+				f := app.File{AppFile: engi.AppFile{Path: "a", Digest: fmt.Sprint(n)}}
+				if err := tx.Revise(engi.Revision{App: r.ID, Number: n, Created: time.Now()}, []app.File{f}, nil, map[string][]byte{f.Digest: {1}}, app.Bounds{Revisions: 2, Bytes: 100, Owner: 1000}); err != nil {
 					return err
 				}
 				if _, err := tx.Emit(engi.EventAppState, map[string]any{"state": state}, ""); err != nil {
@@ -591,7 +591,7 @@ func counted(t *testing.T, db *store.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := store.Workflow(db).Runs(ctx, "", workflow.Filter{})
+	runs, err := store.Workflow(db).Runs(ctx, "", function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

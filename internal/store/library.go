@@ -13,17 +13,17 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 )
 
-// libraryStore implements [library.Store].
+// libraryStore implements [docs.Store].
 type libraryStore struct{ db *DB }
 
-var _ library.Store = libraryStore{}
+var _ docs.Store = libraryStore{}
 
 // Library returns the store of documents and modules.
-func Library(db *DB) library.Store { return libraryStore{db} }
+func Library(db *DB) docs.Store { return libraryStore{db} }
 
 const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
 
@@ -56,7 +56,7 @@ type libraryModule struct {
 	Saved       int64            `json:"saved"`
 }
 
-func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []library.Chunk, quota library.Quota) (_ library.Record, err error) {
+func (f libraryStore) Put(ctx context.Context, r docs.Record, pieces []docs.Chunk, quota docs.Quota) (_ docs.Record, err error) {
 	defer engi.Annotate(&err, "record document %s", r.ID)
 	err = f.db.tx(ctx, func(t *tx) error {
 		var seq int64
@@ -96,8 +96,8 @@ func (f libraryStore) Put(ctx context.Context, r library.Record, pieces []librar
 
 // withinQuota reports Exhausted if the collection would have more than quota with
 // r, which replaces a record with the same key.
-func withinQuota(ctx context.Context, t *tx, r library.Record, quota library.Quota) error {
-	if quota == (library.Quota{}) {
+func withinQuota(ctx context.Context, t *tx, r docs.Record, quota docs.Quota) error {
+	if quota == (docs.Quota{}) {
 		return nil
 	}
 	var n int
@@ -130,7 +130,7 @@ func clearPieces(ctx context.Context, t *tx, record int64) error {
 	return nil
 }
 
-func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pieces []library.Chunk) error {
+func insertPieces(ctx context.Context, t *tx, record int64, r docs.Record, pieces []docs.Chunk) error {
 	put, err := t.prepare(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
@@ -142,7 +142,7 @@ func insertPieces(ctx context.Context, t *tx, record int64, r library.Record, pi
 	}
 	defer words.Close()
 	places := []string{placeOfCollection(r.Collection)}
-	if !library.IsSessionCollection(r.Collection) {
+	if !docs.IsSessionCollection(r.Collection) {
 		places = append(places, everywhere)
 	}
 	for _, p := range r.Packages() {
@@ -186,10 +186,10 @@ func place(kind, name string) string {
 // takes a hundred times as long as finding the rows.
 const enough = 500
 
-func (f libraryStore) Match(ctx context.Context, q library.Query) ([]int64, error) {
+func (f libraryStore) Match(ctx context.Context, q docs.Query) ([]int64, error) {
 	var places, words []string
 	for _, s := range q.Collections {
-		if s == library.Everywhere {
+		if s == docs.Everywhere {
 			places = append(places, everywhere)
 			continue
 		}
@@ -264,7 +264,7 @@ func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int6
 	return list(ctx, f.db.read, value[int64], `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 }
 
-func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.Record, error) {
+func (f libraryStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record, error) {
 	var w where
 	w.and(q.IDs != nil, `id IN (`+marks(len(q.IDs))+`)`, values(q.IDs)...)
 	w.and(q.Collections != nil, `shelf IN (`+marks(len(q.Collections))+`)`, values(q.Collections)...)
@@ -289,7 +289,7 @@ func (f libraryStore) Records(ctx context.Context, q library.Filter) ([]library.
 		return list(ctx, f.db.read, scanLibrary,
 			`SELECT `+libraryColumns+` FROM library_records WHERE `+strings.Join(some, ` OR `)+` ORDER BY package, title, seq LIMIT ?`, append(args, p.Limit)...)
 	}
-	return page(ctx, f.db, q.Page, scanLibrary, libraryColumns, `library_records`, w, false, `package`, `title`, `seq`)
+	return listPage(ctx, f.db, q.Page, scanLibrary, libraryColumns, `library_records`, w, false, `package`, `title`, `seq`)
 }
 
 func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
@@ -324,7 +324,7 @@ func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.
 	})
 }
 
-func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]library.Chunk, error) {
+func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]docs.Chunk, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -338,9 +338,9 @@ func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]library.Chunk,
 		return nil, fault(ctx, err)
 	}
 	defer rows.Close()
-	var list []library.Chunk
+	var list []docs.Chunk
 	for rows.Next() {
-		var p library.Chunk
+		var p docs.Chunk
 		var headings string
 		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &headings, &p.Anchor, &p.Text, &p.Embedder); err != nil {
 			return nil, fault(ctx, err)
@@ -356,17 +356,17 @@ func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]library.Chunk,
 	return list, nil
 }
 
-func (f libraryStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]library.Chunk, error) {
+func (f libraryStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]docs.Chunk, error) {
 	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
 		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
 	if err != nil {
 		return nil, fault(ctx, err)
 	}
 	defer rows.Close()
-	var list []library.Chunk
+	var list []docs.Chunk
 	var raw sql.RawBytes
 	for rows.Next() {
-		var p library.Chunk
+		var p docs.Chunk
 		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw); err != nil {
 			return nil, fault(ctx, err)
 		}
@@ -425,7 +425,7 @@ func vectorOf(b []byte) []float32 {
 	return v
 }
 
-func libraryText(r library.Record) (string, error) {
+func libraryText(r docs.Record) (string, error) {
 	d := libraryDetail{
 		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
 		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Imports,
@@ -437,7 +437,7 @@ func libraryText(r library.Record) (string, error) {
 	return encode("document", d)
 }
 
-func scanLibrary(rows scanner) (r library.Record, err error) {
+func scanLibrary(rows scanner) (r docs.Record, err error) {
 	var module bool
 	var text string
 	if err := rows.Scan(&r.ID, &r.Collection, &r.Package, &r.Key, &r.Title, &r.Bytes, &module, &text); err != nil {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/access/secret"
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 	"github.com/engi-dev/engi/internal/sandbox/disk/snapshot"
 	"github.com/engi-dev/engi/internal/sandbox/disk/volume"
 	"github.com/engi-dev/engi/internal/store"
@@ -32,14 +32,14 @@ func idsOf[T any](id func(T) string) func([]T, error) ([]string, error) {
 func TestPagesAreTheList(t *testing.T) {
 	db, ctx := openDB(t), t.Context()
 	keys, secrets, ssh := store.Keys(db), store.Secrets(db), store.SSHKeys(db)
-	snapshots, volumes, docs := store.Snapshots(db), store.Volumes(db), store.Library(db)
+	snapshots, volumes, documents := store.Snapshots(db), store.Volumes(db), store.Library(db)
 	box, now := engi.NewSandboxID(), time.Now()
 	for i := range 20 {
 		owner := []engi.Owner{"ann", "bob", "", "ann"}[i%4]
 		name := fmt.Sprint("n", (i*7+i/4)%20) // names are not in the order of creation
 		id := fmt.Sprintf("%02d", i)
-		doc := library.Record{Document: engi.Document{ID: engi.NewDocumentID(), Owner: owner, Package: fmt.Sprint("p", i%3), Title: fmt.Sprint("t", i%2)}, Collection: "d:" + string(owner), Key: id}
-		_, err := docs.Put(ctx, doc, nil, library.Quota{})
+		doc := docs.Record{Document: engi.Document{ID: engi.NewDocumentID(), Owner: owner, Package: fmt.Sprint("p", i%3), Title: fmt.Sprint("t", i%2)}, Collection: "d:" + string(owner), Key: id}
+		_, err := documents.Put(ctx, doc, nil, docs.Quota{})
 		for _, err := range []error{
 			err,
 			keys.Put(ctx, engi.Key{ID: "key_" + id, Owner: owner, Admin: owner == "", Created: now}, key.Hash{byte(i)}),
@@ -65,7 +65,7 @@ func TestPagesAreTheList(t *testing.T) {
 	}
 	keyID, secretID := idsOf(func(x engi.Key) string { return x.ID }), idsOf(func(x engi.Secret) string { return string(x.ID) })
 	sshID, snapshotID := idsOf(func(x engi.SSHKey) string { return string(x.ID) }), idsOf(func(x engi.Snapshot) string { return string(x.ID) })
-	volumeID, docID := idsOf(func(x volume.Record) string { return string(x.ID) }), idsOf(func(x library.Record) string { return string(x.ID) })
+	volumeID, docID := idsOf(func(x volume.Record) string { return string(x.ID) }), idsOf(func(x docs.Record) string { return string(x.ID) })
 	for noun, list := range map[string]func(engi.Owner, engi.Page) ([]string, error){
 		"keys":    func(o engi.Owner, p engi.Page) ([]string, error) { return keyID(keys.List(ctx, o, p)) },
 		"ssh":     func(o engi.Owner, p engi.Page) ([]string, error) { return sshID(ssh.List(ctx, o, p)) },
@@ -80,11 +80,11 @@ func TestPagesAreTheList(t *testing.T) {
 			return volumeID(volumes.List(ctx, volume.Filter{Owner: o, Page: p}))
 		},
 		"documents": func(o engi.Owner, p engi.Page) ([]string, error) {
-			f := library.Filter{Documents: true, Page: p}
+			f := docs.Filter{Documents: true, Page: p}
 			if o != "" {
 				f.Collections = []string{"d:" + string(o), "d:"}
 			}
-			return docID(docs.Records(ctx, f))
+			return docID(documents.Records(ctx, f))
 		},
 	} {
 		bobs, err := list("bob", engi.Page{})

@@ -3,14 +3,14 @@ package store
 import (
 	"context"
 
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/studio"
 )
 
 // dropParts deletes the contents of an app that nothing published has.
 const dropParts = `DELETE FROM app_parts WHERE app = ?1 AND digest NOT IN (SELECT digest FROM app_published WHERE app = ?1 UNION SELECT packed FROM app_published WHERE app = ?1)`
 
-func (x appTx) Publish(files []studio.Published, contents map[string][]byte, b studio.Bounds) error {
+func (x appTx) Publish(files []app.Published, contents map[string][]byte, b app.Bounds) error {
 	exec := func(query string, args ...any) error {
 		_, err := x.t.exec(x.ctx, query, args...)
 		return err
@@ -31,7 +31,7 @@ func (x appTx) Publish(files []studio.Published, contents map[string][]byte, b s
 			data = []byte{} // nil is NULL
 		}
 		for part := 0; part == 0 || len(data) > 0; part++ {
-			n := min(len(data), studio.PartSize)
+			n := min(len(data), app.PartSize)
 			if err := exec(`INSERT INTO app_parts (app, digest, part, size, data) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, x.app, digest, part, size, data[:n]); err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ func (x appTx) Publish(files []studio.Published, contents map[string][]byte, b s
 
 // measure records how much the contents of an app take, and reports Exhausted if its
 // owner has more than b allows.
-func (x appTx) measure(b studio.Bounds) error {
+func (x appTx) measure(b app.Bounds) error {
 	if _, err := x.t.exec(x.ctx, `UPDATE apps SET bytes = (SELECT coalesce(sum(size), 0) FROM app_contents WHERE app = ?1) + (SELECT coalesce(sum(size), 0) FROM app_parts WHERE app = ?1 AND part = 0) WHERE id = ?1`, x.app); err != nil {
 		return err
 	}
@@ -71,10 +71,10 @@ func (x appTx) measure(b studio.Bounds) error {
 	return err
 }
 
-func (s appStore) Published(ctx context.Context, app engi.AppID, path string) (studio.Published, error) {
-	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "the app has published no file %.100q", path), func(row scanner) (f studio.Published, err error) {
+func (s appStore) Published(ctx context.Context, id engi.AppID, path string) (app.Published, error) {
+	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "the app has published no file %.100q", path), func(row scanner) (f app.Published, err error) {
 		return f, row.Scan(&f.Path, &f.Size, &f.Digest, &f.Packed, &f.Fixed)
-	}, `SELECT path, size, digest, packed, fixed FROM app_published WHERE app = ? AND path = ? AND (former = 0 OR fixed) ORDER BY former LIMIT 1`, app, path)
+	}, `SELECT path, size, digest, packed, fixed FROM app_published WHERE app = ? AND path = ? AND (former = 0 OR fixed) ORDER BY former LIMIT 1`, id, path)
 }
 
 func (s appStore) Part(ctx context.Context, app engi.AppID, digest string, part int) (size int64, data []byte, err error) {
@@ -84,7 +84,7 @@ func (s appStore) Part(ctx context.Context, app engi.AppID, digest string, part 
 	return size, data, err
 }
 
-func (s appStore) Branch(ctx context.Context, r studio.Record, rev engi.Revision, b studio.Bounds) (err error) {
+func (s appStore) Branch(ctx context.Context, r app.Record, rev engi.Revision, b app.Bounds) (err error) {
 	defer engi.Annotate(&err, "record app %s", r.ID)
 	return s.db.tx(ctx, func(t *tx) error {
 		exec := func(query string, args ...any) error {

@@ -52,7 +52,7 @@ func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, err
 
 // page lists a page of the rows of table that w selects, in the order of columns; desc
 // turns that around. It reports Invalid unless the row to go on after is one of them.
-func page[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
+func listPage[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
 	key, than, end := strings.Join(order, ", "), ">", ""
 	if desc {
 		than, end = "<", " DESC"

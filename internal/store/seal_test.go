@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/access/secret"
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/sandbox/fleet/fleettest"
 	"github.com/engi-dev/engi/internal/session"
-	"github.com/engi-dev/engi/internal/studio"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
@@ -111,7 +111,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			now := from == "this version"
 			v := openVault(t, dir, now)
 			box, run, sess, snap, values := secretRecords()
-			app := studio.Record{App: engi.App{ID: engi.NewAppID(), Owner: "alice", Name: "shop"}, Env: map[string]string{"KEY": "env-of-an-app"}}
+			app := app.Record{App: engi.App{ID: engi.NewAppID(), Owner: "alice", Name: "shop"}, Env: map[string]string{"KEY": "env-of-an-app"}}
 			app.Network = engi.NetworkPolicy{Mode: engi.NetworkOpen, Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"X": "header-of-an-app"}}}}
 			values = append(values, "env-of-an-app", "header-of-an-app")
 			space := workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: "alice", Name: "lab"}}

@@ -88,7 +88,7 @@ func (f snapshotStore) List(ctx context.Context, q snapshot.Filter) ([]engi.Snap
 	} else {
 		w.owned(q.Owner)
 	}
-	return page(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
+	return listPage(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
 }
 
 func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {

@@ -52,7 +52,7 @@ func (s sshKeyStore) Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID
 func (s sshKeyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.SSHKey, error) {
 	var w where
 	w.owned(owner)
-	return page(ctx, s.db, p, scanSSHKey, sshKeyColumns, `ssh_keys`, w, false, `seq`)
+	return listPage(ctx, s.db, p, scanSSHKey, sshKeyColumns, `ssh_keys`, w, false, `seq`)
 }
 
 func (s sshKeyStore) Used(ctx context.Context, id engi.SSHKeyID, at time.Time) error {

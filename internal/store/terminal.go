@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/term"
+	"github.com/engi-dev/engi/internal/terminal"
 )
 
 type terminalStore struct{ db *DB }
 
-var _ term.Store = terminalStore{}
+var _ terminal.Store = terminalStore{}
 
 // Terminals returns the store of terminals and of links to them.
-func Terminals(db *DB) term.Store { return terminalStore{db} }
+func Terminals(db *DB) terminal.Store { return terminalStore{db} }
 
 var (
 	errNoTerminal     = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows those of a session or sandbox")

@@ -7,24 +7,24 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui"
+	"github.com/engi-dev/engi/internal/page"
 )
 
-// uiStore implements [genui.Store].
+// uiStore implements [page.Store].
 type uiStore struct{ db *DB }
 
-var _ genui.Store = uiStore{}
+var _ page.Store = uiStore{}
 
 // UIs returns the store of pages that models write.
-func UIs(db *DB) genui.Store { return uiStore{db} }
+func UIs(db *DB) page.Store { return uiStore{db} }
 
 const uiColumns = `session, owner, html, seq, first, updated, detail`
 
 // uiDetail has the fields of a page that no query selects by.
 type uiDetail struct {
-	Waiting []genui.Action  `json:"waiting,omitempty"`
-	Batch   *genui.Batch    `json:"batch,omitempty"`
-	Modules []genui.Modules `json:"modules,omitempty"`
+	Waiting []page.Action  `json:"waiting,omitempty"`
+	Batch   *page.Batch    `json:"batch,omitempty"`
+	Modules []page.Modules `json:"modules,omitempty"`
 }
 
 // uiKey is what keys of actions begin with, so that they are not those of other
@@ -33,11 +33,11 @@ const uiKey = "ui\x1f"
 
 var errNoUI = engi.Errorf(engi.NotFound, "the session has no page yet")
 
-func (s uiStore) Get(ctx context.Context, session engi.SessionID) (genui.Record, error) {
+func (s uiStore) Get(ctx context.Context, session engi.SessionID) (page.Record, error) {
 	return first(ctx, s.db.read, errNoUI, scanUI, `SELECT `+uiColumns+` FROM uis WHERE session = ?`, session)
 }
 
-func (s uiStore) Change(ctx context.Context, session engi.SessionID, f func(r *genui.Record, emit genui.Emit) error) (r genui.Record, err error) {
+func (s uiStore) Change(ctx context.Context, session engi.SessionID, f func(r *page.Record, emit page.Emit) error) (r page.Record, err error) {
 	defer engi.Annotate(&err, "record the page of session %s", session)
 	err = s.db.tx(ctx, func(t *tx) error {
 		owner, err := first(ctx, t, errNoSession, value[engi.Owner], `SELECT owner FROM sessions WHERE id = ? AND ended = 0`, session)
@@ -48,7 +48,7 @@ func (s uiStore) Change(ctx context.Context, session engi.SessionID, f func(r *g
 		if err != nil {
 			return err
 		}
-		if r = (genui.Record{Session: session, Owner: owner}); len(found) > 0 {
+		if r = (page.Record{Session: session, Owner: owner}); len(found) > 0 {
 			r = found[0]
 		}
 		before := r.HTML
@@ -92,7 +92,7 @@ func (s uiStore) Emitted(ctx context.Context, owner engi.Owner, key string) (int
 		`SELECT seq FROM events WHERE owner = ? AND idempotency = ?`, owner, uiKey+key)
 }
 
-func scanUI(row scanner) (r genui.Record, err error) {
+func scanUI(row scanner) (r page.Record, err error) {
 	var text string
 	if err := row.Scan(&r.Session, &r.Owner, &r.HTML, &r.Seq, &r.First, (*stamp)(&r.Updated), &text); err != nil {
 		return r, err

@@ -5,17 +5,17 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui/genuitest"
+	"github.com/engi-dev/engi/internal/page/pagetest"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
 )
 
 func TestUIsKeepThePromises(t *testing.T) {
-	genuitest.Run(t, func(t *testing.T) genuitest.Fixture {
+	pagetest.Run(t, func(t *testing.T) pagetest.Fixture {
 		db := storetest.Open(t)
 		sessions := store.Sessions(db)
-		return genuitest.Fixture{
+		return pagetest.Fixture{
 			Store: store.UIs(db), Events: store.Events(db),
 			Begin: func(owner engi.Owner) engi.SessionID {
 				id := engi.NewSessionID()

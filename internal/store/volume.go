@@ -51,7 +51,7 @@ func (f volumeStore) List(ctx context.Context, q volume.Filter) ([]volume.Record
 	w.and(q.Held || q.Holder != "", `holder <> ''`)
 	w.and(q.Holder != "", `holder = ?`, q.Holder)
 	w.and(!q.Expired.IsZero(), `ttl > 0 AND accessed + ttl < ? AND holder = ''`, nanos(q.Expired))
-	return page(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(q.Owner)...)
+	return listPage(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(q.Owner)...)
 }
 
 func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {

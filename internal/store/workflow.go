@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/function"
 )
 
 // A workflowStore keeps runs of durable functions.
 type workflowStore struct{ db *DB }
 
 // Workflow returns the store of runs of durable functions.
-func Workflow(db *DB) workflow.Store { return workflowStore{db} }
+func Workflow(db *DB) function.Store { return workflowStore{db} }
 
 const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
 
@@ -36,14 +36,14 @@ type fnStepDetail struct {
 	Ended    int64           `json:"ended,omitempty"`
 }
 
-func fnRunDetailOf(r workflow.Record) (string, error) {
+func fnRunDetailOf(r function.Record) (string, error) {
 	return encode("run", fnRunDetail{
 		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.CancelRequested,
 		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt),
 	})
 }
 
-func scanFnRun(row scanner) (r workflow.Record, err error) {
+func scanFnRun(row scanner) (r function.Record, err error) {
 	var ended int64
 	var text string
 	if err := row.Scan(&r.ID, &r.Owner, &r.Function, &r.Event, &r.Type, &r.Key, &r.State, &ended, &text); err != nil {
@@ -58,7 +58,7 @@ func scanFnRun(row scanner) (r workflow.Record, err error) {
 	return r, nil
 }
 
-func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []workflow.Record) (e engi.Event, err error) {
+func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []function.Record) (e engi.Event, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		if e, err = t.append(ctx, spec); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []wor
 	return e, err
 }
 
-func (s workflowStore) Put(ctx context.Context, r workflow.Record) error {
+func (s workflowStore) Put(ctx context.Context, r function.Record) error {
 	return s.db.tx(ctx, func(t *tx) error {
 		fresh, err := s.insert(ctx, t, r)
 		if err == nil && !fresh {
@@ -84,7 +84,7 @@ func (s workflowStore) Put(ctx context.Context, r workflow.Record) error {
 }
 
 // insert adds a run unless there is one with its key.
-func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fresh bool, err error) {
+func (s workflowStore) insert(ctx context.Context, t *tx, r function.Record) (fresh bool, err error) {
 	detail, err := fnRunDetailOf(r)
 	if err != nil {
 		return false, err
@@ -98,7 +98,7 @@ func (s workflowStore) insert(ctx context.Context, t *tx, r workflow.Record) (fr
 }
 
 // event appends the event of a run's state.
-func (s workflowStore) event(ctx context.Context, t *tx, r workflow.Record) error {
+func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) error {
 	data := struct {
 		Function string          `json:"function"`
 		Event    engi.EventID    `json:"event_id,omitempty"`
@@ -130,7 +130,7 @@ func (s workflowStore) Cursor(ctx context.Context) (int64, error) {
 	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, functionCursor)
 }
 
-func (s workflowStore) Advance(ctx context.Context, seq int64, runs []workflow.Record) (fresh []workflow.Record, err error) {
+func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.Record) (fresh []function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		for _, r := range runs {
 			added, err := s.insert(ctx, t, r)
@@ -152,7 +152,7 @@ func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, k
 	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f workflow.Filter) ([]workflow.Record, error) {
+func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f function.Filter) ([]function.Record, error) {
 	var w where
 	order := "DESC"
 	w.and(owner != "", `owner = ?`, string(owner))
@@ -174,7 +174,7 @@ func noFnRun(id engi.FunctionRunID) error {
 
 const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
 
-func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r workflow.Record, err error) {
+func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r function.Record, err error) {
 	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
 		return r, err
 	}
@@ -194,7 +194,7 @@ func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.Functi
 	return r, err
 }
 
-func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*workflow.Record) error) (r workflow.Record, err error) {
+func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
 			return err
@@ -218,7 +218,7 @@ func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.Fun
 	return r, err
 }
 
-func (s workflowStore) Step(ctx context.Context, r workflow.Record, step engi.FunctionStep) error {
+func (s workflowStore) Step(ctx context.Context, r function.Record, step engi.FunctionStep) error {
 	text, err := encode("step "+step.Name, fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
 	if err != nil {
 		return err

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/workflow"
 )
 
 // TestWorkflowForgets keeps what has not ended, and of the rest what is young
@@ -16,7 +16,7 @@ func TestWorkflowForgets(t *testing.T) {
 	now := time.Now().UTC()
 	put := func(age time.Duration, ended bool) engi.FunctionRunID {
 		t.Helper()
-		r := workflow.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionQueued, Created: now.Add(-age)}}
+		r := function.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionQueued, Created: now.Add(-age)}}
 		if ended {
 			r.State, r.Ended = engi.FunctionDone, r.Created
 		}

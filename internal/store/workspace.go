@@ -259,7 +259,7 @@ func (s workspaceStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, 
 func (s workspaceStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]workspace.Record, error) {
 	var w where
 	w.shared(owner)
-	return page(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
+	return listPage(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
 }
 
 func (s workspaceStore) Count(ctx context.Context, owner engi.Owner) (int, error) {

@@ -1,12 +1,12 @@
 // Package webhook sends events to URLs. Every delivery is a run of a durable
 // function, one function for each webhook, so that deliveries are recorded with
 // the event's place in the log, repeated until they succeed and not lost in a
-// crash: a [Manager] is the [workflow.Source] of these functions.
+// crash: a [Manager] is the [function.Source] of these functions.
 //
 // Requests are signed as Standard Webhooks say, unless a webhook has another
 // format. Addresses are judged by the client, see package fetch; redirects are
 // not followed. It does not store events (package store) and does not run
-// functions (package workflow).
+// functions (package function).
 package webhook
 
 import (
@@ -29,7 +29,7 @@ import (
 	"unicode"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/function"
 )
 
 // Limits.
@@ -68,7 +68,7 @@ type Store interface {
 	All(ctx context.Context) ([]Record, error)
 }
 
-// Runs are the runs of functions; [workflow.Runner] has them.
+// Runs are the runs of functions; [function.Runner] has them.
 type Runs interface {
 	Start(ctx context.Context, function string, event engi.EventID) (engi.FunctionRun, error)
 	Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error)
@@ -99,7 +99,7 @@ type Options struct {
 }
 
 // A Manager manages webhooks and delivers to them. It implements
-// [engi.Webhooks] and [workflow.Source], and is safe for concurrent use.
+// [engi.Webhooks] and [function.Source], and is safe for concurrent use.
 type Manager struct {
 	o       Options
 	client  *http.Client
@@ -122,7 +122,7 @@ type hook struct {
 
 var (
 	_ engi.Webhooks   = (*Manager)(nil)
-	_ workflow.Source = (*Manager)(nil)
+	_ function.Source = (*Manager)(nil)
 )
 
 // Open returns a Manager with the stored webhooks. Bind must be called before
@@ -403,28 +403,28 @@ func Reseal(ctx context.Context, s Store, seal Sealer) (n int, err error) {
 	return n, nil
 }
 
-// Function implements [workflow.Source].
-func (m *Manager) Function(name string) (workflow.Function, bool) {
+// Function implements [function.Source].
+func (m *Manager) Function(name string) (function.Function, bool) {
 	id, ok := strings.CutPrefix(name, functionPrefix)
 	if !ok {
-		return workflow.Function{}, false
+		return function.Function{}, false
 	}
 	h, err := m.find("", engi.WebhookID(id))
 	if err != nil {
-		return workflow.Function{}, false
+		return function.Function{}, false
 	}
 	return m.function(&h), true
 }
 
-func (m *Manager) function(h *hook) workflow.Function {
-	return workflow.Function{
+func (m *Manager) function(h *hook) function.Function {
+	return function.Function{
 		Function: engi.Function{Name: functionPrefix + string(h.ID), Retries: retries, Concurrency: concurrent},
-		Owner:    h.Owner, Backoff: workflow.Backoff{First: 5 * time.Second, Max: maxBackoff}, MaxOpen: maxOpen, Run: m.deliver,
+		Owner:    h.Owner, Backoff: function.Backoff{First: 5 * time.Second, Max: maxBackoff}, MaxOpen: maxOpen, Run: m.deliver,
 	}
 }
 
-// Bound implements [workflow.Source].
-func (m *Manager) Bound(e engi.Event) (all []workflow.Function) {
+// Bound implements [function.Source].
+func (m *Manager) Bound(e engi.Event) (all []function.Function) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.all) == 0 || aboutWebhooks(e) {
@@ -457,7 +457,7 @@ func aboutWebhooks(e engi.Event) bool {
 	return false
 }
 
-// Dropped implements [workflow.Source].
+// Dropped implements [function.Source].
 func (m *Manager) Dropped(ctx context.Context, name string, e engi.Event) {
 	id := engi.WebhookID(strings.TrimPrefix(name, functionPrefix))
 	m.mu.Lock()
@@ -487,9 +487,9 @@ type result struct {
 }
 
 // deliver is the code of all functions: it sends one event.
-func (m *Manager) deliver(ctx context.Context, r *workflow.Run) (any, error) {
+func (m *Manager) deliver(ctx context.Context, r *function.Run) (any, error) {
 	id := engi.WebhookID(strings.TrimPrefix(r.Function, functionPrefix))
-	return workflow.Step(ctx, r, "deliver", func(ctx context.Context) (result, error) {
+	return function.Step(ctx, r, "deliver", func(ctx context.Context) (result, error) {
 		h, err := m.find("", id)
 		if err != nil {
 			return result{}, err

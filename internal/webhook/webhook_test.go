@@ -20,11 +20,11 @@ import (
 
 	"github.com/engi-dev/engi/internal/access/secret"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/memory"
 	"github.com/engi-dev/engi/internal/network/fetch"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/webhook"
-	"github.com/engi-dev/engi/internal/workflow"
-	"github.com/engi-dev/engi/internal/workflow/memory"
 )
 
 // A receiver answers with the statuses in turn, the last one from then on.
@@ -92,7 +92,7 @@ func (r *receiver) wantNothing(t *testing.T) {
 
 type fixture struct {
 	*webhook.Manager
-	runs *workflow.Runner
+	runs *function.Runner
 	log  engi.EventLog
 }
 
@@ -182,7 +182,7 @@ func serve(t *testing.T, db *store.DB, o webhook.Options) (fx *fixture, stop fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := workflow.New(workflow.Options{Source: m, Store: store.Workflow(db), Events: o.Events, Engine: &memory.Engine{}})
+	r, err := function.New(function.Options{Source: m, Store: store.Workflow(db), Events: o.Events, Engine: &memory.Engine{}})
 	if err != nil {
 		t.Fatal(err)
 	}

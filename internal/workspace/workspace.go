@@ -3,7 +3,7 @@
 // copy, which can be made again from the last one.
 //
 // It is not for running sandboxes, which package fleet does, nor for apps that models write
-// and whose servers are watched, which package studio keeps.
+// and whose servers are watched, which package app keeps.
 //
 // A revision is recorded first, and put into the sandbox then. The record says which
 // revision the sandbox was made of ([Record.Base]), so that whoever uses a workspace that

@@ -18,8 +18,8 @@ import (
 	"unicode"
 
 	"github.com/engi-dev/engi/internal/agent/llm"
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/test/env"
 )
@@ -140,21 +140,21 @@ func (s score) recall() float64 { return float64(s.five) / float64(s.asked) }
 
 // measure asks all questions in all modes; the result is by mode and kind, all
 // kinds together under "all".
-func measure(t *testing.T, e library.Embedder, docs []engi.DocumentSpec, qs []question) (result map[engi.SearchMode]map[string]score, pieces int) {
+func measure(t *testing.T, e docs.Embedder, corpus []engi.DocumentSpec, qs []question) (result map[engi.SearchMode]map[string]score, pieces int) {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	l, err := library.Open(t.Context(), library.Options{Store: store.Library(db), Embedder: e})
+	l, err := docs.Open(t.Context(), docs.Options{Store: store.Library(db), Embedder: e})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, 2)
-	for _, d := range docs {
+	for _, d := range corpus {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -235,21 +235,21 @@ func TestSearchFindsTheSection(t *testing.T) {
 	if len(qs) < 100 {
 		t.Fatalf("%d questions, want 100 at least", len(qs))
 	}
-	docs := documents(t, qs)
+	corpus := documents(t, qs)
 	var table strings.Builder
 	fmt.Fprintf(&table, "| Embedder | Questions | Words | Likeness | Both |\n|---|---|---|---|---|\n")
 	pieces, measured := 0, 0
 	for _, c := range []struct {
 		name     string
-		embedder func(t *testing.T) library.Embedder
+		embedder func(t *testing.T) docs.Embedder
 		floor    map[string]float64 // of the fused search
 	}{
-		{"built-in", func(*testing.T) library.Embedder { return nil }, map[string]float64{"all": 0.70, "new": 0.55, "problem": 0.55}},
+		{"built-in", func(*testing.T) docs.Embedder { return nil }, map[string]float64{"all": 0.70, "new": 0.55, "problem": 0.55}},
 		{"sentence model", sentences, map[string]float64{"all": 0.80, "new": 0.65, "problem": 0.70}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var result map[engi.SearchMode]map[string]score
-			result, pieces = measure(t, c.embedder(t), docs, qs)
+			result, pieces = measure(t, c.embedder(t), corpus, qs)
 			for _, kind := range []string{"words", "name", "meaning", "all", "new", "problem"} {
 				fmt.Fprintf(&table, "| %s | %s (%d) |", c.name, labels[kind], result[engi.SearchHybrid][kind].asked)
 				for _, m := range modes {
@@ -276,7 +276,7 @@ func TestSearchFindsTheSection(t *testing.T) {
 		if measured != 2 {
 			t.Fatal("the page needs both embedders")
 		}
-		write(t, table.String(), len(qs), len(docs), pieces)
+		write(t, table.String(), len(qs), len(corpus), pieces)
 	}
 }
 
@@ -303,7 +303,7 @@ either half alone. How ranks are fused was chosen with these questions at hand, 
 
 // sentences returns an embedder that a language model computes, in another
 // process, behind OpenAI's API.
-func sentences(t *testing.T) library.Embedder {
+func sentences(t *testing.T) docs.Embedder {
 	t.Helper()
 	python := os.Getenv("ENGI_TEST_EMBEDDER")
 	if _, err := os.Stat(python); err != nil {

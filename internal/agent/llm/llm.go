@@ -4,7 +4,7 @@
 // makes them from a configuration by names such as "openai:gpt-4o", retries
 // temporary failures, falls back to other models and reports what calls cost.
 //
-// It does not run tools (package agent) and does not search (package library).
+// It does not run tools (package agent) and does not search (package docs).
 // Vendors' own packages are not used, because they bring clients for whole
 // clouds; each wire format is one file here.
 package llm

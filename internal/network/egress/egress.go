@@ -74,7 +74,7 @@ type Store interface {
 }
 
 // Packages serves package registries to sandboxes. It is safe for concurrent use.
-// Package internal/network/packages implements it.
+// Package internal/network/mirror implements it.
 type Packages interface {
 	// Hosts returns the registries' names by ecosystem.
 	Hosts() map[string][]string

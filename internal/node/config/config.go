@@ -23,6 +23,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/engi-dev/engi/internal/access/ssh"
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/cert"
 	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
@@ -30,7 +31,6 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/script"
 	"github.com/engi-dev/engi/internal/server/httpio"
 	"github.com/engi-dev/engi/internal/spelling"
-	"github.com/engi-dev/engi/internal/studio"
 )
 
 // A Config is the configuration of a node. The tags are the names in config.toml
@@ -52,32 +52,32 @@ type Config struct {
 	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort, confirm"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
-	TLS       TLS             `toml:"tls" envPrefix:"TLS_"`
-	CORS      CORS            `toml:"cors" envPrefix:"CORS_"`
-	Preview   Preview         `toml:"preview" envPrefix:"PREVIEW_"`
-	Limits    Limits          `toml:"limits" envPrefix:"LIMITS_"`
-	Max       Limits          `toml:"max" envPrefix:"MAX_"`
-	Admission Admission       `toml:"admission" envPrefix:"ADMISSION_"`
-	Templates Templates       `toml:"templates" envPrefix:"TEMPLATES_"`
-	Builds    Builds          `toml:"builds" envPrefix:"BUILDS_"`
-	Volumes   Volumes         `toml:"volumes" envPrefix:"VOLUMES_"`
-	Sandboxes Sandboxes       `toml:"sandboxes" envPrefix:"SANDBOXES_"`
-	Keep      Keep            `toml:"keep" envPrefix:"KEEP_"`
-	Quota     Quotas          `toml:"quota" envPrefix:"QUOTA_"`
-	Network   Network         `toml:"network" envPrefix:"NETWORK_"`
-	Secrets   Secrets         `toml:"secrets" envPrefix:"SECRETS_"`
-	Mirrors   Mirrors         `toml:"mirrors" envPrefix:"MIRRORS_"`
-	Packages  Packages        `toml:"packages" envPrefix:"PACKAGES_"`
-	Script    Script          `toml:"script" envPrefix:"SCRIPT_"`
-	Sessions  Sessions        `toml:"sandbox" envPrefix:"SANDBOX_"`
-	Models    Models          `toml:"models" envPrefix:"MODELS_"`
-	MCP       MCP             `toml:"mcp" envPrefix:"MCP_"`
-	Docs      Docs            `toml:"docs" envPrefix:"DOCS_"`
-	Events    Events          `toml:"events" envPrefix:"EVENTS_"`
-	Webhooks  Webhooks        `toml:"webhooks" envPrefix:"WEBHOOKS_"`
-	Approvals Approvals       `toml:"approvals" envPrefix:"APPROVALS_"`
-	SSH       ssh.Settings    `toml:"ssh" envPrefix:"SSH_"`
-	Studio    studio.Settings `toml:"studio" envPrefix:"STUDIO_"`
+	TLS       TLS          `toml:"tls" envPrefix:"TLS_"`
+	CORS      CORS         `toml:"cors" envPrefix:"CORS_"`
+	Preview   Preview      `toml:"preview" envPrefix:"PREVIEW_"`
+	Limits    Limits       `toml:"limits" envPrefix:"LIMITS_"`
+	Max       Limits       `toml:"max" envPrefix:"MAX_"`
+	Admission Admission    `toml:"admission" envPrefix:"ADMISSION_"`
+	Templates Templates    `toml:"templates" envPrefix:"TEMPLATES_"`
+	Builds    Builds       `toml:"builds" envPrefix:"BUILDS_"`
+	Volumes   Volumes      `toml:"volumes" envPrefix:"VOLUMES_"`
+	Sandboxes Sandboxes    `toml:"sandboxes" envPrefix:"SANDBOXES_"`
+	Keep      Keep         `toml:"keep" envPrefix:"KEEP_"`
+	Quota     Quotas       `toml:"quota" envPrefix:"QUOTA_"`
+	Network   Network      `toml:"network" envPrefix:"NETWORK_"`
+	Secrets   Secrets      `toml:"secrets" envPrefix:"SECRETS_"`
+	Mirrors   Mirrors      `toml:"mirrors" envPrefix:"MIRRORS_"`
+	Packages  Packages     `toml:"packages" envPrefix:"PACKAGES_"`
+	Script    Script       `toml:"script" envPrefix:"SCRIPT_"`
+	Sessions  Sessions     `toml:"sandbox" envPrefix:"SANDBOX_"`
+	Models    Models       `toml:"models" envPrefix:"MODELS_"`
+	MCP       MCP          `toml:"mcp" envPrefix:"MCP_"`
+	Docs      Docs         `toml:"docs" envPrefix:"DOCS_"`
+	Events    Events       `toml:"events" envPrefix:"EVENTS_"`
+	Webhooks  Webhooks     `toml:"webhooks" envPrefix:"WEBHOOKS_"`
+	Approvals Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
+	SSH       ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
+	Studio    app.Settings `toml:"studio" envPrefix:"STUDIO_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -292,7 +292,7 @@ func Defaults() Config {
 		Approvals: defaultApprovals(),
 		Events:    defaultEvents(),
 		SSH:       ssh.DefaultSettings(),
-		Studio:    studio.DefaultSettings(),
+		Studio:    app.DefaultSettings(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),

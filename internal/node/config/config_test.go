@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/studio"
 	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
@@ -206,7 +206,7 @@ func TestEveryKeyHasItsVariable(t *testing.T) {
 			value = "7"
 		}
 		switch k.Value.Interface().(type) {
-		case Duration, studio.Span:
+		case Duration, app.Span:
 			value = "7s"
 		}
 		got, from := Defaults(), Sources{}

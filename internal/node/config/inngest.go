@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/workflow/inngest"
+	"github.com/engi-dev/engi/internal/function/inngest"
 )
 
 // Inngest configures the connection to an Inngest server that executes durable

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/workflow/inngest"
+	"github.com/engi-dev/engi/internal/function/inngest"
 )
 
 func TestInngest(t *testing.T) {

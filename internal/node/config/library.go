@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 )
 
 // Docs configures the documentation that agents search.
@@ -38,7 +38,7 @@ func defaultDocs() Docs {
 
 // Documents returns the documents that everybody finds. It includes those of
 // packages only if sessions are enabled, which can import them.
-func (c Config) Documents() (specs []engi.DocumentSpec, files []library.File) {
+func (c Config) Documents() (specs []engi.DocumentSpec, files []docs.File) {
 	add := func(name string, urls []string) {
 		for _, u := range urls {
 			specs = append(specs, engi.DocumentSpec{Package: name, URL: u})
@@ -52,7 +52,7 @@ func (c Config) Documents() (specs []engi.DocumentSpec, files []library.File) {
 	for _, s := range c.Docs.Sources {
 		add(s.Package, s.URLs)
 		for _, f := range s.Files {
-			files = append(files, library.File{Package: s.Package, Path: f})
+			files = append(files, docs.File{Package: s.Package, Path: f})
 		}
 	}
 	return specs, files

@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/library"
 )
 
 const docsSection = `
@@ -49,7 +49,7 @@ docs = ["https://linear.example/sdk.md"]
 		if d := cmp.Diff(c.want, specs); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
-		if c.want != nil && cmp.Diff([]library.File{{Package: "acme", Path: "/srv/acme/*.md"}}, files) != "" {
+		if c.want != nil && cmp.Diff([]docs.File{{Package: "acme", Path: "/srv/acme/*.md"}}, files) != "" {
 			t.Errorf("%s: files %v", name, files)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui"
+	"github.com/engi-dev/engi/internal/page"
 )
 
 // Models configures the language models of agents and their budgets.
@@ -146,7 +146,7 @@ func (c Config) AgentSpecs() []engi.AgentSpec {
 			all = append(all, s)
 		}
 	}
-	return genui.WithAgent(all)
+	return page.WithAgent(all)
 }
 
 func (m Models) validate() error {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/fetch"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/network/mirror"
 )
 
 // Packages configures the package broker, which serves registries to sandboxes
@@ -30,8 +30,8 @@ func (p Packages) upstreams() map[string]string {
 }
 
 // Options returns the options of the broker, without directory and log.
-func (p Packages) Options() packages.Options {
-	return packages.Options{Size: int64(p.Size), Fresh: time.Duration(p.Fresh), Offline: p.Offline, Upstreams: p.upstreams(), Trusted: slices.Clone(p.Hosts)}
+func (p Packages) Options() mirror.Options {
+	return mirror.Options{Size: int64(p.Size), Fresh: time.Duration(p.Fresh), Offline: p.Offline, Upstreams: p.upstreams(), Trusted: slices.Clone(p.Hosts)}
 }
 
 func (p Packages) validate() (err error) {
@@ -40,10 +40,10 @@ func (p Packages) validate() (err error) {
 		return engi.Errorf(engi.Invalid, "size is at least 1 MiB, fresh more than 0")
 	}
 	for name, text := range p.upstreams() {
-		if text == "" || text == packages.Off {
+		if text == "" || text == mirror.Off {
 			continue
 		}
-		if _, err := packages.CheckURL(text); err != nil {
+		if _, err := mirror.CheckURL(text); err != nil {
 			return engi.Errorf(engi.Invalid, "%s: %w", name, err).WithRemedy("%s", engi.RemedyOf(err))
 		}
 	}

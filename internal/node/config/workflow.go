@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function/builtin"
 	"github.com/engi-dev/engi/internal/spelling"
-	"github.com/engi-dev/engi/internal/workflow/builtin"
 )
 
 // Events configures durable functions.

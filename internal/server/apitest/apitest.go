@@ -20,12 +20,12 @@ import (
 	"github.com/engi-dev/engi/internal/access/signin"
 	"github.com/engi-dev/engi/internal/access/ssh"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/operation"
 	"github.com/engi-dev/engi/internal/server/rest"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
-	"github.com/engi-dev/engi/internal/term"
+	"github.com/engi-dev/engi/internal/terminal"
 )
 
 // A Fixture is a server with everything behind it.
@@ -77,7 +77,7 @@ type Options struct {
 	UIs         engi.UIs
 	Apps        engi.Apps
 	Workspaces  engi.Workspaces
-	Terminals   *term.Manager
+	Terminals   *terminal.Manager
 	Agents      engi.Agents
 	Embedder    rest.Embedder
 	ToolServers engi.ToolServers
@@ -89,7 +89,7 @@ type Options struct {
 	SSH         *ssh.Server
 	Approvals   engi.Approvals
 	Quota       func(engi.Owner) engi.Quota
-	Mirror      *packages.Broker
+	Mirror      *mirror.Broker
 	Metrics     prometheus.Gatherer
 	Links       rest.Links
 }
@@ -156,7 +156,7 @@ func New(change func(*Options)) *Fixture {
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks, w.UIs = &Volumes{}, NewNetworks(w.Sandboxes), &UIs{}
 	w.Apps, w.Workspaces = &Apps{Log: store.Events(w.db)}, &Workspaces{Sandboxes: w.Sandboxes}
-	mirror, err := packages.New(packages.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
+	mirror, err := mirror.New(mirror.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
 	if err != nil {
 		panic(err)
 	}
@@ -180,7 +180,7 @@ func New(change func(*Options)) *Fixture {
 	}
 	w.UIs.Sessions = o.Sessions
 	if o.Terminals == nil {
-		o.Terminals = term.New(term.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
+		o.Terminals = terminal.New(terminal.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
 	}
 	w.Operations = operation.New(context.Background(), operation.Options{
 		Store: store.Operations(w.db), Dir: filepath.Join(w.dir, "operations"),

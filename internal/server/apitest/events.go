@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/memory"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/webhook"
-	"github.com/engi-dev/engi/internal/workflow"
-	"github.com/engi-dev/engi/internal/workflow/memory"
 )
 
 // functions starts the real functions on a database: echo, on engi/debug/echo,
@@ -25,19 +25,19 @@ func functions(db *store.DB, approvals engi.Approvals) (f engi.Functions, w engi
 	if err != nil {
 		panic(err)
 	}
-	function := func(x engi.Function, run func(ctx context.Context, r *workflow.Run) (any, error)) workflow.Function {
-		return workflow.Function{Function: x, Run: func(ctx context.Context, r *workflow.Run) (any, error) {
-			return workflow.Step(ctx, r, x.Name, func(ctx context.Context) (any, error) { return run(ctx, r) })
+	durable := func(x engi.Function, run func(ctx context.Context, r *function.Run) (any, error)) function.Function {
+		return function.Function{Function: x, Run: func(ctx context.Context, r *function.Run) (any, error) {
+			return function.Step(ctx, r, x.Name, func(ctx context.Context) (any, error) { return run(ctx, r) })
 		}}
 	}
-	runner, err := workflow.New(workflow.Options{Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, Source: hooks, Functions: []workflow.Function{
-		function(engi.Function{Name: "echo", Description: "says it again", Event: "engi/debug/echo", Retries: 3}, func(_ context.Context, r *workflow.Run) (any, error) {
+	runner, err := function.New(function.Options{Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, Source: hooks, Functions: []function.Function{
+		durable(engi.Function{Name: "echo", Description: "says it again", Event: "engi/debug/echo", Retries: 3}, func(_ context.Context, r *function.Run) (any, error) {
 			return r.Event.Data, nil
 		}),
-		function(engi.Function{Name: "fail", Event: "engi/debug/fail", Concurrency: 2, PerOwner: 1, Timeout: time.Minute}, func(context.Context, *workflow.Run) (any, error) {
+		durable(engi.Function{Name: "fail", Event: "engi/debug/fail", Concurrency: 2, PerOwner: 1, Timeout: time.Minute}, func(context.Context, *function.Run) (any, error) {
 			return nil, engi.Errorf(engi.NotFound, "there is no sandbox").WithRemedy("send the ID of one that lives")
 		}),
-		function(engi.Function{Name: "wait", Event: "engi/debug/wait", Cron: "0 4 * * *", Input: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *workflow.Run) (any, error) {
+		durable(engi.Function{Name: "wait", Event: "engi/debug/wait", Cron: "0 4 * * *", Input: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *function.Run) (any, error) {
 			select {
 			case <-r.Cancelled():
 			case <-ctx.Done():

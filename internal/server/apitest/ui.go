@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/genui"
+	"github.com/engi-dev/engi/internal/page"
 )
 
 // UIs is a fake whose answers to actions are these: demo-counter writes a page with a
@@ -30,7 +30,7 @@ type UIs struct {
 
 type ui struct {
 	engi.UI
-	page  *genui.Page
+	page  *page.Page
 	count int
 	log   []uiEvent
 	acted map[string]uiRepeat // by Idempotency-Key
@@ -62,7 +62,7 @@ func (u *UIs) find(ctx context.Context, owner engi.Owner, session string) (*ui, 
 	}
 	x := u.of[s.ID]
 	if x == nil {
-		x = &ui{page: genui.NewPage(""), UI: engi.UI{Session: s.ID, Owner: s.Owner}, acted: map[string]uiRepeat{}}
+		x = &ui{page: page.NewPage(""), UI: engi.UI{Session: s.ID, Owner: s.Owner}, acted: map[string]uiRepeat{}}
 		u.of[s.ID] = x
 	}
 	return x, nil
@@ -81,7 +81,7 @@ func (u *UIs) happen(x *ui, updates ...engi.UIUpdate) {
 		}
 		switch {
 		case e.Kind == engi.UIReplaced && !e.Partial:
-			x.page = genui.NewPage(e.HTML)
+			x.page = page.NewPage(e.HTML)
 			x.HTML, x.Updated = x.page.HTML(), e.Time
 		case e.Kind == engi.UIPatched:
 			e.Patches, _ = x.page.Apply(e.Patches)

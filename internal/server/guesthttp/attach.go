@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
-	"github.com/engi-dev/engi/internal/term"
+	"github.com/engi-dev/engi/internal/terminal"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 type attached struct {
 	h   *Handler
 	ws  *websocket.Conn
-	to  *term.Attachment
+	to  *terminal.Attachment
 	ctx context.Context
 	at  int64 // offset of the next byte to send
 	end int64 // of what was old when it came; -1 once the client knows
@@ -36,7 +36,7 @@ type attached struct {
 // Attach serves a terminal over a WebSocket until its program ends, the client
 // leaves or ctx ends. origins are those of pages that may connect beside the
 // server's own.
-func (h *Handler) Attach(ctx context.Context, to *term.Attachment, offset int64, origins []string) error {
+func (h *Handler) Attach(ctx context.Context, to *terminal.Attachment, offset int64, origins []string) error {
 	ws, err := websocket.Accept(h.W, h.R, &websocket.AcceptOptions{
 		Subprotocols: []string{v1.TerminalProtocol}, OriginPatterns: origins, CompressionMode: websocket.CompressionDisabled,
 	})
@@ -210,7 +210,7 @@ func (a *attached) show(offset int64) error {
 
 // begin tells where output begins, with the screen if it is not where it was asked
 // for.
-func (a *attached) begin(s term.Start) error {
+func (a *attached) begin(s terminal.Start) error {
 	a.at, a.end, a.set = s.From, s.End, false
 	if s.Missed >= 0 {
 		if err := a.send(v1.TerminalMessage{Type: v1.TerminalMissing, Offset: &s.Missed, End: &s.From}); err != nil {

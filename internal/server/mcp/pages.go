@@ -16,7 +16,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/uistream"
+	"github.com/engi-dev/engi/internal/server/pagestream"
 )
 
 // Clients that know the extension for apps show pages of sessions, in a frame that
@@ -187,7 +187,7 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 		defer leave()
 		soon, cancel := context.WithTimeout(ctx, watchPatience)
 		defer cancel()
-		encoder := uistream.Formats()["engi"].New(uistream.Start{Session: ui.Session})
+		encoder := pagestream.Formats()["engi"].New(pagestream.Start{Session: ui.Session})
 		size, partial, seen := 0, false, max(a.After, 0)
 		for u, err := range s.opt.UIs.Watch(soon, c.Owner, string(ui.Session), max(a.After, 0)) {
 			if soon.Err() != nil && ctx.Err() == nil {

@@ -8,17 +8,17 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
 const mirrorPath = "/v1/mirror"
 
-type mirror struct{ *packages.Broker }
+type mirrorResource struct{ *mirror.Broker }
 
 // Mirror manages the package broker, which may be nil.
-func Mirror(broker *packages.Broker) Resource {
-	m := mirror{broker}
+func Mirror(broker *mirror.Broker) Resource {
+	m := mirrorResource{broker}
 	var absent error
 	if broker == nil {
 		absent = engi.Errorf(engi.Unsupported, "this node serves no packages").WithRemedy("its sandboxes have no network: 'engi doctor' says why")
@@ -36,7 +36,7 @@ func Mirror(broker *packages.Broker) Resource {
 	}}
 }
 
-func (m mirror) get(*call, *none) (v1.Mirror, error) {
+func (m mirrorResource) get(*call, *none) (v1.Mirror, error) {
 	s, hosts := m.Status(), m.Hosts()
 	x := v1.Mirror{Offline: s.Offline, Files: s.Files, Bytes: v1.Bytes(s.Bytes), Size: v1.Bytes(s.Size), Ecosystems: []v1.MirrorEcosystem{}}
 	for _, name := range slices.Sorted(maps.Keys(s.Ecosystems)) {
@@ -47,8 +47,8 @@ func (m mirror) get(*call, *none) (v1.Mirror, error) {
 	return x, nil
 }
 
-func (m mirror) warm(c *call, _ *none, q v1.MirrorWarmRequest) error {
-	var all []packages.Wanted
+func (m mirrorResource) warm(c *call, _ *none, q v1.MirrorWarmRequest) error {
+	var all []mirror.Wanted
 	for _, f := range q.Files {
 		wanted, err := m.Read(f.Name, []byte(f.Content))
 		if err != nil {
@@ -57,16 +57,16 @@ func (m mirror) warm(c *call, _ *none, q v1.MirrorWarmRequest) error {
 		all = append(all, wanted...)
 	}
 	at := v1.MirrorUpdate{Total: len(all)}
-	return stream(c, func(ctx context.Context) iter.Seq2[packages.Warmed, error] {
-		return func(yield func(packages.Warmed, error) bool) {
+	return stream(c, func(ctx context.Context) iter.Seq2[mirror.Warmed, error] {
+		return func(yield func(mirror.Warmed, error) bool) {
 			for x := range m.Warm(ctx, all) {
 				if !yield(x, nil) {
 					return
 				}
 			}
-			yield(packages.Warmed{}, context.Cause(ctx))
+			yield(mirror.Warmed{}, context.Cause(ctx))
 		}
-	}, func(out *httpio.EventWriter, x packages.Warmed) (bool, error) {
+	}, func(out *httpio.EventWriter, x mirror.Warmed) (bool, error) {
 		if at.Done == at.Total {
 			at.Type, at.Package, at.Problem = v1.EventResult, "", nil
 			return true, out.Send(at.Type, "", at)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/network/packages"
+	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
@@ -31,7 +31,7 @@ func TestMirror(t *testing.T) {
 		}
 	}))
 	defer registry.Close()
-	broker, err := packages.New(packages.Options{Dir: t.TempDir(), Upstreams: map[string]string{"crates": registry.URL}})
+	broker, err := mirror.New(mirror.Options{Dir: t.TempDir(), Upstreams: map[string]string{"crates": registry.URL}})
 	if err != nil {
 		t.Fatal(err)
 	}

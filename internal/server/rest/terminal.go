@@ -12,10 +12,10 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/guesthttp"
-	"github.com/engi-dev/engi/internal/term"
+	"github.com/engi-dev/engi/internal/terminal"
 )
 
-type terminals struct{ *term.Manager }
+type terminals struct{ *terminal.Manager }
 
 type aPlace struct {
 	Place string `path:"id" maxLength:"128" doc:"ID or name"`
@@ -50,7 +50,7 @@ type recordTerminal struct {
 
 // Terminals keeps programs with a screen in sessions and sandboxes; service may be
 // nil.
-func Terminals(service *term.Manager) Resource {
+func Terminals(service *terminal.Manager) Resource {
 	t := &terminals{service}
 	res := Resource{tag: "terminals", about: "programs with a screen in sessions and sandboxes, which clients attach to and leave", missing: missing(service != nil, "terminals")}
 	upgrade := []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}}
@@ -68,15 +68,15 @@ func Terminals(service *term.Manager) Resource {
 			}, t.create),
 			list(Route{Pattern: "GET " + path, ID: "list-" + noun + "-terminals", Summary: "List terminals of a " + noun, Text: "The newest come first. Wakes nothing.", Access: look},
 				func(c *call, in *aPlace) ([]engi.TerminalInfo, error) {
-					return on(c, in.Place, func(p term.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.owner(), p) })
+					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.owner(), p) })
 				}, terminalOf),
 			fetch(Route{Pattern: "GET " + one, ID: "get-" + noun + "-terminal", Summary: "Get a terminal of a " + noun, Access: look},
 				func(c *call, in *aTerminal) (v1.Terminal, error) {
-					return on(c, in.Place, func(p term.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.owner(), p, in.ID)) })
+					return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.owner(), p, in.ID)) })
 				}),
 			act(Route{Pattern: "DELETE " + one, ID: "end-" + noun + "-terminal", Summary: "End a terminal of a " + noun, Access: change},
 				func(c *call, in *aTerminal, _ none) error {
-					_, err := on(c, in.Place, func(p term.Place) (none, error) { return none{}, t.End(c, c.owner(), p, in.ID) })
+					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.End(c, c.owner(), p, in.ID) })
 					return err
 				}),
 			raw(Route{
@@ -89,7 +89,9 @@ func Terminals(service *term.Manager) Resource {
 				Pattern: "GET " + one + "/screen", ID: "get-" + noun + "-terminal-screen", Summary: "Get what a terminal of a " + noun + " shows", Access: look,
 				Text: "As text, for programs and for models.",
 			}, func(c *call, in *aTerminal) (v1.TerminalScreen, error) {
-				return on(c, in.Place, func(p term.Place) (v1.TerminalScreen, error) { return to(screenOf)(t.Screen(c, c.owner(), p, in.ID)) })
+				return on(c, in.Place, func(p terminal.Place) (v1.TerminalScreen, error) {
+					return to(screenOf)(t.Screen(c, c.owner(), p, in.ID))
+				})
 			}),
 			raw(Route{
 				Pattern: "GET " + one + "/recording", ID: "record-" + noun + "-terminal", Summary: "Get a recording of a terminal of a " + noun, Access: look,
@@ -104,11 +106,11 @@ func Terminals(service *term.Manager) Resource {
 			}, t.share),
 			list(Route{Pattern: "GET " + one + "/links", ID: "list-" + noun + "-terminal-links", Summary: "List links to a terminal of a " + noun, Text: "The newest come first; expired ones are left out.", Access: look},
 				func(c *call, in *aTerminal) ([]engi.TerminalLink, error) {
-					return on(c, in.Place, func(p term.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.owner(), p, in.ID) })
+					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.owner(), p, in.ID) })
 				}, linkOf),
 			act(Route{Pattern: "DELETE " + one + "/links/{link}", ID: "unshare-" + noun + "-terminal", Summary: "Take back a link to a terminal of a " + noun, Text: "It also disconnects who came by it.", Access: change},
 				func(c *call, in *aTerminalLink, _ none) error {
-					_, err := on(c, in.Place, func(p term.Place) (none, error) { return none{}, t.Unshare(c, c.owner(), p, in.ID, in.Link) })
+					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.Unshare(c, c.owner(), p, in.ID, in.Link) })
 					return err
 				}),
 		)
@@ -128,16 +130,16 @@ const (
 )
 
 // on does something with the place that a path names.
-func on[T any](c *call, name string, do func(term.Place) (T, error)) (T, error) {
+func on[T any](c *call, name string, do func(terminal.Place) (T, error)) (T, error) {
 	if strings.HasPrefix(c.route.path(), sessionPath) {
-		return do(term.Place{Session: name})
+		return do(terminal.Place{Session: name})
 	}
 	id, err := engi.ParseSandboxID(name)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return do(term.Place{Sandbox: id})
+	return do(terminal.Place{Sandbox: id})
 }
 
 func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Terminal, error) {
@@ -156,7 +158,7 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 	if err := check.err(); err != nil {
 		return v1.Terminal{}, err
 	}
-	spec := term.Spec{Args: q.Args, Dir: q.Dir, Env: q.Env, User: q.User, Scrollback: int64(q.Scrollback)}
+	spec := terminal.Spec{Args: q.Args, Dir: q.Dir, Env: q.Env, User: q.User, Scrollback: int64(q.Scrollback)}
 	if q.Cols != 0 || q.Rows != 0 {
 		if q.Cols == 0 {
 			q.Cols = 80
@@ -167,7 +169,7 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 		spec.Size = engi.TerminalSize{Cols: uint16(q.Cols), Rows: uint16(q.Rows)}
 	}
 	id := engi.NewTerminalID()
-	return on(c, in.Place, func(p term.Place) (v1.Terminal, error) {
+	return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) {
 		x, err := once(c, q, creation[engi.TerminalInfo]{
 			ids: []string{string(id)},
 			work: func(ids []string) (engi.TerminalInfo, error) {
@@ -190,8 +192,8 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 var clientName = regexp.MustCompile(`^[A-Za-z0-9_-]{8,64}$`)
 
 // viewer checks a request to attach.
-func (in *attachTerminal) viewer(c *call) (term.Viewer, error) {
-	v := term.Viewer{Client: in.Client, Name: strings.ToValidUTF8(in.Name, "\uFFFD"), ReadOnly: in.ReadOnly}
+func (in *attachTerminal) viewer(c *call) (terminal.Viewer, error) {
+	v := terminal.Viewer{Client: in.Client, Name: strings.ToValidUTF8(in.Name, "\uFFFD"), ReadOnly: in.ReadOnly}
 	if in.Client != "" && !clientName.MatchString(in.Client) {
 		return v, invalid("client", "it is not 8 to 64 letters, digits, '-' and '_'")
 	}
@@ -217,8 +219,8 @@ func (t *terminals) attach(c *call, in *attachOwn, _ none) error {
 	if err != nil {
 		return err
 	}
-	_, err = on(c, in.Place, func(p term.Place) (none, error) {
-		return none{}, t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *term.Attachment, error) {
+	_, err = on(c, in.Place, func(p terminal.Place) (none, error) {
+		return none{}, t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *terminal.Attachment, error) {
 			return t.Attach(ctx, c.owner(), p, in.ID, v)
 		})
 	})
@@ -226,7 +228,7 @@ func (t *terminals) attach(c *call, in *attachOwn, _ none) error {
 }
 
 // serve serves what attach returns.
-func (t *terminals) serve(c *call, offset int64, attach func(context.Context) (context.Context, *term.Attachment, error)) error {
+func (t *terminals) serve(c *call, offset int64, attach func(context.Context) (context.Context, *terminal.Attachment, error)) error {
 	d, cancel := c.guest()
 	defer cancel()
 	ctx, a, err := attach(d.Ctx)
@@ -256,12 +258,14 @@ func (t *terminals) follow(c *call, in *attachTerminal, _ none) error {
 	if err != nil {
 		return err
 	}
-	return t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *term.Attachment, error) { return t.Follow(ctx, secret, v) })
+	return t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *terminal.Attachment, error) {
+		return t.Follow(ctx, secret, v)
+	})
 }
 
 func (t *terminals) record(c *call, in *recordTerminal, _ none) error {
-	_, err := on(c, in.Place, func(p term.Place) (none, error) {
-		return none{}, t.Record(c, c.owner(), p, in.ID, term.Format(in.Format), func() io.Writer {
+	_, err := on(c, in.Place, func(p terminal.Place) (none, error) {
+		return none{}, t.Record(c, c.owner(), p, in.ID, terminal.Format(in.Format), func() io.Writer {
 			c.Header().Set("Content-Type", castType)
 			c.Header().Set("X-Content-Type-Options", "nosniff")
 			return c
@@ -284,7 +288,7 @@ func (t *terminals) share(c *call, in *aTerminal, q v1.TerminalLinkRequest) (v1.
 		ttl = time.Hour
 	}
 	l := engi.TerminalLink{ID: engi.NewTerminalLinkID(), Name: q.Name, Write: q.Write}
-	return on(c, in.Place, func(p term.Place) (v1.TerminalLink, error) {
+	return on(c, in.Place, func(p terminal.Place) (v1.TerminalLink, error) {
 		return once(c, q, creation[v1.TerminalLink]{
 			ids: []string{string(l.ID)},
 			work: func(ids []string) (v1.TerminalLink, error) {
@@ -323,7 +327,7 @@ func terminalOf(x engi.TerminalInfo) v1.Terminal {
 	}
 }
 
-func screenOf(x term.Screen) v1.TerminalScreen {
+func screenOf(x terminal.Screen) v1.TerminalScreen {
 	return v1.TerminalScreen{
 		Cols: int(x.Size.Cols), Rows: int(x.Size.Rows), Text: strings.Join(x.Lines, "\n") + "\n", Alternate: x.Alternate, Title: x.Title, Offset: x.Offset,
 		Cursor: v1.Cursor{Col: x.CursorX, Row: x.CursorY, Visible: x.CursorVisible},

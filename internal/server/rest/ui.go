@@ -13,7 +13,7 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
-	"github.com/engi-dev/engi/internal/server/uistream"
+	"github.com/engi-dev/engi/internal/server/pagestream"
 )
 
 const (
@@ -119,7 +119,7 @@ func (u *uis) act(c *call, in *actOnUI, q v1.UIActionRequest) (err error) {
 	if err := check.err(); err != nil {
 		return err
 	}
-	format, streams := uistream.Formats()[cmp.Or(in.Format, "engi")], c.form != httpio.JSON
+	format, streams := pagestream.Formats()[cmp.Or(in.Format, "engi")], c.form != httpio.JSON
 	var before engi.UI
 	if in.Format != "" {
 		if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
@@ -159,7 +159,7 @@ func (u *uis) act(c *call, in *actOnUI, q v1.UIActionRequest) (err error) {
 			other = ""
 		}
 	}
-	return u.stream(c, uistream.Start{Session: before.Session, Answer: true}, format, seq, func(x engi.UIUpdate) (skip, last bool) {
+	return u.stream(c, pagestream.Start{Session: before.Session, Answer: true}, format, seq, func(x engi.UIUpdate) (skip, last bool) {
 		theirs := other != "" && x.Run == other
 		return theirs && format.Run, !theirs && x.Kind == engi.UIDone
 	})
@@ -195,7 +195,7 @@ func (u *uis) watch(c *call, in *watchUI, _ none) error {
 	if err != nil {
 		return err
 	}
-	format := uistream.Formats()[in.Format]
+	format := pagestream.Formats()[in.Format]
 	if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (u *uis) watch(c *call, in *watchUI, _ none) error {
 	if err != nil {
 		return err
 	}
-	start := uistream.Start{Session: x.Session, Resumed: after > 0}
+	start := pagestream.Start{Session: x.Session, Resumed: after > 0}
 	if format.Replay {
 		then := x
 		if after > 0 {
@@ -237,7 +237,7 @@ func (u *uis) watch(c *call, in *watchUI, _ none) error {
 
 // stream answers with what happens on a page after a seq. Of each update pick says
 // whether it is left out, and whether it is the last.
-func (u *uis) stream(c *call, start uistream.Start, format uistream.Format, after int64, pick func(engi.UIUpdate) (skip, last bool)) error {
+func (u *uis) stream(c *call, start pagestream.Start, format pagestream.Format, after int64, pick func(engi.UIUpdate) (skip, last bool)) error {
 	session := string(start.Session)
 	then := engi.UIUpdate{Kind: engi.UIReplaced, Seq: after}
 	paged := after > 0 && (format.State || format.Run && start.Answer)

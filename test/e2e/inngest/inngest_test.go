@@ -20,9 +20,9 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/workflow"
-	"github.com/engi-dev/engi/internal/workflow/inngest"
-	"github.com/engi-dev/engi/internal/workflow/workflowtest"
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/functiontest"
+	"github.com/engi-dev/engi/internal/function/inngest"
 	"github.com/engi-dev/engi/test/env"
 )
 
@@ -105,7 +105,7 @@ func start(t *testing.T, keys bool) *server {
 }
 
 // opener returns how to open engines one after the other at one address.
-func opener(t *testing.T, s *server, keys bool) func() workflow.Engine {
+func opener(t *testing.T, s *server, keys bool) func() function.Engine {
 	t.Helper()
 	now := &atomic.Pointer[inngest.Engine]{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +117,7 @@ func opener(t *testing.T, s *server, keys bool) func() workflow.Engine {
 	}))
 	t.Cleanup(srv.Close)
 	app := "engi-" + strings.ToLower(rand.Text())
-	return func() workflow.Engine {
+	return func() function.Engine {
 		o := inngest.Options{URL: s.url, ServeURL: srv.URL + "/api/inngest", App: app}
 		if keys {
 			o.EventKey, o.SigningKey = eventKey, "signkey-test-"+signingKey
@@ -137,7 +137,7 @@ func TestPromises(t *testing.T) {
 	for _, keys := range []bool{false, true} {
 		t.Run("keys "+strconv.FormatBool(keys), func(t *testing.T) {
 			s := start(t, keys)
-			workflowtest.Promises(t, func(t *testing.T) func() workflow.Engine { return opener(t, s, keys) })
+			functiontest.Promises(t, func(t *testing.T) func() function.Engine { return opener(t, s, keys) })
 		})
 	}
 }
@@ -156,14 +156,14 @@ func TestResultsComeBackAsTheyWere(t *testing.T) {
 	give := func(i int) result {
 		return result{Number: 1<<62 + int64(i), Text: long, Any: map[string]any{"": nil, "z": 1e300, "a": []any{-0.1, true}}}
 	}
-	o := workflowtest.Open(t, opener(t, s, true), workflowtest.On("f", 0, func(ctx context.Context, r *workflow.Run) (any, error) {
+	o := functiontest.Open(t, opener(t, s, true), functiontest.On("f", 0, func(ctx context.Context, r *function.Run) (any, error) {
 		for i := range 12 {
-			x, err := workflow.Step(ctx, r, fmt.Sprintf("step %d ä/<&>", i), func(context.Context) (result, error) { return give(i), nil })
+			x, err := function.Step(ctx, r, fmt.Sprintf("step %d ä/<&>", i), func(context.Context) (result, error) { return give(i), nil })
 			if err != nil {
 				return nil, err
 			}
 			if got, want := fmt.Sprint(x), fmt.Sprint(give(i)); got != want {
-				return nil, workflow.Final(engi.Errorf(engi.Internal, "step %d came back with %d bytes, want %d", i, len(got), len(want)))
+				return nil, function.Final(engi.Errorf(engi.Internal, "step %d came back with %d bytes, want %d", i, len(got), len(want)))
 			}
 		}
 		return json.RawMessage(`{"n":9007199254740993}`), nil

@@ -1,4 +1,4 @@
-// Package packages tests the package broker with real package managers in real
+// Package packages tests the mirror of package registries with real package managers in real
 // sandboxes. Registries are those of the environment: ENGI_PACKAGES_NPM and so on,
 // or the public ones.
 package packages

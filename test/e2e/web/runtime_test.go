@@ -79,7 +79,7 @@ func packRuntime(t *testing.T, dir string) (file string) {
 
 // A page is a session as the API shows it: a log of events, which begins with the
 // whole page.
-type page struct {
+type fakePage struct {
 	mu    sync.Mutex
 	more  chan struct{} // closed when there is more
 	log   []update
@@ -95,7 +95,7 @@ type update struct {
 }
 
 // tell appends an update. One with a seq is kept.
-func (p *page) tell(kind string, kept bool, members map[string]any) {
+func (p *fakePage) tell(kind string, kept bool, members map[string]any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	u := update{kind: kind}
@@ -116,7 +116,7 @@ func (p *page) tell(kind string, kept bool, members map[string]any) {
 	p.more = make(chan struct{})
 }
 
-func (p *page) patch(run string, patches ...engi.UIPatch) {
+func (p *fakePage) patch(run string, patches ...engi.UIPatch) {
 	p.tell("patch", true, map[string]any{"run": run, "patches": patches})
 }
 
@@ -125,16 +125,16 @@ type pagesServer struct {
 	*httptest.Server
 	mux    *http.ServeMux
 	mu     sync.Mutex
-	pages  map[string]*page
+	pages  map[string]*fakePage
 	begin  map[string]string                      // HTML, by the beginning of a session's name
-	act    map[string]func(*page, string)         // what an action does, with its run
+	act    map[string]func(*fakePage, string)     // what an action does, with its run
 	cut    func(session string, n int) (most int) // bytes of the n-th connection; 0 for all
 	acting sync.WaitGroup
 	asked  []string // whatever else is asked for
 }
 
 func servePages(t *testing.T) *pagesServer {
-	s := &pagesServer{pages: map[string]*page{}, begin: map[string]string{}, act: map[string]func(*page, string){}}
+	s := &pagesServer{pages: map[string]*fakePage{}, begin: map[string]string{}, act: map[string]func(*fakePage, string){}}
 	mux := http.NewServeMux()
 	s.mux = mux
 	mux.Handle("GET /ui/", http.StripPrefix("/ui/", http.FileServer(http.Dir(ui+"/../dist/app/ui"))))
@@ -178,12 +178,12 @@ func servePages(t *testing.T) *pagesServer {
 	return s
 }
 
-func (s *pagesServer) page(id string) *page {
+func (s *pagesServer) page(id string) *fakePage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.pages[id]
 	if p == nil {
-		p = &page{more: make(chan struct{}), keys: map[string]int{}}
+		p = &fakePage{more: make(chan struct{}), keys: map[string]int{}}
 		s.pages[id] = p
 		kind, _, _ := strings.Cut(id, "-")
 		p.tell("html", true, map[string]any{"html": s.begin[kind]})
@@ -302,7 +302,7 @@ func TestRuntime(t *testing.T) {
 	const rest = `<details id="more"><summary>More</summary><p>that is hidden</p></details><div id="box" style="height: 60px; overflow: auto"><p style="height: 400px">tall</p></div>`
 	s.begin["typing"] = `<main><h1>Begin</h1><ul id="list"></ul>` + form + rest + `<button id="go" data-action="churn" data-step-size="2">Go</button></main>`
 	// Everything around the form changes, in every way.
-	s.act["churn"] = func(p *page, run string) {
+	s.act["churn"] = func(p *fakePage, run string) {
 		for i := range 120 {
 			switch i % 6 {
 			case 0:
@@ -322,20 +322,20 @@ func TestRuntime(t *testing.T) {
 		}
 	}
 	s.begin["flood"] = `<ul id="list"></ul><p id="n">0</p>`
-	s.act["flood"] = func(p *page, run string) {
+	s.act["flood"] = func(p *fakePage, run string) {
 		for begin, i := time.Now(), 0; i < 600; i++ {
 			p.patch(run, engi.UIPatch{Selector: "#n", Text: ptr(strconv.Itoa(i))}, engi.UIPatch{Selector: "#list", Append: ptr(fmt.Sprintf(`<li class="row">%d <b>bold</b></li>`, i))})
 			time.Sleep(time.Until(begin.Add(time.Duration(i) * 5 * time.Millisecond)))
 		}
 	}
-	s.act["clock"] = func(p *page, run string) {
+	s.act["clock"] = func(p *fakePage, run string) {
 		for range 60 {
 			p.patch(run, engi.UIPatch{Selector: "#n", Text: ptr(strconv.FormatInt(time.Now().UnixMilli(), 10))})
 			time.Sleep(25 * time.Millisecond)
 		}
 	}
 	s.begin["cut"] = `<ol id="list"></ol>`
-	s.act["count"] = func(p *page, run string) {
+	s.act["count"] = func(p *fakePage, run string) {
 		for i := range 300 {
 			p.patch(run, engi.UIPatch{Selector: "#list", Append: ptr(fmt.Sprintf("<li>%d größer</li>", i))})
 			time.Sleep(2 * time.Millisecond)
@@ -355,7 +355,7 @@ func TestRuntime(t *testing.T) {
 		`<form id="plain"><input name="x"><button id="send">x</button></form><a id="out" href="https://example.com/out">out</a><a id="down" href="#end">down</a><p style="margin-top: 3000px" id="end">end</p>` +
 		`<form data-action="many" id="many"><input name="nodeName" value="1"><input name="attributes" value="2"><input name="firstChild" value="3"><input name="tag" value="4"><input name="tag" value="5"><input type="file" name="file"><input name="must" id="must" required><button id="sendmany" name="by" value="button">s</button></form></main>`
 	s.begin["partial"] = `<h1>Old</h1><p>page</p>`
-	s.act["stops"] = func(p *page, run string) {
+	s.act["stops"] = func(p *fakePage, run string) {
 		p.patch(run, engi.UIPatch{Selector: "p", After: ptr("<p>more</p>")})
 		p.tell("html", false, map[string]any{"run": run, "partial": true, "html": "<h1>Half</h1><section>of"})
 		p.tell("stdout", false, map[string]any{"run": run, "text": "unrelated"})

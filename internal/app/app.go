@@ -1,0 +1,606 @@
+// Package app keeps applications that models write: it implements [engi.Apps]. An
+// app is its revisions; the sandbox in which its server runs is a working copy that can
+// be made again from the last one.
+//
+// It is not for running programs, which package fleet does, and has no parsers of its
+// own: internal/app/output reads what models write, internal/app/edit changes texts as they say,
+// and internal/app/project knows what JavaScript imports.
+//
+// Whatever is to change in a sandbox is recorded before it does (see [Undo]), and a new
+// revision is recorded last, so that an app that was being changed when the node was
+// killed is put back to its last revision before anybody uses it again.
+package app
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Options configure a Service. Everything but Models, Log, Metrics and the times is required.
+type Options struct {
+	Store     Store
+	Events    engi.EventLog
+	Sandboxes engi.Sandboxes
+	Templates engi.Templates
+	Lifecycle engi.Lifecycle
+	Snapshots engi.Snapshots
+	Models    Models                // that write apps; nil for none
+	Log       *slog.Logger          // nil discards
+	Metrics   prometheus.Registerer // nil registers none
+
+	Network  engi.NetworkPolicy // of sandboxes of apps that do not say
+	MaxAwake time.Duration      // how long a sandbox may run before it hibernates, however it is used
+	Idle     time.Duration      // without use, after which a sandbox hibernates; 0 means 15 minutes
+	Health   time.Duration      // between checks of apps that are used; 0 means 30 seconds
+	Alerts   Settings           // zero means [DefaultSettings]; its Health is not looked at
+	Look     time.Duration      // that errors of a page are waited for after an apply of an edit; 0 means 1 second
+}
+
+const (
+	defaultTemplate = "vite-react"
+	defaultIdle     = 15 * time.Minute
+	defaultHealth   = 30 * time.Second
+	maxApps         = 1000 // of one owner
+	maxText         = 8 << 20
+	maxMessage      = 200 // bytes
+	maxRevisions    = 1000
+	maxHistory      = 256 << 20 // bytes of contents of one app
+	maxStored       = 2 << 30   // and of all of an owner
+	cacheSize       = 64 << 20  // bytes of contents in memory
+	undoTime        = time.Minute
+	putBackTries    = 8 // in four minutes
+)
+
+// Size is what the sandbox of an app may use at most, unless its template says less.
+var size = engi.Size{VCPUs: 1, Memory: 2 << 30, Disk: 1 << 30}
+
+// A Service manages apps. It is safe for concurrent use.
+type Service struct {
+	opt       Options
+	meter     *metrics
+	cache     *cache
+	edits     *engi.Shares
+	manifests manifests
+	work      sync.WaitGroup     // what goes on after a call returns
+	life      context.Context    // of that
+	end       context.CancelFunc // of life
+
+	publishing chan struct{}                    // holds a value for each publication that is in memory
+	publishers *engi.KeyedSemaphore[engi.Owner] // of an owner, one at a time
+
+	mu   sync.Mutex
+	apps map[engi.AppID]*app // guarded by mu
+
+	checked map[engi.Owner]bool // guarded by mu; whose apps are being checked
+}
+
+var _ engi.Apps = (*Service)(nil)
+
+// An app is what a node knows of an app beside its record.
+type app struct {
+	id     engi.AppID
+	locked chan struct{} // holds a value while somebody uses the sandbox
+	git    chan struct{} // the same for its git repository
+	copy   workingCopy   // guarded by locked
+	hands  time.Time     // when somebody who reads last had a revision made; guarded by locked
+	live   hub
+
+	gitNext chan struct{} // holds a value while somebody waits for git
+
+	mu     sync.Mutex
+	cancel context.CancelCauseFunc // ends the apply or edit under way; nil if there is none. guarded by mu, like all below
+	health health
+}
+
+// New returns a service. It does nothing by itself before Run.
+func New(o Options) *Service {
+	o.Idle, o.Health, o.Look = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Health, defaultHealth), cmp.Or(o.Look, lookTime)
+	if o.Alerts == (Settings{}) {
+		o.Alerts = DefaultSettings()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// Run ends what a former node has left half done, and checks apps until ctx ends. What
+// is under way then is broken off.
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	defer func() {
+		s.mu.Lock() // nobody begins anything new
+		s.end()
+		s.mu.Unlock()
+		s.work.Wait()
+	}()
+	if err := s.reconcile(ctx); err != nil {
+		return err
+	}
+	ready()
+	tick := time.NewTicker(s.opt.Health)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			s.checkAll(ctx)
+		}
+	}
+}
+
+// begin runs f in the background, unless the service has ended.
+func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return false
+	}
+	// It goes on when ctx ends, and ends with the service.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(s.life, cancel)
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		defer cancel()
+		defer stop()
+		f(ctx)
+	}()
+	return true
+}
+
+// late returns a context for what is still to be done once ctx has ended.
+func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	stop := context.AfterFunc(s.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// reconcile tells of applies and edits that ended with a former node. What they have
+// changed is put back before the app is used, and attempts go.
+func (s *Service) reconcile(ctx context.Context) error {
+	all, err := s.opt.Store.List(ctx, "", engi.Page{})
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if r.AttemptOf != "" {
+			s.discardLater(ctx, r.ID, func() {})
+			continue
+		}
+		if r.Applying != 0 {
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")
+			if _, err := s.ended(ctx, r.ID, why); err != nil {
+				s.opt.Log.WarnContext(ctx, "record the end of an apply; it is tried again", "app", r.ID, "error", err)
+				s.begin(ctx, func(context.Context) { s.endApply(r.ID, why) })
+			}
+		}
+		if r.Editing != 0 {
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the edit").WithRemedy("look at what there is, and edit again")
+			if err := s.edited(ctx, r.ID, eventData{Error: errorOf(why)}); err != nil {
+				return err
+			}
+		}
+		if r.Undo != nil || r.State == engi.AppStarting {
+			s.putBackLater(ctx, r.ID)
+		}
+		if r.Stray.any() {
+			s.tidyLater(ctx, r.ID)
+		}
+	}
+	return nil
+}
+
+// putBackLater puts an app back to its last revision in the background, by opening it. It
+// gives up in the end: the next use tries again.
+func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
+	s.begin(ctx, func(ctx context.Context) {
+		if err := retry(ctx, putBackTries, func() error {
+			_, err := s.Open(ctx, "", string(id))
+			return err
+		}); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			s.opt.Log.WarnContext(ctx, "put an app back to its last revision; its next use tries again", "app", id, "error", err)
+		}
+	})
+}
+
+// retry calls f until it succeeds, but not more often than that, nor if what it needs is
+// gone.
+func retry(ctx context.Context, tries int, f func() error) (err error) {
+	for pause, i := time.Second, 1; ; pause, i = 2*pause, i+1 {
+		if err = f(); err == nil || engi.KindOf(err) == engi.NotFound || i == tries || sleep(ctx, pause) != nil {
+			return err
+		}
+	}
+}
+
+// live returns what is known of an app.
+func (s *Service) live(id engi.AppID) *app {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.apps[id]
+	if a == nil {
+		a = &app{id: id, locked: make(chan struct{}, 1), git: make(chan struct{}, 1), gitNext: make(chan struct{}, 1)}
+		s.apps[id] = a
+	}
+	return a
+}
+
+// forget drops what is known of an app that is removed.
+func (s *Service) forget(id engi.AppID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.apps, id)
+	s.manifests.forget(id)
+}
+
+// lock waits until nobody uses the sandbox of an app.
+func lock(ctx context.Context, c chan struct{}) (unlock func(), err error) {
+	select {
+	case c <- struct{}{}:
+		return func() { <-c }, nil
+	case <-ctx.Done():
+		return nil, engi.Errorf(engi.Expired, "wait for the app: %v", context.Cause(ctx))
+	}
+}
+
+var appName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+
+// Create implements [engi.Apps].
+func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, err error) {
+	defer engi.Annotate(&err, "create app %.70s", spec.Name)
+	spec.Template = cmp.Or(spec.Template, defaultTemplate)
+	if spec.Name != "" && !appName.MatchString(spec.Name) {
+		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
+	}
+	key := spec.Idempotency
+	spec.Idempotency = ""
+	fingerprint, err := fingerprintOf(spec)
+	if err != nil {
+		return engi.App{}, err
+	}
+	if older, err := s.repeated(ctx, spec.Owner, key, fingerprint); err != nil || older != "" {
+		if err != nil {
+			return engi.App{}, err
+		}
+		return s.Open(ctx, spec.Owner, string(older))
+	}
+	t, err := s.template(ctx, spec.Owner, spec.Template)
+	if err != nil {
+		return engi.App{}, err
+	}
+	all, err := s.room(ctx, spec.Owner)
+	if err != nil {
+		return engi.App{}, err
+	}
+	if spec.Replace {
+		for _, r := range all {
+			if r.Owner != spec.Owner || r.State == engi.AppStopped {
+				continue
+			}
+			if err := s.Stop(ctx, r.Owner, string(r.ID)); err != nil && engi.KindOf(err) != engi.NotFound {
+				return engi.App{}, err
+			}
+		}
+	}
+	now := time.Now().UTC()
+	r := Record{
+		App: engi.App{
+			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppStarting, Port: t.Ports[0],
+			Metadata: spec.Metadata, Created: now, Used: now,
+		},
+		Env: spec.Env, Network: spec.Network, Idempotency: key, Fingerprint: fingerprint,
+	}
+	r.Name = cmp.Or(r.Name, madeUp(r.ID))
+	if spec.Network.Mode == "" && len(spec.Network.Allow) == 0 {
+		r.Network.Mode, r.Network.Allow = s.opt.Network.Mode, s.opt.Network.Allow
+	}
+	if err := s.opt.Store.Put(ctx, r); err != nil {
+		return engi.App{}, err
+	}
+	return s.openNew(ctx, r.ID)
+}
+
+// madeUp returns a name for an app that was given none.
+func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
+
+// room returns the apps of an owner, or Exhausted if there is none for another.
+func (s *Service) room(ctx context.Context, owner engi.Owner) ([]Record, error) {
+	all, err := s.opt.Store.List(ctx, owner, engi.Page{})
+	if err == nil && owner != "" && len(all) >= maxApps {
+		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
+	}
+	return all, err
+}
+
+// repeated returns the app that the same request has made before, if any. It reports
+// Conflict if it was another request.
+func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (engi.AppID, error) {
+	if key == "" {
+		return "", nil
+	}
+	older, err := s.opt.Store.ByIdempotencyKey(ctx, owner, key)
+	switch {
+	case err == nil && older.Fingerprint != fingerprint:
+		return "", engi.Errorf(engi.Conflict, "idempotency key was used before for another request, app %s", older.ID).
+			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+	case err != nil && engi.KindOf(err) != engi.NotFound:
+		return "", err
+	}
+	return older.ID, nil
+}
+
+// openNew opens an app that was just recorded. It is removed again if nothing came of it.
+func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
+	opened, err := s.Open(ctx, "", string(id))
+	switch engi.KindOf(err) {
+	case engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied:
+		if err != nil && opened.Sandbox == "" {
+			// Nothing came of it, and asking again would bring no more.
+			late, cancel := s.late(ctx)
+			defer cancel()
+			return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
+		}
+	}
+	if err != nil && opened.State == engi.AppFailed {
+		return opened, nil // its Error says why
+	}
+	return opened, err
+}
+
+// fingerprintOf returns what two requests with one idempotency key must have in common.
+func fingerprintOf(spec any) (string, error) {
+	text, err := json.Marshal(spec)
+	if err != nil {
+		return "", engi.Errorf(engi.Invalid, "encode the request: %v", err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// template returns a template that can be that of an app.
+func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
+	t, err := s.opt.Templates.Get(ctx, name)
+	if err != nil {
+		return t, err
+	}
+	switch {
+	case !t.VisibleTo(owner):
+		return t, engi.ErrNoTemplate
+	case t.Start == "" || len(t.Ports) == 0 || t.WorkDir == "" || t.WorkDir == "/":
+		return t, engi.Errorf(engi.Invalid, "the template %s is not one of an app", name).
+			WithRemedy("use vite-react, node-api or fastapi, or one whose definition has working_dir, ports and start")
+	}
+	return t, nil
+}
+
+// Get implements [engi.Apps].
+func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.App, error) {
+	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	return r.App, err
+}
+
+// List implements [engi.Apps].
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.App, error) {
+	all, err := s.opt.Store.List(ctx, owner, p)
+	if err != nil {
+		return nil, err
+	}
+	apps := make([]engi.App, len(all))
+	for i, r := range all {
+		apps[i] = r.App
+	}
+	return apps, nil
+}
+
+// Open implements [engi.Apps].
+func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.App, err error) {
+	defer engi.Annotate(&err, "open app %.70s", idOrName)
+	u, leave, err := s.open(ctx, owner, idOrName)
+	if err == nil {
+		leave()
+		return u.rec.App, nil
+	}
+	if r, e := s.opt.Store.Find(ctx, owner, idOrName); e == nil {
+		return r.App, err
+	}
+	return engi.App{}, err
+}
+
+// open returns an app with its sandbox and its lock, which the caller gives back.
+func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string) (u *use, leave func(), err error) {
+	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	if err != nil {
+		return nil, nil, err
+	}
+	a := s.live(r.ID)
+	unlock, err := lock(ctx, a.locked)
+	if err != nil {
+		return nil, nil, err
+	}
+	if u, err = s.enter(ctx, a, r.ID); err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	return u, func() { u.leave(); unlock() }, nil
+}
+
+// Stop implements [engi.Apps].
+func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+	defer engi.Annotate(&err, "stop app %.70s", idOrName)
+	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	if err != nil {
+		return err
+	}
+	a := s.live(r.ID)
+	a.cancelApply(errStopped)
+	unlock, err := lock(ctx, a.locked)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.stopLocked(ctx, a, r.ID, true)
+}
+
+// stopUnrecorded destroys sandboxes that were made for an app by a node that was killed
+// before it had recorded them.
+func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
+	all, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Metadata: map[string]string{metaApp: r.Name}, Limit: -1})
+	if err != nil {
+		return err
+	}
+	for _, sb := range all {
+		if sb.Notes[noteApp] != string(r.ID) {
+			continue
+		}
+		if err := s.opt.Sandboxes.Stop(ctx, "", sb.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+	}
+	return nil
+}
+
+var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the apply").WithRemedy("open it and apply again")
+
+// stopLocked destroys the sandbox, after what somebody has changed in it was recorded
+// if keep.
+func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bool) error {
+	r, err := s.opt.Store.Find(ctx, "", string(id))
+	if err != nil {
+		return err
+	}
+	if keep {
+		s.keepChanges(ctx, a, r)
+	}
+	if r.Sandbox != "" {
+		if err := s.opt.Sandboxes.Stop(ctx, "", r.Sandbox); err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+	}
+	if r.Sandbox == "" && r.State == engi.AppStarting {
+		if err := s.stopUnrecorded(ctx, r); err != nil {
+			return err
+		}
+	}
+	a.copy.forget()
+	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
+		if r.Sandbox = ""; r.Undo != nil && r.Undo.Snapshot == "" {
+			r.Undo = nil
+		}
+		return become(r, tx, engi.AppStopped, nil)
+	})
+	return err
+}
+
+// keepChanges records what somebody has changed in a sandbox that is about to go.
+func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
+	if r.Sandbox == "" || r.Undo != nil || r.Revision == 0 {
+		return
+	}
+	g, leave, err := s.inside(ctx, r.Sandbox)
+	if err == nil {
+		defer leave()
+		var t engi.Template
+		if t, err = s.opt.Templates.Get(ctx, r.Template); err == nil {
+			_, err = s.capture(ctx, a, r, g, t.WorkDir)
+		}
+	} else if engi.KindOf(err) == engi.NotFound {
+		return
+	}
+	if err != nil {
+		s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of an app, which goes", "app", r.ID, "error", err)
+	}
+}
+
+// Remove implements [engi.Apps].
+func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+	defer engi.Annotate(&err, "remove app %.70s", idOrName)
+	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	if err != nil {
+		return err
+	}
+	a := s.live(r.ID)
+	a.cancelApply(errRemoved)
+	unlock, err := lock(ctx, a.locked)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.stopLocked(ctx, a, r.ID, false); err != nil {
+		return err
+	}
+	if err := s.dropSnapshots(ctx, r.ID); err != nil {
+		s.tidyLater(ctx, r.ID)
+		return err
+	}
+	if err := s.opt.Store.Remove(ctx, r.ID); err != nil {
+		return err
+	}
+	s.forget(r.ID)
+	return nil
+}
+
+var errRemoved = engi.Errorf(engi.NotFound, "the app was removed")
+
+// become changes the state of an app, with an event if it is another one.
+func become(r *Record, tx Tx, to engi.AppState, why *engi.Error) error {
+	if r.State == to {
+		r.Error = why
+		return nil
+	}
+	if _, err := r.State.To(to); err != nil {
+		return err
+	}
+	if to == engi.AppStopped || to == engi.AppStarting || to == engi.AppReady {
+		why = nil
+	}
+	if to == engi.AppStopped {
+		if err := calm(r, tx); err != nil {
+			return err
+		}
+	}
+	from := r.State
+	r.State, r.Error, r.Used = to, why, time.Now().UTC()
+	_, err := tx.Emit(engi.EventAppState, eventData{From: from, State: to, Error: errorOf(why), Sandbox: r.Sandbox}, "")
+	return err
+}
+
+// setState records another state.
+func (s *Service) setState(ctx context.Context, id engi.AppID, to engi.AppState, why error) (Record, error) {
+	return s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
+		if to == engi.AppReady && r.State == engi.AppStopped {
+			if err := become(r, tx, engi.AppStarting, nil); err != nil {
+				return err
+			}
+		}
+		return become(r, tx, to, asError(why))
+	})
+}
+
+// asError returns err as an error of this module.
+func asError(err error) *engi.Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*engi.Error](err); ok {
+		c := *e
+		c.Text, c.Remedy = fmt.Sprintf("%.2000s", err.Error()), engi.RemedyOf(err)
+		return &c
+	}
+	return engi.Errorf(engi.KindOf(err), "%.2000s", err)
+}

@@ -1,0 +1,595 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/app/author"
+	"github.com/engi-dev/engi/internal/app/output"
+	"github.com/engi-dev/engi/internal/app/problems"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Models has language models write. It is safe for concurrent use.
+type Models interface {
+	// Check reports why an owner cannot use a model now, like Unsupported or Exhausted.
+	// The empty name is that of the default model.
+	Check(ctx context.Context, owner engi.Owner, model string) error
+	// Write has a model go on with what was said. out gets its text as it is written; an
+	// error of out ends that. cut says that the answer ended because it became too long.
+	// The tokens were used even with an error.
+	Write(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, out func(text string) error) (text string, cut bool, used engi.Tokens, err error)
+	// Answer has a model answer with JSON that conforms to a schema. The tokens were used
+	// even with an error.
+	Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (answer json.RawMessage, used engi.Tokens, err error)
+}
+
+const (
+	editTime  = time.Hour // that an edit may take, whatever it does
+	lookTime  = time.Second
+	checkTime = time.Minute // that the check of an app may take
+	maxRounds = 10
+	maxCuts   = 5  // answers of an edit that were cut off, beside its rounds
+	maxEdits  = 32 // at once
+	maxWrong  = 30 // problems that are told of
+	maxLog    = 64 << 10
+	maxShown  = 256 << 10 // bytes of a file that is looked at
+)
+
+// Edit implements [engi.Apps].
+func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err error) {
+	defer engi.Annotate(&err, "edit app %.70s", spec.App)
+	spec.Rounds = cmp.Or(spec.Rounds, 3)
+	switch {
+	case strings.TrimSpace(spec.Prompt) == "":
+		return 0, engi.Errorf(engi.Invalid, "the prompt is empty").WithRemedy("say what is to become of the app")
+	case len(spec.Prompt) > author.MaxPrompt || !utf8.ValidString(spec.Prompt):
+		return 0, engi.Errorf(engi.Invalid, "the prompt has %d bytes, %d KiB of text is the most", len(spec.Prompt), author.MaxPrompt>>10).WithRemedy("put what is long into a file of the app")
+	case spec.Rounds < 0 || spec.Rounds > maxRounds:
+		return 0, engi.Errorf(engi.Invalid, "%d rounds are asked for, 1 to %d may be", spec.Rounds, maxRounds)
+	case spec.MaxCost < 0:
+		return 0, engi.Errorf(engi.Invalid, "the greatest cost is below 0")
+	}
+	models, err := modelsOf(&spec)
+	if err != nil {
+		return 0, err
+	}
+	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	if err != nil {
+		return 0, err
+	}
+	key := ""
+	if spec.Idempotency != "" {
+		key = "edit\x1f" + spec.Idempotency
+		seq, err := s.opt.Store.Emitted(ctx, r.Owner, r.ID, key)
+		if err == nil || engi.KindOf(err) != engi.NotFound {
+			return seq, err
+		}
+	}
+	if s.opt.Models == nil {
+		return 0, engi.Errorf(engi.Unsupported, "this node has no language models").WithRemedy("have a model write elsewhere, and apply what it writes")
+	}
+	for _, model := range models {
+		if err := s.opt.Models.Check(ctx, r.Owner, model); err != nil {
+			return 0, err
+		}
+	}
+	if !s.edits.Take(r.Owner, 1) {
+		return 0, engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one").WithRetry(engi.Retry{AfterMillis: 5000})
+	}
+	id, owner, a := r.ID, r.Owner, s.live(r.ID)
+	if r, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
+		if err := r.busy(0); err != nil {
+			return err
+		}
+		seq, err = tx.Emit(engi.EventAppEditing, eventData{Text: cut(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, key)
+		r.Editing, r.Used = seq, time.Now().UTC()
+		return err
+	}); err != nil && seq != 0 && s.begun(ctx, id, func(now Record) bool { r = now; return now.Editing == seq }) {
+		err = nil
+	}
+	if err == nil {
+		err = s.beginCancellable(ctx, a, func(ctx context.Context) {
+			defer s.edits.Give(owner, 1)
+			s.edit(ctx, &session{s: s, a: a, id: id, owner: owner, seq: seq, spec: spec, stream: a, purse: &purse{most: spec.MaxCost}})
+		})
+	}
+	if err != nil {
+		s.edits.Give(owner, 1)
+	}
+	return seq, err
+}
+
+// A session is an edit under way. It belongs to one goroutine.
+type session struct {
+	s     *Service
+	a     *app
+	id    engi.AppID
+	owner engi.Owner
+	seq   int64
+	spec  engi.EditSpec
+
+	stream  *app // that it is told in
+	attempt int  // that it is, from 1, or of an edit that was taken; 0 for none
+	purse   *purse
+
+	base     Record // the app as it was at first
+	system   string
+	said     []engi.Message
+	drafts   []output.Output // that are not in the app yet
+	rounds   int
+	cuts     int
+	cost     int64
+	revision int64              // the last one that it has made
+	wrong    []problems.Problem // that it has met, bounded
+	tried    []string
+	blind    bool // it was told that pages cannot be looked at
+}
+
+// edit does what has begun, and records its end.
+func (s *Service) edit(ctx context.Context, e *session) {
+	ctx, cancel := context.WithTimeoutCause(ctx, editTime, engi.Errorf(engi.Expired, "the edit took longer than %v", editTime))
+	defer cancel()
+	run := e.run
+	if e.spec.Attempts > 1 {
+		run = e.compete
+	}
+	err := run(ctx)
+	if s.life.Err() != nil {
+		return // the next node tells of what this one has not ended
+	}
+	if cause := context.Cause(ctx); cause != nil && err != nil {
+		err = cause
+	}
+	d := e.summary(err)
+	// Until that is recorded, nothing else may change the app.
+	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
+		s.opt.Log.ErrorContext(ctx, "record the end of an edit", "app", e.id, "error", err)
+	}
+}
+
+// summary says what became of an edit or an attempt.
+func (e *session) summary(err error) eventData {
+	return eventData{Attempt: e.attempt, Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: cut(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
+}
+
+// edited records that an edit has ended.
+func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error {
+	_, err := s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
+		if r.Editing == 0 {
+			return nil
+		}
+		d.Edit = r.Editing
+		_, err := tx.Emit(engi.EventAppEdited, d, "")
+		r.Editing = 0
+		return err
+	})
+	return err
+}
+
+// run asks the model until the app is well.
+func (e *session) run(ctx context.Context) error {
+	if err := e.prepare(ctx); err != nil {
+		return err
+	}
+	return e.loop(ctx)
+}
+
+// prepare makes up what the model is told first.
+func (e *session) prepare(ctx context.Context) error {
+	s := e.s
+	if _, err := s.Open(ctx, "", string(e.id)); err != nil && engi.KindOf(err) != engi.Unavailable { // it may be what is to be repaired
+		return err
+	}
+	r, err := s.opt.Store.Find(ctx, "", string(e.id))
+	if err != nil {
+		return err
+	}
+	t, err := s.template(ctx, r.Owner, r.Template)
+	if err != nil {
+		return err
+	}
+	p, err := s.describeApp(ctx, r)
+	if err != nil {
+		return err
+	}
+	log, _, err := s.logSince(ctx, r, mark{}, 0)
+	if err != nil {
+		return err
+	}
+	before := problems.Parse(log[max(0, len(log)-maxLog/4):], t.WorkDir)
+	e.said = []engi.Message{{Role: engi.RoleUser, Text: author.Ask(p, e.spec.Prompt, e.spec.Element, before[max(0, len(before)-10):])}}
+	e.system, e.base = author.System(r.Template), r
+	return nil
+}
+
+// loop asks the model until the app is well.
+func (e *session) loop(ctx context.Context) error {
+	for {
+		if e.spec.MaxCost > 0 && e.cost >= e.spec.MaxCost || e.purse.empty() {
+			return engi.Errorf(engi.Exhausted, "the model has cost %.4f of %.4f, and the app is not well", float64(e.cost)/1e6, float64(e.spec.MaxCost)/1e6).
+				WithRemedy("edit again with a higher bound, or correct it by hand")
+		}
+		if e.rounds++; e.rounds > e.spec.Rounds {
+			e.rounds--
+			return engi.Errorf(engi.Conflict, "the app is not well after %d rounds: %.1000s", e.rounds, strings.Join(e.tried[max(0, len(e.tried)-1):], "")).
+				WithRemedy("edit again with more rounds or a plainer prompt, or go back to an earlier revision")
+		}
+		if err := e.tell(ctx, eventData{Kind: engi.AppRound, Round: e.rounds}); err != nil {
+			return err
+		}
+		text, long, err := e.write(ctx)
+		if err != nil {
+			return err
+		}
+		e.said = append(e.said, engi.Message{Role: engi.RoleAssistant, Text: text})
+		report, err := e.try(ctx, text, long)
+		if err != nil {
+			return err
+		}
+		for _, p := range report.Problems {
+			if err := e.tell(ctx, eventData{Kind: engi.AppProblem, Round: e.rounds, Source: p.Source, Path: cut(p.File, maxPath), Line: p.Line, Text: cut(p.Text, maxLine)}); err != nil {
+				return err
+			}
+		}
+		e.wrong = append(e.wrong, report.Problems[:min(len(report.Problems), maxWrong-len(e.wrong))]...)
+		e.tried = append(e.tried, fmt.Sprintf("%d: %s", e.rounds, tried(report)))
+		if len(report.Problems) == 0 {
+			return nil
+		}
+		if len(report.Cut) > 0 {
+			e.rounds--
+		}
+		e.said = append(e.said, engi.Message{Role: engi.RoleUser, Text: report.Again()})
+	}
+}
+
+// tried says in a line what became of an answer.
+func tried(r author.Report) string {
+	text := "nothing applied"
+	switch {
+	case len(r.Cut) > 0:
+		text = "cut off"
+	case r.Revision > 0:
+		text = fmt.Sprintf("revision %d", r.Revision)
+	}
+	if len(r.Problems) > 0 {
+		p := r.Problems[0]
+		text += "; " + firstLine(fault{p.File, p.Line, p.Text}.Error())
+	}
+	if n := len(r.Problems) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more", n)
+	}
+	return text
+}
+
+func (e *session) tell(ctx context.Context, d eventData) error {
+	t := teller{s: e.s, ctx: ctx, u: &use{rec: Record{App: engi.App{ID: e.stream.id, Owner: e.owner}}}, edit: e.seq}
+	d.Attempt = e.attempt
+	return t.tell(d)
+}
+
+// write has the model answer.
+func (e *session) write(ctx context.Context) (text string, long bool, err error) {
+	size := 0
+	text, long, used, err := e.s.opt.Models.Write(ctx, e.owner, e.spec.Model, e.system, author.Shorten(e.said), func(text string) error {
+		if size += len(text); size > maxText {
+			return engi.Errorf(engi.Exhausted, "the model writes more than %d MiB", maxText>>20)
+		}
+		e.stream.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppOutput, Edit: e.seq, Attempt: e.attempt, Round: e.rounds, Text: text})
+		return nil
+	})
+	e.cost += used.Cost
+	e.purse.spent.Add(used.Cost)
+	return text, long, err
+}
+
+// try applies an answer, and looks what is wrong then. An error is not the model's.
+func (e *session) try(ctx context.Context, text string, long bool) (report author.Report, err error) {
+	s := e.s
+	out := output.Parse(text)
+	if report.Cut = out.Cut; long && len(out.Cut) == 0 {
+		report.Cut = []string{"the text"}
+	}
+	if len(report.Cut) > 0 && e.cuts < maxCuts {
+		e.cuts++
+		e.drafts = append(e.drafts, out)
+		for _, path := range report.Cut {
+			report.Problems = append(report.Problems, problems.Problem{Source: "model", File: path, Text: "the answer of the model ends in the middle of this file"})
+		}
+		return report, nil
+	}
+	report.Cut = nil
+	r, err := s.opt.Store.Find(ctx, "", string(e.id))
+	if err != nil {
+		return report, err
+	}
+	_, from, err := s.logSince(ctx, r, mark{}, 0)
+	if err != nil {
+		return report, err
+	}
+	j := job{ApplySpec: engi.ApplySpec{Text: text, Message: out.Message, Actor: e.spec.Actor}, edit: e.seq, drafts: e.drafts}
+	if j.Message == "" {
+		j.Message = firstLine(e.spec.Prompt)
+	}
+	seq, err := s.applying(ctx, e.id, j)
+	if err != nil {
+		return report, err
+	}
+	o := s.apply(ctx, e.a, e.id, seq, j)
+	if ctx.Err() != nil || s.life.Err() != nil {
+		return report, cmp.Or(o.err, ctx.Err())
+	}
+	if o.err == nil {
+		e.revision, e.drafts = o.revision, nil
+		report.Revision = o.revision
+		var blind string
+		report.Problems, blind, err = s.inspect(ctx, e.a, e.id, from)
+		if err != nil {
+			return report, err
+		}
+		if blind != "" && !e.blind {
+			if e.blind, err = true, e.tell(ctx, eventData{Kind: engi.AppWarning, Step: "check", Text: cut(blind, maxLine)}); err != nil {
+				return report, err
+			}
+		}
+	} else {
+		if !o.ofText() {
+			return report, o.err
+		}
+		report.Problems = o.problems()
+		report.Unplaced = o.bad
+		if e.drafts = o.keep(append(e.drafts, out)); e.drafts != nil {
+			report.Kept = true
+		}
+	}
+	report.Problems = report.Problems[:min(len(report.Problems), maxWrong)]
+	report.Files, err = s.pointedTo(ctx, e.id, report.Problems, o, out)
+	return report, err
+}
+
+// ofText reports whether an apply failed because of what it was to apply.
+func (o outcome) ofText() bool {
+	switch engi.KindOf(o.err) {
+	case engi.Invalid, engi.Conflict, engi.Exhausted:
+		return o.step != ""
+	case engi.Unavailable:
+		return o.step == "restart" || o.step == "check"
+	}
+	return false
+}
+
+// problems returns why an apply failed.
+func (o outcome) problems() (all []problems.Problem) {
+	checked := false
+	for _, d := range o.told {
+		all = append(all, problems.Problem{Source: "apply", File: d.Path, Line: d.Line, Text: d.Text})
+		checked = checked || d.Step == "check"
+	}
+	if !checked {
+		text := o.err.Error()
+		if e, ok := errors.AsType[*engi.Error](o.err); ok && e.Remedy != "" {
+			text += "; " + e.Remedy
+		}
+		all = append([]problems.Problem{{Source: "apply", File: o.bad, Text: text}}, all...)
+	}
+	return all
+}
+
+// keep returns what of drafts is worth keeping after they could not be applied.
+func (o outcome) keep(drafts []output.Output) []output.Output {
+	if o.bad == "" && o.step == "parse" {
+		return nil // it is too much, or nothing
+	}
+	for i := range drafts {
+		d := &drafts[i]
+		d.Edits = slices.DeleteFunc(slices.Clone(d.Edits), func(e output.Edit) bool { return e.Path == o.bad || e.From == o.bad && o.bad != "" })
+		switch o.step {
+		case "packages":
+			d.Packages = nil
+		case "command":
+			d.Commands = nil
+		}
+	}
+	return drafts
+}
+
+// describeApp returns an app as a model is told of it.
+func (s *Service) describeApp(ctx context.Context, r Record) (p author.Project, err error) {
+	found, err := s.opt.Store.Files(ctx, r.ID, r.Revision)
+	if err != nil {
+		return p, err
+	}
+	files := make(map[string]string, len(found))
+	for _, f := range found {
+		if files[f.Path] = ""; f.Size > maxShown {
+			continue
+		}
+		data, err := s.content(ctx, r.ID, f.Digest)
+		if err != nil {
+			return p, err
+		}
+		if utf8.Valid(data) {
+			files[f.Path] = string(data)
+		}
+	}
+	last, err := s.opt.Store.Revisions(ctx, r.ID, engi.Page{Limit: 3})
+	if err != nil {
+		return p, err
+	}
+	var recent []string
+	for _, rev := range last {
+		for _, c := range rev.Changed {
+			if rev.Number > 1 {
+				recent = append(recent, c.Path)
+			}
+		}
+	}
+	return author.New(r.Template, files, recent), nil
+}
+
+// pointedTo returns the files that problems point to as the model has to know them, but
+// for those that it has just written as a whole.
+func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems.Problem, o outcome, out output.Output) (map[string]string, error) {
+	r, err := s.opt.Store.Find(ctx, "", string(id))
+	if err != nil {
+		return nil, err
+	}
+	files, err := s.opt.Store.Files(ctx, id, r.Revision)
+	if err != nil {
+		return nil, err
+	}
+	there, all := treeOf(files), map[string]string{}
+	for _, p := range wrong {
+		if slices.ContainsFunc(out.Files, func(f output.File) bool { return f.Path == p.File }) && p.File != o.bad {
+			continue
+		}
+		if text, ok := o.wrote[p.File]; ok && o.err != nil {
+			all[p.File] = text
+			continue
+		}
+		f, ok := there[p.File]
+		if _, done := all[p.File]; !ok || done || f.Size > maxShown {
+			continue
+		}
+		data, err := s.content(ctx, id, f.Digest)
+		if err != nil {
+			return nil, err
+		}
+		all[p.File] = string(data)
+	}
+	return all, nil
+}
+
+// inspect returns what is wrong with an app that was just changed: what its check says,
+// what its page shows in a browser, and what its server and its pages have complained
+// about since. blind says why something was not looked at.
+func (s *Service) inspect(ctx context.Context, a *app, id engi.AppID, from mark) (all []problems.Problem, blind string, err error) {
+	unlock, err := lock(ctx, a.locked)
+	if err != nil {
+		return nil, "", err
+	}
+	defer unlock()
+	u, err := s.enter(ctx, a, id)
+	if err != nil {
+		return nil, "", err
+	}
+	defer func() { u.leave() }()
+	return s.inspectUse(ctx, u, from)
+}
+
+func (s *Service) inspectUse(ctx context.Context, u *use, from mark) (all []problems.Problem, blind string, err error) {
+	began, wait := time.Now(), time.Duration(0)
+	if all, err = s.checkScript(ctx, u); err != nil {
+		return nil, "", err
+	}
+	v, err := s.view(ctx, u, from)
+	if err != nil {
+		return nil, "", err
+	}
+	if u.vite() {
+		wait = s.opt.Look - time.Since(began) // for pages of others to load it
+	}
+	log, _, err := s.logSince(ctx, u.rec, from, wait)
+	if err != nil {
+		return nil, "", err
+	}
+	for _, p := range problems.Parse(log, u.dir) {
+		if p.Source != "vite" || !u.vite() { // what Vite cannot serve, the apply has seen
+			all = append(all, p)
+		}
+	}
+	return v.with(all), v.blind, nil
+}
+
+// checkScript runs the script check of package.json, if there is one.
+func (s *Service) checkScript(ctx context.Context, u *use) ([]problems.Problem, error) {
+	k, ok := u.app.copy.known["package.json"]
+	if !ok {
+		return nil, nil
+	}
+	data, err := s.content(ctx, u.rec.ID, k.file.Digest)
+	if err != nil {
+		return nil, err
+	}
+	var m struct {
+		Scripts map[string]any `json:"scripts"`
+	}
+	if json.Unmarshal(data, &m) != nil || m.Scripts["check"] == nil {
+		return nil, nil
+	}
+	var b strings.Builder
+	code, err := u.run(ctx, checkTime, func(line string) {
+		if b.Len() < maxLog {
+			b.WriteString(line + "\n")
+		}
+	}, "npm", "run", "--silent", "check")
+	if err != nil || code <= 0 { // one that takes too long says nothing
+		return nil, err
+	}
+	all := problems.Parse(b.String(), u.dir)
+	if len(all) == 0 {
+		all = []problems.Problem{{Source: "check", Text: fmt.Sprintf("npm run check ended with %d:\n%s", code, cut(b.String(), 900))}}
+	}
+	return all, nil
+}
+
+// A mark is a place in the output of an app's server.
+type mark struct {
+	process string
+	offset  int64
+}
+
+// since returns what comes after a mark of what was printed until now; text is the end
+// of that.
+func (m mark) since(text string, now mark) string {
+	if n := now.offset - m.offset; m.process == now.process && n < int64(len(text)) {
+		return text[int64(len(text))-max(n, 0):]
+	}
+	return text
+}
+
+func (m mark) String() string { return fmt.Sprintf("%d.%s", m.offset, m.process) }
+
+// parseMark reads a mark. What is none is that of another server.
+func parseMark(text string) mark {
+	offset, process, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseInt(offset, 10, 64)
+	if err != nil {
+		return mark{}
+	}
+	return mark{process, n}
+}
+
+// logSince returns what an app's server has printed since a mark, or in all if it was
+// started again since, and what it prints for a while.
+func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.Duration) (text string, now mark, err error) {
+	g, leave, err := s.reconnect(ctx, r.Sandbox)
+	if err != nil {
+		return "", now, err
+	}
+	defer leave()
+	p, err := g.Attach(ctx, serviceTag)
+	if engi.KindOf(err) == engi.NotFound && err != nil {
+		return "", now, nil
+	}
+	if err != nil {
+		return "", now, err
+	}
+	now.process = p.ID()
+	if wait > 0 {
+		if err := sleep(ctx, wait); err != nil {
+			return "", now, err
+		}
+	}
+	text, now.offset, _ = lastOutput(ctx, p, maxLog)
+	return strings.ToValidUTF8(from.since(text, now), "\ufffd"), now, nil
+}

@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxManifests = 64 << 20 // bytes that what is known of all apps' files may take, about
+	maxParts     = 20_000   // imports, exports, components and routes of a manifest
+)
+
+// manifests keep what is known of the files of the apps that were asked about last, so
+// that the next revision costs no more than what it has changed. It is safe for
+// concurrent use.
+type manifests struct {
+	mu   sync.Mutex
+	kept []*reader // the last used last; guarded by mu
+}
+
+// A reader has read the files of an app.
+type reader struct {
+	app engi.AppID
+
+	mu      sync.Mutex
+	builder *project.Builder // guarded by mu, like all below
+	tree    tree             // that builder has
+	weight  int              // guarded by the mutex of manifests
+}
+
+// take returns the reader of an app, which is the last used then.
+func (m *manifests) take(app engi.AppID) *reader {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.IndexFunc(m.kept, func(r *reader) bool { return r.app == app })
+	r := &reader{app: app, builder: project.NewBuilder(), tree: tree{}}
+	if i >= 0 {
+		r = m.kept[i]
+		m.kept = slices.Delete(m.kept, i, i+1)
+	}
+	m.kept = append(m.kept, r)
+	return r
+}
+
+// weigh drops the readers that were not used for longest, if all take too much.
+func (m *manifests) weigh(r *reader, weight int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r.weight = weight
+	total := 0
+	for _, r := range m.kept {
+		total += r.weight
+	}
+	for len(m.kept) > 0 && total > maxManifests {
+		total -= m.kept[0].weight
+		m.kept = slices.Delete(m.kept, 0, 1)
+	}
+}
+
+// forget drops what is known of an app that is removed.
+func (m *manifests) forget(app engi.AppID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept = slices.DeleteFunc(m.kept, func(r *reader) bool { return r.app == app })
+}
+
+// Manifest implements [engi.Apps].
+func (s *Service) Manifest(ctx context.Context, owner engi.Owner, idOrName string, number int64) (_ engi.AppManifest, err error) {
+	defer engi.Annotate(&err, "manifest of app %.70s", idOrName)
+	id, number, err := s.revision(ctx, owner, idOrName, number)
+	if err != nil {
+		return engi.AppManifest{}, err
+	}
+	files, err := s.opt.Store.Files(ctx, id, number)
+	if err != nil {
+		return engi.AppManifest{}, err
+	}
+	r := s.manifests.take(id)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := treeOf(files)
+	for _, c := range r.tree.changes(next) {
+		if c.Op == engi.FileRemoved {
+			r.builder.Remove(c.Path)
+			delete(r.tree, c.Path)
+			continue
+		}
+		data, err := s.content(ctx, id, next[c.Path].Digest)
+		if err != nil {
+			return engi.AppManifest{}, err
+		}
+		if !utf8.Valid(data) {
+			data = nil // there are no lines in it
+		}
+		r.builder.Update(c.Path, string(data))
+		r.tree[c.Path] = next[c.Path]
+	}
+	s.manifests.weigh(r, r.builder.Weight())
+	return manifestOf(id, number, next, r.builder.Manifest()), nil
+}
+
+// manifestOf leaves out what is more than an answer has room for.
+func manifestOf(app engi.AppID, number int64, files tree, m project.Manifest) engi.AppManifest {
+	out := engi.AppManifest{App: app, Revision: number, Entry: m.Entry, Styles: m.Styles, Packages: m.Packages}
+	left := maxParts
+	room := func(n int) int {
+		n = min(n, max(left, 0))
+		left -= n
+		return n
+	}
+	total := len(m.Components) + len(m.Routes)
+	for _, c := range m.Components[:room(len(m.Components))] {
+		total += len(c.Uses)
+		out.Components = append(out.Components, engi.AppComponent{Name: c.Name, File: c.File, Line: c.Line, Uses: c.Uses[:room(len(c.Uses))]})
+	}
+	for _, r := range m.Routes[:room(len(m.Routes))] {
+		out.Routes = append(out.Routes, engi.AppRoute(r))
+	}
+	for _, f := range m.Files {
+		total += len(f.Imports) + len(f.Exports) + len(f.Uses) + len(f.UsedBy)
+		file := engi.AppSource{AppFile: files[f.Path].AppFile, Type: f.Type, Lines: f.Lines}
+		for _, im := range f.Imports[:room(len(f.Imports))] {
+			file.Imports = append(file.Imports, engi.AppImport(im))
+		}
+		file.Exports, file.Uses, file.UsedBy = f.Exports[:room(len(f.Exports))], f.Uses[:room(len(f.Uses))], f.UsedBy[:room(len(f.UsedBy))]
+		out.Files = append(out.Files, file)
+	}
+	for _, p := range m.Problems {
+		out.Problems = append(out.Problems, engi.AppSyntaxError(p))
+	}
+	out.Truncated = total > maxParts
+	return out
+}

@@ -1,0 +1,291 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/engi-dev/engi/internal/app/output"
+	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	installTime  = 120 * time.Second // that one attempt to install packages may take
+	installTries = 3
+	installPause = time.Second      // before the second attempt; twice as long before each further one
+	networkTime  = 30 * time.Second // that a registry may take to answer one request
+	commandTime  = 120 * time.Second
+	maxCommands  = 20
+	maxCommand   = 4 << 10 // bytes
+)
+
+// clearCaches makes room on a full disk: what npm and pip keep can be downloaded again.
+func (u *use) clearCaches(ctx context.Context) error {
+	_, err := u.run(ctx, commandTime, func(string) {}, u.shell(), "-c", `rm -rf "$HOME/.npm/_cacache" "$HOME/.cache/pip" "$HOME/.cache/node"`)
+	return err
+}
+
+// failures are why packages cannot be installed, by what npm and pip print. The first
+// that matches counts.
+var failures = []struct {
+	text   *regexp.Regexp
+	kind   engi.Kind
+	again  bool // another attempt may bring more
+	remedy string
+}{
+	{regexp.MustCompile(`(?i)\bENOSPC\b|no space left|\bEDQUOT\b`), engi.Exhausted, false,
+		"the disk of the sandbox is full: remove there what is not needed, or stop the app and open it again"},
+	{regexp.MustCompile(`(?i)\bE404\b|\bETARGET\b|\bENOVERSIONS\b|\bEINVALIDPACKAGENAME\b|\bEINVALIDTAGNAME\b|\bEUSAGE\b|\bEBADENGINE\b|\bEBADPLATFORM\b|No matching distribution|ResolutionImpossible`), engi.Conflict, false,
+		"name packages that exist, in versions that fit each other"},
+	{regexp.MustCompile(`(?i)\bEJSONPARSE\b|Invalid requirement|Could not open requirements file`), engi.Invalid, false,
+		"write a package.json or requirements.txt that is valid"},
+	{regexp.MustCompile(`(?i)\bE40[13]\b|HTTP error 40[13]`), engi.Denied, false,
+		"the registry refuses it: see 'engi net log', and name a registry that needs a key in the app's network policy"},
+	{regexp.MustCompile(`(?i)\bETIMEDOUT\b|\bECONN(RESET|REFUSED|ABORTED)\b|\bEAI_AGAIN\b|\bENOTFOUND\b|\bE5\d\d\b|\bE429\b|\bERR_SOCKET|socket (hang up|timeout)|timed out|Max retries exceeded|Connection(Reset)?Error|NewConnectionError|HTTP error 5|took longer than`), engi.Unavailable, true,
+		"the registry does not answer: apply it again in a moment; the app's network policy must allow 'packages'"},
+}
+
+// install installs packages, or without any what the app's manifest asks for.
+func (s *Service) install(ctx context.Context, u *use, packages []string, line func(string)) error {
+	_, err := u.g.Stat(ctx, u.dir+"/package.json")
+	npm := err == nil
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	args := []string{"npm", "install", "--legacy-peer-deps", "--no-audit", "--no-fund", "--no-progress", "--fetch-retries=1", "--fetch-retry-mintimeout=1000",
+		fmt.Sprintf("--fetch-timeout=%d", networkTime.Milliseconds())}
+	if !npm {
+		args = []string{"pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--retries=1", fmt.Sprintf("--timeout=%.0f", networkTime.Seconds())}
+		if len(packages) == 0 {
+			args = append(args, "--requirement=requirements.txt")
+		}
+	}
+	args = append(append(args, "--"), packages...)
+	cleared := false
+	for pause, i := installPause, 1; ; pause, i = 2*pause, i+1 {
+		var printed []string
+		code, err := u.run(ctx, installTime, func(text string) {
+			line(text)
+			if printed = append(printed, text); len(printed) > 20 {
+				printed = printed[1:]
+			}
+		}, args...)
+		if err != nil {
+			return err
+		}
+		if code == 0 {
+			break
+		}
+		text, kind, again, remedy := strings.Join(printed, "\n"), engi.Conflict, true, "see what it prints; name packages that exist, in versions that fit each other"
+		for _, f := range failures {
+			if f.text.MatchString(text) {
+				kind, again, remedy = f.kind, f.again, f.remedy
+				break
+			}
+		}
+		if kind == engi.Exhausted && !cleared {
+			line("the disk is full: clear caches and try again")
+			if cleared, err = true, u.clearCaches(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if i >= installTries || !again {
+			return engi.Errorf(kind, "%s ended with %d:\n%.4000s", strings.Join(args[:2], " "), code, text).WithRemedy("%s", remedy)
+		}
+		line(fmt.Sprintf("%s failed, trying again in %v", args[0], pause))
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	if npm || len(packages) == 0 {
+		return nil
+	}
+	return u.require(ctx, packages)
+}
+
+// require adds packages to requirements.txt with the versions that were installed, as npm
+// does to package.json.
+func (u *use) require(ctx context.Context, packages []string) error {
+	text, err := readFile(ctx, u.g, u.dir+"/requirements.txt")
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	installed := map[string]string{}
+	if _, err := u.run(ctx, commandTime, func(l string) { installed[pipName(l)] = l }, "pip", "freeze"); err != nil {
+		return err
+	}
+	lines := strings.FieldsFunc(string(text), func(r rune) bool { return r == '\n' })
+	for _, p := range packages {
+		name := pipName(p)
+		if l := installed[name]; l != "" && name == strings.ToLower(p) {
+			p = l
+		}
+		lines = slices.DeleteFunc(lines, func(l string) bool { return pipName(l) == name })
+		lines = append(lines, p)
+	}
+	return u.write(ctx, []content{{"requirements.txt", []byte(strings.Join(lines, "\n") + "\n"), fileMode}}, nil)
+}
+
+// pipName returns the name of a requirement in the form in which names are compared.
+func pipName(requirement string) string {
+	name := strings.TrimSpace(requirement)
+	if i := strings.IndexAny(name, "=<>!~;[ @#"); i >= 0 {
+		name = name[:i]
+	}
+	return strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(name))
+}
+
+func (u *use) shell() string {
+	if u.t.Shell != "" {
+		return u.t.Shell
+	}
+	return "/bin/sh"
+}
+
+// commandTag is that of the command that an apply runs. It goes on if the node is killed,
+// so the next one must find it.
+const commandTag = "apply"
+
+// run runs a program in the app's directory and returns its exit code, -1 if a signal or
+// its time has ended it.
+func (u *use) run(ctx context.Context, limit time.Duration, line func(string), args ...string) (code int, err error) {
+	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: map[string]string{"CI": "1", "NO_COLOR": "1"}, Timeout: limit, Tag: commandTag})
+	if err != nil {
+		return 0, err
+	}
+	exit, err := answer(ctx, limit+graceTime, func(ctx context.Context) (engi.Exit, error) {
+		if err := drain(ctx, p, line); err != nil {
+			return engi.Exit{}, guestError(err)
+		}
+		return p.Wait(ctx)
+	})
+	if err != nil {
+		return 0, err // restore ends it
+	}
+	if exit.Cause == engi.CauseTimeout {
+		line(args[0] + " took longer than " + limit.String())
+	}
+	return exit.Code, nil
+}
+
+// end ends the program with a tag, with what it has started, if there is one: so nothing
+// of the command of an apply is written once all is put back.
+func (u *use) end(ctx context.Context, tag string) error {
+	p, err := u.g.Attach(ctx, tag)
+	if err == nil {
+		// What has stopped keeps its number.
+		_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, "STOP") })
+	}
+	if err != nil {
+		if engi.KindOf(err) == engi.NotFound {
+			return nil
+		}
+		return err
+	}
+	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -KILL -- -%d", p.PID())}, Timeout: guestTime})
+	if err != nil {
+		return err
+	}
+	for _, p := range []engi.Process{killer, p} {
+		if _, err := answer(ctx, guestTime, p.Wait); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commands returns the commands of a text that are run.
+func (s *Service) commands(out output.Output, say *teller) (all []string) {
+	for i, c := range out.Commands {
+		switch {
+		case i >= maxCommands || len(c) > maxCommand || strings.ContainsRune(c, 0):
+			say.warn("", 0, "a command was not run, because there are too many or it is too long: "+firstLine(c))
+		default:
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// missing returns the packages that are to be installed: those that the text asks for, and
+// those that files import and that neither package.json nor requirements.txt has. now are
+// the files as they will be, written the contents of those that change.
+func (s *Service) missing(ctx context.Context, u *use, now tree, written map[string]string, asked []string, say *teller) (packages []string, err error) {
+	_, npm := now["package.json"]
+	if _, pip := now["requirements.txt"]; !npm && !pip {
+		if len(asked) > 0 {
+			say.warn("", 0, "packages were not installed, because there is neither a package.json nor a requirements.txt: "+strings.Join(asked, ", "))
+		}
+		return nil, nil
+	}
+	files := make(map[string]string, len(now))
+	for p, f := range now {
+		text, ok := written[p]
+		if !ok && slices.Contains(sources, path.Ext(p)) { // whether others exist is enough
+			data, err := s.content(ctx, u.rec.ID, f.Digest)
+			if err != nil {
+				return nil, err
+			}
+			text = string(data)
+		}
+		files[p] = text
+	}
+	var found []string
+	var problems []project.Problem
+	have, name := map[string]string{}, npmName
+	if npm {
+		m, err := project.ParsePackage(files["package.json"])
+		if err != nil {
+			return nil, engi.Errorf(engi.Invalid, "%v", err).WithRemedy("write valid JSON")
+		}
+		found, problems = project.Missing(files, m)
+		maps.Copy(have, m.DevDependencies)
+		maps.Copy(have, m.Dependencies)
+	} else {
+		name = pipName
+		found, problems = project.MissingPython(files)
+		for l := range strings.SplitSeq(files["requirements.txt"], "\n") {
+			have[pipName(l)] = l
+		}
+		for i, p := range asked { // models write versions as npm does, too
+			if p, version, ok := strings.Cut(p, "@"); ok && strings.Trim(version, "0123456789.") == "" {
+				asked[i] = p + "==" + version
+			} else if ok && version == "latest" {
+				asked[i] = p
+			}
+		}
+	}
+	for _, p := range problems {
+		if _, ok := written[p.File]; ok {
+			say.warn(p.File, p.Line, p.Text)
+		}
+	}
+	for _, p := range slices.Concat(asked, found) { // what comes with a version is first
+		plain := p
+		if !npm && !strings.ContainsAny(p, "=<>!~;[ @") {
+			plain = name(p)
+		}
+		if _, ok := have[plain]; !ok && !slices.ContainsFunc(packages, func(q string) bool { return name(q) == name(p) }) {
+			packages = append(packages, p)
+		}
+	}
+	return packages, nil
+}
+
+// sources are the extensions of files that import others, or say how.
+var sources = []string{".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts", ".css", ".scss", ".less", ".json", ".py", ".txt", ".toml"}
+
+// npmName returns the name of a package that may have a version.
+func npmName(p string) string {
+	if i := strings.LastIndexByte(p, '@'); i > 0 {
+		return p[:i]
+	}
+	return p
+}

@@ -1,0 +1,633 @@
+package app
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A use is an app with its sandbox, for as long as the app's lock is held.
+type use struct {
+	app   *app
+	rec   Record
+	t     engi.Template
+	g     engi.Guest
+	dir   string // of the app in the sandbox
+	down  bool   // its server does not start
+	leave func()
+}
+
+// The sandboxes of an app are found by the app's name in their metadata, and are its own if
+// they have its ID as a note.
+const (
+	noteApp = "app"
+	metaApp = "app"
+)
+
+const (
+	reconnects     = 6 // attempts to enter a sandbox that does not answer
+	reconnectPause = 100 * time.Millisecond
+	reconnectLimit = 2 * time.Second
+	projectTries   = 4
+)
+
+// enter returns an app whose files are those of its last revision, or what somebody made
+// of them since, and whose server answers. The caller holds the app's lock, and leaves.
+func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (*use, error) {
+	return s.enterFor(ctx, a, id, false)
+}
+
+// enterFor is enter for who repairs the app, if repair is true: its server need not start.
+func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bool) (_ *use, err error) {
+	r, err := s.opt.Store.Find(ctx, "", string(id))
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.template(ctx, r.Owner, r.Template)
+	if err != nil {
+		return nil, err
+	}
+	u := &use{app: a, rec: r, t: t, dir: t.WorkDir, leave: func() {}}
+	began := time.Now()
+	defer func() {
+		if err == nil {
+			return
+		}
+		u.leave()
+		if ctx.Err() != nil {
+			return
+		}
+		late, cancel := s.late(ctx)
+		defer cancel()
+		if _, e := s.setState(late, id, engi.AppFailed, err); e != nil && engi.KindOf(e) != engi.NotFound && engi.KindOf(e) != engi.Conflict {
+			s.opt.Log.WarnContext(ctx, "record that an app has failed", "app", id, "error", e)
+		}
+	}()
+	fresh := false
+	if r.Sandbox != "" {
+		u.g, u.leave, err = s.reconnect(ctx, r.Sandbox)
+		if fresh = err != nil && engi.KindOf(err) == engi.NotFound; err != nil && !fresh {
+			return nil, err
+		}
+	}
+	if r.Sandbox == "" || fresh {
+		fresh = true
+		if err := s.boot(ctx, u); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.restore(ctx, u); err != nil {
+		return nil, err
+	}
+	if err := u.probe(ctx); err != nil {
+		if u.rec.State == engi.AppReady {
+			if u.rec, err = s.setState(ctx, id, engi.AppStarting, nil); err != nil {
+				return nil, err
+			}
+		}
+		if err := u.restart(ctx); err != nil {
+			if !repair || ctx.Err() != nil || engi.KindOf(err) != engi.Unavailable {
+				return nil, err
+			}
+			u.down = true
+			if u.rec.State == engi.AppStarting {
+				if u.rec, err = s.setState(ctx, id, engi.AppFailed, err); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	if fresh {
+		a.setStartup(time.Since(began))
+		s.meter.starts.Observe(time.Since(began).Seconds())
+	}
+	if u.rec.Revision == 0 {
+		if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
+			return nil, err
+		}
+	}
+	if u.rec.State != engi.AppReady && !u.down {
+		if u.rec, err = s.setState(ctx, id, engi.AppReady, nil); err != nil {
+			return nil, err
+		}
+	}
+	s.projectLater(ctx, u)
+	return u, nil
+}
+
+// reconnect enters a sandbox, and tries again for a while if it does not answer.
+func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
+	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
+		g, leave, err = s.inside(ctx, id)
+		if err == nil || engi.KindOf(err) != engi.Unavailable || i == reconnects {
+			return g, leave, err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, leave, err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
+	}
+}
+
+// boot makes a new sandbox. A key that counts the sandboxes finds the one of a node that
+// was killed before it had recorded it.
+func (s *Service) boot(ctx context.Context, u *use) (err error) {
+	u.app.copy.forget()
+	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
+		r.Sandbox = ""
+		return become(r, tx, engi.AppStarting, nil)
+	}); err != nil {
+		return err
+	}
+	r := u.rec
+	spec := s.sandboxOf(r)
+	if r.Undo != nil && r.Undo.Snapshot != "" {
+		spec.Snapshot = r.Undo.Snapshot
+	} else {
+		spec.Template, spec.Size = r.Template, u.t.Size.Or(size)
+	}
+	var sb engi.Sandbox
+	for sb.ID == "" || sb.State == engi.Stopped {
+		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
+		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
+			if spec.Snapshot != "" && engi.KindOf(err) == engi.NotFound {
+				err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", spec.Snapshot).WithRemedy("remove the app, and branch again from what there is")
+			}
+			return err
+		}
+		r.Boots++ // one that was made before and has ended is of no use
+	}
+	if err := s.change(ctx, u, func(now *Record) {
+		now.Sandbox, now.Boots, now.Undo = sb.ID, r.Boots, nil
+		if r.Revision > 0 {
+			now.Undo = &Undo{All: true} // it has what the template has
+		}
+	}); err != nil {
+		return err
+	}
+	u.g, u.leave, err = s.reconnect(ctx, sb.ID)
+	return err
+}
+
+// sandboxOf returns what the sandboxes of an app have in common, whatever they begin with.
+func (s *Service) sandboxOf(r Record) engi.SandboxSpec {
+	return engi.SandboxSpec{
+		Owner: r.Owner, Env: r.Env, Network: r.Network, Notes: map[string]string{noteApp: string(r.ID)}, Metadata: map[string]string{metaApp: r.Name},
+		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
+	}
+}
+
+// change changes the record of an app that is used, which is as it was if that fails.
+func (s *Service) change(ctx context.Context, u *use, f func(r *Record)) error {
+	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
+		f(r)
+		return nil
+	})
+	if err == nil {
+		u.rec = r
+	}
+	return err
+}
+
+// restore puts back what the record says is not as the last revision has it: all of a
+// sandbox that is new, or what an apply that did not end may have changed.
+func (s *Service) restore(ctx context.Context, u *use) error {
+	if u.rec.Undo == nil {
+		return nil
+	}
+	if err := u.end(ctx, commandTag); err != nil {
+		return err
+	}
+	if _, err := u.clearStage(ctx); err != nil {
+		return err
+	}
+	if u.rec.Revision > 0 {
+		if err := s.putBack(ctx, u, *u.rec.Undo); err != nil {
+			return err
+		}
+	}
+	return s.change(ctx, u, func(r *Record) { r.Undo = nil })
+}
+
+// putBack makes the files that undo names those of the last revision.
+func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
+	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
+	if err != nil {
+		return err
+	}
+	u.app.copy.forget()
+	have, _, err := u.app.copy.read(ctx, u.g, u.dir)
+	if err != nil && engi.KindOf(err) != engi.Exhausted {
+		return err // more than an app may have is what is to be put back
+	}
+	want, next := treeOf(files), tree{}
+	for p, f := range have {
+		if !undo.All && !slices.Contains(undo.Paths, p) {
+			next[p] = f
+		}
+	}
+	for p, f := range want {
+		if undo.All || slices.Contains(undo.Paths, p) {
+			next[p] = f
+		}
+	}
+	var names []string
+	for _, c := range have.changes(next) {
+		names = append(names, c.Path)
+	}
+	packages := undo.Packages || slices.ContainsFunc(names, isManifest)
+	restart := undo.Restart || len(names) > 0 && u.mustRestart(names)
+	if packages != undo.Packages || restart != undo.Restart {
+		// Else nobody would know, once the files are as they were and the rest is not.
+		undo.Packages, undo.Restart = packages, restart
+		if err := s.change(ctx, u, func(r *Record) { r.Undo = &undo }); err != nil {
+			return err
+		}
+	}
+	if err := s.makeSo(ctx, u, have, next); err != nil {
+		return err
+	}
+	if packages {
+		if err := s.install(ctx, u, nil, func(string) {}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case restart && u.down:
+		// The server did not answer with these files before the apply, so waiting for it
+		// brings nothing. The next use of the app waits.
+		_, err := u.start(ctx)
+		return err
+	case restart:
+		return u.restart(ctx)
+	}
+	return nil
+}
+
+// makeSo changes the files in the sandbox from have to next.
+func (s *Service) makeSo(ctx context.Context, u *use, have, next tree) error {
+	var put []content
+	var removed []string
+	for _, c := range have.changes(next) {
+		if c.Op == engi.FileRemoved {
+			removed = append(removed, c.Path)
+			continue
+		}
+		data, err := s.content(ctx, u.rec.ID, next[c.Path].Digest)
+		if err != nil {
+			return err
+		}
+		put = append(put, content{c.Path, data, next[c.Path].Mode})
+	}
+	return u.write(ctx, put, removed)
+}
+
+// A content is a file to be written.
+type content struct {
+	path string
+	data []byte
+	mode uint32
+}
+
+// write puts files in place and removes others. What is put is first written elsewhere,
+// so that each file is old or new, and everything that can fail for want of space has
+// failed before. Files that did not exist come first, since others may import them.
+func (u *use) write(ctx context.Context, put []content, removed []string) (err error) {
+	defer u.app.copy.timed(time.Now())
+	if len(put) > 0 {
+		err := u.stage(ctx, put)
+		if err != nil && engi.KindOf(err) == engi.Exhausted { // nothing was moved into place
+			if err = u.clearCaches(ctx); err == nil {
+				err = u.stage(ctx, put)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range removed {
+		if err := u.checkParents(ctx, p); err != nil {
+			return err
+		}
+		if err := u.g.Remove(ctx, u.dir+"/"+p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clearStage returns the directory in which files are before they are in place, and
+// removes what is in it.
+func (u *use) clearStage(ctx context.Context) (stage string, err error) {
+	stage = u.dir + "/" + stageDir
+	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.KindOf(err) == engi.NotFound && err != nil {
+		stage = u.dir + "/.vite/engi-stage"
+	}
+	return stage, u.g.Remove(ctx, stage)
+}
+
+func (u *use) stage(ctx context.Context, put []content) (err error) {
+	stage, err := u.clearStage(ctx)
+	if err != nil {
+		return err
+	}
+	dirs := map[string]bool{}
+	for _, c := range put {
+		if d := path.Dir(c.path); !dirs[d] {
+			dirs[d] = true
+			if err := u.checkParents(ctx, c.path); err != nil {
+				return err
+			}
+		}
+	}
+	exists := make([]bool, len(put))
+	if err := parallel(len(put), func(i int) error {
+		p := put[i].path
+		fi, err := u.g.Stat(ctx, u.dir+"/"+p)
+		if err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+		if exists[i] = err == nil; exists[i] && !fi.Mode.IsRegular() {
+			return engi.Errorf(engi.Conflict, "%s is a directory or a link in the sandbox", p).WithRemedy("remove it there first")
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil { // it takes space
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
+			defer cancel()
+			if _, e := u.clearStage(late); e != nil {
+				err = fmt.Errorf("%w; what was staged stays for now: %v", err, e)
+			}
+		}
+	}()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i, c := range put {
+		if err := w.WriteHeader(&tar.Header{Name: fmt.Sprint(i), Mode: int64(c.mode), Size: int64(len(c.data)), Typeflag: tar.TypeReg, ModTime: time.Now()}); err != nil {
+			return engi.Errorf(engi.Internal, "write an archive: %v", err)
+		}
+		if _, err := w.Write(c.data); err != nil {
+			return engi.Errorf(engi.Internal, "write an archive: %v", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return engi.Errorf(engi.Internal, "write an archive: %v", err)
+	}
+	if err := u.g.Unpack(ctx, stage, &b); err != nil {
+		return err
+	}
+	for _, old := range []bool{false, true} {
+		if err := parallel(len(put), func(i int) error {
+			if exists[i] != old {
+				return nil
+			}
+			return u.g.Move(ctx, stage+"/"+fmt.Sprint(i), u.dir+"/"+put[i].path)
+		}); err != nil {
+			return err
+		}
+	}
+	return u.g.Remove(ctx, stage)
+}
+
+// parallel calls f for each number below n, several at once, and returns the first error.
+func parallel(n int, f func(i int) error) error {
+	var work sync.WaitGroup
+	var next atomic.Int64
+	var mu sync.Mutex
+	var first error
+	for range min(n, parallelism) {
+		work.Go(func() {
+			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
+				if err := f(int(i)); err != nil {
+					mu.Lock()
+					if first == nil {
+						first = err
+					}
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	return first
+}
+
+// checkParents reports Conflict if a file would not be below the app's directory,
+// because a directory in its path is a link.
+func (u *use) checkParents(ctx context.Context, p string) error {
+	for d := path.Dir(p); d != "."; d = path.Dir(d) {
+		fi, err := u.g.Stat(ctx, u.dir+"/"+d)
+		switch {
+		case err != nil && engi.KindOf(err) == engi.NotFound:
+		case err != nil:
+			return err
+		case !fi.Mode.IsDir():
+			return engi.Errorf(engi.Conflict, "%s is no directory in the sandbox", d).WithRemedy("remove it there first")
+		}
+	}
+	return nil
+}
+
+// capture records what is in the sandbox as a revision, unless it is the last one.
+func (s *Service) capture(ctx context.Context, a *app, r Record, g engi.Guest, dir string) (Record, error) {
+	began := time.Now()
+	now, contents, err := a.copy.read(ctx, g, dir)
+	if err != nil {
+		return r, err
+	}
+	s.meter.files.Observe(time.Since(began).Seconds())
+	s.meter.reads.WithLabelValues("sandbox").Add(float64(len(contents)))
+	s.meter.reads.WithLabelValues("cache").Add(float64(max(0, len(now)-len(contents))))
+	message := "Changed in the sandbox"
+	if r.Revision == 0 {
+		message = "Begin with the template " + r.Template
+	}
+	r, _, err = s.revise(ctx, r, now, contents, engi.Revision{Message: message}, nil)
+	if err != nil {
+		a.copy.forget() // what was read is recorded nowhere
+	}
+	return r, err
+}
+
+// revise records the files now as a revision, unless they are those of the last one, and
+// what also does, in one transaction.
+func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[string][]byte, rev engi.Revision, also func(r *Record, tx Tx, rev engi.Revision) error) (_ Record, _ engi.Revision, err error) {
+	before, parent := tree{}, ""
+	if r.Revision > 0 {
+		files, err := s.opt.Store.Files(ctx, r.ID, r.Revision)
+		if err != nil {
+			return r, rev, err
+		}
+		last, err := s.opt.Store.Revision(ctx, r.ID, r.Revision)
+		if err != nil {
+			return r, rev, err
+		}
+		before, parent = treeOf(files), last.Commit
+		if len(before.changes(now)) == 0 {
+			rev = last
+		}
+	}
+	changed := before.changes(now)
+	if len(changed) > 0 || r.Revision == 0 {
+		rev.App, rev.Number, rev.Parent, rev.Created, rev.Changed = r.ID, r.Revision+1, r.Revision, time.Now().UTC().Truncate(time.Second), changed
+		rev.Commit = commitOf(rev, parent, now.sorted()).id()
+	} else if also == nil {
+		return r, rev, nil
+	}
+	var put []File
+	var removed []string
+	for _, c := range changed {
+		if c.Op == engi.FileRemoved {
+			removed = append(removed, c.Path)
+		} else {
+			put = append(put, now[c.Path])
+		}
+	}
+	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
+		if rev.Number != r.Revision {
+			if err := tx.Revise(rev, put, removed, contents, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
+				return err
+			}
+			r.Revision = rev.Number
+		}
+		if also != nil {
+			return also(r, tx, rev)
+		}
+		_, err := tx.Emit(engi.EventAppApplied, eventData{Revision: rev.Number, Text: rev.Message, Commit: rev.Commit}, "")
+		return err
+	})
+	return r, rev, err
+}
+
+// projectLater brings the git repository up to date in the background.
+func (s *Service) projectLater(ctx context.Context, u *use) {
+	id, a, dir := u.rec.ID, u.app, u.dir
+	select {
+	case a.gitNext <- struct{}{}:
+	default:
+		return // who waits brings up to date what there is then
+	}
+	if !s.begin(ctx, func(ctx context.Context) {
+		unlock, err := lock(ctx, a.git)
+		<-a.gitNext
+		if err != nil {
+			return
+		}
+		defer unlock()
+		err = retry(ctx, projectTries, func() error {
+			rec, err := s.opt.Store.Find(ctx, "", string(id))
+			if err != nil || rec.Sandbox == "" {
+				return err
+			}
+			g, leave, err := s.inside(ctx, rec.Sandbox)
+			if err != nil {
+				return err
+			}
+			defer leave()
+			return s.project(ctx, rec, g, dir)
+		})
+		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", id, "error", err)
+		}
+	}) {
+		<-a.gitNext
+	}
+}
+
+// isManifest reports whether a file says which packages an app has.
+func isManifest(p string) bool {
+	return p == "package.json" || p == "package-lock.json" || p == "requirements.txt"
+}
+
+// mustRestart reports whether the server does not see a change by itself.
+func (u *use) mustRestart(changed []string) bool {
+	return u.down || !u.vite() || project.Restarts(changed)
+}
+
+// vite reports whether the server is Vite's, which sees changes by itself.
+func (u *use) vite() bool {
+	return slices.ContainsFunc([]string{"ts", "js", "mts", "mjs"}, func(ext string) bool {
+		_, ok := u.app.copy.known["vite.config."+ext]
+		return ok
+	})
+}
+
+// outputOf returns the end of what a process has printed so far.
+func outputOf(ctx context.Context, p engi.Process, most int) string {
+	text, _, _ := lastOutput(ctx, p, most)
+	return strings.TrimSpace(strings.ToValidUTF8(text, "\ufffd"))
+}
+
+// quiet is how long a process that runs must print nothing for its output to be all
+// there is by now.
+const quiet = 50 * time.Millisecond
+
+// lastOutput returns the end of what a process has printed so far, the offset after it,
+// and whether there was more before.
+func lastOutput(ctx context.Context, p engi.Process, most int) (text string, end int64, cut bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
+	defer cancel()
+	timer := time.AfterFunc(time.Second, cancel)
+	defer timer.Stop()
+	var tail []byte
+	for c, err := range p.Output(ctx, engi.OldestOutput) {
+		if err != nil {
+			break
+		}
+		cut = cut || len(tail) == 0 && c.Offset > 0
+		end = c.Offset + int64(len(c.Data))
+		tail = append(tail, c.Data...)
+		if n := len(tail) - most; n > 0 {
+			tail, cut = tail[n:], true
+		}
+		timer.Reset(quiet)
+	}
+	return string(tail), end, cut
+}
+
+// drain follows the output of a process by lines until it ends.
+func drain(ctx context.Context, p engi.Process, line func(string)) error {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		eachLine(r, line)
+	}()
+	var err error
+	for c, e := range p.Output(ctx, 0) {
+		if err = e; err != nil {
+			break
+		}
+		if _, err = w.Write(c.Data); err != nil {
+			break
+		}
+	}
+	w.Close()
+	<-done
+	return err
+}

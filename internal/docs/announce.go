@@ -1,0 +1,87 @@
+package docs
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxAnnounced = 256              // runs whose modules wait to be saved
+	saveTimeout  = 2 * time.Minute  // the session may have to boot
+	drainTimeout = 10 * time.Second // for all that wait when Run ends
+)
+
+// An announcement has the modules that a run has announced in its answer.
+type announcement struct {
+	run     engi.Run
+	modules []engi.CodeModule
+}
+
+// RunEnded saves the modules that a run has announced in its answer, see
+// [ModulesIn]. It returns at once: Run saves them, one run after the other, and
+// logs what goes wrong.
+func (l *Library) RunEnded(_ context.Context, r engi.Run) {
+	if r.Session == "" || r.State != engi.RunDone && r.State != engi.RunStopped {
+		return
+	}
+	modules := ModulesIn(r.Text)
+	if len(modules) == 0 {
+		return
+	}
+	select {
+	case l.announced <- announcement{r, modules}:
+	default:
+		l.log.Warn("modules of an answer are lost: too many wait to be saved", "run", r.ID, "modules", len(modules))
+	}
+}
+
+// saveAnnounced saves announced modules until ctx ends, and then, for up to
+// drainTimeout, those that still wait.
+func (l *Library) saveAnnounced(ctx context.Context) {
+	saving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(drainTimeout, cancel) })()
+	for ctx.Err() == nil || len(l.announced) > 0 {
+		select {
+		case a := <-l.announced:
+			l.saveModulesOf(saving, a)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (l *Library) saveModulesOf(ctx context.Context, a announcement) {
+	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
+	defer cancel()
+	err := l.saveAsRun(ctx, a)
+	if engi.KindOf(err) == engi.NotFound && len(a.modules) > 1 {
+		// Models announce files that they have not written: save the others.
+		for _, m := range a.modules {
+			l.saveModulesOf(ctx, announcement{a.run, []engi.CodeModule{m}})
+		}
+		return
+	}
+	if err != nil {
+		l.log.Warn("save the modules of an answer", "run", a.run.ID, "session", a.run.Session, "err", err)
+		return
+	}
+	l.log.Debug("saved the modules of an answer", "run", a.run.ID, "session", a.run.Session, "modules", len(a.modules))
+}
+
+// saveAsRun saves announced modules in the session of the run. Runs act as one
+// owner: those of the node itself do not save in sessions of others.
+func (l *Library) saveAsRun(ctx context.Context, a announcement) error {
+	if l.opt.Sessions == nil {
+		return l.SaveModules(ctx, a.run.Owner, a.run.Session, a.modules) // reports it
+	}
+	s, err := l.opt.Sessions.Get(ctx, a.run.Owner, a.run.Session)
+	if err == nil && s.Owner != a.run.Owner {
+		err = engi.Errorf(engi.NotFound, "the owner of the run has no session %.80s", a.run.Session)
+	}
+	if err != nil {
+		return err
+	}
+	return l.SaveModules(ctx, s.Owner, string(s.ID), a.modules)
+}

@@ -1,0 +1,270 @@
+// Package docs keeps documentation and descriptions of code modules in chunks
+// and searches them by words, by similarity of embeddings, or both. [Library]
+// implements [engi.Library].
+//
+// It does not tell agents what there is to find (internal/agent/tool) and does not keep
+// the source files of modules, which stay in sessions.
+package docs
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Options configure a Library.
+type Options struct {
+	Store    Store
+	Embedder Embedder // nil means BuiltIn
+	Reranker Reranker // nil means none
+
+	// Sources are the node's own documents. Documents that are only in earlier
+	// configurations are removed.
+	Sources []engi.DocumentSpec
+	Files   []File // further documents of the node, in the local file system
+
+	// OwnerTransport returns the transport for fetching an owner's documents; nil
+	// means that owners must provide the text.
+	OwnerTransport func(owner engi.Owner) http.RoundTripper
+	NodeTransport  http.RoundTripper // for fetching the node's; nil means http.DefaultTransport
+
+	Sessions Sessions      // nil means that there are no sessions, and so no modules
+	Quota    Quota         // of each owner
+	MaxAge   time.Duration // after which a fetched document is fetched again; 0 means 24 h
+	Log      *slog.Logger  // nil discards
+}
+
+// A File names documents of the node in the local file system.
+type File struct {
+	Package string
+	Path    string // of a file, a directory (its .md and .txt files, those below it included), or a pattern
+}
+
+// A Quota bounds the documents of one owner. The node's are not bounded.
+type Quota struct {
+	Documents int   // 0 means 1000
+	Bytes     int64 // of text; 0 means 64 MiB
+}
+
+// Sessions is the part of [engi.Sessions] that the library uses: to find out
+// whether a session still has its volume, and to read files of modules.
+type Sessions interface {
+	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
+	Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error)
+}
+
+// An Embedder turns texts into vectors. It is safe for concurrent use.
+type Embedder interface {
+	// Name identifies the vectors: those of different names are not compared.
+	Name() string
+	// Embed returns one vector of length 1 per text, all of one dimension.
+	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
+}
+
+// A Reranker scores how well texts answer a question. It is safe for concurrent
+// use.
+type Reranker interface {
+	Name() string
+	// Rerank returns one score per text; higher is better.
+	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
+}
+
+// A Library keeps and searches documentation and modules. It is safe for
+// concurrent use.
+type Library struct {
+	opt      Options
+	embedder Embedder
+	log      *slog.Logger
+	index    *index
+
+	// dataMu is write-locked while chunks change in the store and the index, and
+	// read-locked by searches: a search sees a document before or after a
+	// change, not in between. It is locked before mu.
+	dataMu sync.RWMutex
+
+	mu          sync.Mutex
+	collections map[string]engi.Owner // all collections, and who pays for their vectors
+
+	wake      chan struct{} // there may be chunks without a vector
+	announced chan announcement
+}
+
+var _ engi.Library = (*Library)(nil)
+
+// Open returns a library of what is in its store. Run adds the documents of the
+// options.
+func Open(ctx context.Context, opt Options) (*Library, error) {
+	opt.Quota.Documents = cmp.Or(opt.Quota.Documents, 1000)
+	opt.Quota.Bytes = cmp.Or(opt.Quota.Bytes, 64<<20)
+	opt.MaxAge = cmp.Or(opt.MaxAge, 24*time.Hour)
+	if opt.NodeTransport == nil {
+		opt.NodeTransport = http.DefaultTransport
+	}
+	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, collections: map[string]engi.Owner{}, wake: make(chan struct{}, 1), announced: make(chan announcement, maxAnnounced)}
+	if l.embedder == nil {
+		l.embedder = BuiltIn()
+	}
+	if l.log == nil {
+		l.log = slog.New(slog.DiscardHandler)
+	}
+	l.index = newIndex(opt.Store, l.embedder.Name())
+	records, err := opt.Store.Records(ctx, Filter{})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		l.collections[r.Collection] = r.Owner
+	}
+	return l, nil
+}
+
+// store puts a record and its chunks into the store and the index. Nil chunks
+// stay as they are.
+func (l *Library) store(ctx context.Context, r Record, chunks []Chunk) (Record, error) {
+	quota := l.opt.Quota
+	switch {
+	case r.Module != nil:
+		quota = Quota{Documents: maxModules, Bytes: maxModules * maxSource}
+	case r.Owner == "":
+		quota = Quota{}
+	}
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
+	r, err := l.opt.Store.Put(ctx, r, chunks, quota)
+	if err != nil {
+		return r, err
+	}
+	l.mu.Lock()
+	l.collections[r.Collection] = r.Owner
+	l.mu.Unlock()
+	if chunks != nil {
+		l.index.put(r, chunks)
+		for _, p := range chunks {
+			if p.Embedder != l.embedder.Name() {
+				l.wakeEmbedder()
+				break
+			}
+		}
+	}
+	return r, nil
+}
+
+// remove removes records and their chunks; the whole collection if ids is nil.
+func (l *Library) remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
+	l.dataMu.Lock()
+	defer l.dataMu.Unlock()
+	if err := l.opt.Store.Remove(ctx, collection, ids); err != nil {
+		return err
+	}
+	l.index.remove(collection, ids)
+	return nil
+}
+
+func (l *Library) wakeEmbedder() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Documents implements [engi.Library].
+func (l *Library) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+	records, err := l.documents(ctx, owner, p, ids...)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]engi.Document, len(records))
+	for i, r := range records {
+		list[i] = r.Document
+	}
+	return list, nil
+}
+
+// documents returns the documents that owner sees, or those of ids, by package and
+// title.
+func (l *Library) documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]Record, error) {
+	f := Filter{Documents: true, IDs: ids, Page: p}
+	if owner != "" {
+		f.Collections = []string{documentCollection(owner), documentCollection("")}
+	}
+	return l.opt.Store.Records(ctx, f)
+}
+
+// Packages implements [engi.Library].
+func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
+	records, err := l.documents(ctx, owner, engi.Page{})
+	if err != nil {
+		return nil, err
+	}
+	var list []engi.DocumentPackage
+	for _, r := range records {
+		if r.Package == "" {
+			continue
+		}
+		if n := len(list); n == 0 || list[n-1].Name != r.Package {
+			list = append(list, engi.DocumentPackage{Name: r.Package})
+		}
+		p := &list[len(list)-1]
+		p.Documents++
+		p.Chunks += r.Chunks
+	}
+	return list, nil
+}
+
+// Remove implements [engi.Library].
+func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
+	defer engi.Annotate(&err, "remove document %s", id)
+	r, err := l.editable(ctx, owner, id)
+	if err != nil {
+		return err
+	}
+	return l.remove(ctx, r.Collection, []engi.DocumentID{r.ID})
+}
+
+// editable returns a document that owner may change: its own, or any for the
+// empty owner.
+func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
+	found, err := l.documents(ctx, owner, engi.Page{}, id)
+	switch {
+	case err != nil:
+		return Record{}, err
+	case len(found) == 0:
+		return Record{}, engi.Errorf(engi.NotFound, "there is no such document").WithRemedy("'engi docs list' shows yours")
+	case owner != "" && found[0].Owner == "":
+		return Record{}, engi.Errorf(engi.Denied, "it belongs to the node").WithRemedy("ask the operator of the node; you can change documents of your own")
+	}
+	return found[0], nil
+}
+
+// Run adds the configured documents, refreshes old ones, computes missing
+// vectors, saves announced modules and removes modules whose volume is gone,
+// until ctx ends. It is ready at once.
+func (l *Library) Run(ctx context.Context, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer (&http.Client{Transport: l.opt.NodeTransport}).CloseIdleConnections()
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { l.embedPending(ctx) })
+	wg.Go(func() { l.saveAnnounced(ctx) })
+	ready()
+	l.syncConfigured(ctx)
+	tick := time.NewTicker(min(l.opt.MaxAge, retryFailed))
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			l.syncConfigured(ctx)
+			l.refreshStale(ctx)
+			l.sweepSessions(ctx)
+			l.wakeEmbedder()
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package function
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// storeRetry is how long a run waits when its record cannot be read or written.
+const storeRetry = 5 * time.Second
+
+// errTimeout is the cause of a run's context when its timeout has passed.
+var errTimeout = errors.New("the run's timeout has passed")
+
+// Execute implements [Executor].
+func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome {
+	rec, err := r.opt.Store.Run(ctx, "", id)
+	switch {
+	case ctx.Err() != nil:
+		return Outcome{Next: Stopped}
+	case err != nil && engi.KindOf(err) == engi.NotFound:
+		r.release(id)
+		return Outcome{Next: Ended}
+	case err != nil:
+		return r.retryLater(ctx, id, err)
+	case rec.HasEnded():
+		r.release(id)
+		return Outcome{Next: Ended, Output: rec.Output, Error: rec.Error}
+	case rec.State == engi.FunctionWaiting && time.Until(rec.NextAttempt) > 0:
+		return Outcome{Next: Again, After: time.Until(rec.NextAttempt), Error: rec.Error}
+	}
+
+	active := &activeRun{cancelled: make(chan struct{})}
+	r.mu.Lock()
+	if r.active[id] != nil {
+		r.mu.Unlock()
+		return Outcome{Next: Again, After: time.Second}
+	}
+	r.active[id] = active
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.active, id)
+	}()
+
+	steps := rec.Steps
+	if rec, err = r.opt.Store.Update(ctx, "", id, beginAttempt); err != nil {
+		if errors.Is(err, errEnded) { // cancelled in the meantime
+			return Outcome{Next: Ended}
+		}
+		return r.retryLater(ctx, id, err)
+	}
+	if rec.CancelRequested {
+		active.cancel()
+	}
+	return r.runAttempt(ctx, rec, steps, active, s)
+}
+
+var errEnded = errors.New("the run has ended")
+
+// beginAttempt begins an attempt, or continues an interrupted one.
+func beginAttempt(r *Record) error {
+	switch r.State {
+	case engi.FunctionRunning:
+	case engi.FunctionQueued, engi.FunctionWaiting:
+		r.State, r.NextAttempt = engi.FunctionRunning, time.Time{}
+		r.Attempt++
+		if r.Started.IsZero() {
+			r.Started = time.Now().UTC()
+		}
+	default:
+		return errEnded
+	}
+	return nil
+}
+
+// retryLater is the outcome for a run whose record cannot be read or written.
+func (r *Runner) retryLater(ctx context.Context, id engi.FunctionRunID, err error) Outcome {
+	if ctx.Err() != nil {
+		return Outcome{Next: Stopped}
+	}
+	r.opt.Log.ErrorContext(ctx, "read or write the record of a run", "run", id, "error", err)
+	return Outcome{Next: Again, After: storeRetry, Error: toError(err)}
+}
+
+// errYielded says that the function was unwound by [ErrYield].
+var errYielded = errors.New("yielded")
+
+// attempt calls the function of a run. It converts panics to errors.
+func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) (out json.RawMessage, err error) {
+	f, ok := r.function(rec.Function)
+	if !ok {
+		return nil, Final(engi.Errorf(engi.NotFound, "function %s no longer exists", rec.Function))
+	}
+	run := &Run{
+		ID: rec.ID, Owner: rec.Owner, Function: rec.Function, Attempt: rec.Attempt, Event: engi.Event{Owner: rec.Owner, Data: json.RawMessage("{}"), Time: rec.Created},
+		Log:    r.opt.Log.With("function", rec.Function, "run", string(rec.ID)),
+		runner: r, stepper: s, cancelled: active.cancelled, used: map[string]bool{}, steps: map[string]engi.FunctionStep{},
+	}
+	for _, step := range steps {
+		run.steps[step.Name] = step
+	}
+	if rec.Event != "" {
+		if run.Event, err = r.opt.Events.Get(ctx, "", rec.Event); err != nil {
+			return nil, err
+		}
+	}
+	if f.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, rec.Started.Add(f.Timeout), errTimeout)
+		defer cancel()
+	}
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case yield:
+			out, err = nil, errYielded
+		default:
+			out, err = nil, run.panicError("the function", p)
+		}
+		if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
+			err = Final(engi.Errorf(engi.Expired, "the run took longer than %v", f.Timeout).WithRemedy("raise the timeout of function %s", rec.Function))
+		}
+	}()
+	v, err := f.Run(engi.WithActor(ctx, string(rec.ID)), run)
+	if err != nil {
+		return nil, err
+	}
+	if out, err = json.Marshal(v); err != nil {
+		return nil, engi.Errorf(engi.Invalid, "encode the output: %v", err)
+	}
+	if len(out) > maxOutput {
+		return nil, engi.Errorf(engi.Invalid, "the output has %d bytes, %d at most", len(out), maxOutput).WithRemedy("keep large data in a file or volume and return its location")
+	}
+	return out, nil
+}
+
+// runAttempt makes an attempt and records its outcome.
+func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) Outcome {
+	cancel := func(rec *Record) { endRun(rec, engi.FunctionCancelled) }
+	if active.isCancelled() {
+		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
+	}
+	out, err := r.attempt(ctx, rec, steps, active, s)
+	switch {
+	case errors.Is(err, errYielded):
+		return Outcome{Next: Yielded}
+	case err == nil:
+		return r.update(ctx, rec.ID, Outcome{Next: Ended, Output: out}, func(rec *Record) {
+			endRun(rec, engi.FunctionDone)
+			rec.Output = out
+		})
+	case ctx.Err() != nil:
+		return Outcome{Next: Stopped}
+	case active.isCancelled():
+		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
+	}
+	reason := toError(err)
+	f, _ := r.function(rec.Function)
+	wait := f.Backoff.after(rec.Attempt, reason.Retry)
+	next := time.Now().Add(wait).UTC()
+	late := f.Timeout > 0 && next.After(rec.Started.Add(f.Timeout))
+	log := r.opt.Log.With("function", rec.Function, "run", rec.ID, "attempt", rec.Attempt, "error", reason)
+	if !retriable(err) || rec.Attempt > f.Retries || late {
+		log.WarnContext(ctx, "a run failed")
+		return r.update(ctx, rec.ID, Outcome{Next: Ended, Error: reason}, func(rec *Record) {
+			endRun(rec, engi.FunctionFailed)
+			rec.Error = reason
+		})
+	}
+	log.InfoContext(ctx, "an attempt failed", "after", wait)
+	return r.update(ctx, rec.ID, Outcome{Next: Again, After: wait, Error: reason}, func(rec *Record) {
+		if rec.CancelRequested { // in the meantime
+			cancel(rec)
+			return
+		}
+		rec.State, rec.NextAttempt, rec.Error = engi.FunctionWaiting, next, reason
+	})
+}
+
+// update changes the record of a run and returns the outcome, which is Ended if
+// the run has ended.
+func (r *Runner) update(ctx context.Context, id engi.FunctionRunID, out Outcome, change func(*Record)) Outcome {
+	// The outcome is recorded even if the node is stopping.
+	rec, err := r.opt.Store.Update(context.WithoutCancel(ctx), "", id, func(rec *Record) error { change(rec); return nil })
+	if err != nil {
+		return r.retryLater(ctx, id, err)
+	}
+	if rec.HasEnded() {
+		r.release(id)
+		out.Next = Ended
+	}
+	return out
+}

@@ -1,0 +1,16 @@
+package memory_test
+
+import (
+	"testing"
+
+	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/function/functiontest"
+	"github.com/engi-dev/engi/internal/function/memory"
+)
+
+func TestPromises(t *testing.T) {
+	functiontest.Promises(t, func(*testing.T) func() function.Engine {
+		e := &memory.Engine{}
+		return func() function.Engine { return e }
+	})
+}

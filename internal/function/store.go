@@ -1,0 +1,72 @@
+package function
+
+import (
+	"context"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// A Record is a stored run.
+type Record struct {
+	engi.FunctionRun
+	Type            string    // of its event; empty if a schedule started it
+	Key             string    // unique: function and scheduled time, or the event of engi's own that started it; empty for other runs
+	NextAttempt     time.Time // of a waiting run
+	CancelRequested bool      // a running run shall end after its current step
+}
+
+// HasEnded reports whether the run has ended.
+func (r Record) HasEnded() bool { return !r.Ended.IsZero() }
+
+// A Filter selects runs. Zero fields select all.
+type Filter struct {
+	engi.FunctionFilter
+	Open      bool // only those that have not ended, oldest first
+	Scheduled bool // only those that a schedule started
+}
+
+// A Store stores runs durably, and appends an event to the log for each change
+// of their state and each step that ends. Methods with an owner see only what
+// that owner owns; the empty owner sees all. It is safe for concurrent use.
+type Store interface {
+	EventStore
+	RunStore
+}
+
+// An EventStore starts runs on events.
+type EventStore interface {
+	// Send appends an event and stores the runs that it starts, in one
+	// transaction. It reports Conflict if the owner has an event with the same
+	// idempotency key.
+	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
+	// ByIdempotencyKey returns the event with an idempotency key, or NotFound.
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
+	// Cursor returns up to which Seq of the log runs have been started; -1 if
+	// it was never advanced.
+	Cursor(ctx context.Context) (int64, error)
+	// Advance moves the cursor and stores the runs that the event there starts,
+	// except those whose key exists, in one transaction. It returns the new
+	// ones.
+	Advance(ctx context.Context, seq int64, runs []Record) ([]Record, error)
+}
+
+// A RunStore stores runs.
+type RunStore interface {
+	// Put stores a run that a schedule started. It reports Conflict if there is
+	// a run with the same key.
+	Put(ctx context.Context, r Record) error
+	// Runs returns runs without steps, newest first unless f is Open. A limit
+	// of 0 means all.
+	Runs(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
+	// Run returns a run with its steps, or NotFound.
+	Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (Record, error)
+	// Update changes a run atomically, unless change returns an error. It
+	// returns the changed run without its steps.
+	Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*Record) error) (Record, error)
+	// Step stores a step of r, replacing the one of the same name.
+	Step(ctx context.Context, r Record, s engi.FunctionStep) error
+	// Forget deletes runs that ended before a time, and the oldest of those that
+	// have ended if there are more than count, with their steps.
+	Forget(ctx context.Context, before time.Time, count int) error
+}

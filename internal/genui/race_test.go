@@ -1,5 +1,0 @@
-//go:build race
-
-package genui_test
-
-func init() { raceDetector = true }

@@ -1,5 +1,0 @@
-//go:build race
-
-package library_test
-
-func init() { raceDetector = true }

@@ -1,0 +1,574 @@
+package page
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	baseEvery  = 200      // lines after which the page is stored, so that reading it stays short
+	maxLines   = 5000     // of one run that have an effect
+	maxTold    = 20       // lines that a model is told about
+	maxSource  = 200      // bytes of a line that a model is told about
+	maxReasons = 5        // for which patches of a line failed that are reported
+	maxArgs    = 32 << 10 // bytes of the arguments or the result of a call in its event, where each may become six
+	maxStats   = 64 << 10 // bytes
+	maxName    = 200      // bytes of the name of a tool
+	maxPending = 16       // lines that announce modules, of one run
+)
+
+// An answer is the work on one run: its text becomes lines, these change the page,
+// and each is an event before the next one is read. It belongs to one goroutine.
+//
+// The text of a step may come again: the model broke off, or the node was restarted.
+// Its lines are then compared with those that have events. Equal ones do nothing; at
+// the first that differs, the page goes back to what it was before it.
+type answer struct {
+	*processor
+	rec   Record
+	run   engi.RunID
+	page  *Page
+	since int // lines since the page was stored
+
+	step    int
+	attempt int // at this step: how often its text had begun anew
+	parser  *Parser
+	at      int     // lines of this attempt so far
+	lines   []entry // of the step that have events
+	total   int     // of all steps
+	bad     []string
+	modules []Modules
+	calls   map[string]bool // that have events, by phase and ID
+
+	// What the log has of the run, from before this process or this attempt to work on it.
+	logged struct {
+		step, attempt int
+		lines         []entry
+		bad           []string // of earlier steps
+		told          bool     // they are in the answer's
+	}
+	behind []Line // of attempts that the log says are over, in case the last one is missing
+
+	last    atomic.Int64 // Seq of the last event
+	partial time.Time    // when the last part of a page was shown
+	preview bool         // it is shown still
+	output  output
+}
+
+// An entry is a line that has events.
+type entry struct {
+	hash string
+	seq  int64  // of its last event
+	bad  string // what to tell the model; empty if all is well
+}
+
+// watch follows the run of a batch to its end.
+func (p *processor) watch(r Record) error {
+	page, err := p.pageAt(p.ctx, r, 0)
+	if err != nil {
+		return err
+	}
+	a := &answer{processor: p, rec: r, run: r.Batch.Run, page: page.Page, parser: &Parser{}, calls: map[string]bool{}}
+	a.last.Store(page.seq)
+	a.output.send = func(c engi.ToolCall, text string) {
+		p.live.send(p.id, liveUpdate{engi.UIUpdate{Time: time.Now().UTC(), Kind: engi.UIOutput, Run: a.run, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Text: text}, a.last.Load()})
+	}
+	defer a.output.flush()
+	if err := a.restore(); err != nil {
+		return err
+	}
+	if r.Batch.Cancelled { // the process may have ended before it told the run
+		if err := p.opt.Agents.Cancel(p.ctx, r.Owner, a.run); err != nil && engi.KindOf(err) != engi.NotFound {
+			return err
+		}
+	}
+	for u, err := range p.opt.Agents.Watch(p.ctx, r.Owner, a.run, 0) {
+		if err == nil {
+			err = a.update(u)
+		} else if engi.KindOf(err) == engi.NotFound {
+			_, err = p.fail(engi.Errorf(engi.NotFound, "run %s was deleted", a.run))
+			return err
+		}
+		if err != nil {
+			if p.ctx.Err() != nil && p.base.Err() == nil {
+				// The session has ended; nobody is going to see the rest.
+				return p.opt.Agents.Cancel(p.base, r.Owner, a.run)
+			}
+			return err
+		}
+		if u.Kind == engi.RunEnd {
+			return a.end(u.Run)
+		}
+	}
+	return engi.Errorf(engi.Unavailable, "the updates of run %s broke off", a.run)
+}
+
+// restore reads from the log what was done with the run before.
+func (a *answer) restore() error {
+	after := a.rec.Batch.Actions[0].Seq
+	for {
+		events, err := a.opt.Events.List(a.ctx, "", engi.EventFilter{Subject: string(a.id), Types: []string{uiEvents}, After: after, Oldest: true, Limit: eventPage})
+		if err != nil || len(events) == 0 {
+			return err
+		}
+		for _, e := range events {
+			after = e.Seq
+			d, err := decodeEvent(e)
+			if err != nil {
+				return err
+			}
+			if d.Run != a.run {
+				continue
+			}
+			if d.Call != nil {
+				a.calls[callKey(d.Call.ID, d.Result != nil)] = true
+			}
+			l := &a.logged
+			if d.Step > l.step {
+				l.bad = append(l.bad, badOf(l.lines)...)
+				l.step, l.attempt, l.lines = d.Step, 0, nil
+			}
+			l.attempt = max(l.attempt, d.Attempt)
+			if d.Undoes > 0 {
+				l.lines = l.lines[:min(len(l.lines), d.Undoes-1)]
+			}
+			if d.Line == 0 {
+				continue
+			}
+			a.total++
+			if n := len(l.lines); d.Line < n || d.Line == n && l.lines[n-1].hash != d.Hash {
+				l.lines = l.lines[:d.Line-1]
+			}
+			if d.Line > len(l.lines) {
+				l.lines = append(l.lines, entry{hash: d.Hash})
+			}
+			x := &l.lines[len(l.lines)-1]
+			if x.seq = e.Seq; e.Type == engi.EventUIFailed {
+				x.bad = badLine(d.Text, d.Source)
+			}
+		}
+	}
+}
+
+func badOf(lines []entry) (bad []string) {
+	for _, l := range lines {
+		if l.bad != "" {
+			bad = append(bad, l.bad)
+		}
+	}
+	return bad
+}
+
+func badLine(why, source string) string { return why + ": " + source }
+
+func callKey(id string, ended bool) string { return fmt.Sprint(ended, " ", id) }
+
+// update works on an update of the run.
+func (a *answer) update(u engi.RunUpdate) error {
+	if u.Step > a.step {
+		if err := a.endStep(); err != nil {
+			return err
+		}
+		a.beginStep(u.Step)
+	}
+	switch u.Kind {
+	case engi.RunText:
+		if err := a.take(a.parser.Write(u.Text)); err != nil {
+			return err
+		}
+		a.showPartial()
+	case engi.RunReset:
+		a.attempt++
+		a.at, a.parser, a.behind = 0, &Parser{}, nil
+		return a.endPreview()
+	case engi.RunCall, engi.RunResult:
+		if u.Kind == engi.RunResult {
+			a.output.flush()
+		}
+		return a.call(u)
+	case engi.RunOutput:
+		if u.Call != nil && a.live.watched(a.id) {
+			a.output.write(*u.Call, u.Text)
+		}
+	}
+	return nil
+}
+
+func (a *answer) beginStep(n int) {
+	a.step, a.attempt, a.at, a.lines, a.parser = n, 0, 0, nil, &Parser{}
+	switch l := &a.logged; {
+	case n == l.step:
+		a.lines, a.bad, l.told = l.lines, append(a.bad, l.bad...), true
+	case n > l.step:
+		a.tellLogged()
+	}
+}
+
+// tellLogged adds the bad lines of steps that are in the log only.
+func (a *answer) tellLogged() {
+	if l := &a.logged; !l.told {
+		a.bad, l.told = append(append(a.bad, l.bad...), badOf(l.lines)...), true
+	}
+}
+
+// endStep works on what is left of the step's text.
+func (a *answer) endStep() error {
+	if err := a.take(a.parser.Close()); err != nil || a.step < a.logged.step {
+		return err
+	}
+	if behind := a.behind; behind != nil {
+		// Updates of an old run are made of its messages, which only have the last attempt.
+		a.behind, a.attempt = nil, a.logged.attempt
+		if err := a.take(behind); err != nil {
+			return err
+		}
+	}
+	if a.at < len(a.lines) {
+		if err := a.undo(); err != nil {
+			return err
+		}
+	}
+	a.bad = append(a.bad, badOf(a.lines)...)
+	a.lines, a.at = nil, 0
+	return a.endPreview()
+}
+
+// take works on lines that are complete.
+func (a *answer) take(lines []Line) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	if a.step == a.logged.step && a.attempt < a.logged.attempt {
+		a.behind = append(a.behind, lines...)
+		return nil
+	}
+	var events []lineEvent
+	for _, l := range lines {
+		if l.Modules != nil {
+			a.announce(l.Modules)
+			continue
+		}
+		if a.step < a.logged.step {
+			continue // all of the step is done
+		}
+		sum := sha256.Sum256([]byte(l.Raw))
+		hash := hex.EncodeToString(sum[:8])
+		if a.at < len(a.lines) {
+			if a.lines[a.at].hash == hash {
+				a.at++
+				continue
+			}
+			if err := a.undo(); err != nil {
+				return err
+			}
+		}
+		if a.total == maxLines {
+			l = Line{Raw: l.Raw, Err: engi.Errorf(engi.Exhausted, "the answer has more than %d lines; the rest was left out", maxLines)}
+		}
+		if a.total++; a.total > maxLines+1 {
+			continue
+		}
+		a.at++
+		more, err := a.apply(l, hash)
+		if err != nil {
+			return err
+		}
+		events = append(events, more...)
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	return a.emit(events...)
+}
+
+// A lineEvent is an event about a line; 0 for one about none.
+type lineEvent struct {
+	engi.EventSpec
+	line int
+}
+
+// apply changes the page and returns the events that say so.
+func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
+	x := entry{hash: hash}
+	add := func(kind string, d eventData) {
+		d.Line, d.Hash = a.at, hash
+		spec, e := a.spec(kind, d)
+		if e != nil {
+			err = e
+		}
+		events = append(events, spec)
+	}
+	fail := func(why string) {
+		d := eventData{Text: shorten(why, 1000), Source: shorten(l.Raw, maxSource)}
+		x.bad = badLine(d.Text, d.Source)
+		add(engi.EventUIFailed, d)
+	}
+	whole := func() {
+		html := a.page.HTML()
+		a.preview = false
+		add(engi.EventUIReplaced, eventData{HTML: &html})
+	}
+	switch {
+	case l.Err != nil:
+		if a.preview {
+			whole()
+		}
+		fail(l.Err.Error())
+	case l.Stats != nil:
+		if len(l.Stats) > maxStats {
+			fail(fmt.Sprintf("the stats are longer than %d bytes", maxStats))
+		} else {
+			add(engi.EventUIStats, eventData{Stats: l.Stats})
+		}
+	case l.HTML != nil:
+		why := a.page.Set(*l.HTML)
+		if why == nil || a.preview {
+			whole()
+		}
+		if why != nil {
+			fail(why.Error())
+		}
+	default:
+		applied, errs := a.page.Apply(l.Patches)
+		switch {
+		case a.preview:
+			whole()
+		case len(applied) > 0:
+			if add(engi.EventUIPatched, eventData{Patches: applied}); len(events[0].Data) > maxJSON {
+				events = nil
+				whole() // which is never that large
+			}
+		case len(errs) == 0:
+			fail("the patches change nothing")
+		}
+		if len(errs) > 0 {
+			fail(reasons(errs))
+		}
+	}
+	a.lines = append(a.lines, x)
+	return events, err
+}
+
+func reasons(errs []error) string {
+	var b strings.Builder
+	for i, err := range errs {
+		if i == maxReasons {
+			fmt.Fprintf(&b, "; and %d more", len(errs)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(shorten(err.Error(), 200))
+	}
+	return b.String()
+}
+
+// spec returns an event about the run.
+func (a *answer) spec(kind string, d eventData) (lineEvent, error) {
+	d.Run, d.Step, d.Attempt = a.run, a.step, a.attempt
+	data, err := d.encode()
+	return lineEvent{engi.EventSpec{Owner: a.rec.Owner, Subject: string(a.id), Type: kind, Actor: string(a.run), Data: data}, d.Line}, err
+}
+
+// emit appends events.
+func (a *answer) emit(lines ...lineEvent) error {
+	specs := make([]engi.EventSpec, len(lines))
+	for i, l := range lines {
+		specs[i] = l.EventSpec
+	}
+	events, err := a.opt.Events.Append(a.ctx, specs...)
+	if err != nil {
+		return err
+	}
+	for i, e := range events {
+		a.last.Store(e.Seq)
+		if n := lines[i].line; n > 0 {
+			a.lines[n-1].seq = e.Seq
+			a.since++
+		}
+	}
+	if a.since < baseEvery {
+		return nil
+	}
+	a.since = 0
+	html, seq := a.page.HTML(), a.last.Load()
+	_, err = a.opt.Store.Change(a.ctx, a.id, func(r *Record, _ Emit) error {
+		r.HTML, r.Seq = html, seq
+		return nil
+	})
+	return err
+}
+
+// undo takes the page back to what it was after the first a.at lines of the step.
+func (a *answer) undo() error {
+	at := a.lines[0].seq - 1
+	if a.at > 0 {
+		at = a.lines[a.at-1].seq
+	}
+	r, err := a.opt.Store.Get(a.ctx, a.id)
+	if err != nil {
+		return err
+	}
+	before, err := a.pageAt(a.ctx, r, at)
+	switch {
+	case err == nil:
+		a.page = before.Page
+	case errors.Is(err, errTooOld): // what cannot be undone stays
+	default:
+		return err
+	}
+	a.lines = a.lines[:a.at]
+	html := a.page.HTML()
+	spec, err := a.spec(engi.EventUIReplaced, eventData{Undoes: a.at + 1, HTML: &html})
+	if err != nil {
+		return err
+	}
+	a.preview = false
+	return a.emit(spec)
+}
+
+// showPartial shows watchers what there is of a page that is being written.
+func (a *answer) showPartial() {
+	// What came before is on the page already, and mostly comes as it was.
+	again := a.at < len(a.lines) || a.step < a.logged.step || a.step == a.logged.step && a.attempt < a.logged.attempt
+	if again || time.Since(a.partial) < partialEvery || !a.live.watched(a.id) {
+		return
+	}
+	html, ok := a.parser.Partial()
+	if !ok {
+		return
+	}
+	a.partial, a.preview = time.Now(), true
+	a.live.send(a.id, liveUpdate{engi.UIUpdate{
+		Time: time.Now().UTC(), Kind: engi.UIReplaced, Run: a.run, HTML: NewPage(html).HTML(), Partial: true,
+	}, a.last.Load()})
+}
+
+// endPreview shows the page again if a part of another one is shown, which is not
+// going to be complete.
+func (a *answer) endPreview() error {
+	if !a.preview {
+		return nil
+	}
+	a.preview = false
+	html := a.page.HTML()
+	spec, err := a.spec(engi.EventUIReplaced, eventData{HTML: &html})
+	if err != nil {
+		return err
+	}
+	return a.emit(spec)
+}
+
+// call tells of a tool call, once that it begins and once that it has ended.
+func (a *answer) call(u engi.RunUpdate) error {
+	if u.Call == nil {
+		return nil
+	}
+	key := callKey(u.Call.ID, u.Result != nil)
+	if a.calls[key] {
+		return nil
+	}
+	a.calls[key] = true
+	d := eventData{Call: &callData{ID: u.Call.ID, Name: shorten(u.Call.Name, maxName), Arguments: cut(u.Call.Arguments)}}
+	if u.Result != nil {
+		d.Call.Arguments, d.Result = "", &resultData{Text: cut(u.Result.Text), Failed: u.Result.Failed}
+	}
+	spec, err := a.spec(engi.EventUITool, d)
+	if err != nil {
+		return err
+	}
+	return a.emit(spec)
+}
+
+func cut(text string) string {
+	if len(text) <= maxArgs {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxArgs], "") + "…"
+}
+
+func (a *answer) announce(list []engi.CodeModule) {
+	if a.opt.Library == nil || !a.opt.Sandbox || len(a.modules) == maxPending {
+		return
+	}
+	x := Modules{Run: a.run, List: list}
+	for _, m := range a.modules {
+		if fmt.Sprint(m) == fmt.Sprint(x) {
+			return // the text came again
+		}
+	}
+	a.modules = append(a.modules, x)
+}
+
+// end ends the batch, or has the model correct what did nothing.
+func (a *answer) end(run *engi.Run) error {
+	if err := a.endStep(); err != nil {
+		return err
+	}
+	a.tellLogged()
+	done := eventData{Run: a.run, State: run.State, Reason: run.Reason}
+	var failed *eventData
+	switch {
+	case run.Error != nil:
+		failed = &eventData{Run: a.run, Text: run.Error.Text, Remedy: run.Error.Remedy}
+	case run.State == engi.RunStopped:
+		failed = &eventData{Run: a.run, Text: "the answer is not complete: the run was stopped by the limit of " + cmp.Or(run.Reason, "its agent")}
+	}
+	html := a.page.HTML()
+	r, err := a.opt.Store.Change(engi.WithActor(a.ctx, string(a.run)), a.id, func(r *Record, emit Emit) error {
+		if r.Batch == nil || r.Batch.Run != a.run {
+			return nil
+		}
+		if failed != nil {
+			data, err := failed.encode()
+			if err != nil {
+				return err
+			}
+			if _, err := emit(engi.EventUIFailed, data, ""); err != nil {
+				return err
+			}
+		}
+		data, err := done.encode()
+		if err != nil {
+			return err
+		}
+		if r.Seq, err = emit(engi.EventUIDone, data, ""); err != nil {
+			return err
+		}
+		r.HTML, r.Modules = html, append(r.Modules, a.modules...)
+		b := r.Batch
+		if r.Batch = nil; len(a.bad) > 0 && b.Retry < maxRetries && !b.Cancelled && run.State == engi.RunDone {
+			r.Batch = &Batch{Actions: b.Actions, Retry: b.Retry + 1, Talk: run.Conversation, Input: correction(a.bad)}
+		}
+		return nil
+	})
+	if err == nil && len(r.Modules) > 0 {
+		a.save(a.id)
+	}
+	a.next()
+	return err
+}
+
+// correction asks a model to correct lines that did nothing.
+func correction(bad []string) string {
+	var b strings.Builder
+	b.WriteString("These lines of your answer, or parts of them, did nothing:\n")
+	for i, line := range bad {
+		if i == maxTold {
+			fmt.Fprintf(&b, "and %d more.\n", len(bad)-i)
+			break
+		}
+		fmt.Fprintf(&b, "%d. %s\n", i+1, line)
+	}
+	b.WriteString("The rest stands. Write lines that do what those should have done, and nothing else.")
+	return b.String()
+}

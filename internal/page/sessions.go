@@ -1,0 +1,597 @@
+package page
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"iter"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const (
+	maxAction  = 128       // bytes of the name of an action
+	maxData    = 64 << 10  // bytes of its data
+	maxWaiting = 64        // actions of one page
+	maxQueued  = 1 << 20   // bytes of their data
+	maxBatch   = 512 << 10 // bytes of the data that one run is told of
+	maxKey     = 256       // bytes of an idempotency key
+	eventPage  = 1000      // events that are read at a time
+	sessionEnd = engi.EventSessionTerminated
+)
+
+// uiEvents are the types of events about pages.
+const uiEvents = "ui.*"
+
+// An Embedder turns texts into vectors of length 1, whose products say how similar
+// the texts are. It is safe for concurrent use.
+type Embedder interface {
+	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
+}
+
+// Options configure a Service. Library, Embedder and Log may be nil.
+type Options struct {
+	Agents   engi.Agents
+	Sessions engi.Sessions
+	Events   engi.EventLog
+	Store    Store
+	Library  engi.Library  // for the modules that answers announce; nil to ignore them
+	Embedder Embedder      // finds past actions like the ones to answer; nil to show none
+	Sandbox  bool          // runs work in the session and its sandbox, if their agent has tools for that
+	Backoff  time.Duration // before modules are tried to be saved again; 0 means 1 s
+	Log      *slog.Logger
+}
+
+// A Service has runs of agents answer what users do on the pages of sessions. It
+// implements [engi.UIs] and is safe for concurrent use.
+type Service struct {
+	opt     Options
+	vectors vectors
+	live    live
+
+	base context.Context // of all processors; ends with Run
+	stop context.CancelFunc
+	wg   sync.WaitGroup // processors and savers
+
+	mu         sync.Mutex
+	serving    bool
+	processors map[engi.SessionID]*processor // of pages with something to do
+	savers     map[engi.SessionID]bool       // of pages with modules to save; true to look again
+}
+
+var _ engi.UIs = (*Service)(nil)
+
+// New returns a service; call Run.
+func New(opt Options) *Service {
+	if opt.Log == nil {
+		opt.Log = slog.New(slog.DiscardHandler)
+	}
+	opt.Backoff = cmp.Or(opt.Backoff, time.Second)
+	s := &Service{opt: opt, processors: map[engi.SessionID]*processor{}, savers: map[engi.SessionID]bool{}}
+	s.base, s.stop = context.WithCancel(context.Background())
+	return s
+}
+
+// Run answers the actions that wait, and goes on with the answers that the last
+// process has begun, calls ready, and blocks until ctx ends. It then leaves what is
+// not answered to the next process.
+func (s *Service) Run(ctx context.Context, ready func()) error {
+	defer func() {
+		s.mu.Lock() // nobody begins anything new
+		s.serving = false
+		s.mu.Unlock()
+		s.stop()
+		s.wg.Wait()
+	}()
+	busy, err := s.opt.Store.Busy(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.serving = true
+	s.mu.Unlock()
+	for _, id := range busy {
+		s.wake(id)
+		s.save(id)
+	}
+	last, err := s.opt.Events.Last(ctx)
+	if err != nil {
+		return err
+	}
+	ready()
+	for ctx.Err() == nil {
+		for e, err := range s.opt.Events.Follow(ctx, "", engi.EventFilter{Types: []string{sessionEnd}, After: last}) {
+			if err != nil {
+				break
+			}
+			last = e.Seq
+			s.ended(engi.SessionID(e.Subject))
+		}
+		pause(ctx, time.Second)
+	}
+	return nil
+}
+
+// ended stops work for a session that has ended. Its record is gone.
+func (s *Service) ended(id engi.SessionID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := s.processors[id]; p != nil {
+		p.leave()
+	}
+}
+
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// session returns a session that has not ended.
+func (s *Service) session(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+	x, err := s.opt.Sessions.Get(ctx, owner, idOrName)
+	if err == nil && x.State == engi.SessionTerminated {
+		err = engi.Errorf(engi.NotFound, "session %s has ended, and its page with it", x.ID).WithRemedy("create a new session")
+	}
+	return x, err
+}
+
+// Act implements [engi.UIs].
+func (s *Service) Act(ctx context.Context, a engi.UIAction) (seq int64, err error) {
+	defer engi.Annotate(&err, "act on the page of session %.140s", a.Session)
+	if a, err = checkAction(a); err != nil {
+		return 0, err
+	}
+	x, err := s.session(ctx, a.Owner, a.Session)
+	if err != nil {
+		return 0, err
+	}
+	if !slices.ContainsFunc(s.opt.Agents.Agents(), func(g engi.AgentSpec) bool { return g.Name == a.Agent }) {
+		return 0, engi.Errorf(engi.NotFound, "there is no agent %.80q", a.Agent).WithRemedy("'engi agent list' shows the agents of this node")
+	}
+	data, err := eventData{Action: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model}.encode()
+	if err != nil {
+		return 0, err
+	}
+	key := ""
+	if a.Idempotency != "" {
+		key = string(x.ID) + "\x1f" + a.Idempotency
+		if seq, err := s.opt.Store.Emitted(ctx, x.Owner, key); err == nil || engi.KindOf(err) != engi.NotFound {
+			return seq, err
+		}
+	}
+	_, err = s.opt.Store.Change(ctx, x.ID, func(r *Record, emit Emit) (err error) {
+		size := len(a.Data)
+		for _, w := range r.Waiting {
+			size += len(w.Data)
+		}
+		if len(r.Waiting) >= maxWaiting || size > maxQueued {
+			return engi.Errorf(engi.Exhausted, "%d actions wait to be answered", len(r.Waiting)).
+				WithRemedy("wait until they are, or cancel them").WithRetry(engi.Retry{AfterMillis: 1000})
+		}
+		if seq, err = emit(engi.EventUIActed, data, key); err != nil {
+			return err
+		}
+		if r.First == 0 {
+			r.First = seq
+		}
+		r.Waiting = append(r.Waiting, Action{Seq: seq, Name: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model, Scopes: a.Scopes})
+		return nil
+	})
+	if key != "" && engi.KindOf(err) == engi.Conflict { // somebody else was faster with it
+		return s.opt.Store.Emitted(ctx, x.Owner, key)
+	}
+	if err == nil {
+		s.wake(x.ID)
+	}
+	return seq, err
+}
+
+// checkAction returns a with what is left open filled in.
+func checkAction(a engi.UIAction) (engi.UIAction, error) {
+	if a.Action == "" || len(a.Action) > maxAction || !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return a, engi.Errorf(engi.Invalid, "%.140q is not a name of an action", a.Action).WithRemedy("use 1 to %d bytes of printable text", maxAction)
+	}
+	if len(a.Data) == 0 {
+		a.Data = json.RawMessage("{}")
+	}
+	var b bytes.Buffer
+	switch {
+	case len(a.Data) > maxData:
+		return a, engi.Errorf(engi.Invalid, "the data has %d bytes, %d at most", len(a.Data), maxData).WithRemedy("put it into a file of the session and send its path")
+	case !utf8.Valid(a.Data) || !bytes.HasPrefix(bytes.TrimLeft(a.Data, " \t\r\n"), []byte("{")) || json.Compact(&b, a.Data) != nil:
+		return a, engi.Errorf(engi.Invalid, "the data is not a JSON object").WithRemedy(`send an object, like {"id":"1"}`)
+	case len(a.Idempotency) > maxKey:
+		return a, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(a.Idempotency), maxKey)
+	}
+	a.Data = b.Bytes()
+	a.Agent = cmp.Or(a.Agent, Agent)
+	return a, nil
+}
+
+// record returns the record of a session's page, an empty one if there is none yet.
+func (s *Service) record(ctx context.Context, x engi.Session) (Record, error) {
+	r, err := s.opt.Store.Get(ctx, x.ID)
+	if engi.KindOf(err) == engi.NotFound && err != nil {
+		return Record{Session: x.ID, Owner: x.Owner, Updated: x.Created}, nil
+	}
+	return r, err
+}
+
+// Get implements [engi.UIs].
+func (s *Service) Get(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.UI, err error) {
+	defer engi.Annotate(&err, "page of session %.140s", session)
+	x, err := s.session(ctx, owner, session)
+	if err != nil {
+		return ui, err
+	}
+	return s.get(ctx, x, at)
+}
+
+func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.UI, err error) {
+	r, err := s.record(ctx, x)
+	if err != nil {
+		return ui, err
+	}
+	p, err := s.pageAt(ctx, r, at)
+	if err != nil {
+		return ui, err
+	}
+	ui = engi.UI{Session: x.ID, Owner: x.Owner, HTML: p.HTML(), Seq: p.seq, Waiting: len(r.Waiting), Updated: r.Updated, Answered: max(r.First-1, 0)}
+	f := engi.EventFilter{Subject: string(x.ID), Types: []string{engi.EventUIDone}, Limit: 1}
+	if at != 0 {
+		f.Before = at + 1
+	}
+	done, err := s.opt.Events.List(ctx, "", f)
+	if err != nil {
+		return ui, err
+	}
+	if len(done) > 0 {
+		ui.Answered = done[0].Seq
+	}
+	if p.time.After(ui.Updated) || at != 0 && !p.time.IsZero() {
+		ui.Updated = p.time
+	}
+	if b := r.Batch; b != nil {
+		if ui.Working = b.Run; b.Run == "" {
+			ui.Waiting += len(b.Actions)
+		}
+	}
+	return ui, nil
+}
+
+// A pageAt is a page at a point of the log.
+type pageAt struct {
+	*Page
+	seq  int64 // of the last event about the page so far
+	time time.Time
+}
+
+// pageAt returns the page of a record as it was when the event at had happened, or
+// as it is, for 0.
+func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err error) {
+	exact := at != 0
+	if exact {
+		last, err := s.opt.Events.Last(ctx)
+		if err != nil {
+			return p, err
+		}
+		if at > last {
+			return p, engi.Errorf(engi.Invalid, "event %d has not happened yet", at).WithRemedy("name one that has: streams and events of the page say their seq")
+		}
+	}
+	switch {
+	case at < 0:
+		return p, engi.Errorf(engi.Invalid, "%d is not the number of an event", at)
+	case at == 0 || at >= r.Seq && r.Seq > 0:
+		p.Page, p.seq = NewPage(r.HTML), r.Seq
+	default:
+		if p, err = s.pageBefore(ctx, r, at); err != nil {
+			return p, err
+		}
+	}
+	for after := p.seq; ; {
+		events, err := s.opt.Events.List(ctx, "", engi.EventFilter{Subject: string(r.Session), After: after, Oldest: true, Limit: eventPage})
+		if err != nil || len(events) == 0 {
+			return p, err
+		}
+		for _, e := range events {
+			if exact && e.Seq > at {
+				return p, nil
+			}
+			if exact && after > 0 && e.Prev > after {
+				return p, errTooOld
+			}
+			after = e.Seq
+			if !strings.HasPrefix(e.Type, "ui.") {
+				continue
+			}
+			if err := applyEvent(p.Page, e); err != nil {
+				return p, err
+			}
+			p.seq, p.time = e.Seq, e.Time
+		}
+	}
+}
+
+var errTooOld = engi.Errorf(engi.Expired, "the log of events does not reach back so far").WithRemedy("ask for a later state; the operator says with events.log_keep how long events are kept")
+
+// pageBefore returns the page when it was last replaced before or with the event at,
+// or the empty one before everything.
+func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt, err error) {
+	f := engi.EventFilter{Subject: string(r.Session), Types: []string{engi.EventUIReplaced, engi.EventUIRestored}, Before: at + 1, Limit: 1}
+	events, err := s.opt.Events.List(ctx, "", f)
+	if err != nil {
+		return p, err
+	}
+	if len(events) > 0 {
+		p = pageAt{NewPage(""), events[0].Seq, events[0].Time}
+		return p, applyEvent(p.Page, events[0])
+	}
+	if r.First > 0 {
+		f = engi.EventFilter{Subject: string(r.Session), After: r.First - 1, Before: r.First + 1, Limit: 1}
+		if events, err = s.opt.Events.List(ctx, "", f); err != nil {
+			return p, err
+		}
+		if len(events) == 0 {
+			return p, errTooOld
+		}
+	}
+	return pageAt{Page: NewPage(""), seq: max(r.First-1, 0)}, nil
+}
+
+// applyEvent changes a page as an event says that it was changed.
+func applyEvent(p *Page, e engi.Event) error {
+	switch e.Type {
+	case engi.EventUIPatched, engi.EventUIReplaced, engi.EventUIRestored:
+	default:
+		return nil
+	}
+	d, err := decodeEvent(e)
+	if err != nil {
+		return err
+	}
+	if d.HTML != nil {
+		return p.Set(*d.HTML)
+	}
+	p.Apply(d.Patches) // what could not be applied was reported when it was tried first
+	return nil
+}
+
+// Cancel implements [engi.UIs].
+func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) (err error) {
+	defer engi.Annotate(&err, "cancel answers on the page of session %.140s", session)
+	x, err := s.session(ctx, owner, session)
+	if err != nil {
+		return err
+	}
+	if r, err := s.record(ctx, x); err != nil || len(r.Waiting) == 0 && r.Batch == nil {
+		return err
+	}
+	r, err := s.opt.Store.Change(ctx, x.ID, func(r *Record, emit Emit) error {
+		if r.Batch != nil {
+			b := *r.Batch
+			b.Cancelled = true
+			r.Batch = &b
+		} else if len(r.Waiting) > 0 {
+			data, err := eventData{State: engi.RunCancelled}.encode()
+			if err != nil {
+				return err
+			}
+			if _, err := emit(engi.EventUIDone, data, ""); err != nil {
+				return err
+			}
+		}
+		r.Waiting = nil
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.wake(x.ID)
+	if r.Batch == nil || r.Batch.Run == "" {
+		return nil
+	}
+	err = s.opt.Agents.Cancel(ctx, x.Owner, r.Batch.Run)
+	if err != nil && engi.KindOf(err) == engi.NotFound {
+		return nil // somebody has deleted it
+	}
+	return err
+}
+
+// Restore implements [engi.UIs].
+func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.UI, err error) {
+	defer engi.Annotate(&err, "restore the page of session %.140s", session)
+	x, err := s.session(ctx, owner, session)
+	if err != nil {
+		return ui, err
+	}
+	if at <= 0 {
+		return ui, engi.Errorf(engi.Invalid, "%d is not the number of an event", at).WithRemedy("send the seq of an event about the page")
+	}
+	r, err := s.record(ctx, x)
+	if err != nil {
+		return ui, err
+	}
+	p, err := s.pageAt(ctx, r, at)
+	if err != nil {
+		return ui, err
+	}
+	html := p.HTML()
+	data, err := eventData{HTML: &html, At: at}.encode()
+	if err != nil {
+		return ui, err
+	}
+	if _, err := s.opt.Store.Change(ctx, x.ID, func(r *Record, emit Emit) (err error) {
+		if r.Batch != nil || len(r.Waiting) > 0 {
+			return engi.Errorf(engi.Conflict, "actions are being answered").WithRemedy("wait for the answer, or cancel it")
+		}
+		r.HTML = html
+		if r.Seq, err = emit(engi.EventUIRestored, data, ""); r.First == 0 {
+			r.First = r.Seq
+		}
+		return err
+	}); err != nil {
+		return ui, err
+	}
+	return s.get(ctx, x, 0)
+}
+
+// Watch implements [engi.UIs].
+func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.UIUpdate, error] {
+	return func(yield func(engi.UIUpdate, error) bool) {
+		x, err := s.session(ctx, owner, session)
+		if err != nil {
+			yield(engi.UIUpdate{}, err)
+			return
+		}
+		w := s.live.join(x.ID)
+		defer s.live.leave(x.ID, w)
+		// whole yields the page as it is now.
+		whole := func() bool {
+			// Events of others may be newer than the page's last, and are older than the page.
+			last, err := s.opt.Events.Last(ctx)
+			var ui engi.UI
+			if err == nil {
+				ui, err = s.get(ctx, x, 0)
+			}
+			if err != nil {
+				yield(engi.UIUpdate{}, err)
+				return false
+			}
+			seq = max(last, ui.Seq)
+			return yield(engi.UIUpdate{Seq: seq, Time: ui.Updated, Kind: engi.UIReplaced, HTML: ui.HTML}, nil)
+		}
+		// What has not happened yet was seen in the log of another node, or in one that was lost.
+		last, err := s.opt.Events.Last(ctx)
+		if err != nil {
+			yield(engi.UIUpdate{}, err)
+			return
+		}
+		if (seq <= 0 || seq > last) && !whole() {
+			return
+		}
+		following, cancel := context.WithCancel(ctx)
+		events := make(chan event)
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel()
+		wg.Go(func() { s.follow(following, x, seq, events) })
+
+		var held []liveUpdate // until the events before them have been yielded
+		changed := seq        // Seq of the last yielded event that changed the page
+		for {
+			for len(held) > 0 && held[0].after <= seq {
+				u := held[0]
+				held = held[1:]
+				if u.Partial && u.after < changed {
+					continue // the page is there
+				}
+				if !yield(u.UIUpdate, nil) {
+					return
+				}
+			}
+			select {
+			case e, more := <-events:
+				switch {
+				case !more:
+					yield(engi.UIUpdate{}, engi.Errorf(engi.Expired, "watch a page: %v", context.Cause(ctx)))
+					return
+				case e.err != nil:
+					yield(engi.UIUpdate{}, e.err)
+					return
+				case e.Type == sessionEnd:
+					return
+				case e.Type == engi.EventsDropped:
+					if !whole() {
+						return
+					}
+					changed = seq
+					continue
+				case e.Seq <= seq:
+					continue
+				}
+				u, ok, err := updateOf(e.Event)
+				if err != nil || ok && !yield(u, nil) {
+					if err != nil {
+						yield(engi.UIUpdate{}, err)
+					}
+					return
+				}
+				if seq = e.Seq; u.Kind == engi.UIReplaced || u.Kind == engi.UIPatched || u.Kind == engi.UIDone {
+					changed = seq
+				}
+			case u := <-w:
+				if len(held) < liveBuffer {
+					held = append(held, u)
+				}
+			}
+		}
+	}
+}
+
+// An event is what a follower of the log sees.
+type event struct {
+	engi.Event
+	err error
+}
+
+// follow sends the events about a session's page after seq to events, until ctx
+// ends, and closes it.
+func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events chan<- event) {
+	defer close(events)
+	for e, err := range s.opt.Events.Follow(ctx, x.Owner, engi.EventFilter{Subject: string(x.ID), Types: []string{uiEvents, sessionEnd}, After: seq}) {
+		select {
+		case events <- event{e, err}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// updateOf returns what watchers see of an event; ok is false if that is nothing.
+func updateOf(e engi.Event) (u engi.UIUpdate, ok bool, err error) {
+	d, err := decodeEvent(e)
+	if err != nil {
+		return u, false, err
+	}
+	u = engi.UIUpdate{Seq: e.Seq, Time: e.Time, Run: d.Run}
+	switch e.Type {
+	case engi.EventUIActed:
+		u.Kind, u.Action, u.Data = engi.UIActed, d.Action, d.Data
+	case engi.EventUIPatched:
+		u.Kind, u.Patches = engi.UIPatched, d.Patches
+	case engi.EventUIReplaced, engi.EventUIRestored:
+		if u.Kind = engi.UIReplaced; d.HTML != nil {
+			u.HTML = *d.HTML
+		}
+	case engi.EventUIStats:
+		u.Kind, u.Data = engi.UIStats, d.Stats
+	case engi.EventUITool:
+		if u.Kind = engi.UITool; d.Call != nil {
+			u.Call = &engi.ToolCall{ID: d.Call.ID, Name: d.Call.Name, Arguments: d.Call.Arguments}
+		}
+		if d.Call != nil && d.Result != nil {
+			u.Result = &engi.ToolResult{Call: d.Call.ID, Name: d.Call.Name, Text: d.Result.Text, Failed: d.Result.Failed}
+		}
+	case engi.EventUIFailed:
+		if u.Kind, u.Text = engi.UIBad, d.Text; d.Remedy != "" {
+			u.Text += " (" + d.Remedy + ")"
+		}
+	case engi.EventUIDone:
+		u.Kind, u.Ended = engi.UIDone, d.State
+	default:
+		return u, false, nil
+	}
+	return u, true, nil
+}

@@ -1,0 +1,150 @@
+package pagestream
+
+import (
+	"fmt"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// agUI sends the events of AG-UI 1.0. The state is the page: html, the patches that
+// have changed it since, and partial, what is being written and shows instead. A run, its message and its calls are opened when
+// something of them is first sent on a connection, whether or not they were open on
+// an earlier one: who verifies a stream knows none but that.
+type agUI struct {
+	Start
+	page   *engi.UIUpdate // that the next run begins with
+	run    engi.RunID     // that is open
+	part   bool           // the state has what is being written
+	spoken bool           // its message is open
+	called map[string]bool
+	failed string // the last error
+}
+
+func newAGUI(s Start) Encoder { return &agUI{Start: s, called: map[string]bool{}} }
+
+// aEvent is an event of AG-UI, without its type.
+type aEvent = map[string]any
+
+// Encode implements Encoder.
+func (a *agUI) Encode(u engi.UIUpdate) (events []Event, last bool) {
+	send := func(kind string, e aEvent) {
+		e["type"] = kind
+		if !u.Time.IsZero() {
+			e["timestamp"] = u.Time.UnixMilli()
+		}
+		events = append(events, Event{Data: e})
+	}
+	custom := func() {
+		e, _ := engiEncoder{}.Encode(u)
+		send("CUSTOM", aEvent{"name": "engi." + string(u.Kind), "value": e[0].Data})
+	}
+	started := func(run string) { send("RUN_STARTED", aEvent{"threadId": a.Session, "runId": run}) }
+	finished := func(run string) { send("RUN_FINISHED", aEvent{"threadId": a.Session, "runId": run}) }
+	snapshot := func(page engi.UIUpdate) {
+		send("STATE_SNAPSHOT", aEvent{"snapshot": aEvent{"html": page.HTML, "patches": []any{}, "partial": nil}})
+	}
+	partial := func(html any) {
+		send("STATE_DELTA", aEvent{"delta": []any{aEvent{"op": "add", "path": "/partial", "value": html}}})
+	}
+	if u.Run == "" && a.run == "" {
+		if a.Answer && u.Kind == engi.UIReplaced {
+			a.page = &u
+			return nil, false
+		}
+		// Nothing may come outside of a run, so this is one.
+		run := fmt.Sprintf("%s-%d", u.Kind, u.Seq)
+		started(run)
+		if u.Kind == engi.UIReplaced {
+			snapshot(u)
+		} else {
+			custom()
+		}
+		finished(run)
+		return events, false
+	}
+	if u.Run != "" && u.Run != a.run {
+		if a.run != "" { // its end was not seen
+			a.endMessage(send)
+			finished(string(a.run))
+		}
+		a.run = u.Run
+		started(string(a.run))
+		if a.page != nil {
+			snapshot(*a.page)
+			a.page = nil
+		}
+		a.part = a.part || a.Resumed // on an earlier connection, for all that is known
+	}
+	if a.part && !u.Partial && u.Kind != engi.UIReplaced {
+		partial(nil)
+	}
+	a.part = u.Partial
+	switch {
+	case u.Partial:
+		partial(u.HTML)
+	case u.Kind == engi.UIReplaced:
+		snapshot(u)
+	case u.Kind == engi.UIPatched:
+		var delta []any
+		for _, p := range u.Patches {
+			delta = append(delta, aEvent{"op": "add", "path": "/patches/-", "value": patchOf(p)})
+		}
+		if delta != nil {
+			send("STATE_DELTA", aEvent{"delta": delta})
+		}
+	case u.Kind == engi.UITool:
+		a.tool(u, send)
+	case u.Kind == engi.UIBad:
+		a.failed = u.Text
+		if !a.spoken {
+			a.spoken = true
+			send("TEXT_MESSAGE_START", aEvent{"messageId": a.run, "role": "assistant"})
+		}
+		send("TEXT_MESSAGE_CONTENT", aEvent{"messageId": a.run, "delta": u.Text + "\n"})
+	case u.Kind == engi.UIDone:
+		if u.Ended == engi.RunFailed {
+			send("RUN_ERROR", aEvent{"message": a.failed})
+			return events, true
+		}
+		a.endMessage(send)
+		end := aEvent{"threadId": a.Session, "runId": a.run}
+		if u.Ended == engi.RunCancelled {
+			end["outcome"] = aEvent{"type": "cancelled"}
+		}
+		send("RUN_FINISHED", end)
+		return events, true
+	default:
+		custom()
+	}
+	return events, false
+}
+
+func (a *agUI) endMessage(send func(string, aEvent)) {
+	if a.spoken {
+		send("TEXT_MESSAGE_END", aEvent{"messageId": a.run})
+		a.spoken = false
+	}
+}
+
+// tool sends the beginning of a call, if the client needs it, and its result.
+func (a *agUI) tool(u engi.UIUpdate, send func(string, aEvent)) {
+	id := u.Call.ID
+	if !a.called[id] {
+		a.called[id] = true
+		send("TOOL_CALL_START", aEvent{"toolCallId": id, "toolCallName": u.Call.Name, "parentMessageId": a.run})
+		// A client that comes back has the arguments, and would append them again.
+		if u.Call.Arguments != "" && (u.Result == nil || !a.Resumed) {
+			send("TOOL_CALL_ARGS", aEvent{"toolCallId": id, "delta": u.Call.Arguments})
+		}
+		send("TOOL_CALL_END", aEvent{"toolCallId": id})
+	}
+	if r := u.Result; r != nil {
+		send("TOOL_CALL_RESULT", aEvent{"messageId": id + "-result", "toolCallId": id, "content": r.Text, "role": "tool"})
+	}
+}
+
+// Fail implements Encoder.
+func (*agUI) Fail(p *v1.Problem) Event {
+	return Event{Data: aEvent{"type": "RUN_ERROR", "message": p.Detail, "code": p.Kind}}
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package studio_test
-
-func init() { shortFaults = 50 }

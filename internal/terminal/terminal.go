@@ -1,0 +1,448 @@
+// Package terminal keeps terminals: programs with a screen in sessions and sandboxes
+// that clients attach to and leave. It knows who may look, who is there, what is
+// on the screen, and who has which link.
+//
+// The program, its output and the numbers of its input are in the guest, which
+// keeps the last part of the output with offsets. So a terminal that nobody looks
+// at costs nothing here, and survives this process and hibernation. The store has
+// which terminals and links there are.
+//
+// How clients speak to it is in internal/server/guesthttp and docs/terminals.md.
+package terminal
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+// Limits.
+const (
+	MaxPerPlace   = 256 // terminals of a session or sandbox
+	MaxPerOwner   = 1024
+	MaxViewers    = 64 // of one terminal
+	MaxLinks      = 32 // of one terminal
+	MaxCols       = 512
+	MaxRows       = 256
+	MaxScrollback = 16 << 20 // bytes of output kept
+
+	// LongestLink is how long a link may be valid.
+	LongestLink = 30 * 24 * time.Hour
+)
+
+// A Place is where a terminal is: a session, or else a sandbox.
+type Place struct {
+	Session string // ID or name
+	Sandbox engi.SandboxID
+}
+
+func (p Place) String() string { return cmp.Or(p.Session, string(p.Sandbox)) }
+
+// A Spec asks for a terminal. Zero fields mean the template's shell in its working
+// directory, 80 by 24.
+type Spec struct {
+	Args       []string
+	Dir        string
+	Env        map[string]string
+	User       string
+	Size       engi.TerminalSize
+	Scrollback int64 // bytes of output kept; 0 means the guest's default
+}
+
+// A Store keeps terminals and links durably. Lookups see what owner owns, or
+// everything if owner is empty.
+type Store interface {
+	// Put adds a terminal, of whose arguments only the first is kept.
+	Put(ctx context.Context, t engi.TerminalInfo) error
+	// Find returns a terminal, or reports NotFound.
+	Find(ctx context.Context, owner engi.Owner, id engi.TerminalID) (engi.TerminalInfo, error)
+	// List returns terminals, newest first: those of a session, else of a
+	// sandbox, else of an owner.
+	List(ctx context.Context, owner engi.Owner, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error)
+	// Remove removes a terminal with its links; no error if there is none.
+	Remove(ctx context.Context, id engi.TerminalID, reason string) error
+
+	// PutLink adds a link, which FindLink finds by the hash of its secret.
+	PutLink(ctx context.Context, l engi.TerminalLink, hash []byte) error
+	// FindLink reports NotFound if there is none.
+	FindLink(ctx context.Context, hash []byte) (engi.TerminalLink, error)
+	// Links returns the links of a terminal, newest first.
+	Links(ctx context.Context, id engi.TerminalID) ([]engi.TerminalLink, error)
+	// RemoveLink reports NotFound if there is none.
+	RemoveLink(ctx context.Context, terminal engi.TerminalID, id engi.TerminalLinkID) error
+}
+
+// Options configure a Manager. Sessions and Log may be nil.
+type Options struct {
+	Sessions  engi.Sessions
+	Sandboxes engi.Sandboxes
+	Templates engi.Templates
+	Store     Store
+	Log       *slog.Logger
+}
+
+// A Manager manages terminals. Its methods see only what owner owns; the empty
+// owner sees all. It is safe for concurrent use.
+type Manager struct {
+	o Options
+
+	creating sync.Mutex // while limits are checked
+
+	mu    sync.Mutex
+	rooms map[engi.TerminalID]*room // of terminals with viewers; guarded by mu
+
+	screens   *engi.KeyedSemaphore[engi.Owner] // one is computed for each owner
+	emulators chan struct{}                    // full while as many as possible are
+}
+
+// New returns a manager.
+func New(o Options) *Manager {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Manager{o: o, rooms: map[engi.TerminalID]*room{}, screens: engi.NewKeyedSemaphore[engi.Owner](1), emulators: make(chan struct{}, 2)}
+}
+
+// A located place has its record and its sandbox, which is empty if it has none.
+type located struct {
+	owner   engi.Owner
+	session engi.SessionID
+	sandbox engi.SandboxID
+	state   engi.State // of the sandbox
+}
+
+func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l located, err error) {
+	l.sandbox = p.Sandbox
+	if p.Session != "" {
+		if m.o.Sessions == nil {
+			return l, engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("use terminals of sandboxes")
+		}
+		s, err := m.o.Sessions.Get(ctx, owner, p.Session)
+		if err != nil {
+			return l, err
+		}
+		if s.State == engi.SessionTerminated {
+			return l, engi.Errorf(engi.NotFound, "session %s has ended", s.ID).WithRemedy("create a new one")
+		}
+		l = located{owner: s.Owner, session: s.ID, sandbox: s.Sandbox}
+		if s.Sandbox == "" {
+			return l, nil
+		}
+	}
+	s, err := m.o.Sandboxes.Get(ctx, owner, l.sandbox)
+	if err != nil && p.Session != "" && engi.KindOf(err) == engi.NotFound {
+		l.sandbox = "" // it has just stopped
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	l.owner, l.state = s.Owner, s.State
+	return l, nil
+}
+
+// enter returns the guest of a place, waking or starting its sandbox.
+func (m *Manager) enter(ctx context.Context, l located) (engi.Guest, func(), error) {
+	if l.session != "" {
+		return m.o.Sessions.Enter(ctx, l.owner, string(l.session))
+	}
+	return m.o.Sandboxes.Enter(ctx, l.owner, l.sandbox)
+}
+
+// Create starts a terminal. The same ID starts one only once.
+func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
+	defer engi.Annotate(&err, "create a terminal in %.140s", p)
+	if s.Size.Cols == 0 && s.Size.Rows == 0 {
+		s.Size = engi.TerminalSize{Cols: 80, Rows: 24}
+	}
+	if err := CheckSize(s.Size); err != nil {
+		return engi.TerminalInfo{}, err
+	}
+	if s.Scrollback < 0 || s.Scrollback > MaxScrollback {
+		return engi.TerminalInfo{}, engi.Errorf(engi.Invalid, "a terminal cannot keep %d bytes", s.Scrollback).WithRemedy("choose at most %d", MaxScrollback)
+	}
+	l, err := m.locate(ctx, owner, p)
+	if err != nil {
+		return engi.TerminalInfo{}, err
+	}
+	g, release, err := m.enter(ctx, l)
+	if err != nil {
+		return engi.TerminalInfo{}, err
+	}
+	defer release()
+	if l, err = m.locate(ctx, owner, p); err != nil { // a session may have got its sandbox only now
+		return engi.TerminalInfo{}, err
+	}
+	if l.sandbox == "" {
+		return engi.TerminalInfo{}, engi.Errorf(engi.Unavailable, "its sandbox has just stopped").WithRetry(engi.Retry{AfterMillis: 500})
+	}
+	t := engi.TerminalInfo{
+		ID: id, Owner: l.owner, Session: l.session, Sandbox: l.sandbox, Args: s.Args, Dir: s.Dir, Size: s.Size,
+		Created: time.Now().UTC().Truncate(time.Millisecond), Running: true,
+	}
+	if err := m.shell(ctx, &t, s); err != nil {
+		return engi.TerminalInfo{}, err
+	}
+	if err := m.add(ctx, t); err != nil {
+		return engi.TerminalInfo{}, err
+	}
+	proc, err := g.Start(ctx, engi.Command{ID: string(id), Args: t.Args, Env: s.Env, Dir: t.Dir, User: s.User, Terminal: &s.Size, Output: s.Scrollback})
+	if err != nil {
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+		defer cancel()
+		if e := m.o.Store.Remove(late, id, "it could not be started"); e != nil {
+			m.o.Log.ErrorContext(ctx, "remove a terminal that could not be started", "terminal", id, "error", e)
+		}
+		return engi.TerminalInfo{}, err
+	}
+	letGo(proc)
+	return t, nil
+}
+
+const undoTimeout = 10 * time.Second
+
+// letGo tells a guest that nobody here reads the stream that started p.
+func letGo(p engi.Process) {
+	if r, ok := p.(interface{ Release() }); ok {
+		r.Release()
+	}
+}
+
+// shell fills in the template's shell.
+func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error {
+	if len(t.Args) > 0 && (t.Dir != "" || s.User != "") {
+		return nil
+	}
+	box, err := m.o.Sandboxes.Get(ctx, "", t.Sandbox)
+	if err != nil {
+		return err
+	}
+	template, err := m.o.Templates.Get(ctx, cmp.Or(box.Digest, box.Template))
+	if err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+		return err
+	}
+	if len(t.Args) == 0 {
+		t.Args = []string{cmp.Or(template.Shell, "/bin/sh")}
+	}
+	if t.Dir == "" && s.User == "" {
+		t.Dir = template.WorkDir
+	}
+	return nil
+}
+
+// add records a terminal unless there are too many.
+func (m *Manager) add(ctx context.Context, t engi.TerminalInfo) error {
+	m.creating.Lock()
+	defer m.creating.Unlock()
+	all, err := m.o.Store.List(ctx, t.Owner, "", "")
+	if err != nil {
+		return err
+	}
+	if len(all) >= MaxPerOwner {
+		if all, err = m.prune(ctx, all); err != nil {
+			return err
+		}
+	}
+	here := 0
+	for _, x := range all {
+		if x.Sandbox == t.Sandbox {
+			here++
+		}
+	}
+	switch {
+	case len(all) >= MaxPerOwner:
+		return engi.Errorf(engi.Exhausted, "there are %d terminals already", len(all)).WithRemedy("end some: an owner may have %d", MaxPerOwner)
+	case here >= MaxPerPlace:
+		return engi.Errorf(engi.Exhausted, "there are %d terminals in its sandbox already", here).WithRemedy("end some: a sandbox may have %d", MaxPerPlace)
+	}
+	return m.o.Store.Put(ctx, t)
+}
+
+// prune forgets terminals whose sandboxes are gone, and returns the others.
+func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []engi.TerminalInfo, _ error) {
+	alive := map[engi.SandboxID]bool{}
+	for _, t := range all {
+		known, ok := alive[t.Sandbox]
+		if !ok {
+			s, err := m.o.Sandboxes.Get(ctx, "", t.Sandbox)
+			if err != nil && engi.KindOf(err) != engi.NotFound {
+				return nil, err
+			}
+			known = err == nil && !gone(s.State)
+			alive[t.Sandbox] = known
+		}
+		if known {
+			kept = append(kept, t)
+		} else if err := m.o.Store.Remove(ctx, t.ID, "its sandbox has ended"); err != nil {
+			return nil, err
+		}
+	}
+	return kept, nil
+}
+
+func gone(s engi.State) bool { return s == engi.Stopping || s == engi.Stopped }
+
+// CheckSize reports Invalid unless a terminal can have that size.
+func CheckSize(s engi.TerminalSize) error {
+	if s.Cols < 1 || s.Rows < 1 || s.Cols > MaxCols || s.Rows > MaxRows {
+		return engi.Errorf(engi.Invalid, "a terminal cannot have %d columns and %d rows", s.Cols, s.Rows).
+			WithRemedy("use at most %d columns and %d rows", MaxCols, MaxRows)
+	}
+	return nil
+}
+
+// List returns the terminals of a place, newest first. It wakes nothing.
+func (m *Manager) List(ctx context.Context, owner engi.Owner, p Place) (_ []engi.TerminalInfo, err error) {
+	defer engi.Annotate(&err, "list terminals of %.140s", p)
+	l, err := m.locate(ctx, owner, p)
+	if err != nil {
+		return nil, err
+	}
+	all, err := m.o.Store.List(ctx, l.owner, l.session, l.sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if all, err = m.prune(ctx, all); err != nil {
+		return nil, err
+	}
+	return m.look(ctx, l, all)
+}
+
+// look adds who is there, and whether programs run, if their sandbox is awake.
+func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) ([]engi.TerminalInfo, error) {
+	processes := map[string]engi.ProcessInfo{}
+	awake := false
+	if l.state == engi.Running && len(all) > 0 {
+		g, release, err := m.o.Sandboxes.Enter(ctx, l.owner, l.sandbox)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		list, err := g.Processes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range list {
+			processes[x.ID] = x
+		}
+		awake = true
+	}
+	for i := range all {
+		t := &all[i]
+		x, known := processes[string(t.ID)]
+		if t.Running = !awake || known && !x.Ended; known {
+			t.Args, t.Dir = x.Args, x.Dir
+		}
+		t.Viewers = m.viewers(t.ID)
+	}
+	return all, nil
+}
+
+// find returns a terminal of a place.
+func (m *Manager) find(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (engi.TerminalInfo, located, error) {
+	l, err := m.locate(ctx, owner, p)
+	if err != nil {
+		return engi.TerminalInfo{}, l, err
+	}
+	t, err := m.o.Store.Find(ctx, l.owner, id)
+	if err != nil {
+		return t, l, err
+	}
+	if p.Session != "" && t.Session != l.session || p.Session == "" && t.Sandbox != l.sandbox {
+		return engi.TerminalInfo{}, l, errNone
+	}
+	if t.Sandbox != l.sandbox || gone(l.state) {
+		if err := m.o.Store.Remove(ctx, id, "its sandbox has ended"); err != nil {
+			return engi.TerminalInfo{}, l, err
+		}
+		return engi.TerminalInfo{}, l, engi.Errorf(engi.NotFound, "terminal %s has ended with its sandbox", id).WithRemedy("create a new one")
+	}
+	return t, l, nil
+}
+
+var errNone = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows those of a session or sandbox")
+
+// Get returns a terminal.
+func (m *Manager) Get(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (engi.TerminalInfo, error) {
+	t, l, err := m.find(ctx, owner, p, id)
+	if err != nil {
+		return t, err
+	}
+	all, err := m.look(ctx, l, []engi.TerminalInfo{t})
+	if err != nil {
+		return t, err
+	}
+	return all[0], nil
+}
+
+// End ends a terminal's program, and forgets the terminal.
+func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (err error) {
+	defer engi.Annotate(&err, "end terminal %.40s", id)
+	t, l, err := m.find(ctx, owner, p, id)
+	if err != nil {
+		return err
+	}
+	g, release, err := m.enter(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer release()
+	proc, err := g.Attach(ctx, string(t.ID))
+	if err == nil {
+		// Programs in the background get HUP when their terminal closes, which
+		// happens when the shell is gone.
+		if err = proc.Signal(ctx, "HUP"); err == nil {
+			err = proc.Signal(ctx, "KILL")
+		}
+	}
+	if err != nil && engi.KindOf(err) != engi.NotFound {
+		return err
+	}
+	return m.o.Store.Remove(ctx, id, "on request")
+}
+
+// open returns the process of a terminal; the caller releases it.
+func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (engi.TerminalProcess, func(), error) {
+	g, release, err := m.enter(ctx, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := g.Attach(ctx, string(t.ID))
+	if err != nil {
+		release()
+		if engi.KindOf(err) == engi.NotFound {
+			err = engi.Errorf(engi.NotFound, "the program of terminal %s has ended", t.ID).WithRemedy("create a new one")
+		}
+		return nil, nil, err
+	}
+	proc, ok := found.(engi.TerminalProcess)
+	if !ok {
+		release()
+		return nil, nil, engi.Errorf(engi.Unsupported, "sandbox %s has no terminals", t.Sandbox)
+	}
+	return proc, release, nil
+}
+
+// Screen returns what a terminal shows.
+func (m *Manager) Screen(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (_ Screen, err error) {
+	defer engi.Annotate(&err, "screen of %.40s", id)
+	t, l, err := m.find(ctx, owner, p, id)
+	if err != nil {
+		return Screen{}, err
+	}
+	proc, release, err := m.open(ctx, t, l)
+	if err != nil {
+		return Screen{}, err
+	}
+	defer release()
+	e, err := m.emulate(ctx, t.Owner, proc)
+	if err != nil {
+		return Screen{}, err
+	}
+	defer e.close()
+	return e.screen(), nil
+}
