@@ -210,6 +210,7 @@ const (
 	startLimit   = 60 * time.Second
 	answerLimit  = 30 * time.Second
 	undoLimit    = 60 * time.Second // to put back what has failed
+	lookLimit    = 60 * time.Second // to look at a page, which waits for a server that is gone
 	late         = 10 * time.Second // that a program may be late to end, and anything beyond its own time
 )
 
@@ -265,11 +266,11 @@ var mishaps = []mishap{
 		})
 		return nil
 	}},
-	{"check", 0, func(h *history) error {
+	{"check", lookLimit, func(h *history) error {
 		h.meanwhile(func(ctx context.Context) error { return second(h.s.Check(ctx, "ann", "shop")) })
 		return nil
 	}},
-	{"screenshot", 0, func(h *history) error {
+	{"screenshot", lookLimit, func(h *history) error {
 		h.meanwhile(func(ctx context.Context) error {
 			return second(h.s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}))
 		})
