@@ -13,7 +13,7 @@ import (
 // These measure the way through client, surface and guest protocol, with the
 // guest in this process.
 
-func benchRoom(b *testing.B) (*client.Client, string) {
+func benchSandbox(b *testing.B) (*client.Client, string) {
 	w, srv := apitest.Serve(b, nil)
 	c := client.New(srv.URL, w.User)
 	box, err := c.CreateSandbox(b.Context(), v1.SandboxRequest{})
@@ -24,7 +24,7 @@ func benchRoom(b *testing.B) (*client.Client, string) {
 }
 
 func BenchmarkUpload(b *testing.B) {
-	c, box := benchRoom(b)
+	c, box := benchSandbox(b)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 4<<20)
 	b.SetBytes(int64(len(data)))
 	for b.Loop() {
@@ -35,7 +35,7 @@ func BenchmarkUpload(b *testing.B) {
 }
 
 func BenchmarkDownload(b *testing.B) {
-	c, box := benchRoom(b)
+	c, box := benchSandbox(b)
 	data := bytes.Repeat([]byte("0123456789abcdef"), 4<<20)
 	if _, err := c.Files(box).Write(b.Context(), "/workspace/f", bytes.NewReader(data)); err != nil {
 		b.Fatal(err)
@@ -55,7 +55,7 @@ func BenchmarkDownload(b *testing.B) {
 }
 
 func BenchmarkExec(b *testing.B) {
-	c, box := benchRoom(b)
+	c, box := benchSandbox(b)
 	for b.Loop() {
 		if _, err := c.Exec(b.Context(), box, v1.ProcessRequest{Args: []string{"/bin/true"}}); err != nil {
 			b.Fatal(err)

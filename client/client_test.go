@@ -229,11 +229,11 @@ func TestLostKeyIsNotMadeTwice(t *testing.T) {
 		w := &wire{lose: func(r *http.Request) bool { return true }}
 		world, _ := direct(t, w, nil)
 		c := client.New("http://localhost", world.Admin, client.WithHTTPClient(&http.Client{Transport: w}))
-		before, _ := world.Keys.List(t.Context(), "", engi.Page{})
+		before, _ := world.Keys.List(t.Context(), "", engi.Paging{})
 		if _, err := c.CreateKey(t.Context(), v1.KeyRequest{}); !client.IsKind(err, v1.Unavailable) {
 			t.Errorf("%v, want unavailable", err)
 		}
-		if after, _ := world.Keys.List(t.Context(), "", engi.Page{}); len(after) != len(before)+1 {
+		if after, _ := world.Keys.List(t.Context(), "", engi.Paging{}); len(after) != len(before)+1 {
 			t.Errorf("%d keys were made, want the one whose answer was lost", len(after)-len(before))
 		}
 	})

@@ -12,7 +12,7 @@ import (
 
 type benchAgent struct {
 	N      int           `help:"Runs of ten steps." default:"100" placeholder:"N"`
-	Chunks int           `help:"Also time questions to a library of so many pieces; 0 leaves it out." default:"0" placeholder:"N"`
+	Chunks int           `help:"Also time searches of docs of so many pieces; 0 leaves it out." default:"0" placeholder:"N"`
 	Limit  time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
 }
 
@@ -54,7 +54,7 @@ func (b *benchAgent) Run(ctx context.Context, g *globals) error {
 	bench.Agents(ctx, m, p.Agents(), max(b.N/10, 1)) // connections and caches
 	t := bench.Agents(ctx, m, p.Agents(), b.N)
 	if b.Chunks > 0 {
-		if t.Search, err = bench.Search(ctx, p.Library(), b.Chunks, 500); err != nil {
+		if t.Search, err = bench.Search(ctx, p.Docs(), b.Chunks, 500); err != nil {
 			return err
 		}
 	}

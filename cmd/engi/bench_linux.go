@@ -34,7 +34,7 @@ type benchCommand struct {
 	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
 	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
 	App       benchApp       `cmd:"" help:"Times of an app: create, apply files, hot reload, open again."`
-	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and questions to the library."`
+	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and searches of docs."`
 	Compare   benchCompare   `cmd:"" help:"Run the same program by engi and by others, and print ratios."`
 }
 

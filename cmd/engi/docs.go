@@ -20,12 +20,12 @@ import (
 )
 
 type docsCommand struct {
-	Add      docsAdd       `cmd:"" help:"Add documents to the library."`
+	Add      docsAdd       `cmd:"" help:"Add documents."`
 	List     docsList      `cmd:"" aliases:"ls" help:"List documents."`
 	Search   docsSearch    `cmd:"" help:"Search documents, and modules that sessions have saved."`
 	Packages listCommand   `cmd:"" help:"List the packages that documents are about."`
 	Refresh  docsRefresh   `cmd:"" help:"Fetch documents again that have changed at their source."`
-	Remove   removeCommand `cmd:"" aliases:"rm" help:"Remove documents from the library."`
+	Remove   removeCommand `cmd:"" aliases:"rm" help:"Remove documents."`
 	Modules  docsModules   `cmd:"" help:"List modules that sessions have saved."`
 }
 

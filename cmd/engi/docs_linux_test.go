@@ -84,7 +84,7 @@ In the environment and in flags: ` + "`ENGI_POOLS=python=4:16,base/bash=2`" + `,
 }
 
 // TestPagesNameTestsThatExist keeps tables honest: a test that a page names, by function
-// or by the name of an attack, is there, and each row of the studio's tables names one.
+// or by the name of an attack, is there, and each row of the tables about apps names one.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 			switch {
 			case !strings.HasPrefix(line, "|"):
 				of = false
-			case filepath.Base(file) == "studio.md" && strings.HasSuffix(line, "| Test |"):
+			case filepath.Base(file) == "apps.md" && strings.HasSuffix(line, "| Test |"):
 				of = true
 			case of && !strings.HasPrefix(line, "|-"):
 				rows++

@@ -62,7 +62,7 @@ type commands struct {
 	globals
 
 	Run       runCommand       `cmd:"" help:"Run a program in a sandbox."`
-	Js        jsCommand        `cmd:"" name:"js" help:"Run a small JavaScript or TypeScript program at once."`
+	Script    scriptCommand    `cmd:"" help:"Run a small JavaScript or TypeScript program at once."`
 	Serve     serveCommand     `cmd:"" help:"Serve the API."`
 	Status    statusCommand    `cmd:"" help:"Show whether a server runs, where, and whether it is ready."`
 	Stop      stopCommand      `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
@@ -71,19 +71,19 @@ type commands struct {
 	Logs      logsCommand      `cmd:"" help:"Print the output of an execution."`
 	Cancel    cancelCommand    `cmd:"" help:"Cancel executions."`
 	Shell     shellCommand     `cmd:"" help:"Open a terminal in a new sandbox."`
-	Sandbox   sandboxCommand   `cmd:"" aliases:"box" help:"Create and use sandboxes."`
+	Sandbox   sandboxCommand   `cmd:"" help:"Create and use sandboxes."`
 	Net       netCommand       `cmd:"" help:"Configure and log what sandboxes reach on the network."`
 	Mirror    mirrorCommand    `cmd:"" help:"Keep packages of public registries for sandboxes."`
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
-	App       appCommand       `cmd:"" aliases:"apps" help:"Create web applications, apply what models write to them, and go back."`
-	Workspace workspaceCommand `cmd:"" aliases:"workspaces,ws" help:"Work on files with a history, together, with databases and other services."`
-	UI        uiCommand        `cmd:"" name:"ui" help:"Use pages of sessions that a model writes and changes."`
-	Terminal  terminalCommand  `cmd:"" aliases:"term" help:"Use, share and record terminals of sessions and sandboxes."`
+	App       appCommand       `cmd:"" help:"Create web applications, apply what models write to them, and go back."`
+	Workspace workspaceCommand `cmd:"" help:"Work on files with a history, together, with databases and other services."`
+	Page      pageCommand      `cmd:"" help:"Use pages of sessions that a model writes and changes."`
+	Terminal  terminalCommand  `cmd:"" help:"Use, share and record terminals of sessions and sandboxes."`
 	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
 	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
 	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
-	Webhook   webhookCommand   `cmd:"" aliases:"webhooks" help:"Send events to URLs."`
-	Approvals approvalsCommand `cmd:"" aliases:"approval" help:"Decide on requests of sandboxes that wait for it."`
+	Webhook   webhookCommand   `cmd:"" help:"Send events to URLs."`
+	Approvals approvalsCommand `cmd:"" help:"Decide on requests of sandboxes that wait for it."`
 	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or list the MCP servers that agents here use."`
 	Docs      docsCommand      `cmd:"" help:"Manage documentation that agents search."`
 	Volume    volumeCommand    `cmd:"" help:"Create and fill directories that outlive sandboxes."`
@@ -94,7 +94,7 @@ type commands struct {
 	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
 	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell, or run a command, in a session or sandbox by SSH."`
 	SSHConfig sshConfigCommand `cmd:"" name:"ssh-config" help:"Have ssh, scp, rsync, git and editors find sessions and sandboxes."`
-	SSHKey    sshKeyCommand    `cmd:"" name:"ssh-key" aliases:"ssh-keys" help:"Add, list and delete public keys for SSH."`
+	SSHKey    sshKeyCommand    `cmd:"" name:"ssh-key" help:"Add, list and delete public keys for SSH."`
 	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`
 	Doctor    doctorCommand    `cmd:"" help:"Check whether this machine can run sandboxes."`
 	Attack    attackCommand    `cmd:"" help:"Attack a node as hostile programs and tenants would, and say what held."`

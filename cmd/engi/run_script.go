@@ -33,7 +33,7 @@ func (r *runCommand) tier() error {
 }
 
 // script runs the program in the script tier. What it prints and its exit code
-// are as from a sandbox; 'engi js' prints values too.
+// are as from a sandbox; 'engi script' prints values too.
 func (r *runCommand) script(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) error {
 	lang, code := engi.Language(req.Language), req.Code
 	if lang != engi.JavaScript && lang != engi.TypeScript {

@@ -73,7 +73,7 @@ func TestScripts(t *testing.T) {
 		examples := t.TempDir()
 		pages := []string{"README.md", "docs/executions.md", "docs/sandboxes.md", "docs/secrets.md", "docs/scripts.md"}
 		if !testing.Short() { // these take minutes, or ask registries
-			pages = append(pages, "docs/network.md", "docs/network-rules.md", "docs/packages.md", "docs/events.md", "docs/interfaces.md", "docs/studio.md", "docs/workspaces.md", "docs/approvals.md", "docs/ssh.md", "docs/library.md", "docs/templates.md", "docs/operations.md", "docs/security.md")
+			pages = append(pages, "docs/network.md", "docs/network-rules.md", "docs/packages.md", "docs/events.md", "docs/pages.md", "docs/apps.md", "docs/workspaces.md", "docs/approvals.md", "docs/ssh.md", "docs/docs.md", "docs/templates.md", "docs/operations.md", "docs/security.md")
 		}
 		for _, page := range pages {
 			pageScript(t, page, examples)
@@ -140,7 +140,7 @@ func runScripts(t *testing.T, dir string) {
 			} {
 				e.Setenv(kv[0], kv[1])
 			}
-			if !strings.HasSuffix(e.WorkDir, "script-docs-studio") {
+			if !strings.HasSuffix(e.WorkDir, "script-docs-apps") {
 				return nil
 			}
 			// The page has a model write, which follows a script.
@@ -157,7 +157,7 @@ func runScripts(t *testing.T, dir string) {
 	})
 }
 
-// sells is a model that does what docs/studio.md asks for, by the first word of the task.
+// sells is a model that does what docs/apps.md asks for, by the first word of the task.
 func sells(c scripted.Conversation) scripted.Answer {
 	page := func(code string) scripted.Answer {
 		return scripted.Answer{Text: "<file path=\"src/App.tsx\">\n" + code + "\n</file>\n"}

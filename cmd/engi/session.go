@@ -225,7 +225,7 @@ func (s *sessionRun) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	code, err := (&jsCommand{File: s.File, Code: s.Code}).program()
+	code, err := (&scriptCommand{File: s.File, Code: s.Code}).program()
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ type workspaceCommand struct {
 	Blame    workspaceBlame   `cmd:"" help:"Show which revisions have made a file what it is."`
 	Clone    workspaceClone   `cmd:"" help:"Clone the history of a workspace with git, to work on it here."`
 	Preview  workspacePreview `cmd:"" help:"Show files of a workspace, or a server in it, as a web page."`
-	Service  serviceCommand   `cmd:"" aliases:"services" help:"Add and manage services of workspaces."`
+	Service  serviceCommand   `cmd:"" help:"Add and manage services of workspaces."`
 	Sql      workspaceSQL     `cmd:"" name:"sql" help:"Query a database of a workspace."`
 	Explain  workspaceExplain `cmd:"" help:"Show how a database would run a query."`
 	Tables   workspaceTables  `cmd:"" help:"List tables of a database of a workspace."`

@@ -71,16 +71,16 @@ func DefaultSettings() Settings {
 // Validate reports Invalid for settings that cannot work.
 func (s Settings) Validate() error {
 	if s.Health < Span(time.Second) || min(s.After, s.Latency, s.Files, s.Startup) < 0 {
-		return engi.Errorf(engi.Invalid, "[studio] has a negative time, or a health below a second")
+		return engi.Errorf(engi.Invalid, "[apps] has a negative time, or a health below a second")
 	}
 	for name, share := range map[string]float64{"memory": s.Memory, "errors": s.Errors, "cache": s.Cache} {
 		if !(share >= 0 && share <= 1) {
-			return engi.Errorf(engi.Invalid, "studio.%s is %v, which is no share", name, share).WithRemedy("write 0.8 for 80 %%, or 0 for no threshold")
+			return engi.Errorf(engi.Invalid, "apps.%s is %v, which is no share", name, share).WithRemedy("write 0.8 for 80 %%, or 0 for no threshold")
 		}
 	}
 	for _, a := range []engi.AppAction{s.OnMemory, s.OnErrors, s.OnLatency, s.OnFiles, s.OnCache, s.OnStartup} {
 		if !slices.Contains(engi.AppActions(), a) {
-			return engi.Errorf(engi.Invalid, "[studio] has the action %q", a).WithRemedy("use one of %v", engi.AppActions())
+			return engi.Errorf(engi.Invalid, "[apps] has the action %q", a).WithRemedy("use one of %v", engi.AppActions())
 		}
 	}
 	return nil

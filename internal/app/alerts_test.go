@@ -14,7 +14,7 @@ import (
 )
 
 // told returns the alerts and ends of alerts of an app, in order.
-func (w *world) told(t *testing.T, id engi.AppID) (all []string) {
+func (w *fixture) told(t *testing.T, id engi.AppID) (all []string) {
 	t.Helper()
 	events, err := store.Events(w.db).List(t.Context(), "ann", engi.EventFilter{Subject: string(id), Types: []string{engi.EventAppAlert, engi.EventAppAlertResolved}, Oldest: true, Limit: 1000})
 	if err != nil {
@@ -36,7 +36,7 @@ func (w *world) told(t *testing.T, id engi.AppID) (all []string) {
 }
 
 // passes waits for n more checks of an app.
-func (w *world) passes(t *testing.T, n int) {
+func (w *fixture) passes(t *testing.T, n int) {
 	t.Helper()
 	w.mu.Lock()
 	want := w.enter + n
@@ -48,15 +48,15 @@ func (w *world) passes(t *testing.T, n int) {
 	})
 }
 
-func (w *world) set(f func()) {
+func (w *fixture) set(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f()
 }
 
 // watched is a world with an app that is in use and is checked all the time.
-func watched(t *testing.T, change func(o *app.Settings)) (*world, *app.Service, engi.App, func()) {
-	w := newWorld(t)
+func watched(t *testing.T, change func(o *app.Settings)) (*fixture, *app.Service, engi.App, func()) {
+	w := newFixture(t)
 	w.health, w.busy, w.alerts = 5*time.Millisecond, true, app.DefaultSettings()
 	w.alerts.After = 0
 	if change != nil {
@@ -65,7 +65,7 @@ func watched(t *testing.T, change func(o *app.Settings)) (*world, *app.Service, 
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")
 	wait(t, func() (done bool) { // its git repository is written in the background, which is a use as well
-		w.change(a.Sandbox, func(b *box) { done = len(b.commits) > 0 })
+		w.change(a.Sandbox, func(b *fakeSandbox) { done = len(b.commits) > 0 })
 		return done
 	})
 	return w, s, a, stop
@@ -95,7 +95,7 @@ func TestOneAlert(t *testing.T) {
 	if got := w.told(t, a.ID); !slices.Equal(got, []string{"memory restart_server"}) {
 		t.Errorf("it told %v", got)
 	}
-	w.change(a.Sandbox, func(b *box) {
+	w.change(a.Sandbox, func(b *fakeSandbox) {
 		if b.starts != 1 || w.cold != 0 {
 			t.Errorf("the server was started %d times", b.starts)
 		}
@@ -125,9 +125,9 @@ func TestAlertsDoNotFlap(t *testing.T) {
 	}
 	// A server that keeps failing is started again each time, and told of once.
 	for range 3 {
-		w.change(a.Sandbox, func(b *box) { b.server = false })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.server = false })
 		wait(t, func() (is bool) {
-			w.change(a.Sandbox, func(b *box) { is = b.server })
+			w.change(a.Sandbox, func(b *fakeSandbox) { is = b.server })
 			got, err := s.Get(t.Context(), "ann", "shop")
 			return err == nil && is && got.State == engi.AppReady
 		})
@@ -142,7 +142,7 @@ func TestAlertsDoNotFlap(t *testing.T) {
 func TestAlertsAct(t *testing.T) {
 	t.Run("errors boot the sandbox on its disk", func(t *testing.T) {
 		w, s, a, _ := watched(t, nil)
-		w.change(a.Sandbox, func(b *box) { b.put("src/hand.ts", "mine\n") })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/hand.ts", "mine\n") })
 		for cold := 0; cold == 0; { // each check finds that the server does not answer, and starts it again
 			var before, now int
 			w.set(func() { w.deaf, before = 1, w.boxes[a.Sandbox].starts })
@@ -170,7 +170,7 @@ func TestAlertsAct(t *testing.T) {
 		w, s, a, _ := watched(t, func(o *app.Settings) { o.OnMemory = engi.AppActHibernate })
 		w.set(func() { w.memory = 2 << 30 })
 		wait(t, func() bool { return len(w.told(t, a.ID)) == 2 })
-		w.change(a.Sandbox, func(b *box) {
+		w.change(a.Sandbox, func(b *fakeSandbox) {
 			if b.State != engi.Hibernated || w.cold != 0 || b.starts != 0 {
 				t.Errorf("the sandbox is %s", b.State)
 			}
@@ -196,7 +196,7 @@ func TestAlertsAct(t *testing.T) {
 	t.Run("files that are always young are read again", func(t *testing.T) {
 		w, s, a, _ := watched(t, nil)
 		for i := range 6 {
-			w.change(a.Sandbox, func(b *box) {
+			w.change(a.Sandbox, func(b *fakeSandbox) {
 				for p, n := range b.files {
 					n.modified = time.Now()
 					b.files[p] = n
@@ -215,7 +215,7 @@ func TestAlertsAct(t *testing.T) {
 
 // TestFaultsOfModelsAreNoErrors applies what does not work. The sandbox is not blamed.
 func TestFaultsOfModelsAreNoErrors(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	for range 6 {

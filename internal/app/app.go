@@ -174,7 +174,7 @@ func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc
 // reconcile tells of applies and edits that ended with a former node. What they have
 // changed is put back before the app is used, and attempts go.
 func (s *Service) reconcile(ctx context.Context) error {
-	all, err := s.opt.Store.List(ctx, "", engi.Page{})
+	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 	if err != nil {
 		return err
 	}
@@ -284,7 +284,7 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 	if err != nil {
 		return engi.App{}, err
 	}
-	all, err := s.room(ctx, spec.Owner)
+	all, err := s.underLimit(ctx, spec.Owner)
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -319,9 +319,9 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 // madeUp returns a name for an app that was given none.
 func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
 
-// room returns the apps of an owner, or Exhausted if there is none for another.
-func (s *Service) room(ctx context.Context, owner engi.Owner) ([]Record, error) {
-	all, err := s.opt.Store.List(ctx, owner, engi.Page{})
+// underLimit returns the apps of an owner, or Exhausted if there is none for another.
+func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, error) {
+	all, err := s.opt.Store.List(ctx, owner, engi.Paging{})
 	if err == nil && owner != "" && len(all) >= maxApps {
 		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
 	}
@@ -396,7 +396,7 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (e
 }
 
 // List implements [engi.Apps].
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.App, error) {
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.App, error) {
 	all, err := s.opt.Store.List(ctx, owner, p)
 	if err != nil {
 		return nil, err

@@ -93,7 +93,7 @@ func recorded(t testing.TB, s *app.Service, app string, revision int64) map[stri
 }
 
 // wantSame checks that the sandbox has the files of the last revision.
-func wantSame(t testing.TB, w *world, s *app.Service, app string) {
+func wantSame(t testing.TB, w *fixture, s *app.Service, app string) {
 	t.Helper()
 	a, err := s.Get(t.Context(), "ann", app)
 	if err != nil {
@@ -105,7 +105,7 @@ func wantSame(t testing.TB, w *world, s *app.Service, app string) {
 }
 
 func TestApply(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	before := recorded(t, s, "shop", 0)
@@ -131,7 +131,7 @@ func TestApply(t *testing.T) {
 		t.Error(d)
 	}
 	wantSame(t, w, s, "shop")
-	revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Page{})
+	revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Paging{})
 	if err != nil || len(revs) != 2 || revs[0].Message != "Add a card" || revs[0].Actor != "run_x" || revs[0].Parent != 1 || len(revs[0].Changed) != 2 {
 		t.Errorf("the history is %+v (%v)", revs, err)
 	}
@@ -185,7 +185,7 @@ func TestApply(t *testing.T) {
 // TestServerThatDoesNotStart has a server that does not start repaired by another apply,
 // and by going back.
 func TestServerThatDoesNotStart(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	for i, repair := range []func() error{
@@ -211,18 +211,18 @@ func TestServerThatDoesNotStart(t *testing.T) {
 // TestHandsAreKept changes a sandbox by hand. That is a revision of its own before an
 // apply, and before the sandbox goes.
 func TestHandsAreKept(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
-	w.change(a.Sandbox, func(b *box) { b.put("src/hand.ts", "mine\n") })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/hand.ts", "mine\n") })
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("a.txt", "a\n")}); last.Revision != 3 {
 		t.Errorf("it ended with %+v", last)
 	}
-	w.change(a.Sandbox, func(b *box) { b.put("src/hand.ts", "me!!\n") })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/hand.ts", "me!!\n") })
 	if err := s.Stop(t.Context(), "ann", "shop"); err != nil {
 		t.Fatal(err)
 	}
-	revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Page{})
+	revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Paging{})
 	if err != nil || len(revs) != 4 || revs[2].Message != "Changed in the sandbox" || revs[0].Message != revs[2].Message || recorded(t, s, "shop", 0)["src/hand.ts"] != "me!!\n" {
 		t.Errorf("the history is %+v (%v)", revs, err)
 	}
@@ -236,7 +236,7 @@ func TestHandsAreKept(t *testing.T) {
 // TestSandboxIsLost makes the sandbox of an app again, with the same files, packages and
 // commits.
 func TestSandboxIsLost(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: "<package>zustand</package>" + file("src/App.tsx", "two\n")}); last.Kind != engi.AppApplied {
@@ -250,7 +250,7 @@ func TestSandboxIsLost(t *testing.T) {
 		t.Fatalf("opened again: %+v, %v", got, err)
 	}
 	wantSame(t, w, s, "shop")
-	w.change(got.Sandbox, func(b *box) {
+	w.change(got.Sandbox, func(b *fakeSandbox) {
 		if b.files[appDir+"/node_modules/zustand/index.js"].data == "" {
 			t.Error("the package is not there")
 		}
@@ -259,14 +259,14 @@ func TestSandboxIsLost(t *testing.T) {
 }
 
 // projected waits until the repository in the sandbox has the last revision.
-func projected(t testing.TB, w *world, s *app.Service, a engi.App) {
+func projected(t testing.TB, w *fixture, s *app.Service, a engi.App) {
 	t.Helper()
-	revs, err := s.Revisions(t.Context(), "ann", string(a.ID), engi.Page{Limit: 1})
+	revs, err := s.Revisions(t.Context(), "ann", string(a.ID), engi.Paging{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wait(t, func() (is bool) {
-		w.change(a.Sandbox, func(b *box) { is = len(b.commits) > 0 && b.commits[len(b.commits)-1] == revs[0].Commit })
+		w.change(a.Sandbox, func(b *fakeSandbox) { is = len(b.commits) > 0 && b.commits[len(b.commits)-1] == revs[0].Commit })
 		return is
 	})
 }
@@ -281,7 +281,7 @@ func wait(t testing.TB, ok func() bool) {
 }
 
 func TestPackages(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	w.mu.Lock()
@@ -322,14 +322,14 @@ func TestPackages(t *testing.T) {
 // TestPythonPackages installs what Python imports, as npm's packages are, and again in a
 // new sandbox.
 func TestPythonPackages(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "api", Template: "fastapi"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	site := func(a engi.App) (all []string) {
-		w.change(a.Sandbox, func(b *box) {
+		w.change(a.Sandbox, func(b *fakeSandbox) {
 			for p, n := range b.files {
 				if name, ok := strings.CutPrefix(p, "/site/"); ok {
 					all = append(all, name+" "+n.data)
@@ -373,24 +373,24 @@ func TestPythonPackages(t *testing.T) {
 
 // TestErrorsSayWhatToDo has installations fail for different reasons.
 func TestErrorsSayWhatToDo(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	for _, x := range []struct {
 		what   string
-		cause  func(b *box)
+		cause  func(b *fakeSandbox)
 		kind   engi.Kind
 		remedy string
 	}{
-		{"the registry is down", func(*box) { w.flaky = 9 }, engi.Unavailable, "in a moment"},
-		{"the disk is full", func(b *box) { b.full = true }, engi.Exhausted, "stop the app and open it again"},
+		{"the registry is down", func(*fakeSandbox) { w.flaky = 9 }, engi.Unavailable, "in a moment"},
+		{"the disk is full", func(b *fakeSandbox) { b.full = true }, engi.Exhausted, "stop the app and open it again"},
 	} {
 		w.change(a.Sandbox, x.cause)
 		_, last := apply(t, s, "shop", engi.ApplySpec{Text: "<package>zustand</package>"})
 		if last.Kind != engi.AppApplyFailed || last.Error.Kind != x.kind || !strings.Contains(last.Error.Remedy, x.remedy) {
 			t.Errorf("%s: %+v", x.what, last.Error)
 		}
-		w.change(a.Sandbox, func(b *box) { w.flaky, b.full = 0, false })
+		w.change(a.Sandbox, func(b *fakeSandbox) { w.flaky, b.full = 0, false })
 	}
 	wantSame(t, w, s, "shop")
 }
@@ -399,7 +399,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 // sandbox, and has a sandbox lost while it is made again.
 func TestCommandsEndWithTheirApply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.pace = time.Minute
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
@@ -428,7 +428,7 @@ func TestCommandsEndWithTheirApply(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	all, last := apply(t, s, "shop", engi.ApplySpec{Text: "<command>put made.txt by a command</command><command>fail</command><command>npm run dev</command>"})
@@ -455,7 +455,7 @@ func TestCommands(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.slow = make(chan struct{})
 	defer close(w.slow)
 	s, _ := w.begin(t)
@@ -491,7 +491,7 @@ func TestCancel(t *testing.T) {
 }
 
 func TestOwnersAndNames(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); engi.KindOf(err) != engi.Conflict {
@@ -543,20 +543,20 @@ func second[T any](_ T, err error) error { return err }
 
 // TestNothingIsLeftOfWhatCannotStart creates an app when there is no room.
 func TestNothingIsLeftOfWhatCannotStart(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	w.full = true
 	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("it says %v", err)
 	}
-	if all, err := s.List(t.Context(), "ann", engi.Page{}); err != nil || len(all) != 0 {
+	if all, err := s.List(t.Context(), "ann", engi.Paging{}); err != nil || len(all) != 0 {
 		t.Errorf("there are %+v (%v)", all, err)
 	}
 }
 
 // TestPathsThatLeadOutside writes where an app has no files. Nothing of it has an effect.
 func TestPathsThatLeadOutside(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	var text string
@@ -579,7 +579,7 @@ func TestPathsThatLeadOutside(t *testing.T) {
 	if last.Kind != engi.AppApplied || recorded(t, s, "shop", 0)["ok.txt"] != "ok\n" {
 		t.Errorf("it ended with %+v", last)
 	}
-	w.change(a.Sandbox, func(b *box) {
+	w.change(a.Sandbox, func(b *fakeSandbox) {
 		for p, n := range b.files {
 			if !strings.HasPrefix(p, appDir) || n.data == "x" {
 				t.Errorf("%s is %q", p, n.data)
@@ -636,7 +636,7 @@ func cutEvery() int {
 // cutAt cuts the power after some steps of applying text, or of going back to revision 1
 // if that is empty, and reports whether there were so many.
 func cutAt(t *testing.T, text string, steps int) bool {
-	w := newWorld(t)
+	w := newFixture(t)
 	defer w.db.Close()
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")

@@ -200,7 +200,7 @@ func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bo
 	if err == nil || engi.KindOf(err) != engi.NotFound {
 		return false
 	}
-	s.teller(ctx, &use{app: a, rec: r}, seq).warn("", 0, "the sandbox was lost, so the apply begins again in a new one")
+	s.reporter(ctx, &use{app: a, rec: r}, seq).warn("", 0, "the sandbox was lost, so the apply begins again in a new one")
 	return true
 }
 
@@ -251,7 +251,7 @@ func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64
 	if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
 		return err
 	}
-	say := s.teller(ctx, u, seq)
+	say := s.reporter(ctx, u, seq)
 	say.edit = j.edit
 	defer func() { o.step, o.told, o.revision = say.now, say.told, u.rec.Revision }()
 	if err := say.step("parse", "Read what the model has written"); err != nil {
@@ -290,7 +290,7 @@ func (p plan) paths() (all []string) {
 }
 
 // plan reads a text, and what was written before it. What has no effect is told.
-func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan, err error) {
+func (s *Service) plan(ctx context.Context, u *use, j job, say *reporter) (p plan, err error) {
 	if j.ready != nil {
 		return *j.ready, nil
 	}
@@ -306,7 +306,7 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan,
 	for _, path := range out.Cut {
 		say.warn(path, 0, "the text ends in the middle of this file, so it is as it was: ask the model for it again")
 	}
-	d := desk{next: map[string]string{}, gone: map[string]bool{}, placed: map[string]bool{}, read: func(path string) (string, bool, error) {
+	d := pendingFiles{next: map[string]string{}, gone: map[string]bool{}, placed: map[string]bool{}, read: func(path string) (string, bool, error) {
 		f, ok := before[path]
 		if !ok {
 			return "", false, nil
@@ -360,7 +360,7 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan,
 	}
 	if len(p.put)+len(p.removed)+len(p.packages)+len(p.commands) == 0 {
 		return p, engi.Errorf(engi.Invalid, "the text changes nothing").
-			WithRemedy("have the model write files as <file path=\"src/App.tsx\">…</file>, or edits of them; see docs/studio.md")
+			WithRemedy("have the model write files as <file path=\"src/App.tsx\">…</file>, or edits of them; see docs/apps.md")
 	}
 	if p.message == "" {
 		p.message = summary(before.changes(now), p)
@@ -369,8 +369,8 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *teller) (p plan,
 	return p, nil
 }
 
-// A desk has the files that are to be written, as far as that is known.
-type desk struct {
+// A pendingFiles has the files that are to be written, as far as that is known.
+type pendingFiles struct {
 	read func(path string) (string, bool, error) // returns what the app has
 	next map[string]string
 	gone map[string]bool
@@ -379,7 +379,7 @@ type desk struct {
 	placed map[string]bool
 }
 
-func (d *desk) set(path, text string) {
+func (d *pendingFiles) set(path, text string) {
 	if !d.placed[path] {
 		d.placed[path] = true
 		d.order = append(d.order, path)
@@ -389,7 +389,7 @@ func (d *desk) set(path, text string) {
 }
 
 // put does what a text says to the files. If an edit has no place, bad is its file.
-func (d *desk) put(out output.Output, say *teller) (bad string, err error) {
+func (d *pendingFiles) put(out output.Output, say *reporter) (bad string, err error) {
 	written := map[string]bool{}
 	for _, f := range out.Files {
 		if err := CheckPath(f.Path); err != nil {
@@ -483,7 +483,7 @@ func firstLine(text string) string {
 }
 
 // carryOut does what p says and records it, or puts back what was.
-func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (err error) {
+func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (err error) {
 	undo := Undo{Paths: p.paths(), All: len(p.commands) > 0}
 	manifests := slices.ContainsFunc(undo.Paths, isManifest)
 	if undo.Packages = manifests; len(p.packages) > 0 {
@@ -608,7 +608,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *teller) (er
 }
 
 // settle restarts the server if it must, and returns what is wrong with the app then.
-func (s *Service) settle(ctx context.Context, u *use, changed []string, say *teller) (wrong, err error) {
+func (s *Service) settle(ctx context.Context, u *use, changed []string, say *reporter) (wrong, err error) {
 	if u.mustRestart(changed) {
 		if err := say.step("restart", "Start the server again"); err != nil {
 			return nil, err

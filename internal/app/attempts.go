@@ -183,7 +183,7 @@ func (x *attempt) fork(ctx context.Context, e *session, files []File) error {
 			return engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one")
 		}
 	}
-	if _, err := x.s.room(ctx, x.owner); err != nil {
+	if _, err := x.s.underLimit(ctx, x.owner); err != nil {
 		return err
 	}
 	r, first := branchOf(e.base, e.base.Revision, files, e.spec.Actor)

@@ -93,10 +93,10 @@ func chosen(which string) func(string) (string, error) {
 
 // alone checks that an app is the only one, and its sandbox the only one, at the latest
 // after a while.
-func alone(t testing.TB, w *world, s *app.Service, app string) {
+func alone(t testing.TB, w *fixture, s *app.Service, app string) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
-		all, err := s.List(t.Context(), "ann", engi.Page{})
+		all, err := s.List(t.Context(), "ann", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -147,7 +147,7 @@ func TestAttempts(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			c := &contestants{t: t, answers: tt.answers, costs: tt.costs, choose: tt.choose}
 			w.models = c
 			s, _ := w.begin(t)
@@ -202,7 +202,7 @@ func TestAttempts(t *testing.T) {
 				good := answers[len(answers)-1]
 				want["src/App.tsx"] = strings.TrimPrefix(good[:strings.Index(good, "</file>")], "<file path=\"src/App.tsx\">\n")
 				want[fmt.Sprintf("src/p%d.ts", tt.taken)] = "export {}\n"
-				revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Page{})
+				revs, err := s.Revisions(t.Context(), "ann", "shop", engi.Paging{})
 				if end := fmt.Sprintf("(attempt %d of %d)", tt.taken, len(tt.answers)); err != nil || len(revs) != 2 || last.Revision != 2 || !strings.HasSuffix(revs[0].Message, end) || revs[0].Actor != "key_x" {
 					t.Errorf("the history is %+v, %v", revs, err)
 				}
@@ -227,7 +227,7 @@ func TestAttempts(t *testing.T) {
 }
 
 func TestAttemptsAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	long := strings.Repeat("x", 9<<10)
@@ -280,7 +280,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 
 // TestAttemptsWithinQuota has the quota allow some attempts.
 func TestAttemptsWithinQuota(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	c := &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}, {page(4, "")}}, wait: map[int]chan struct{}{}}
 	wait := make(chan struct{})
 	for n := range 4 {
@@ -350,8 +350,8 @@ func during(t testing.TB, s *app.Service, spec engi.EditSpec) (seq int64, branch
 
 // TestAttemptsMeanwhile has people do things while three attempts are made.
 func TestAttemptsMeanwhile(t *testing.T) {
-	for name, f := range map[string]func(t *testing.T, w *world, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()){
-		"cancel": func(t *testing.T, w *world, s *app.Service, seq int64, _ map[int]engi.AppUpdate, _ func()) {
+	for name, f := range map[string]func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()){
+		"cancel": func(t *testing.T, w *fixture, s *app.Service, seq int64, _ map[int]engi.AppUpdate, _ func()) {
 			if err := s.Cancel(t.Context(), "ann", "shop"); err != nil {
 				t.Fatal(err)
 			}
@@ -359,7 +359,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 				t.Errorf("it ended with %+v, %v", last, last.Error)
 			}
 		},
-		"cancel one, stop one": func(t *testing.T, w *world, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
+		"cancel one, stop one": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
 			if err := s.Cancel(t.Context(), "ann", string(branches[1].Branch)); err != nil {
 				t.Fatal(err)
 			}
@@ -371,7 +371,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 				t.Errorf("it ended with %+v, %v", last, last.Error)
 			}
 		},
-		"remove one, lose one": func(t *testing.T, w *world, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
+		"remove one, lose one": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
 			if err := s.Remove(t.Context(), "ann", string(branches[1].Branch)); err != nil {
 				t.Fatal(err)
 			}
@@ -385,7 +385,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 				t.Errorf("it ended with %+v, %v", last, last.Error)
 			}
 		},
-		"change the app": func(t *testing.T, w *world, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
+		"change the app": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
 			for _, name := range []string{"shop", branches[2].Name} {
 				if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: name, Text: file("a.js", "a")}); engi.KindOf(err) != engi.Conflict {
 					t.Errorf("an apply to %s: %v", name, err)
@@ -395,7 +395,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w.change(a.Sandbox, func(b *box) { b.put("byhand.txt", "mine\n") })
+			w.change(a.Sandbox, func(b *fakeSandbox) { b.put("byhand.txt", "mine\n") })
 			goOn()
 			if _, last := followEdit(t, s, "shop", seq); last.Error != nil || last.Revision != 3 {
 				t.Errorf("it ended with %+v, %v", last, last.Error)
@@ -405,8 +405,8 @@ func TestAttemptsMeanwhile(t *testing.T) {
 			}
 			wantSame(t, w, s, "shop")
 		},
-		"another owner": func(t *testing.T, w *world, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
-			if all, err := s.List(t.Context(), "bob", engi.Page{}); err != nil || len(all) != 0 {
+		"another owner": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
+			if all, err := s.List(t.Context(), "bob", engi.Paging{}); err != nil || len(all) != 0 {
 				t.Errorf("bob sees %v (%v)", all, err)
 			}
 			for _, b := range branches {
@@ -427,7 +427,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			wait := make(chan struct{})
 			w.models = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}}, wait: map[int]chan struct{}{1: wait, 2: wait, 3: wait}}
 			s, _ := w.begin(t)
@@ -445,7 +445,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 
 // TestAttemptsOfRemovedApp removes the app while attempts are made.
 func TestAttemptsOfRemovedApp(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	never := make(chan struct{})
 	w.models = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}}, wait: map[int]chan struct{}{1: never, 2: never, 3: never}}
 	s, _ := w.begin(t)
@@ -459,7 +459,7 @@ func TestAttemptsOfRemovedApp(t *testing.T) {
 }
 
 func TestAttemptsAreKept(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.models = &contestants{t: t, answers: [][]string{{page(1, "")}, {file("src/App.tsx", "CRASH\n")}}}
 	s, stop := w.begin(t)
 	create(t, s, "shop")
@@ -468,7 +468,7 @@ func TestAttemptsAreKept(t *testing.T) {
 	}
 	stop()
 	s, _ = w.begin(t)
-	all, err := s.List(t.Context(), "ann", engi.Page{})
+	all, err := s.List(t.Context(), "ann", engi.Paging{})
 	if err != nil || len(all) != 3 {
 		t.Fatalf("there are %+v (%v)", all, err)
 	}
@@ -493,7 +493,7 @@ func TestAttemptsAreKilled(t *testing.T) {
 		every = 23
 	}
 	for step := 0; ran < 0 || step <= ran; step += every {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.models = &contestants{t: t, answers: answers}
 		s, stop := w.begin(t)
 		create(t, s, "shop")
@@ -554,7 +554,7 @@ func TestAttemptsFaults(t *testing.T) {
 	for i := range faults {
 		synctest.Test(t, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, i))
-			w := newWorld(t)
+			w := newFixture(t)
 			var answers [][]string
 			for n := range 3 {
 				text := []string{page(n+1, ""), page(n+1, "JUDGE FAIL"), file("src/App.tsx", "BROKEN\n"), "<package>clsx</package>" + page(n+1, "")}[rng.IntN(4)]
@@ -567,7 +567,7 @@ func TestAttemptsFaults(t *testing.T) {
 			left, kind := rng.IntN(400), rng.IntN(6)
 			var late sync.WaitGroup
 			w.mu.Lock()
-			w.fault = func(_ string, b *box) error {
+			w.fault = func(_ string, b *fakeSandbox) error {
 				if left--; left != 0 {
 					return nil
 				}
@@ -650,7 +650,7 @@ func TestAttemptsFaults(t *testing.T) {
 
 // TestCancelledAttemptsTell cancels an edit of which two attempts have ended.
 func TestCancelledAttemptsTell(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	never := make(chan struct{})
 	w.models = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}}, costs: []int64{7, 7, 7}, wait: map[int]chan struct{}{1: never}}
 	s, _ := w.begin(t)

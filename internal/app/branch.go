@@ -46,7 +46,7 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	if err != nil {
 		return engi.App{}, err
 	}
-	if _, err := s.room(ctx, from.Owner); err != nil {
+	if _, err := s.underLimit(ctx, from.Owner); err != nil {
 		return engi.App{}, err
 	}
 	r, first := branchOf(from, number, files, engi.ActorOf(ctx))

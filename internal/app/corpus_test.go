@@ -93,11 +93,11 @@ func TestCorpusIsApplied(t *testing.T) {
 
 // applyText applies a text to an app and says in a line how that has ended.
 func applyText(t *testing.T, text string) string {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	out := output.Parse(text)
-	w.change(a.Sandbox, func(b *box) {
+	w.change(a.Sandbox, func(b *fakeSandbox) {
 		for p, text := range editedBy(t, out) {
 			b.put(p, text)
 		}
@@ -272,7 +272,7 @@ func wantManifest(t *testing.T, written, got string, packages []string) {
 
 // untracked returns what a sandbox has beside the files of an app, its packages and its
 // commits.
-func untracked(w *world, id engi.SandboxID) map[string]string {
+func untracked(w *fixture, id engi.SandboxID) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	all := map[string]string{}

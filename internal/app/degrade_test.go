@@ -10,7 +10,7 @@ import (
 // TestSandboxDoesNotAnswer has the way to a sandbox break, for a moment and for long. The
 // app comes back to the same one.
 func TestSandboxDoesNotAnswer(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	projected(t, w, s, a)
@@ -38,7 +38,7 @@ func TestSandboxDoesNotAnswer(t *testing.T) {
 // again makes room; if that is not enough, nothing has changed.
 func TestDiskIsFull(t *testing.T) {
 	for _, text := range []string{file("src/App.tsx", "two\n"), "<package>zustand</package>"} {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, _ := w.begin(t)
 		a := create(t, s, "shop")
 		before := recorded(t, s, "shop", 0)
@@ -46,7 +46,7 @@ func TestDiskIsFull(t *testing.T) {
 		if _, u := apply(t, s, "shop", engi.ApplySpec{Text: text}); u.Kind != engi.AppApplied {
 			t.Errorf("%s ended with %+v", text, u.Error)
 		}
-		w.change(a.Sandbox, func(b *box) {
+		w.change(a.Sandbox, func(b *fakeSandbox) {
 			if _, ok := b.files["/root/cleared"]; !ok {
 				t.Error("the caches were not cleared")
 			}

@@ -13,7 +13,7 @@ import (
 // answer. Another owner's server that has ended is started again as if they were not there.
 func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.health, w.busy = 30*time.Second, true
 		s, stop := w.begin(t)
 		var other engi.App
@@ -25,14 +25,14 @@ func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 			if i == 0 {
 				other = a
 			} else {
-				w.change(a.Sandbox, func(b *box) { b.mute = true })
+				w.change(a.Sandbox, func(b *fakeSandbox) { b.mute = true })
 			}
 		}
 		time.Sleep(35 * time.Second)
-		w.change(other.Sandbox, func(b *box) { b.server = false })
+		w.change(other.Sandbox, func(b *fakeSandbox) { b.server = false })
 		began := time.Now()
 		for up := false; !up && time.Since(began) < time.Hour; time.Sleep(time.Second) {
-			w.change(other.Sandbox, func(b *box) { up = b.server })
+			w.change(other.Sandbox, func(b *fakeSandbox) { up = b.server })
 		}
 		if took := time.Since(began); took > 35*time.Second {
 			t.Errorf("it was started again after %v", took)
@@ -49,17 +49,17 @@ func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 
 // TestPlacesOfEditsAreGivenBack has the store fail whenever an edit is to begin.
 func TestPlacesOfEditsAreGivenBack(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.models = &writer{answers: []string{file("src/App.tsx", "export default 1\n")}}
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	fail := func(f func(op string, b *box) error) {
+	fail := func(f func(op string, b *fakeSandbox) error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.fault = f
 	}
 	spec := engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}
-	fail(func(op string, _ *box) error {
+	fail(func(op string, _ *fakeSandbox) error {
 		if op == "change" {
 			return engi.Errorf(engi.Unavailable, "the disk is full")
 		}
@@ -79,7 +79,7 @@ func TestPlacesOfEditsAreGivenBack(t *testing.T) {
 // TestOneThatStaysKeepsNothingElse has a snapshot that is of no use be one that cannot be
 // removed for a while.
 func TestOneThatStaysKeepsNothingElse(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	for range 8 { // three of which are too many
@@ -90,7 +90,7 @@ func TestOneThatStaysKeepsNothingElse(t *testing.T) {
 	settled(t, w)
 	removed := 0
 	w.mu.Lock()
-	w.fault = func(op string, _ *box) error {
+	w.fault = func(op string, _ *fakeSandbox) error {
 		if op != "remove" {
 			return nil
 		}

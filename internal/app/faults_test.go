@@ -42,7 +42,7 @@ func TestFaults(t *testing.T) {
 	planned, fired := 0, uint64(0)
 	for i := uint64(0); fired < faults; i++ {
 		synctest.Test(t, func(t *testing.T) {
-			h := &history{t: t, w: newWorld(t), rng: rand.New(rand.NewPCG(seed, i)), counts: counts, ends: ends, worst: worst}
+			h := &history{t: t, w: newFixture(t), rng: rand.New(rand.NewPCG(seed, i)), counts: counts, ends: ends, worst: worst}
 			h.w.pace = 2 * time.Second
 			h.w.dist = map[string]string{"index.html": "built\n"}
 			h.live(int(min(each, faults-fired)))
@@ -65,7 +65,7 @@ func TestFaults(t *testing.T) {
 // TestApplyBeginsUnheard has the transaction with which an apply begins be done, and its
 // end be lost.
 func TestApplyBeginsUnheard(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	w.mu.Lock()
@@ -83,12 +83,12 @@ func TestApplyBeginsUnheard(t *testing.T) {
 // Nobody waits for it as long as a server may take to come up.
 func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
 		w.mu.Lock()
 		started := w.boxes[a.Sandbox].starts
-		w.fault = func(op string, b *box) error {
+		w.fault = func(op string, b *fakeSandbox) error {
 			if op == "dial" && b.ID == a.Sandbox && b.starts > started {
 				w.lose(b)
 			}
@@ -116,11 +116,11 @@ func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
 // started and nobody waits for it. Waiting took the apply 3 min 33 s.
 func TestServerNeverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
 		before := recorded(t, s, "shop", 0)
-		w.change(a.Sandbox, func(b *box) { b.mute = true })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.mute = true })
 		began := time.Now()
 		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("vite.config.ts", "export default { n: 1 }\n")}); err != nil {
 			t.Fatal(err)
@@ -137,7 +137,7 @@ func TestServerNeverAnswers(t *testing.T) {
 		if took := time.Since(began); took > 155*time.Second {
 			t.Errorf("the apply took %v", took)
 		}
-		w.change(a.Sandbox, func(b *box) {
+		w.change(a.Sandbox, func(b *fakeSandbox) {
 			if b.mute = false; !b.server || b.serves != b.settings() {
 				t.Errorf("the server (%v) has %q, and the app %q", b.server, b.serves, b.settings())
 			}
@@ -168,11 +168,11 @@ func number(name string, def uint64) uint64 {
 // A history is an app to which things happen.
 type history struct {
 	t            *testing.T
-	w            *world
+	w            *fixture
 	rng          *rand.Rand
 	s            *app.Service
 	stop         func()
-	box          *box // of the app, when something goes wrong with it
+	box          *fakeSandbox // of the app, when something goes wrong with it
 	counts, ends map[string]int
 	worst        map[string]time.Duration // that was taken, by the only mishap
 	fired        int                      // mishaps that have come about; guarded by the world's mu
@@ -202,7 +202,7 @@ type mishap struct {
 // failed or make a sandbox anew.
 const usual = 10 * time.Second
 
-// Times that docs/studio.md has in the table "Time limit", for what may not answer. A
+// Times that docs/apps.md has in the table "Time limit", for what may not answer. A
 // mishap's own time is the sum of those that pass one after the other.
 const (
 	installLimit = 120 * time.Second // one attempt of three
@@ -293,7 +293,7 @@ var mishaps = []mishap{
 // failStore has the next transactions fail.
 func (h *history) failStore(n int) error {
 	before := h.w.fault
-	h.w.fault = func(op string, b *box) error {
+	h.w.fault = func(op string, b *fakeSandbox) error {
 		if op == "change" || op == "append" || op == "find" {
 			if n--; n >= 0 {
 				return engi.Errorf(engi.Unavailable, "the disk is full")
@@ -403,7 +403,7 @@ func (h *history) round(faults int) {
 		h.planned++
 		own += m.own
 		left, next := h.rng.IntN(70), w.fault
-		w.fault = func(op string, b *box) error {
+		w.fault = func(op string, b *fakeSandbox) error {
 			if b != nil && b.Metadata["app"] == "shop" {
 				h.box = b
 			}
@@ -523,7 +523,7 @@ func (h *history) round(faults int) {
 // revision.
 func (h *history) prune(what string) {
 	t := h.t
-	all, err := h.s.List(t.Context(), "ann", engi.Page{})
+	all, err := h.s.List(t.Context(), "ann", engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -543,7 +543,7 @@ func (h *history) prune(what string) {
 }
 
 func (h *history) history() []engi.Revision {
-	revs, err := h.s.Revisions(h.t.Context(), "ann", "shop", engi.Page{})
+	revs, err := h.s.Revisions(h.t.Context(), "ann", "shop", engi.Paging{})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -601,7 +601,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 		t.Errorf("%s: revision %d and the sandbox differ (-recorded +there):\n%s", what, a.Revision, d)
 	}
 	projected(t, w, h.s, a)
-	w.change(a.Sandbox, func(b *box) {
+	w.change(a.Sandbox, func(b *fakeSandbox) {
 		if !b.server || b.serves != b.settings() {
 			t.Errorf("%s: the server (%v) has %s, and the app %s", what, b.server, b.serves, b.settings())
 		}

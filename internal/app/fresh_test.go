@@ -110,7 +110,7 @@ func TestReadsAreNeverStale(t *testing.T) {
 	}
 	for i := range uint64(4) {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.pace = 100 * time.Millisecond
 			h := &stale{t: t, w: w, rng: rand.New(rand.NewPCG(seed, i)), done: done}
 			h.s, h.stop = w.begin(t)
@@ -143,7 +143,7 @@ func TestReadsAreNeverStale(t *testing.T) {
 // A stale is an app that changes, and what there is to be read of it.
 type stale struct {
 	t    *testing.T
-	w    *world
+	w    *fixture
 	rng  *rand.Rand
 	s    *app.Service
 	stop func()
@@ -165,11 +165,11 @@ func (h *stale) step() {
 	}{
 		{"write", func() {
 			p := fmt.Sprintf("src/H%d.tsx", h.rng.IntN(5))
-			w.change(h.app.Sandbox, func(b *box) { b.put(p, text) })
+			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put(p, text) })
 			h.want[p] = text
 		}},
 		{"write unseen", func() { // of the same size, and as old as it was
-			w.change(h.app.Sandbox, func(b *box) {
+			w.change(h.app.Sandbox, func(b *fakeSandbox) {
 				for p, old := range h.want {
 					if len(old) == len(text) {
 						n := b.files[appDir+"/"+p]
@@ -182,7 +182,7 @@ func (h *stale) step() {
 			})
 		}},
 		{"write all at once", func() {
-			w.change(h.app.Sandbox, func(b *box) {
+			w.change(h.app.Sandbox, func(b *fakeSandbox) {
 				for i := range 5 {
 					p := fmt.Sprintf("src/H%d.tsx", i)
 					b.put(p, text)
@@ -192,7 +192,7 @@ func (h *stale) step() {
 		}},
 		{"remove", func() {
 			p := fmt.Sprintf("src/H%d.tsx", h.rng.IntN(5))
-			w.change(h.app.Sandbox, func(b *box) { delete(b.files, appDir+"/"+p) })
+			w.change(h.app.Sandbox, func(b *fakeSandbox) { delete(b.files, appDir+"/"+p) })
 			delete(h.want, p)
 		}},
 		{"apply", func() {
@@ -226,7 +226,7 @@ func (h *stale) step() {
 		}},
 		{"sleep", func() {
 			time.Sleep(5 * time.Second) // what goes on in the background would wake it
-			w.change(h.app.Sandbox, func(b *box) { b.State = engi.Hibernated })
+			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.State = engi.Hibernated })
 			entered := w.entered()
 			want := h.want
 			h.want = h.kept
@@ -242,11 +242,11 @@ func (h *stale) step() {
 			h.open()
 		}},
 		{"transactions fail", func() { // while what was changed by hand is recorded
-			w.change(h.app.Sandbox, func(b *box) { b.put("src/H3.tsx", text) })
+			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put("src/H3.tsx", text) })
 			h.want["src/H3.tsx"] = text
 			w.mu.Lock()
 			n := 3
-			w.fault = func(op string, b *box) error {
+			w.fault = func(op string, b *fakeSandbox) error {
 				if op == "change" {
 					if n--; n >= 0 {
 						return engi.Errorf(engi.Unavailable, "the disk is full")
@@ -293,7 +293,7 @@ func (h *stale) step() {
 	act := acts[h.rng.IntN(len(acts))]
 	if act.name == "read while it is applied" {
 		h.want["package.json"] = `{"dependencies":{"p1":"^1.0.0","react":"19"}}` // which it has from the first time on
-		w.change(h.app.Sandbox, func(b *box) { b.put("package.json", h.want["package.json"]) })
+		w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put("package.json", h.want["package.json"]) })
 		h.read("before it is applied")
 	}
 	h.done[act.name]++
@@ -327,7 +327,7 @@ func (h *stale) open() {
 	h.app = a
 }
 
-func (w *world) entered() int {
+func (w *fixture) entered() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.enter
@@ -337,7 +337,7 @@ func (w *world) entered() int {
 // get what is recorded, in time; and of a revision that they name, without asking it.
 func TestReadsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
 		want := sums(recorded(t, s, "shop", 0))
@@ -348,21 +348,25 @@ func TestReadsWithoutAnAnswer(t *testing.T) {
 				t.Errorf("%s, after %v:\n%s", what, time.Since(began), d)
 			}
 		}
-		w.change(a.Sandbox, func(b *box) { b.put("src/large.css", strings.Repeat("x", 3<<20)) })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/large.css", strings.Repeat("x", 3<<20)) })
 		check("more than an app may have", time.Second)
-		w.change(a.Sandbox, func(b *box) { delete(b.files, appDir+"/src/large.css"); b.put("new.txt", "new\n"); b.stuck = true })
+		w.change(a.Sandbox, func(b *fakeSandbox) {
+			delete(b.files, appDir+"/src/large.css")
+			b.put("new.txt", "new\n")
+			b.stuck = true
+		})
 		check("no answer", 6*time.Second)
 		entered := w.entered()
 		if _, err := s.Files(t.Context(), "ann", "shop", 1); err != nil || w.entered() != entered {
 			t.Errorf("a revision that is named needs its sandbox (%v)", err)
 		}
-		w.change(a.Sandbox, func(b *box) { b.stuck = false })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.stuck = false })
 		want["new.txt"] = sum("new\n")
 		check("an answer again", time.Second)
 		// A file that is written all the time does not fill the history.
 		before, began := revisionOf(t, s), time.Now()
 		for i := range 100 {
-			w.change(a.Sandbox, func(b *box) { b.put("log.txt", fmt.Sprint(i)) })
+			w.change(a.Sandbox, func(b *fakeSandbox) { b.put("log.txt", fmt.Sprint(i)) })
 			want["log.txt"] = sum(fmt.Sprint(i))
 			check("a log", 3*time.Second)
 		}
@@ -370,7 +374,7 @@ func TestReadsWithoutAnAnswer(t *testing.T) {
 			t.Errorf("there are %d more revisions after %v", n, took)
 		}
 		stop()
-		w.change(a.Sandbox, func(b *box) { w.lose(b) })
+		w.change(a.Sandbox, func(b *fakeSandbox) { w.lose(b) })
 		synctest.Wait()
 	})
 }

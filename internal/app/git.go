@@ -136,7 +136,7 @@ func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir strin
 	} else if engi.KindOf(err) != engi.NotFound {
 		return err
 	}
-	revisions, err := s.opt.Store.Revisions(ctx, r.ID, engi.Page{})
+	revisions, err := s.opt.Store.Revisions(ctx, r.ID, engi.Paging{})
 	if err != nil || len(revisions) == 0 || revisions[0].Commit == old {
 		return err
 	}

@@ -64,7 +64,7 @@ func (a *app) snapshot() health {
 // the check itself is no use. Whose checks of the last time have not ended is left out, so
 // that nobody waits for the servers of others.
 func (s *Service) checkAll(ctx context.Context) {
-	all, err := s.opt.Store.List(ctx, "", engi.Page{})
+	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 	if err != nil {
 		if ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "check apps", "error", err)

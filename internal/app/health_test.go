@@ -12,14 +12,14 @@ import (
 // TestServerIsStartedAgain ends the server of an app, which a check sees.
 func TestServerIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.health = 10 * time.Millisecond
 		s, _ := w.begin(t)
 		a := create(t, s, "shop")
 		time.Sleep(1100 * time.Millisecond) // a check does not take itself for a use
-		w.change(a.Sandbox, func(b *box) { b.server, b.Active = false, time.Now() })
+		w.change(a.Sandbox, func(b *fakeSandbox) { b.server, b.Active = false, time.Now() })
 		wait(t, func() (is bool) {
-			w.change(a.Sandbox, func(b *box) { is = b.server && b.starts == 1 })
+			w.change(a.Sandbox, func(b *fakeSandbox) { is = b.server && b.starts == 1 })
 			return is
 		})
 		told := ""
@@ -47,12 +47,12 @@ func TestServerIsStartedAgain(t *testing.T) {
 func TestSleepIsNotDisturbed(t *testing.T) {
 	for _, state := range []engi.State{engi.Hibernated, engi.Running} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.health = 5 * time.Millisecond
 			s, _ := w.begin(t)
 			a := create(t, s, "shop")
 			projected(t, w, s, a)
-			w.change(a.Sandbox, func(b *box) { b.State = state })
+			w.change(a.Sandbox, func(b *fakeSandbox) { b.State = state })
 			time.Sleep(50 * time.Millisecond)
 			w.mu.Lock()
 			before := w.enter
@@ -70,7 +70,7 @@ func TestSleepIsNotDisturbed(t *testing.T) {
 
 // TestLossIsNoticed takes the sandbox of an app away. The app is stopped then, and opens.
 func TestLossIsNoticed(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.health = 5 * time.Millisecond
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
@@ -89,7 +89,7 @@ func TestLossIsNoticed(t *testing.T) {
 
 // TestLogs reads what the server has printed, and goes on from there.
 func TestLogs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	logs := func(after string, most int) engi.AppLogs {
@@ -127,7 +127,7 @@ func TestLogs(t *testing.T) {
 // TestWatchEndsWithTheApp follows an app from its beginning to its end, and comes back in
 // the middle.
 func TestWatchEndsWithTheApp(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	all := make(chan []engi.AppUpdate)

@@ -70,14 +70,14 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 	if len(p.put)+len(p.removed) == 0 {
 		return s.opt.Store.Revision(ctx, r.ID, u.rec.Revision)
 	}
-	if err := s.carryOut(ctx, u, p, s.teller(ctx, u, 0)); err != nil {
+	if err := s.carryOut(ctx, u, p, s.reporter(ctx, u, 0)); err != nil {
 		return engi.Revision{}, err
 	}
 	return s.opt.Store.Revision(ctx, r.ID, u.rec.Revision)
 }
 
 // Revisions implements [engi.Apps].
-func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Page) ([]engi.Revision, error) {
+func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Paging) ([]engi.Revision, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
 		return nil, err

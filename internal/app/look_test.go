@@ -240,7 +240,7 @@ func TestPagesAreLookedAt(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			w.models, w.forwards = &writer{answers: []string{file("src/App.tsx", tt.text)}}, tt.forwards
 			s, _ := w.begin(t)
 			create(t, s, "shop")
@@ -280,7 +280,7 @@ func TestBrowsersThatFail(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			w.browser = mode
 			w.models = &writer{answers: []string{file("src/App.tsx", "CRASH 1\n"), file("src/App.tsx", "CRASH 2\n"), file("src/App.tsx", "export default 1\n")}}
 			s, _ := w.begin(t)
@@ -309,14 +309,14 @@ func TestBrowsersThatFail(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	ctx := t.Context()
 	if c, err := s.Check(ctx, "ann", "shop"); err != nil || len(c.Problems) != 0 || c.Warning != "" || c.Revision != 1 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	w.change(a.Sandbox, func(b *box) { // by hand
+	w.change(a.Sandbox, func(b *fakeSandbox) { // by hand
 		b.put("package.json", `{"dependencies":{"react":"19"},"scripts":{"check":"tsc"}}`)
 		b.put("src/App.tsx", "THROW Error: late\nTYPEERROR\nimport './BROKEN.tsx'\n")
 	})
@@ -328,7 +328,7 @@ func TestCheck(t *testing.T) {
 	if err != nil || len(sources) < 2 || !sources["vite"] || !sources["browser"] {
 		t.Errorf("%+v, %v", c, err)
 	}
-	w.change(a.Sandbox, func(b *box) { b.server = false; b.put("vite.config.ts", "DIES") })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.server = false; b.put("vite.config.ts", "DIES") })
 	if c, err := s.Check(ctx, "ann", "shop"); err != nil || len(c.Problems) != 1 || c.Problems[0].Source != "server" {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -338,7 +338,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestScreenshot(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	ctx := t.Context()
@@ -375,10 +375,10 @@ func TestCheckReadsWhatThereIs(t *testing.T) {
 	} {
 		for _, again := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", started again: ", again), func(t *testing.T) {
-				w := newWorld(t)
+				w := newFixture(t)
 				s, stop := w.begin(t)
 				a := create(t, s, "shop")
-				w.change(a.Sandbox, func(b *box) {
+				w.change(a.Sandbox, func(b *fakeSandbox) {
 					for p, text := range tt.put {
 						b.put(p, text)
 					}

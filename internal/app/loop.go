@@ -272,7 +272,7 @@ func tried(r author.Report) string {
 }
 
 func (e *session) tell(ctx context.Context, d eventData) error {
-	t := teller{s: e.s, ctx: ctx, u: &use{rec: Record{App: engi.App{ID: e.stream.id, Owner: e.owner}}}, edit: e.seq}
+	t := reporter{s: e.s, ctx: ctx, u: &use{rec: Record{App: engi.App{ID: e.stream.id, Owner: e.owner}}}, edit: e.seq}
 	d.Attempt = e.attempt
 	return t.tell(d)
 }
@@ -421,7 +421,7 @@ func (s *Service) describeApp(ctx context.Context, r Record) (p author.Project, 
 			files[f.Path] = string(data)
 		}
 	}
-	last, err := s.opt.Store.Revisions(ctx, r.ID, engi.Page{Limit: 3})
+	last, err := s.opt.Store.Revisions(ctx, r.ID, engi.Paging{Limit: 3})
 	if err != nil {
 		return p, err
 	}

@@ -130,7 +130,7 @@ func TestEditRepairs(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newFixture(t)
 			w.models = &writer{answers: tt.answers, cost: 1000}
 			s, _ := w.begin(t)
 			a := create(t, s, "shop")
@@ -187,7 +187,7 @@ func TestEditRepairs(t *testing.T) {
 }
 
 func TestEditAsksForWhatWasCutOff(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := &writer{answers: []string{
 		file("src/Card.tsx", "export const card = 1\n") + "<file path=\"src/App.tsx\">\nimport './Card.tsx'\nexport default",
 		file("src/App.tsx", "import './Card.tsx'\n"),
@@ -216,7 +216,7 @@ func TestEditAsksForWhatWasCutOff(t *testing.T) {
 }
 
 func TestEditIsBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := &writer{answers: []string{file("src/App.tsx", "BROKEN\n")}, cost: 600}
 	w.models = m
 	s, _ := w.begin(t)
@@ -251,7 +251,7 @@ func TestEditIsBounded(t *testing.T) {
 }
 
 func TestEditExcludesOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := &writer{answers: []string{file("src/App.tsx", "export default 2\n")}, wait: make(chan struct{})}
 	w.models = m
 	s, _ := w.begin(t)
@@ -324,7 +324,7 @@ func TestEditIsKilled(t *testing.T) {
 		stride = 31
 	}
 	for step := 0; ran < 0 || step <= ran; step += stride {
-		w := newWorld(t)
+		w := newFixture(t)
 		w.models = &writer{answers: []string{file("src/App.tsx", first), file("src/App.tsx", second)}}
 		s, stop := w.begin(t)
 		create(t, s, "shop")
@@ -371,7 +371,7 @@ func TestEditIsKilled(t *testing.T) {
 }
 
 func TestEditFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); engi.KindOf(err) != engi.Unsupported {

@@ -54,7 +54,7 @@ func as[T any](t *testing.T, x any) (y T) {
 // TestManifest asks for manifests of revisions, back and forth, as an app changes at
 // random. Each is as one that is made anew.
 func TestManifest(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	texts := []string{
@@ -118,7 +118,7 @@ func TestManifest(t *testing.T) {
 
 // TestManifestIsBounded has an app whose files import more than anybody reads.
 func TestManifestIsBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	var imports, text strings.Builder

@@ -202,7 +202,7 @@ func (u *use) end(ctx context.Context, tag string) error {
 }
 
 // commands returns the commands of a text that are run.
-func (s *Service) commands(out output.Output, say *teller) (all []string) {
+func (s *Service) commands(out output.Output, say *reporter) (all []string) {
 	for i, c := range out.Commands {
 		switch {
 		case i >= maxCommands || len(c) > maxCommand || strings.ContainsRune(c, 0):
@@ -217,7 +217,7 @@ func (s *Service) commands(out output.Output, say *teller) (all []string) {
 // missing returns the packages that are to be installed: those that the text asks for, and
 // those that files import and that neither package.json nor requirements.txt has. now are
 // the files as they will be, written the contents of those that change.
-func (s *Service) missing(ctx context.Context, u *use, now tree, written map[string]string, asked []string, say *teller) (packages []string, err error) {
+func (s *Service) missing(ctx context.Context, u *use, now tree, written map[string]string, asked []string, say *reporter) (packages []string, err error) {
 	_, npm := now["package.json"]
 	if _, pip := now["requirements.txt"]; !npm && !pip {
 		if len(asked) > 0 {

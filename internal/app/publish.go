@@ -98,7 +98,7 @@ func (s *Service) build(ctx context.Context, u *use, sources tree) error {
 	if err := u.g.Remove(ctx, u.dir+"/"+distDir); err != nil {
 		return err
 	}
-	say := s.teller(ctx, u, 0)
+	say := s.reporter(ctx, u, 0)
 	if err := say.step("build", fmt.Sprintf("Build revision %d", u.rec.Revision)); err != nil {
 		return err
 	}

@@ -21,10 +21,10 @@ import (
 )
 
 // publishable makes an app whose package.json has a build.
-func publishable(t testing.TB, w *world, s *app.Service, name string) engi.App {
+func publishable(t testing.TB, w *fixture, s *app.Service, name string) engi.App {
 	t.Helper()
 	a := create(t, s, name)
-	w.change(a.Sandbox, func(b *box) {
+	w.change(a.Sandbox, func(b *fakeSandbox) {
 		b.put("package.json", `{"dependencies":{"react":"19"},"scripts":{"build":"vite build"}}`)
 	})
 	return a
@@ -57,7 +57,7 @@ func published(t testing.TB, s *app.Service, app, path string, packed bool) (eng
 // Another owner does not wait for them.
 func TestPublishersAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		w.dist = map[string]string{"index.html": "<h1>one</h1>"}
 		for i := range 6 {
@@ -67,7 +67,7 @@ func TestPublishersAreFair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.change(b.Sandbox, func(b *box) {
+		w.change(b.Sandbox, func(b *fakeSandbox) {
 			b.put("package.json", `{"dependencies":{"react":"19"},"scripts":{"build":"vite build"}}`)
 		})
 		w.mu.Lock()
@@ -108,7 +108,7 @@ func gone(t testing.TB, s *app.Service, app, path string) {
 }
 
 func TestPublish(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	a := publishable(t, w, s, "shop")
 	gone(t, s, "shop", "index.html")
@@ -116,7 +116,10 @@ func TestPublish(t *testing.T) {
 	for i := range big {
 		big[i] = byte(random.Uint32())
 	}
-	w.change(a.Sandbox, func(b *box) { b.put("dist/stale.txt", "old"); b.put("public/assets/logo-Abcdefg1.svg", "<svg/>") })
+	w.change(a.Sandbox, func(b *fakeSandbox) {
+		b.put("dist/stale.txt", "old")
+		b.put("public/assets/logo-Abcdefg1.svg", "<svg/>")
+	})
 	w.dist = map[string]string{
 		"index.html": "<h1>one</h1>", "assets/index-DlFg9O5f.js": strings.Repeat("one();\n", 1000), "assets/user-settings.js": "x", "assets/logo-Abcdefg1.svg": "<svg/>",
 		"movie.mp4": string(big), "empty.txt": "",
@@ -210,7 +213,7 @@ func TestPublish(t *testing.T) {
 // TestPublishRefuses tries what no page comes of, and what somebody may have put into
 // dist. What was published before stays.
 func TestPublishRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	refuses := func(kind engi.Kind, want string) {
@@ -221,9 +224,9 @@ func TestPublishRefuses(t *testing.T) {
 		}
 	}
 	refuses(engi.Conflict, "has no build")
-	w.change(a.Sandbox, func(b *box) { b.put("package.json", `{"scripts":{"build":5}}`) })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("package.json", `{"scripts":{"build":5}}`) })
 	refuses(engi.Conflict, "has no build")
-	w.change(a.Sandbox, func(b *box) { b.put("package.json", `{"scripts":{"build":"vite build"}}`) })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("package.json", `{"scripts":{"build":"vite build"}}`) })
 	w.dist = map[string]string{"index.html": "first"}
 	if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"}); err != nil {
 		t.Fatal(err)
@@ -263,7 +266,7 @@ func TestPublishRefuses(t *testing.T) {
 
 // TestPublishIsAllOrNothing cuts the power at each step.
 func TestPublishIsAllOrNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	a := publishable(t, w, s, "shop")
 	w.dist = map[string]string{"index.html": "0", "x": "0"}
@@ -299,7 +302,7 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 }
 
 func TestBranch(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")
 	apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "two\n") + file("a.txt", "a\n")})
@@ -313,7 +316,7 @@ func TestBranch(t *testing.T) {
 		t.Error(d)
 	}
 	wantSame(t, w, s, "blue")
-	revs, err := s.Revisions(t.Context(), "ann", "blue", engi.Page{})
+	revs, err := s.Revisions(t.Context(), "ann", "blue", engi.Paging{})
 	if err != nil || len(revs) != 1 || revs[0].From != a.ID || revs[0].Of != 2 || revs[0].Parent != 0 || revs[0].Message != "Branch from shop at revision 2" || len(revs[0].Changed) != len(two) || revs[0].Commit == "" {
 		t.Errorf("the history is %+v (%v)", revs, err)
 	}
@@ -361,7 +364,7 @@ func TestBranch(t *testing.T) {
 // TestBranchIsAllOrNothing cuts the power at each step: the branch is there with its
 // files, or it is not.
 func TestBranchIsAllOrNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	create(t, s, "shop")
 	apply(t, s, "shop", engi.ApplySpec{Text: file("a.txt", "a\n")})

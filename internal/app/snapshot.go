@@ -74,7 +74,7 @@ func (s *Service) enterAgain(ctx context.Context, u *use) error {
 }
 
 // tryKeep makes a snapshot for an apply, which is done without one, too.
-func (s *Service) tryKeep(ctx context.Context, u *use, say *teller) (Snapshot, error) {
+func (s *Service) tryKeep(ctx context.Context, u *use, say *reporter) (Snapshot, error) {
 	if err := say.step("snapshot", "Keep a snapshot of the app with its databases"); err != nil {
 		return Snapshot{}, err
 	}
@@ -284,7 +284,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	}
 	// A server that answers goes on, with what it has in memory.
 	if u.down = u.probe(ctx) != nil; u.down || len(changed) > 0 {
-		wrong, err := s.settle(ctx, u, changed, s.teller(ctx, u, 0))
+		wrong, err := s.settle(ctx, u, changed, s.reporter(ctx, u, 0))
 		if err = cmp.Or(err, wrong); err != nil {
 			return rev, engi.Errorf(engi.KindOf(err), "%w", err).WithRemedy("go back to another revision; nothing has changed")
 		}

@@ -18,24 +18,24 @@ import (
 )
 
 // rows has an app's database say something. It is no part of revisions.
-func (w *world) rows(id engi.SandboxID, text string) {
-	w.change(id, func(b *box) { b.put("data.db", text) })
+func (w *fixture) rows(id engi.SandboxID, text string) {
+	w.change(id, func(b *fakeSandbox) { b.put("data.db", text) })
 }
 
 // database returns what an app's database says.
-func (w *world) database(id engi.SandboxID) (text string) {
-	w.change(id, func(b *box) { text = b.files[appDir+"/data.db"].data })
+func (w *fixture) database(id engi.SandboxID) (text string) {
+	w.change(id, func(b *fakeSandbox) { text = b.files[appDir+"/data.db"].data })
 	return text
 }
 
 // settled waits until nothing is left that is of no use, and checks that there is nothing
 // else: one sandbox of each app, and its snapshots.
-func settled(t testing.TB, w *world) {
+func settled(t testing.TB, w *fixture) {
 	t.Helper()
 	var all []app.Record
 	wait(t, func() bool {
 		var err error
-		if all, err = store.Apps(w.db).List(t.Context(), "", engi.Page{}); err != nil {
+		if all, err = store.Apps(w.db).List(t.Context(), "", engi.Paging{}); err != nil {
 			t.Fatal(err)
 		}
 		return !slices.ContainsFunc(all, func(r app.Record) bool { return len(r.Stray.Sandboxes)+len(r.Stray.Snapshots) > 0 })
@@ -69,7 +69,7 @@ func settled(t testing.TB, w *world) {
 // snapshotsOf returns the revisions of an app that have a snapshot, the newest first.
 func snapshotsOf(t testing.TB, s *app.Service, app string) (numbers []int64) {
 	t.Helper()
-	revs, err := s.Revisions(t.Context(), "ann", app, engi.Page{})
+	revs, err := s.Revisions(t.Context(), "ann", app, engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func snapshotsOf(t testing.TB, s *app.Service, app string) (numbers []int64) {
 }
 
 func TestSnapshots(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")
 	if _, err := s.Restore(t.Context(), "ann", "shop", 0); engi.KindOf(err) != engi.NotFound || engi.RemedyOf(err) == "" {
@@ -98,7 +98,7 @@ func TestSnapshots(t *testing.T) {
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "two\n")}); last.Revision != 3 {
 		t.Fatalf("it ended with %+v", last)
 	}
-	w.change(a.Sandbox, func(b *box) { b.put("src/hand.ts", "mine\n") })
+	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/hand.ts", "mine\n") })
 	rev, err := s.Restore(t.Context(), "ann", "shop", 0)
 	if err != nil || rev.Number != 5 || rev.Of != 2 || rev.Snapshot.ID != "" {
 		t.Fatalf("it is %+v (%v)", rev, err)
@@ -107,7 +107,7 @@ func TestSnapshots(t *testing.T) {
 	if err != nil || now.Sandbox == a.Sandbox || now.State != engi.AppReady || now.Revision != 5 || w.database(now.Sandbox) != "one" {
 		t.Errorf("the app is %+v (%v)", now, err)
 	}
-	w.change(now.Sandbox, func(b *box) {
+	w.change(now.Sandbox, func(b *fakeSandbox) {
 		if b.starts != 0 || !b.server {
 			t.Errorf("its server has not gone on: %v, started %d times", b.server, b.starts)
 		}
@@ -188,7 +188,7 @@ func TestSnapshots(t *testing.T) {
 // TestSnapshotsAreFew makes more than an app may have, has somebody remove one, and has no
 // room for another.
 func TestSnapshotsAreFew(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	for i := range 7 {
@@ -247,7 +247,7 @@ func TestSnapshotsAreFew(t *testing.T) {
 
 // TestRestoreThatFails has the new sandbox be of no use. Then the old one is as it was.
 func TestRestoreThatFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
 	if _, err := s.Snapshot(t.Context(), "ann", "shop"); err != nil {
@@ -262,7 +262,7 @@ func TestRestoreThatFails(t *testing.T) {
 	}
 	w.mu.Lock()
 	w.full = false
-	w.fault = func(op string, b *box) error {
+	w.fault = func(op string, b *fakeSandbox) error {
 		if op == "dial" && b.ID != a.Sandbox {
 			return engi.Errorf(engi.Unavailable, "nothing listens there")
 		}
@@ -320,7 +320,7 @@ func TestPowerCutsOfSnapshots(t *testing.T) {
 }
 
 func cutSnapshotAt(t *testing.T, name string, act func(context.Context, *app.Service) error, steps int) bool {
-	w := newWorld(t)
+	w := newFixture(t)
 	defer w.db.Close()
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")

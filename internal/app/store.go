@@ -106,7 +106,7 @@ type Store interface {
 	// ByIdempotencyKey returns the app that was put with a key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// List returns the newest first.
-	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]Record, error)
+	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]Record, error)
 	// Change calls f with the record of an app and stores what f makes of it together
 	// with what f does with tx. Nothing is stored if f fails. f must not use the
 	// store.
@@ -132,7 +132,7 @@ type Publications interface {
 // A History has the revisions of apps. It is safe for concurrent use.
 type History interface {
 	// Revisions returns the history, the newest first; a page goes on after a number.
-	Revisions(ctx context.Context, app engi.AppID, p engi.Page) ([]engi.Revision, error)
+	Revisions(ctx context.Context, app engi.AppID, p engi.Paging) ([]engi.Revision, error)
 	// Revision returns one, or NotFound.
 	Revision(ctx context.Context, app engi.AppID, number int64) (engi.Revision, error)
 	// Files returns the files of a revision by path, or NotFound if there is no such

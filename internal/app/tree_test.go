@@ -24,8 +24,8 @@ import (
 // readings of the working copy, each of which must see what is there.
 func TestNoReadIsStale(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{left: -1}
-		b := &box{files: map[string]node{}, clock: time.Now().Add(-time.Minute)}
+		w := &fixture{left: -1}
+		b := &fakeSandbox{files: map[string]node{}, clock: time.Now().Add(-time.Minute)}
 		g, c := &fakeGuest{w: w, b: b}, app.WorkingCopy{}
 		names := []string{"a", "src/b", "src/c/d", "node_modules/x", ".git/y", "dist/z", "k.db"}
 		b.put("keep", "")
@@ -59,8 +59,8 @@ func TestNoReadIsStale(t *testing.T) {
 
 // TestSettledFilesAreNotRead reads files that have not changed for long once.
 func TestSettledFilesAreNotRead(t *testing.T) {
-	w := &world{left: -1}
-	b := &box{files: map[string]node{}, clock: time.Now().Add(-time.Minute)}
+	w := &fixture{left: -1}
+	b := &fakeSandbox{files: map[string]node{}, clock: time.Now().Add(-time.Minute)}
 	b.put("a", "1")
 	b.put("src/b", "2")
 	c := app.WorkingCopy{}
@@ -77,23 +77,23 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 
 // TestTreesHaveBounds reads more than an app may have.
 func TestTreesHaveBounds(t *testing.T) {
-	for what, fill := range map[string]func(b *box){
-		"files": func(b *box) {
+	for what, fill := range map[string]func(b *fakeSandbox){
+		"files": func(b *fakeSandbox) {
 			for i := range 1001 {
 				b.put(fmt.Sprintf("d%d/f%d", i%20, i), "")
 			}
 		},
-		"bytes": func(b *box) {
+		"bytes": func(b *fakeSandbox) {
 			for i := range 20 {
 				b.put(fmt.Sprint(i), strings.Repeat("x", 2<<20))
 			}
 		},
-		"a file": func(b *box) { b.put("a", strings.Repeat("x", 2<<20+1)) },
+		"a file": func(b *fakeSandbox) { b.put("a", strings.Repeat("x", 2<<20+1)) },
 	} {
-		b := &box{files: map[string]node{}, clock: time.Now()}
+		b := &fakeSandbox{files: map[string]node{}, clock: time.Now()}
 		fill(b)
 		c := app.WorkingCopy{}
-		if _, err := c.Read(t.Context(), &fakeGuest{w: &world{left: -1}, b: b}, appDir); engi.KindOf(err) != engi.Exhausted {
+		if _, err := c.Read(t.Context(), &fakeGuest{w: &fixture{left: -1}, b: b}, appDir); engi.KindOf(err) != engi.Exhausted {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -212,9 +212,9 @@ func (h *hub) send(u engi.AppUpdate) {
 	}
 }
 
-// A teller tells of the progress of an apply. It is used by one goroutine, except for
+// A reporter tells of the progress of an apply. It is used by one goroutine, except for
 // line.
-type teller struct {
+type reporter struct {
 	s    *Service
 	ctx  context.Context
 	u    *use
@@ -225,12 +225,12 @@ type teller struct {
 	told []eventData // warnings
 }
 
-func (s *Service) teller(ctx context.Context, u *use, seq int64) *teller {
-	return &teller{s: s, ctx: ctx, u: u, seq: seq}
+func (s *Service) reporter(ctx context.Context, u *use, seq int64) *reporter {
+	return &reporter{s: s, ctx: ctx, u: u, seq: seq}
 }
 
 // tell appends events of progress.
-func (t *teller) tell(all ...eventData) error {
+func (t *reporter) tell(all ...eventData) error {
 	if len(all) == 0 || t.err != nil {
 		return t.err
 	}
@@ -251,27 +251,27 @@ func (t *teller) tell(all ...eventData) error {
 }
 
 // step tells that a step begins.
-func (t *teller) step(name, text string) error {
+func (t *reporter) step(name, text string) error {
 	t.now = name
 	return t.tell(eventData{Kind: engi.AppProgress, Step: name, Text: firstLine(text)})
 }
 
 // warn tells that something has no effect. An error comes with the next step.
-func (t *teller) warn(path string, line int, text string) {
+func (t *reporter) warn(path string, line int, text string) {
 	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: cut(path, maxPath), Line: line, Text: cut(text, maxLine)})
 }
 
 // fault tells what is wrong with the app.
-func (t *teller) fault(f fault) {
+func (t *reporter) fault(f fault) {
 	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: cut(f.path, maxPath), Line: f.line, Text: cut(f.text, maxLine)})
 }
 
 // line passes a line of output on to those who watch.
-func (t *teller) line(text string) {
+func (t *reporter) line(text string) {
 	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Edit: t.edit, Text: cut(text, maxLine)})
 }
 
-func (t *teller) packages(names []string) error {
+func (t *reporter) packages(names []string) error {
 	var all []eventData
 	for _, name := range names {
 		all = append(all, eventData{Kind: engi.AppPackage, Step: t.now, Name: name})
@@ -279,7 +279,7 @@ func (t *teller) packages(names []string) error {
 	return t.tell(all...)
 }
 
-func (t *teller) files(p plan, before map[string]known) error {
+func (t *reporter) files(p plan, before map[string]known) error {
 	var all []eventData
 	for _, c := range p.put {
 		op := engi.FileCreated
@@ -294,7 +294,7 @@ func (t *teller) files(p plan, before map[string]known) error {
 	return t.tell(all...)
 }
 
-func (t *teller) command(name string, code int) error {
+func (t *reporter) command(name string, code int) error {
 	return t.tell(eventData{Kind: engi.AppCommand, Step: t.now, Name: firstLine(name), Code: code})
 }
 

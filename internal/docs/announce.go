@@ -22,7 +22,7 @@ type announcement struct {
 // RunEnded saves the modules that a run has announced in its answer, see
 // [ModulesIn]. It returns at once: Run saves them, one run after the other, and
 // logs what goes wrong.
-func (l *Library) RunEnded(_ context.Context, r engi.Run) {
+func (l *Index) RunEnded(_ context.Context, r engi.Run) {
 	if r.Session == "" || r.State != engi.RunDone && r.State != engi.RunStopped {
 		return
 	}
@@ -39,7 +39,7 @@ func (l *Library) RunEnded(_ context.Context, r engi.Run) {
 
 // saveAnnounced saves announced modules until ctx ends, and then, for up to
 // drainTimeout, those that still wait.
-func (l *Library) saveAnnounced(ctx context.Context) {
+func (l *Index) saveAnnounced(ctx context.Context) {
 	saving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(drainTimeout, cancel) })()
@@ -52,7 +52,7 @@ func (l *Library) saveAnnounced(ctx context.Context) {
 	}
 }
 
-func (l *Library) saveModulesOf(ctx context.Context, a announcement) {
+func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	err := l.saveAsRun(ctx, a)
@@ -72,7 +72,7 @@ func (l *Library) saveModulesOf(ctx context.Context, a announcement) {
 
 // saveAsRun saves announced modules in the session of the run. Runs act as one
 // owner: those of the node itself do not save in sessions of others.
-func (l *Library) saveAsRun(ctx context.Context, a announcement) error {
+func (l *Index) saveAsRun(ctx context.Context, a announcement) error {
 	if l.opt.Sessions == nil {
 		return l.SaveModules(ctx, a.run.Owner, a.run.Session, a.modules) // reports it
 	}

@@ -13,7 +13,7 @@ import (
 
 // syncConfigured adds the documents that the configuration names, reads its
 // files again, and removes documents that it no longer names.
-func (l *Library) syncConfigured(ctx context.Context) {
+func (l *Index) syncConfigured(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection("")}, Documents: true})
 	if err != nil {
 		l.log.Warn("read the node's documents", "err", err)
@@ -85,7 +85,7 @@ const maxFiles = 5000 // of one File
 
 // readFiles adds the configured files and calls wanted for each. It reports
 // whether it could list all of them.
-func (l *Library) readFiles(ctx context.Context, wanted func(Record)) bool {
+func (l *Index) readFiles(ctx context.Context, wanted func(Record)) bool {
 	complete := true
 	for _, f := range l.opt.Files {
 		paths, err := f.list()

@@ -1,6 +1,6 @@
 // Package docs keeps documentation and descriptions of code modules in chunks
-// and searches them by words, by similarity of embeddings, or both. [Library]
-// implements [engi.Library].
+// and searches them by words, by similarity of embeddings, or both. [Index]
+// implements [engi.Docs].
 //
 // It does not tell agents what there is to find (internal/agent/tool) and does not keep
 // the source files of modules, which stay in sessions.
@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options configure a Library.
+// Options configure an Index.
 type Options struct {
 	Store    Store
 	Embedder Embedder // nil means BuiltIn
@@ -74,9 +74,9 @@ type Reranker interface {
 	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
 }
 
-// A Library keeps and searches documentation and modules. It is safe for
+// An Index keeps and searches documentation and modules. It is safe for
 // concurrent use.
-type Library struct {
+type Index struct {
 	opt      Options
 	embedder Embedder
 	log      *slog.Logger
@@ -94,18 +94,18 @@ type Library struct {
 	announced chan announcement
 }
 
-var _ engi.Library = (*Library)(nil)
+var _ engi.Docs = (*Index)(nil)
 
 // Open returns a library of what is in its store. Run adds the documents of the
 // options.
-func Open(ctx context.Context, opt Options) (*Library, error) {
+func Open(ctx context.Context, opt Options) (*Index, error) {
 	opt.Quota.Documents = cmp.Or(opt.Quota.Documents, 1000)
 	opt.Quota.Bytes = cmp.Or(opt.Quota.Bytes, 64<<20)
 	opt.MaxAge = cmp.Or(opt.MaxAge, 24*time.Hour)
 	if opt.NodeTransport == nil {
 		opt.NodeTransport = http.DefaultTransport
 	}
-	l := &Library{opt: opt, embedder: opt.Embedder, log: opt.Log, collections: map[string]engi.Owner{}, wake: make(chan struct{}, 1), announced: make(chan announcement, maxAnnounced)}
+	l := &Index{opt: opt, embedder: opt.Embedder, log: opt.Log, collections: map[string]engi.Owner{}, wake: make(chan struct{}, 1), announced: make(chan announcement, maxAnnounced)}
 	if l.embedder == nil {
 		l.embedder = BuiltIn()
 	}
@@ -125,7 +125,7 @@ func Open(ctx context.Context, opt Options) (*Library, error) {
 
 // store puts a record and its chunks into the store and the index. Nil chunks
 // stay as they are.
-func (l *Library) store(ctx context.Context, r Record, chunks []Chunk) (Record, error) {
+func (l *Index) store(ctx context.Context, r Record, chunks []Chunk) (Record, error) {
 	quota := l.opt.Quota
 	switch {
 	case r.Module != nil:
@@ -155,7 +155,7 @@ func (l *Library) store(ctx context.Context, r Record, chunks []Chunk) (Record, 
 }
 
 // remove removes records and their chunks; the whole collection if ids is nil.
-func (l *Library) remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
+func (l *Index) remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
 	l.dataMu.Lock()
 	defer l.dataMu.Unlock()
 	if err := l.opt.Store.Remove(ctx, collection, ids); err != nil {
@@ -165,15 +165,15 @@ func (l *Library) remove(ctx context.Context, collection string, ids []engi.Docu
 	return nil
 }
 
-func (l *Library) wakeEmbedder() {
+func (l *Index) wakeEmbedder() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Documents implements [engi.Library].
-func (l *Library) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+// Documents implements [engi.Docs].
+func (l *Index) Documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]engi.Document, error) {
 	records, err := l.documents(ctx, owner, p, ids...)
 	if err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (l *Library) Documents(ctx context.Context, owner engi.Owner, p engi.Page, 
 
 // documents returns the documents that owner sees, or those of ids, by package and
 // title.
-func (l *Library) documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]Record, error) {
+func (l *Index) documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]Record, error) {
 	f := Filter{Documents: true, IDs: ids, Page: p}
 	if owner != "" {
 		f.Collections = []string{documentCollection(owner), documentCollection("")}
@@ -195,9 +195,9 @@ func (l *Library) documents(ctx context.Context, owner engi.Owner, p engi.Page, 
 	return l.opt.Store.Records(ctx, f)
 }
 
-// Packages implements [engi.Library].
-func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
-	records, err := l.documents(ctx, owner, engi.Page{})
+// Packages implements [engi.Docs].
+func (l *Index) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
+	records, err := l.documents(ctx, owner, engi.Paging{})
 	if err != nil {
 		return nil, err
 	}
@@ -216,8 +216,8 @@ func (l *Library) Packages(ctx context.Context, owner engi.Owner) ([]engi.Docume
 	return list, nil
 }
 
-// Remove implements [engi.Library].
-func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
+// Remove implements [engi.Docs].
+func (l *Index) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
 	defer engi.Annotate(&err, "remove document %s", id)
 	r, err := l.editable(ctx, owner, id)
 	if err != nil {
@@ -228,8 +228,8 @@ func (l *Library) Remove(ctx context.Context, owner engi.Owner, id engi.Document
 
 // editable returns a document that owner may change: its own, or any for the
 // empty owner.
-func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
-	found, err := l.documents(ctx, owner, engi.Page{}, id)
+func (l *Index) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
+	found, err := l.documents(ctx, owner, engi.Paging{}, id)
 	switch {
 	case err != nil:
 		return Record{}, err
@@ -244,7 +244,7 @@ func (l *Library) editable(ctx context.Context, owner engi.Owner, id engi.Docume
 // Run adds the configured documents, refreshes old ones, computes missing
 // vectors, saves announced modules and removes modules whose volume is gone,
 // until ctx ends. It is ready at once.
-func (l *Library) Run(ctx context.Context, ready func()) error {
+func (l *Index) Run(ctx context.Context, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer (&http.Client{Transport: l.opt.NodeTransport}).CloseIdleConnections()

@@ -21,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-func open(t testing.TB, o docs.Options) *docs.Library {
+func open(t testing.TB, o docs.Options) *docs.Index {
 	t.Helper()
 	if o.Store == nil {
 		o.Store = newStore(t)
@@ -44,7 +44,7 @@ func newStore(t testing.TB) docs.Store {
 			t.Error(err)
 		}
 	})
-	return store.Library(db)
+	return store.Docs(db)
 }
 
 const guide = `# Linear
@@ -115,7 +115,7 @@ func (c *countingEmbedder) Embed(ctx context.Context, owner engi.Owner, texts []
 	return c.Embedder.Embed(ctx, owner, texts)
 }
 
-func find(t *testing.T, l *docs.Library, s engi.SearchSpec) engi.SearchResult {
+func find(t *testing.T, l *docs.Index, s engi.SearchSpec) engi.SearchResult {
 	t.Helper()
 	f, err := l.Search(t.Context(), s)
 	if err != nil {
@@ -267,7 +267,7 @@ func TestAddRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if list, err := l.Documents(t.Context(), "", engi.Page{}); err != nil || len(list) != 0 {
+	if list, err := l.Documents(t.Context(), "", engi.Paging{}); err != nil || len(list) != 0 {
 		t.Errorf("left behind: %+v, %v", list, err)
 	}
 	for range 2 { // the second replaces the first
@@ -367,7 +367,7 @@ func TestOwnersAreKeptApart(t *testing.T) {
 }
 
 // run runs l until the test ends.
-func run(t *testing.T, l *docs.Library) {
+func run(t *testing.T, l *docs.Index) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -436,8 +436,8 @@ func TestConfiguredDocuments(t *testing.T) {
 		Store: s, Sources: []engi.DocumentSpec{{Package: "@linear/sdk", URL: site.URL + "/sdk.md"}, {URL: site.URL + "/gone"}},
 		Files: []docs.File{{Package: "local", Path: dir}},
 	}
-	titles := func(l *docs.Library) string {
-		ds, err := l.Documents(t.Context(), "ann", engi.Page{})
+	titles := func(l *docs.Index) string {
+		ds, err := l.Documents(t.Context(), "ann", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -695,7 +695,7 @@ func TestSearchRefuses(t *testing.T) {
 
 // filled returns a library of about n chunks of random text in which, as in real
 // text, some words are common and most are rare.
-func filled(b *testing.B, n int) *docs.Library {
+func filled(b *testing.B, n int) *docs.Index {
 	l := open(b, docs.Options{})
 	r := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(r, 1.1, 8, 20_000)

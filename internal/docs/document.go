@@ -20,15 +20,15 @@ const (
 	filePrefix = "file:" // of the key of a document in the local file system
 )
 
-// Add implements [engi.Library].
-func (l *Library) Add(ctx context.Context, spec engi.DocumentSpec) (_ engi.Document, err error) {
+// Add implements [engi.Docs].
+func (l *Index) Add(ctx context.Context, spec engi.DocumentSpec) (_ engi.Document, err error) {
 	defer engi.Annotate(&err, "add document")
 	r, err := l.add(ctx, spec, false)
 	return r.Document, err
 }
 
 // add adds a document of a caller or of the configuration.
-func (l *Library) add(ctx context.Context, spec engi.DocumentSpec, configured bool) (Record, error) {
+func (l *Index) add(ctx context.Context, spec engi.DocumentSpec, configured bool) (Record, error) {
 	if err := checkSpec(spec); err != nil {
 		return Record{}, err
 	}
@@ -69,7 +69,7 @@ func checkSpec(spec engi.DocumentSpec) error {
 
 // ingest splits a text into chunks, computes their vectors and stores them with
 // r. If the text is the one that is stored, only the record changes.
-func (l *Library) ingest(ctx context.Context, r Record, text string) (Record, error) {
+func (l *Index) ingest(ctx context.Context, r Record, text string) (Record, error) {
 	if err := checkText(text); err != nil {
 		return r, err
 	}
@@ -160,7 +160,7 @@ func titleOf(r Record, heading string) string {
 }
 
 // existing returns the record that r will replace; zero if there is none.
-func (l *Library) existing(ctx context.Context, r Record) (Record, error) {
+func (l *Index) existing(ctx context.Context, r Record) (Record, error) {
 	old, err := l.opt.Store.Records(ctx, Filter{Collections: []string{r.Collection}, Key: r.Key, Package: r.Package})
 	if err != nil || len(old) == 0 {
 		return Record{}, err

@@ -11,7 +11,7 @@ import (
 const embedBatch = 64 // texts per request
 
 // reuseVectors gives chunks the vectors that equal chunks of the old record have.
-func (l *Library) reuseVectors(ctx context.Context, old Record, chunks []Chunk) error {
+func (l *Index) reuseVectors(ctx context.Context, old Record, chunks []Chunk) error {
 	if old.ID == "" {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (l *Library) reuseVectors(ctx context.Context, old Record, chunks []Chunk) 
 
 // embedMissing computes the vectors that chunks lack. If the embedder fails, the
 // document is found by words only, and embedPending tries again.
-func (l *Library) embedMissing(ctx context.Context, owner engi.Owner, title string, chunks []Chunk) {
+func (l *Index) embedMissing(ctx context.Context, owner engi.Owner, title string, chunks []Chunk) {
 	var rest []int
 	for i := range chunks {
 		if chunks[i].Vector == nil {
@@ -59,7 +59,7 @@ func (l *Library) embedMissing(ctx context.Context, owner engi.Owner, title stri
 }
 
 // vectors returns one vector per text.
-func (l *Library) vectors(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
+func (l *Index) vectors(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
 	vs, err := l.embedder.Embed(ctx, owner, texts)
 	if err == nil && len(vs) != len(texts) {
 		err = engi.Errorf(engi.Unavailable, "%d vectors for %d texts", len(vs), len(texts))
@@ -69,7 +69,7 @@ func (l *Library) vectors(ctx context.Context, owner engi.Owner, texts []string)
 
 // embedPending computes vectors, until ctx ends, of chunks that have none of the
 // current embedder: because the embedder is new, or has failed before.
-func (l *Library) embedPending(ctx context.Context) {
+func (l *Index) embedPending(ctx context.Context) {
 	l.wakeEmbedder()
 	for {
 		select {
@@ -89,7 +89,7 @@ func (l *Library) embedPending(ctx context.Context) {
 	}
 }
 
-func (l *Library) embedCollection(ctx context.Context, collection string, owner engi.Owner) error {
+func (l *Index) embedCollection(ctx context.Context, collection string, owner engi.Owner) error {
 	have, err := l.opt.Store.Vectors(ctx, collection, "")
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (l *Library) embedCollection(ctx context.Context, collection string, owner 
 	return nil
 }
 
-func (l *Library) setVectors(ctx context.Context, collection string, vectors map[int64][]float32) error {
+func (l *Index) setVectors(ctx context.Context, collection string, vectors map[int64][]float32) error {
 	l.dataMu.Lock()
 	defer l.dataMu.Unlock()
 	if err := l.opt.Store.SetVectors(ctx, l.embedder.Name(), vectors); err != nil {

@@ -30,7 +30,7 @@ type fetched struct {
 
 // fetch fetches the document of a record, or finds that it has not changed since
 // r was stored.
-func (l *Library) fetch(ctx context.Context, r Record) (fetched, error) {
+func (l *Index) fetch(ctx context.Context, r Record) (fetched, error) {
 	transport := l.opt.NodeTransport
 	if r.Owner != "" {
 		if l.opt.OwnerTransport == nil {
@@ -99,8 +99,8 @@ func statusError(host string, code int) error {
 	return engi.Errorf(engi.Invalid, "%s answers %d", host, code).WithRemedy("check the address of the document")
 }
 
-// Refresh implements [engi.Library].
-func (l *Library) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) (_ []engi.Document, err error) {
+// Refresh implements [engi.Docs].
+func (l *Index) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) (_ []engi.Document, err error) {
 	defer engi.Annotate(&err, "refresh documents")
 	var records []Record
 	if id != "" {
@@ -126,7 +126,7 @@ func (l *Library) Refresh(ctx context.Context, owner engi.Owner, id engi.Documen
 }
 
 // forEach calls f with 0 to n-1, a few at a time, until ctx ends.
-func (l *Library) forEach(ctx context.Context, n int, f func(int)) {
+func (l *Index) forEach(ctx context.Context, n int, f func(int)) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, concurrency)
 	for i := range n {
@@ -144,7 +144,7 @@ func (l *Library) forEach(ctx context.Context, n int, f func(int)) {
 
 // refresh fetches a document again. A failure is recorded, and the older text
 // stays.
-func (l *Library) refresh(ctx context.Context, r Record) Record {
+func (l *Index) refresh(ctx context.Context, r Record) Record {
 	if !r.Fetched {
 		return r
 	}
@@ -170,7 +170,7 @@ func (l *Library) refresh(ctx context.Context, r Record) Record {
 }
 
 // recordFailure records why a document could not be read.
-func (l *Library) recordFailure(ctx context.Context, r Record, why error) Record {
+func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 	if ctx.Err() != nil {
 		return r
 	}
@@ -189,7 +189,7 @@ func (l *Library) recordFailure(ctx context.Context, r Record, why error) Record
 }
 
 // refreshStale fetches documents again that are old or have failed.
-func (l *Library) refreshStale(ctx context.Context) {
+func (l *Index) refreshStale(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Documents: true})
 	if err != nil {
 		l.log.Warn("refresh documents", "err", err)

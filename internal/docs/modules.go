@@ -99,8 +99,8 @@ func validateModule(m engi.CodeModule) (engi.CodeModule, error) {
 	return m, nil
 }
 
-// SaveModules implements [engi.Library].
-func (l *Library) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) (err error) {
+// SaveModules implements [engi.Docs].
+func (l *Index) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) (err error) {
 	defer engi.Annotate(&err, "save modules of session %s", session)
 	if l.opt.Sessions == nil {
 		return engi.Errorf(engi.Unsupported, "this node has no sessions")
@@ -170,7 +170,7 @@ func moduleText(m engi.CodeModule) string {
 
 // readModules reads the files of modules: it copies the source of those of scope
 // user, and returns the imports of each. It reports NotFound for missing files.
-func (l *Library) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
+func (l *Index) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
 	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
 	if err != nil {
 		return nil, err
@@ -241,8 +241,8 @@ func imports(source string) []string {
 	return list
 }
 
-// Modules implements [engi.Library].
-func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
+// Modules implements [engi.Docs].
+func (l *Index) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
 	collection, err := l.sessionModules(ctx, owner, session)
 	if err != nil {
 		return nil, err
@@ -270,7 +270,7 @@ func (l *Library) Modules(ctx context.Context, owner engi.Owner, session string)
 
 // sessionModules returns the collection of a session's modules. It is empty if
 // session is, or if the session's volume is gone; then the modules are removed.
-func (l *Library) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
+func (l *Index) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
 	if session == "" {
 		return "", nil
 	}
@@ -290,7 +290,7 @@ func (l *Library) sessionModules(ctx context.Context, owner engi.Owner, session 
 }
 
 // forgetCollection removes a collection, if it exists.
-func (l *Library) forgetCollection(ctx context.Context, collection string) {
+func (l *Index) forgetCollection(ctx context.Context, collection string) {
 	l.mu.Lock()
 	_, known := l.collections[collection]
 	l.mu.Unlock()
@@ -307,7 +307,7 @@ func (l *Library) forgetCollection(ctx context.Context, collection string) {
 }
 
 // sweepSessions removes modules of sessions whose volume is gone.
-func (l *Library) sweepSessions(ctx context.Context) {
+func (l *Index) sweepSessions(ctx context.Context) {
 	if l.opt.Sessions == nil {
 		return
 	}

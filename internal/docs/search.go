@@ -28,8 +28,8 @@ const (
 	builtInWeight = 0.4
 )
 
-// Search implements [engi.Library].
-func (l *Library) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
+// Search implements [engi.Docs].
+func (l *Index) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
 	defer engi.Annotate(&err, "search")
 	spec.Mode = cmp.Or(spec.Mode, engi.SearchHybrid)
 	spec.Limit = cmp.Or(spec.Limit, 5)
@@ -91,7 +91,7 @@ type candidate struct {
 
 // candidates returns the chunks that match, best first, and how many have no
 // vector.
-func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
+func (l *Index) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
 	l.dataMu.RLock()
 	defer l.dataMu.RUnlock()
 	named, all := l.visible(spec, session)
@@ -138,7 +138,7 @@ func (l *Library) candidates(ctx context.Context, spec engi.SearchSpec, session 
 // resembling returns those chunks of similar that have a word of a text, or one much
 // like it: vectors of the built-in embedder are a little similar by chance. Chunks
 // that were found by words have one.
-func (l *Library) resembling(ctx context.Context, text string, similar, byWords []int64) ([]int64, error) {
+func (l *Index) resembling(ctx context.Context, text string, similar, byWords []int64) ([]int64, error) {
 	have := make(map[int64]bool, len(similar))
 	var unknown []int64
 	for _, id := range similar {
@@ -161,7 +161,7 @@ func (l *Library) resembling(ctx context.Context, text string, similar, byWords 
 }
 
 // withRecords returns chunks in the order of ids, with their records.
-func (l *Library) withRecords(ctx context.Context, ids []int64, found []Chunk, missing int) ([]candidate, int, error) {
+func (l *Index) withRecords(ctx context.Context, ids []int64, found []Chunk, missing int) ([]candidate, int, error) {
 	byID := make(map[int64]Chunk, len(found))
 	of := []engi.DocumentID{}
 	for _, p := range found {
@@ -191,7 +191,7 @@ func (l *Library) withRecords(ctx context.Context, ids []int64, found []Chunk, m
 
 // visible returns the collections that spec searches: as they are named in a
 // query, where Everywhere may stand for them, and each by name.
-func (l *Library) visible(spec engi.SearchSpec, session string) (named, all []string) {
+func (l *Index) visible(spec engi.SearchSpec, session string) (named, all []string) {
 	if spec.Owner == "" && !spec.Own {
 		named = []string{Everywhere}
 		l.mu.Lock()
@@ -235,7 +235,7 @@ func fuse(first, second []int64, weight float64) []int64 {
 
 // rerank sorts list by the reranker's scores, or returns a note on why it could
 // not.
-func (l *Library) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
+func (l *Index) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
 	texts := make([]string, len(list))
 	for i, c := range list {
 		texts[i] = embeddingText(c.record.Title, c.Chunk)

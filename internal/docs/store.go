@@ -66,7 +66,7 @@ type Filter struct {
 	Documents   bool              // without modules
 	Key         string            // only with this key and Package; empty means all
 	Package     string            // used with Key
-	Page        engi.Page
+	Page        engi.Paging
 }
 
 // A Query searches chunks by words.

@@ -117,14 +117,14 @@ const (
 	EventToolResult  = "tool.result"
 	EventModelCharge = "model.charged"
 
-	EventUIActed    = "ui.acted"    // somebody did something on the page of a session
-	EventUIPatched  = "ui.patched"  // a model changed the page
-	EventUIReplaced = "ui.replaced" // a model wrote the page, or took it back to what it was
-	EventUIRestored = "ui.restored" // somebody took the page back to what it was
-	EventUIStats    = "ui.stats"
-	EventUITool     = "ui.tool"   // a tool call began or ended
-	EventUIFailed   = "ui.failed" // a line of the model did nothing, or its run failed
-	EventUIDone     = "ui.done"   // a run has answered
+	EventPageActed    = "page.acted"    // somebody did something on the page of a session
+	EventPagePatched  = "page.patched"  // a model changed the page
+	EventPageReplaced = "page.replaced" // a model wrote the page, or took it back to what it was
+	EventPageRestored = "page.restored" // somebody took the page back to what it was
+	EventPageStats    = "page.stats"
+	EventPageTool     = "page.tool"   // a tool call began or ended
+	EventPageFailed   = "page.failed" // a line of the model did nothing, or its run failed
+	EventPageDone     = "page.done"   // a run has answered
 
 	EventAppCreated     = "app.created"
 	EventAppState       = "app.state"    // it entered another state
@@ -189,7 +189,7 @@ func EventTypes() []string {
 		EventKeyCreated, EventKeyRevoked, EventSSHKeyCreated, EventSSHKeyDeleted, EventSecretCreated, EventSecretUpdated, EventSecretRemoved,
 		EventQuotaRefused, EventNetworkRefused,
 		EventRunStarted, EventRunStep, EventRunEnded, EventToolWaiting, EventToolDecided, EventToolCalled, EventToolResult, EventModelCharge,
-		EventUIActed, EventUIPatched, EventUIReplaced, EventUIRestored, EventUIStats, EventUITool, EventUIFailed, EventUIDone,
+		EventPageActed, EventPagePatched, EventPageReplaced, EventPageRestored, EventPageStats, EventPageTool, EventPageFailed, EventPageDone,
 		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppPublished, EventAppUnpublished,
 		EventAppEditing, EventAppEdited, EventAppSnapshotted, EventAppRemoved, EventAppAlert, EventAppAlertResolved,
 		EventWorkspaceCreated, EventWorkspaceUpdated, EventWorkspaceState, EventWorkspaceRevised, EventWorkspaceService, EventWorkspaceRemoved)

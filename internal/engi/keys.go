@@ -75,7 +75,7 @@ type Keys interface {
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)
 	// List returns all keys of owner; of everybody if owner is empty.
-	List(ctx context.Context, owner Owner, p Page) ([]Key, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Key, error)
 	// Revoke ends a key for good. It reports NotFound.
 	Revoke(ctx context.Context, owner Owner, id string) error
 }

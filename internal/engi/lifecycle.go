@@ -192,7 +192,7 @@ type Snapshots interface {
 	Get(ctx context.Context, owner Owner, idOrName string) (Snapshot, error)
 	// List returns the newest first; only copies of sandbox if that is not
 	// empty.
-	List(ctx context.Context, owner Owner, sandbox SandboxID, p Page) ([]Snapshot, error)
+	List(ctx context.Context, owner Owner, sandbox SandboxID, p Paging) ([]Snapshot, error)
 	// Remove removes a snapshot. Its files go when nothing starts from them
 	// any more.
 	Remove(ctx context.Context, owner Owner, idOrName string) error

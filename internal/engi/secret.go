@@ -27,7 +27,7 @@ type Secrets interface {
 	// Get returns a secret by ID or name, without its value.
 	Get(ctx context.Context, owner Owner, idOrName string) (Secret, error)
 	// List returns secrets by name.
-	List(ctx context.Context, owner Owner, p Page) ([]Secret, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Secret, error)
 	// Update replaces the value, and metadata and hosts unless they are nil.
 	// Hosts change with the value only, so that who does not know a value cannot
 	// have it sent anywhere else.

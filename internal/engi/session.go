@@ -241,7 +241,7 @@ type Sessions interface {
 	// as long as its record is kept.
 	Get(ctx context.Context, owner Owner, idOrName string) (Session, error)
 	// List returns the sessions that have not ended, newest first.
-	List(ctx context.Context, owner Owner, p Page) ([]Session, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Session, error)
 	// Enter returns the guest of the session's sandbox, which it starts if
 	// there is none. The session counts as used until release is called. Who
 	// [ClientOf] ctx names is attached meanwhile.

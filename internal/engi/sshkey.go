@@ -28,7 +28,7 @@ type SSHKeys interface {
 	// Get returns one key.
 	Get(ctx context.Context, owner Owner, id SSHKeyID) (SSHKey, error)
 	// List returns keys, oldest first.
-	List(ctx context.Context, owner Owner, p Page) ([]SSHKey, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]SSHKey, error)
 	// Remove deletes a key, and ends its connections.
 	Remove(ctx context.Context, owner Owner, id SSHKeyID) error
 }

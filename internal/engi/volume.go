@@ -41,7 +41,7 @@ type Volumes interface {
 	// Get returns a volume by ID or name.
 	Get(ctx context.Context, owner Owner, idOrName string) (Volume, error)
 	// List returns volumes by name.
-	List(ctx context.Context, owner Owner, p Page) ([]Volume, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Volume, error)
 	// Remove deletes a volume and its content; Conflict while a sandbox has
 	// it mounted.
 	Remove(ctx context.Context, owner Owner, idOrName string) error

@@ -76,7 +76,7 @@ type Webhooks interface {
 	Create(ctx context.Context, spec WebhookSpec) (w Webhook, secret string, err error)
 	Get(ctx context.Context, owner Owner, id WebhookID) (Webhook, error)
 	// List returns webhooks, oldest first.
-	List(ctx context.Context, owner Owner, p Page) ([]Webhook, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Webhook, error)
 	// Update changes a webhook. It returns the secret if that was changed.
 	Update(ctx context.Context, owner Owner, id WebhookID, u WebhookUpdate) (w Webhook, secret string, err error)
 	// Remove deletes a webhook. What is not delivered

@@ -364,7 +364,7 @@ type WorkspaceRunner interface {
 	// Get returns a workspace by ID or name.
 	Get(ctx context.Context, owner Owner, workspace string) (Workspace, error)
 	// List returns the newest first, those that owner works on included.
-	List(ctx context.Context, owner Owner, p Page) ([]Workspace, error)
+	List(ctx context.Context, owner Owner, p Paging) ([]Workspace, error)
 	// Change changes who works on a workspace, what it shows, or its metadata.
 	Change(ctx context.Context, owner Owner, workspace string, c WorkspaceChange) (Workspace, error)
 	// Start returns a workspace once its sandbox has the files of the last revision and
@@ -389,7 +389,7 @@ type WorkspaceFiles interface {
 	// File opens a file of a revision, as in Files. The caller closes it.
 	File(ctx context.Context, owner Owner, workspace, path string, revision int64) (io.ReadCloser, error)
 	// Revisions returns the history, the newest first.
-	Revisions(ctx context.Context, owner Owner, workspace string, p Page) ([]WorkspaceRevision, error)
+	Revisions(ctx context.Context, owner Owner, workspace string, p Paging) ([]WorkspaceRevision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to, and
 	// to 0 the last one.
 	Diff(ctx context.Context, owner Owner, workspace string, from, to int64) (string, error)

@@ -25,7 +25,7 @@ import (
 // mcpPath is where other programs' agents find the tools of this node.
 const mcpPath = "/mcp"
 
-// openAgents opens the services that tools use, the library, the tool servers
+// openAgents opens the services that tools use, the docs, the tool servers
 // and, unless they are off, the agents.
 func (n *Node) openAgents(ctx context.Context) (err error) {
 	c, log := n.config, n.log.With("component", "agent")
@@ -48,10 +48,10 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	models := n.models
-	if err := n.openLibrary(ctx, models); err != nil {
+	if err := n.openDocs(ctx, models); err != nil {
 		return err
 	}
-	n.services.Library, n.services.Workspaces, n.services.WorkspaceURL = n.Library(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
+	n.services.Docs, n.services.Workspaces, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
 	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
@@ -73,29 +73,29 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		Store: store.Agents(n.db), Results: store.AgentResults(n.db), Dir: filepath.Join(c.DataDir, "runs"), Log: log,
 		MaxRuns: c.Models.MaxRuns, CheckTarget: n.services.CheckTarget, CheckBudget: n.budget.Check,
 	}
-	if n.library != nil {
+	if n.docs != nil {
 		opt.OnEnd = func(ctx context.Context, r engi.Run) {
 			if !page.Answers(r) {
-				n.library.RunEnded(ctx, r)
+				n.docs.RunEnded(ctx, r)
 			}
 		}
 	}
 	if n.agents, err = agent.New(opt); err != nil {
 		return err
 	}
-	n.uis = page.New(page.Options{
-		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.UIs(n.db), Library: n.Library(), Embedder: n.embedder,
+	n.pages = page.New(page.Options{
+		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.Pages(n.db), Docs: n.Docs(), Embedder: n.embedder,
 		Sandbox: n.services.Sessions != nil, Log: n.log.With("component", "genui"),
 	})
 	return nil
 }
 
-// UIs are the pages of sessions; nil if there are no agents to write them.
-func (n *Node) UIs() engi.UIs {
-	if n.uis == nil {
+// Pages are the pages of sessions; nil if there are no agents to write them.
+func (n *Node) Pages() engi.Pages {
+	if n.pages == nil {
 		return nil
 	}
-	return n.uis
+	return n.pages
 }
 
 // openModels returns the configured models, and the demo model if there are
@@ -134,8 +134,8 @@ func (n *Node) Agents() engi.Agents {
 // openMCP returns the MCP server for other programs' agents.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
 	opt := mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")}
-	if n.uis != nil {
-		opt.UIs, opt.Sessions, opt.View = n.uis, tool.Services{Sessions: n.Sessions()}.OfOneOwner().Sessions, web.App()
+	if n.pages != nil {
+		opt.Pages, opt.Sessions, opt.View = n.pages, tool.Services{Sessions: n.Sessions()}.OfOneOwner().Sessions, web.App()
 	}
 	return mcp.New(opt)
 }

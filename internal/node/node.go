@@ -83,10 +83,10 @@ type Node struct {
 	apps       *app.Service
 	workspaces *workspace.Service
 	models     *llm.Registry // nil if agents are off
-	library    *docs.Library // nil if it is off
+	docs       *docs.Index   // nil if it is off
 	embedder   docs.Embedder
 	agents     *agent.Runner // nil if they are off
-	uis        *page.Service // nil if agents are
+	pages      *page.Service // nil if agents are
 	budget     *budget.Tracker
 	workflows  *function.Runner // nil if they are off
 	inngest    *inngest.Engine  // nil if it does not execute them
@@ -272,13 +272,13 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Mirror(n.packages),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
-		rest.UIs(n.UIs()),
+		rest.Pages(n.Pages()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
 		rest.Terminals(terminal.New(terminal.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents(), n.embedder),
 		rest.ToolServers(n.remote),
-		rest.Library(n.Library()),
+		rest.Docs(n.Docs()),
 		rest.Events(n.Events(), n.Functions()),
 		rest.Functions(n.Events(), n.Functions()),
 		rest.Webhooks(n.Webhooks()),
@@ -381,15 +381,15 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
-	parts = append(parts, part{"studio", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second})
+	parts = append(parts, part{"apps", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second})
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
-	if n.library != nil {
-		parts = append(parts, part{"library", n.library.Run, 30 * time.Second})
+	if n.docs != nil {
+		parts = append(parts, part{"docs", n.docs.Run, 30 * time.Second})
 	}
 	if n.agents != nil {
-		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second}, part{"pages", n.uis.Run, 30 * time.Second})
+		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second}, part{"pages", n.pages.Run, 30 * time.Second})
 	}
 	if n.workflows != nil {
 		parts = append(parts, part{"workflows", n.workflows.Serve, 30 * time.Second})

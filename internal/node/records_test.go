@@ -36,7 +36,7 @@ var records = []string{
 	`workflow_runs SELECT NULL, 'fnr_' || $id, 'ann', 'f', 'evt_' || $id, 'x', '', 'completed', $time, '{}'`,
 	`events SELECT NULL, 'evt_' || $id, 'ann', 'subject' || i, 0, 'x', $time, '', '', '', '{}'`,
 	`events SELECT NULL, 'evt_' || replace($id, 'g', 'k'), 'ann', 'subject', i, 'y', $time, '', '', '', '{}'`,
-	`events SELECT 10000000 + i, 'evt_' || replace($id, 'g', 'l'), 'ann', 'ses_` + id(77) + `', iif(i > 1, 9999999 + i, 0), iif(i % 3 = 1, 'ui.acted', iif(i % 3 = 2, 'ui.patched', 'ui.done')), $time, '', '', '',
+	`events SELECT 10000000 + i, 'evt_' || replace($id, 'g', 'l'), 'ann', 'ses_` + id(77) + `', iif(i > 1, 9999999 + i, 0), iif(i % 3 = 1, 'page.acted', iif(i % 3 = 2, 'page.patched', 'page.done')), $time, '', '', '',
 		iif(i % 3 = 1, '{"action":"a","data":{}}', iif(i % 3 = 2, '{"run_id":"run_a","patches":[{"selector":"p","text":"' || i || '"}]}', '{"run_id":"run_a","state":"done"}'))`,
 	`uis SELECT 'ses_' || $id, 'ann', 10000000 + ?1, 10000001, 0, $time, '{}', '<p>page</p>'`,
 	`operations SELECT NULL, 'opn_' || $id, 'ann', 'template.build', 'x', 'done', 1, $time, $time, '', '{}'`,
@@ -145,7 +145,7 @@ func TestAnswersCostByTheirSize(t *testing.T) {
 		"/v1/snapshots?sandbox=sbx_" + one, "/v1/snapshots/snp_" + one, "/v1/snapshots/name77",
 		"/v1/volumes/vol_" + one, "/v1/volumes/name77",
 		"/v1/secrets/sec_" + one, "/v1/secrets/NAME77",
-		"/v1/sessions/ses_" + one, "/v1/sessions/name77", "/v1/sessions/ses_" + one + "/ui", "/v1/sessions/name77/ui",
+		"/v1/sessions/ses_" + one, "/v1/sessions/name77", "/v1/sessions/ses_" + one + "/page", "/v1/sessions/name77/page",
 		"/v1/runs", "/v1/runs/run_" + one,
 		"/v1/functions/runs", "/v1/functions/runs?event=evt_" + one, "/v1/functions/runs/fnr_" + one,
 		"/v1/events", "/v1/events?after=50", "/v1/events?subject=subject77", "/v1/events/evt_" + one,
@@ -155,7 +155,7 @@ func TestAnswersCostByTheirSize(t *testing.T) {
 		"/v1/ssh-keys/ssh_" + one, "/v1/docs/doc_" + one,
 	}
 	all := []string{ // of everything there is
-		"/v1/sessions/ses_" + one + "/ui?at=10000099", "/v1/events?type=ui.*&subject=ses_" + one,
+		"/v1/sessions/ses_" + one + "/page?at=10000099", "/v1/events?type=page.*&subject=ses_" + one,
 		"/v1/sandboxes?state=stopped",
 		"/v1/docs", "/v1/docs/packages", "/v1/docs/search?query=thing77&mode=keyword", "/v1/docs/search?query=some+words&mode=keyword", "/v1/modules", "/v1/keys", "/v1/secrets", "/v1/sessions", "/v1/snapshots",
 		"/v1/ssh-keys", "/v1/volumes", "/v1/webhooks", "/v1/usage", "/v1/node", "/v1/templates", "/v1/executions?state=queued", "/v1/runs?limit=1000",

@@ -96,7 +96,7 @@ var toolOperations = map[string]string{
 var mcpOperations = map[string]string{
 	"create_sandbox": "POST /v1/sandboxes", "stop_sandbox": "DELETE /v1/sandboxes/{id}", "list_sandboxes": "GET /v1/sandboxes", "list_sessions": "GET /v1/sessions",
 	"get_port_url": "POST /v1/sandboxes/{id}/ports/{port}/link", "create_session": "POST /v1/sessions", "end_session": "DELETE /v1/sessions/{id}",
-	"show_page": "GET /v1/sessions/{id}/ui", "act_on_page": "POST /v1/sessions/{id}/ui/actions", "watch_page": "GET /v1/sessions/{id}/ui/stream",
+	"show_page": "GET /v1/sessions/{id}/page", "act_on_page": "POST /v1/sessions/{id}/page/actions", "watch_page": "GET /v1/sessions/{id}/page/stream",
 }
 
 // functionOperations says for each function which route of REST does the same.

@@ -79,7 +79,7 @@ func (p *processor) watch(r Record) error {
 	a := &answer{processor: p, rec: r, run: r.Batch.Run, page: page.Page, parser: &Parser{}, calls: map[string]bool{}}
 	a.last.Store(page.seq)
 	a.output.send = func(c engi.ToolCall, text string) {
-		p.live.send(p.id, liveUpdate{engi.UIUpdate{Time: time.Now().UTC(), Kind: engi.UIOutput, Run: a.run, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Text: text}, a.last.Load()})
+		p.live.send(p.id, liveUpdate{engi.PageUpdate{Time: time.Now().UTC(), Kind: engi.PageOutput, Run: a.run, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Text: text}, a.last.Load()})
 	}
 	defer a.output.flush()
 	if err := a.restore(); err != nil {
@@ -115,7 +115,7 @@ func (p *processor) watch(r Record) error {
 func (a *answer) restore() error {
 	after := a.rec.Batch.Actions[0].Seq
 	for {
-		events, err := a.opt.Events.List(a.ctx, "", engi.EventFilter{Subject: string(a.id), Types: []string{uiEvents}, After: after, Oldest: true, Limit: eventPage})
+		events, err := a.opt.Events.List(a.ctx, "", engi.EventFilter{Subject: string(a.id), Types: []string{pageEvents}, After: after, Oldest: true, Limit: eventPage})
 		if err != nil || len(events) == 0 {
 			return err
 		}
@@ -151,7 +151,7 @@ func (a *answer) restore() error {
 				l.lines = append(l.lines, entry{hash: d.Hash})
 			}
 			x := &l.lines[len(l.lines)-1]
-			if x.seq = e.Seq; e.Type == engi.EventUIFailed {
+			if x.seq = e.Seq; e.Type == engi.EventPageFailed {
 				x.bad = badLine(d.Text, d.Source)
 			}
 		}
@@ -309,12 +309,12 @@ func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
 	fail := func(why string) {
 		d := eventData{Text: shorten(why, 1000), Source: shorten(l.Raw, maxSource)}
 		x.bad = badLine(d.Text, d.Source)
-		add(engi.EventUIFailed, d)
+		add(engi.EventPageFailed, d)
 	}
 	whole := func() {
 		html := a.page.HTML()
 		a.preview = false
-		add(engi.EventUIReplaced, eventData{HTML: &html})
+		add(engi.EventPageReplaced, eventData{HTML: &html})
 	}
 	switch {
 	case l.Err != nil:
@@ -326,7 +326,7 @@ func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
 		if len(l.Stats) > maxStats {
 			fail(fmt.Sprintf("the stats are longer than %d bytes", maxStats))
 		} else {
-			add(engi.EventUIStats, eventData{Stats: l.Stats})
+			add(engi.EventPageStats, eventData{Stats: l.Stats})
 		}
 	case l.HTML != nil:
 		why := a.page.Set(*l.HTML)
@@ -342,7 +342,7 @@ func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
 		case a.preview:
 			whole()
 		case len(applied) > 0:
-			if add(engi.EventUIPatched, eventData{Patches: applied}); len(events[0].Data) > maxJSON {
+			if add(engi.EventPagePatched, eventData{Patches: applied}); len(events[0].Data) > maxJSON {
 				events = nil
 				whole() // which is never that large
 			}
@@ -428,7 +428,7 @@ func (a *answer) undo() error {
 	}
 	a.lines = a.lines[:a.at]
 	html := a.page.HTML()
-	spec, err := a.spec(engi.EventUIReplaced, eventData{Undoes: a.at + 1, HTML: &html})
+	spec, err := a.spec(engi.EventPageReplaced, eventData{Undoes: a.at + 1, HTML: &html})
 	if err != nil {
 		return err
 	}
@@ -448,8 +448,8 @@ func (a *answer) showPartial() {
 		return
 	}
 	a.partial, a.preview = time.Now(), true
-	a.live.send(a.id, liveUpdate{engi.UIUpdate{
-		Time: time.Now().UTC(), Kind: engi.UIReplaced, Run: a.run, HTML: NewPage(html).HTML(), Partial: true,
+	a.live.send(a.id, liveUpdate{engi.PageUpdate{
+		Time: time.Now().UTC(), Kind: engi.PageReplaced, Run: a.run, HTML: NewPage(html).HTML(), Partial: true,
 	}, a.last.Load()})
 }
 
@@ -461,7 +461,7 @@ func (a *answer) endPreview() error {
 	}
 	a.preview = false
 	html := a.page.HTML()
-	spec, err := a.spec(engi.EventUIReplaced, eventData{HTML: &html})
+	spec, err := a.spec(engi.EventPageReplaced, eventData{HTML: &html})
 	if err != nil {
 		return err
 	}
@@ -482,7 +482,7 @@ func (a *answer) call(u engi.RunUpdate) error {
 	if u.Result != nil {
 		d.Call.Arguments, d.Result = "", &resultData{Text: cut(u.Result.Text), Failed: u.Result.Failed}
 	}
-	spec, err := a.spec(engi.EventUITool, d)
+	spec, err := a.spec(engi.EventPageTool, d)
 	if err != nil {
 		return err
 	}
@@ -497,7 +497,7 @@ func cut(text string) string {
 }
 
 func (a *answer) announce(list []engi.CodeModule) {
-	if a.opt.Library == nil || !a.opt.Sandbox || len(a.modules) == maxPending {
+	if a.opt.Docs == nil || !a.opt.Sandbox || len(a.modules) == maxPending {
 		return
 	}
 	x := Modules{Run: a.run, List: list}
@@ -533,7 +533,7 @@ func (a *answer) end(run *engi.Run) error {
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventUIFailed, data, ""); err != nil {
+			if _, err := emit(engi.EventPageFailed, data, ""); err != nil {
 				return err
 			}
 		}
@@ -541,7 +541,7 @@ func (a *answer) end(run *engi.Run) error {
 		if err != nil {
 			return err
 		}
-		if r.Seq, err = emit(engi.EventUIDone, data, ""); err != nil {
+		if r.Seq, err = emit(engi.EventPageDone, data, ""); err != nil {
 			return err
 		}
 		r.HTML, r.Modules = html, append(r.Modules, a.modules...)

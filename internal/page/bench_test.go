@@ -54,19 +54,19 @@ func BenchmarkApply(b *testing.B) {
 	text := func(s string) *string { return &s }
 	for _, bench := range []struct {
 		name  string
-		patch engi.UIPatch
+		patch engi.PagePatch
 	}{
-		{"text", engi.UIPatch{Selector: "#r200 > span", Text: text("5")}},
-		{"html", engi.UIPatch{Selector: "#r200", HTML: text("<span>1</span><b>x</b>")}},
-		{"class of all", engi.UIPatch{Selector: ".row:nth-child(odd)", Class: map[string]bool{"odd": true}}},
-		{"replace", engi.UIPatch{Selector: "div#r200", Replace: text(`<div id="r200" class="row"><span>1</span><b>x</b></div>`)}},
-		{"move", engi.UIPatch{Selector: ".row", Move: &engi.UIMove{To: "body", Place: "append"}}},
+		{"text", engi.PagePatch{Selector: "#r200 > span", Text: text("5")}},
+		{"html", engi.PagePatch{Selector: "#r200", HTML: text("<span>1</span><b>x</b>")}},
+		{"class of all", engi.PagePatch{Selector: ".row:nth-child(odd)", Class: map[string]bool{"odd": true}}},
+		{"replace", engi.PagePatch{Selector: "div#r200", Replace: text(`<div id="r200" class="row"><span>1</span><b>x</b></div>`)}},
+		{"move", engi.PagePatch{Selector: ".row", Move: &engi.PageMove{To: "body", Place: "append"}}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			p := page.NewPage(source.String())
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, errs := p.Apply([]engi.UIPatch{bench.patch}); len(errs) > 0 {
+				if _, errs := p.Apply([]engi.PagePatch{bench.patch}); len(errs) > 0 {
 					b.Fatal(errs)
 				}
 			}
@@ -75,7 +75,7 @@ func BenchmarkApply(b *testing.B) {
 	b.Run("HTML", func(b *testing.B) {
 		p := page.NewPage(source.String())
 		for b.Loop() {
-			if _, errs := p.Apply([]engi.UIPatch{{Selector: "#r0 > span", Text: text("5")}}); len(errs) > 0 || p.HTML() == "" {
+			if _, errs := p.Apply([]engi.PagePatch{{Selector: "#r0 > span", Text: text("5")}}); len(errs) > 0 || p.HTML() == "" {
 				b.Fatal(errs)
 			}
 		}

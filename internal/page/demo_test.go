@@ -64,7 +64,7 @@ func TestDemo(t *testing.T) {
 		"others": {{"hello", "", `data-action="demo-chart"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, scripted.Demo)
+			w := newFixture(t, scripted.Demo)
 			w.tools = []tool.Tool{code}
 			p := w.start()
 			id := w.session("ann")
@@ -77,7 +77,7 @@ func TestDemo(t *testing.T) {
 				}
 			}
 			for _, u := range c.seen {
-				if u.Kind == engi.UIBad {
+				if u.Kind == engi.PageBad {
 					t.Errorf("%s", u.Text)
 				}
 			}
@@ -136,7 +136,7 @@ func TestPromptsBeginAlike(t *testing.T) {
 			return "change", fmt.Sprintf(`{"row":%d}`, i*47%120)
 		}},
 	} {
-		w := newWorld(t, session.play)
+		w := newFixture(t, session.play)
 		w.tools = []tool.Tool{code}
 		p := w.start()
 		id := w.session("ann")

@@ -56,7 +56,7 @@ func FuzzParser(f *testing.F) {
 				t.Errorf("%.200q is out of bounds", l.Raw)
 			}
 			var o struct {
-				Patches []engi.UIPatch `json:"patches"`
+				Patches []engi.PagePatch `json:"patches"`
 			}
 			err := jsonv2.Unmarshal([]byte(l.Raw), &o, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 			if diff := cmp.Diff(o.Patches, l.Patches); l.Patches != nil && err == nil && diff != "" {
@@ -79,7 +79,7 @@ func FuzzPage(f *testing.F) {
 		f.Add(v.Start, string(raw))
 	}
 	f.Fuzz(func(t *testing.T, start, list string) {
-		var ps []engi.UIPatch
+		var ps []engi.PagePatch
 		if json.Unmarshal([]byte(list), &ps) != nil {
 			return
 		}
@@ -87,7 +87,7 @@ func FuzzPage(f *testing.F) {
 		stable(t, page)
 		for _, p := range ps {
 			before, old := page.Clone(), page.HTML()
-			applied, errs := page.Apply([]engi.UIPatch{p})
+			applied, errs := page.Apply([]engi.PagePatch{p})
 			if raw := encode(t, applied); len(raw) > 250<<10 {
 				t.Fatalf("a patch of %d bytes of JSON", len(raw))
 			}

@@ -68,7 +68,7 @@ func victim(dir string) error {
 	if err != nil {
 		return err
 	}
-	s := page.New(page.Options{Agents: agents, Sessions: sessions{store: store.Sessions(db)}, Events: store.Events(db), Store: store.UIs(db), Embedder: docs.BuiltIn()})
+	s := page.New(page.Options{Agents: agents, Sessions: sessions{store: store.Sessions(db)}, Events: store.Events(db), Store: store.Pages(db), Embedder: docs.BuiltIn()})
 	failed := make(chan error, killPages+2)
 	for _, run := range []func(context.Context, func()) error{agents.Run, s.Run} {
 		ready := make(chan struct{})
@@ -116,7 +116,7 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 			if i == 0 {
 				action = "open"
 			}
-			if _, err := s.Act(ctx, engi.UIAction{Owner: "ann", Session: name, Action: action, Idempotency: fmt.Sprint(i)}); err != nil {
+			if _, err := s.Act(ctx, engi.PageAction{Owner: "ann", Session: name, Action: action, Idempotency: fmt.Sprint(i)}); err != nil {
 				acted <- err
 				return
 			}
@@ -132,7 +132,7 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 				time.Sleep(time.Millisecond)
 			}
 		}
-		_, err := s.Act(ctx, engi.UIAction{Owner: "ann", Session: name, Action: "over", Idempotency: "over"})
+		_, err := s.Act(ctx, engi.PageAction{Owner: "ann", Session: name, Action: "over", Idempotency: "over"})
 		acted <- err
 	}()
 	for u, err := range s.Watch(ctx, "ann", name, last) {
@@ -169,7 +169,7 @@ func readPage(dir, name string) (last int64, over bool, p *page.Page, err error)
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var u engi.UIUpdate
+		var u engi.PageUpdate
 		if err := json.Unmarshal(s.Bytes(), &u); err != nil {
 			return 0, false, nil, err
 		}
@@ -177,7 +177,7 @@ func readPage(dir, name string) (last int64, over bool, p *page.Page, err error)
 			return 0, false, nil, engi.Errorf(engi.Internal, "%s: update %d comes after %d", name, u.Seq, last)
 		}
 		over = u.Action == "over"
-		if last = u.Seq; u.Kind == engi.UIReplaced {
+		if last = u.Seq; u.Kind == engi.PageReplaced {
 			p = page.NewPage(u.HTML)
 		}
 		p.Apply(u.Patches)

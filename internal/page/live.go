@@ -18,7 +18,7 @@ const (
 
 // A liveUpdate is an update that is not kept. It belongs after the event after.
 type liveUpdate struct {
-	engi.UIUpdate
+	engi.PageUpdate
 	after int64
 }
 

@@ -26,7 +26,7 @@ import (
 // more and more of it, then the page, and what comes later in the right order.
 func TestPageAppearsWhileItIsWritten(t *testing.T) {
 	long := strings.Repeat("<p>word</p>", 60)
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"full","html":"<main>` + long + `<script>1</script></main>"}` + "\n" + `{"type":"patches","patches":[{"selector":"main","append":"<b>end</b>"}]}`, Pace: 8 * time.Millisecond}
 	})
 	p := w.start()
@@ -48,10 +48,10 @@ func TestPageAppearsWhileItIsWritten(t *testing.T) {
 				t.Error(u.HTML)
 			}
 			sizes = append(sizes, len(u.HTML))
-		case u.Kind == engi.UIReplaced:
+		case u.Kind == engi.PageReplaced:
 			whole = u.HTML == "<main>"+long+"</main>"
 		}
-		if u.Kind == engi.UIDone {
+		if u.Kind == engi.PageDone {
 			break
 		}
 	}
@@ -62,7 +62,7 @@ func TestPageAppearsWhileItIsWritten(t *testing.T) {
 
 // TestPageThatIsNotCompleted has a model break off in a page that is shown already.
 func TestPageThatIsNotCompleted(t *testing.T) {
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		if c.N > 2 {
 			return scripted.Answer{}
 		}
@@ -84,13 +84,13 @@ func TestPageThatIsNotCompleted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u.Kind == engi.UIReplaced {
+		if u.Kind == engi.PageReplaced {
 			shown = u.HTML
 		}
 		if u.Partial {
 			parts++
 		}
-		if u.Kind == engi.UIDone {
+		if u.Kind == engi.PageDone {
 			break
 		}
 	}
@@ -120,7 +120,7 @@ func TestOutputOfTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		if c.Last().Role == "tool" {
 			return scripted.Answer{Text: `{"type":"full","html":"<p>a</p>"}`}
 		}
@@ -147,13 +147,13 @@ func TestOutputOfTools(t *testing.T) {
 		if what == "tool" {
 			close(seen)
 		}
-		if order = append(order, what); u.Kind == engi.UIOutput {
+		if order = append(order, what); u.Kind == engi.PageOutput {
 			text.WriteString(u.Text)
 			if u.Seq != 0 || u.Call.Name != "say" {
 				t.Errorf("%+v", u)
 			}
 		}
-		if u.Kind == engi.UIDone {
+		if u.Kind == engi.PageDone {
 			break
 		}
 	}
@@ -175,7 +175,7 @@ func TestLargeEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		switch {
 		case strings.HasPrefix(c.Last().Text, "These lines"):
 			return scripted.Answer{Text: "{}"}
@@ -198,14 +198,14 @@ func TestLargeEvents(t *testing.T) {
 // TestRefusedEvent has the log refuse what an answer says, however often it is tried.
 // That ends the answer, and not the page.
 func TestRefusedEvent(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	w.refuses.Store(true)
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
 	p.act(t, id, "open", "")
 	p.rest(t, id)
-	if !c.look(t.Context(), t, p, id, ended) || c.seen[len(c.seen)-1].Ended != engi.RunFailed || c.seen[len(c.seen)-2].Kind != engi.UIBad {
+	if !c.look(t.Context(), t, p, id, ended) || c.seen[len(c.seen)-1].Ended != engi.RunFailed || c.seen[len(c.seen)-2].Kind != engi.PageBad {
 		t.Errorf("%+v", c.seen)
 	}
 	w.refuses.Store(false)
@@ -217,7 +217,7 @@ func TestRefusedEvent(t *testing.T) {
 
 // A modules is a library that cannot save what fails says.
 type modules struct {
-	engi.Library
+	engi.Docs
 	mu    sync.Mutex
 	fails map[string]error
 	tries map[string]int
@@ -252,7 +252,7 @@ func TestModulesAreSaved(t *testing.T) {
 		}
 		return `{"type":"code_modules","modules":[` + strings.Join(list, ",") + `]}` + "\n"
 	}
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: line("lib/a.ts", "lib/none.ts", "lib/flaky.ts") + `{"type":"full","html":"<p>a</p>"}` + "\n"}
 	})
 	w.library = m
@@ -264,7 +264,7 @@ func TestModulesAreSaved(t *testing.T) {
 	if c.page.HTML() != "<p>a</p>" || !strings.Contains(w.model.Seen()[0].System, "code_modules") {
 		t.Errorf("%s", c.page.HTML())
 	}
-	c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool { return u.Kind == engi.UIBad })
+	c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool { return u.Kind == engi.PageBad })
 	if u := c.seen[len(c.seen)-1]; !strings.Contains(u.Text, "no such file") || !strings.Contains(u.Text, "write it first") || u.Run == "" {
 		t.Errorf("%+v", u)
 	}
@@ -272,7 +272,7 @@ func TestModulesAreSaved(t *testing.T) {
 	if slices.Sort(m.saved); !slices.Equal(m.saved, []string{"ann lib/a.ts f", "ann lib/flaky.ts f"}) {
 		t.Errorf("saved %v after %v", m.saved, m.tries)
 	}
-	if r, err := store.UIs(w.db).Get(t.Context(), id); err != nil || r.Busy() {
+	if r, err := store.Pages(w.db).Get(t.Context(), id); err != nil || r.Busy() {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -280,7 +280,7 @@ func TestModulesAreSaved(t *testing.T) {
 // TestModulesSurviveRestart stops a node that could not save modules yet.
 func TestModulesSurviveRestart(t *testing.T) {
 	m := &modules{tries: map[string]int{}, fails: map[string]error{"lib/a.ts": engi.Errorf(engi.Unavailable, "the sandbox boots")}}
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"code_modules","modules":[{"path":"lib/a.ts","description":"d","exports":["f"],"usage":"u"}]}`}
 	})
 	w.library, w.backoff = m, time.Hour
@@ -295,7 +295,7 @@ func TestModulesSurviveRestart(t *testing.T) {
 	w.backoff = time.Millisecond
 	p = w.start()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
-		if r, err := store.UIs(w.db).Get(t.Context(), id); err != nil || time.Now().After(end) {
+		if r, err := store.Pages(w.db).Get(t.Context(), id); err != nil || time.Now().After(end) {
 			t.Fatalf("%+v, %v", r, err)
 		} else if !r.Busy() {
 			break
@@ -320,7 +320,7 @@ func TestRestart(t *testing.T) {
 	for name, then := range map[string]string{"the same": said("a", "b", "c", "d", "e"), "other": said("a", "b", "x", "y"), "less": said("a")} {
 		t.Run(name, func(t *testing.T) {
 			var restarted bool
-			w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+			w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 				if restarted {
 					return scripted.Answer{Text: then}
 				}
@@ -331,8 +331,8 @@ func TestRestart(t *testing.T) {
 			c := p.join(t, id)
 			p.act(t, id, "a", "")
 			n := 0
-			c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool {
-				if u.Kind == engi.UIPatched {
+			c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool {
+				if u.Kind == engi.PagePatched {
 					n++
 				}
 				return n == 3
@@ -348,7 +348,7 @@ func TestRestart(t *testing.T) {
 			}
 			replaced := 0
 			for _, u := range c.seen[1:] {
-				if u.Kind == engi.UIReplaced {
+				if u.Kind == engi.PageReplaced {
 					replaced++
 				}
 			}
@@ -369,17 +369,17 @@ func words(text string) (all []string) {
 
 // TestEndOfSession ends a session while a run answers on its page.
 func TestEndOfSession(t *testing.T) {
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: strings.Repeat(`{"type":"stats","a":1}`+"\n", 5000), Pace: time.Millisecond}
 	})
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
 	p.act(t, id, "a", "")
-	c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool { return u.Kind == engi.UIStats })
+	c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool { return u.Kind == engi.PageStats })
 	looked, looking := make(chan bool), make(chan bool, 10_000)
 	go func() {
-		looked <- c.look(t.Context(), t, p, id, func(engi.UIUpdate) bool { looking <- true; return false })
+		looked <- c.look(t.Context(), t, p, id, func(engi.PageUpdate) bool { looking <- true; return false })
 	}()
 	<-looking
 	w.end(id)
@@ -405,7 +405,7 @@ func TestEndOfSession(t *testing.T) {
 
 // TestLogThatWasTrimmed drops the events of a page. What it is now stays.
 func TestLogThatWasTrimmed(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
@@ -429,15 +429,15 @@ func TestLogThatWasTrimmed(t *testing.T) {
 	}
 	p.act(t, id, "increment", "")
 	ui := p.rest(t, id)
-	c.look(t.Context(), t, p, id, func(engi.UIUpdate) bool { return true })
-	if c.page.HTML() != ui.HTML || strings.Count(ui.HTML, "<li>") != 4 || c.seen[1].Kind != engi.UIReplaced {
+	c.look(t.Context(), t, p, id, func(engi.PageUpdate) bool { return true })
+	if c.page.HTML() != ui.HTML || strings.Count(ui.HTML, "<li>") != 4 || c.seen[1].Kind != engi.PageReplaced {
 		t.Errorf("the client has %s, the page is %s", c.page.HTML(), ui.HTML)
 	}
 }
 
 // TestWhatHasNotHappened names an event that the log does not have yet.
 func TestWhatHasNotHappened(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id := w.session("ann")
 	p.act(t, id, "open", "")
@@ -452,7 +452,7 @@ func TestWhatHasNotHappened(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for u, err := range p.Watch(ctx, "ann", string(id), future) {
-		if err != nil || u.Kind != engi.UIReplaced || u.HTML != now.HTML || u.Seq >= future {
+		if err != nil || u.Kind != engi.PageReplaced || u.HTML != now.HTML || u.Seq >= future {
 			t.Errorf("%+v, %v", u, err)
 		}
 		break
@@ -466,7 +466,7 @@ func TestManyLines(t *testing.T) {
 	for i := range 650 {
 		fmt.Fprintf(&b, `{"type":"patches","patches":[{"selector":"p","text":"%d"}]}`+"\n", i)
 	}
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: b.String()} })
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: b.String()} })
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
@@ -477,7 +477,7 @@ func TestManyLines(t *testing.T) {
 	}
 	// Every state is there.
 	for _, u := range c.seen {
-		if u.Kind != engi.UIPatched || *u.Patches[0].Text != "300" {
+		if u.Kind != engi.PagePatched || *u.Patches[0].Text != "300" {
 			continue
 		}
 		if ui, err := p.Get(t.Context(), "ann", string(id), u.Seq); err != nil || ui.HTML != "<p>300</p>" {
@@ -489,7 +489,7 @@ func TestManyLines(t *testing.T) {
 // TestSimilarPastActions shows a model what was done before that is like what is done
 // now.
 func TestSimilarPastActions(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id := w.session("ann")
 	for _, data := range []string{`{"search":"red shoes"}`, `{"q":"weather in Paris"}`, `{"q":"a"}`, `{"q":"b"}`, `{"q":"c"}`, `{"q":"d"}`, `{"q":"e"}`, `{"q":"f"}`, `{"search":"blue shoes"}`} {
@@ -518,7 +518,7 @@ func TestCost(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"full","html":"<p>` + strings.Repeat("x", 10_000) + `</p><b></b>"}`}
 	})
 	p := w.start()
@@ -555,7 +555,7 @@ func TestCost(t *testing.T) {
 	}
 
 	// Each line says when the model wrote it.
-	w = newWorld(t, nil)
+	w = newFixture(t, nil)
 	w.transport = stamped(patches)
 	p = w.start()
 	took := make(chan time.Duration, streaming*patches)
@@ -565,7 +565,7 @@ func TestCost(t *testing.T) {
 		id := w.session("ann")
 		c := p.join(t, id)
 		wg.Go(func() {
-			c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool {
+			c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool {
 				for _, x := range u.Patches {
 					n, err := strconv.ParseInt(*x.Text, 10, 64)
 					if err != nil {
@@ -573,7 +573,7 @@ func TestCost(t *testing.T) {
 					}
 					took <- time.Since(time.Unix(0, n))
 				}
-				return u.Kind == engi.UIDone
+				return u.Kind == engi.PageDone
 			})
 		})
 		p.act(t, id, "stream", "")

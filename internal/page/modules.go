@@ -78,7 +78,7 @@ func (s *Service) saveOne(ctx context.Context, r Record, m Modules) error {
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventUIFailed, data, ""); err != nil {
+			if _, err := emit(engi.EventPageFailed, data, ""); err != nil {
 				return err
 			}
 		}
@@ -91,7 +91,7 @@ func (s *Service) saveOne(ctx context.Context, r Record, m Modules) error {
 // unsaved saves modules and returns why some could not be. Models announce files that
 // they have not written, which must not cost the others.
 func (s *Service) unsaved(ctx context.Context, r Record, list []engi.CodeModule) (lost []error) {
-	if s.opt.Library == nil {
+	if s.opt.Docs == nil {
 		return nil // it was switched off since they were announced
 	}
 	err := s.try(ctx, r, list)
@@ -116,7 +116,7 @@ func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (er
 			wait *= 2
 		}
 		saving, cancel := context.WithTimeout(ctx, saveTimeout)
-		err = s.opt.Library.SaveModules(saving, r.Owner, string(r.Session), list)
+		err = s.opt.Docs.SaveModules(saving, r.Owner, string(r.Session), list)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err

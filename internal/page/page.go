@@ -241,13 +241,13 @@ func tooDeep() error {
 // anything around it. It returns the patches that were applied, as a browser applies
 // them to have the same page, and what is wrong with others, or with parts of them:
 // errors are Invalid, or NotFound if a selector selects nothing.
-func (p *Page) Apply(patches []engi.UIPatch) (applied []engi.UIPatch, errs []error) {
+func (p *Page) Apply(patches []engi.PagePatch) (applied []engi.PagePatch, errs []error) {
 	for i, patch := range patches {
 		if i == maxPatches {
 			errs = append(errs, invalid("write them in several lines", "the line has more than %d patches", maxPatches))
 			break
 		}
-		c := change{page: p, patch: patch, out: engi.UIPatch{Selector: patch.Selector}}
+		c := change{page: p, patch: patch, out: engi.PagePatch{Selector: patch.Selector}}
 		err := c.apply()
 		if err != nil {
 			c.faults = append(c.faults, err)

@@ -13,9 +13,9 @@ import (
 	"github.com/engi-dev/engi/internal/page"
 )
 
-func patches(t testing.TB, s string) []engi.UIPatch {
+func patches(t testing.TB, s string) []engi.PagePatch {
 	t.Helper()
-	var ps []engi.UIPatch
+	var ps []engi.PagePatch
 	if err := json.Unmarshal([]byte(s), &ps); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestRandomPatches(t *testing.T) {
 		stable(t, page)
 		for range 40 {
 			text, old := markup(2), page.HTML()
-			p := engi.UIPatch{Selector: selector(old)}
+			p := engi.PagePatch{Selector: selector(old)}
 			what := pick("text html append prepend before after replace remove move class attr style value")
 			switch what {
 			case "text":
@@ -116,7 +116,7 @@ func TestRandomPatches(t *testing.T) {
 			case "remove":
 				p.Remove = r.IntN(3) == 0
 			case "move":
-				p.Move = &engi.UIMove{To: selector(old), Place: pick("append prepend before after")}
+				p.Move = &engi.PageMove{To: selector(old), Place: pick("append prepend before after")}
 			case "class":
 				p.Class = map[string]bool{pick("a b c"): r.IntN(2) == 0, pick("a b c"): true}
 			case "attr":
@@ -128,7 +128,7 @@ func TestRandomPatches(t *testing.T) {
 				p.Value = &text
 			}
 			before := page.Clone()
-			applied, _ := page.Apply([]engi.UIPatch{p})
+			applied, _ := page.Apply([]engi.PagePatch{p})
 			counts[what] += len(applied)
 			want := stable(t, page)
 			if _, errs := before.Apply(applied); len(errs) > 0 || before.HTML() != want {
@@ -210,7 +210,7 @@ func TestSelectors(t *testing.T) {
 	} {
 		p := page.NewPage(markup)
 		mark := "1"
-		_, errs := p.Apply([]engi.UIPatch{{Selector: selector, Attr: map[string]*string{"data-mark": &mark}}})
+		_, errs := p.Apply([]engi.PagePatch{{Selector: selector, Attr: map[string]*string{"data-mark": &mark}}})
 		if got := strings.Count(p.HTML(), "data-mark"); got != want || (want > 0) != (errs == nil) {
 			t.Errorf("%s selects %d, want %d: %v", selector, got, want, errs)
 		}
@@ -218,7 +218,7 @@ func TestSelectors(t *testing.T) {
 	for _, selector := range []string{"", " ", ",", "li,", ">li", "li >", "li > > li", "..a", "#", "a:b", "li:has(a)", "li:hover", "::before", "li::before", "[a=b", "[=b]", "[a!=b]", "[a=5]", "li:nth-child(", "li:nth-child(n+)",
 		"li:nth-child(1 of .a)", ":not(:not(a))", ":not(a b)", "svg|a", "a$", "<p>", "5", "#5", ".5", ".- a", "#-1", ":root", ":scope", "li:nth-child(+ 2)", "a{}", "/**/a", `[a="b`, `a\`} {
 		p := page.NewPage(markup)
-		if _, errs := p.Apply([]engi.UIPatch{{Selector: selector, Remove: true}}); len(errs) != 1 || engi.KindOf(errs[0]) != engi.Invalid {
+		if _, errs := p.Apply([]engi.PagePatch{{Selector: selector, Remove: true}}); len(errs) != 1 || engi.KindOf(errs[0]) != engi.Invalid {
 			t.Errorf("%q: %v, want Invalid", selector, errs)
 		}
 	}
@@ -256,7 +256,7 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 	start := time.Now()
 	text := "x"
 	for _, selector := range []string{"* * * * * * * * * * * * * * * q", "*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~q", "q:nth-last-of-type(3n+1)", "* > :not(p)"} {
-		if _, errs := p.Apply([]engi.UIPatch{{Selector: selector, Text: &text}}); len(errs) != 1 {
+		if _, errs := p.Apply([]engi.PagePatch{{Selector: selector, Text: &text}}); len(errs) != 1 {
 			t.Errorf("%s: %v", selector, errs)
 		}
 	}
@@ -268,9 +268,9 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 func TestPagesStayInBounds(t *testing.T) {
 	for name, item := range map[string]string{"bytes": "<p>" + strings.Repeat("x", 1000) + "</p>", "nodes": strings.Repeat("<br>", 100), "JSON": "<p>" + strings.Repeat(`"`, 1000) + "</p>"} {
 		p := page.NewPage("<main></main>")
-		var ps []engi.UIPatch
+		var ps []engi.PagePatch
 		for range 300 {
-			ps = append(ps, engi.UIPatch{Selector: "main", Append: &item})
+			ps = append(ps, engi.PagePatch{Selector: "main", Append: &item})
 		}
 		applied, errs := p.Apply(ps)
 		if len(applied) < 100 || len(applied)+len(errs) != 300 || len(errs) == 0 {
@@ -278,7 +278,7 @@ func TestPagesStayInBounds(t *testing.T) {
 		}
 		stable(t, p)
 		// What was there makes room again.
-		if again, _ := p.Apply(append([]engi.UIPatch{{Selector: "main > *", Remove: true}}, ps[:290]...)); len(again) != min(291, len(applied)+1) {
+		if again, _ := p.Apply(append([]engi.PagePatch{{Selector: "main > *", Remove: true}}, ps[:290]...)); len(again) != min(291, len(applied)+1) {
 			t.Errorf("%s: then %d are applied, before %d", name, len(again), len(applied))
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // A Line is one object of an answer. Besides Raw, exactly one field is set.
 type Line struct {
 	Raw     string // as written, with line ends in strings escaped; of one that is too long, its beginning
-	Patches []engi.UIPatch
+	Patches []engi.PagePatch
 	HTML    *string // not sanitized
 	Modules []engi.CodeModule
 	Stats   stdjson.RawMessage // an object, its type included
@@ -427,13 +427,13 @@ var (
 	numeric = json.JoinOptions(lenient, json.WithUnmarshalers(json.UnmarshalFromFunc(numberAsText)))
 )
 
-func (p *Parser) patches(raw string) ([]engi.UIPatch, error) {
+func (p *Parser) patches(raw string) ([]engi.PagePatch, error) {
 	all, ok := p.plain(raw)
 	if ok {
 		return all, nil
 	}
 	var o struct {
-		Patches []engi.UIPatch `json:"patches"`
+		Patches []engi.PagePatch `json:"patches"`
 	}
 	err := json.Unmarshal(p.buf, &o, lenient)
 	if err != nil {
@@ -451,7 +451,7 @@ func (p *Parser) patches(raw string) ([]engi.UIPatch, error) {
 // plain decodes what most lines are, patches with a selector and a text, with the
 // tokenizer alone, which is much faster. ok is false for all others, right or wrong.
 // raw is what is in buf.
-func (p *Parser) plain(raw string) (all []engi.UIPatch, ok bool) {
+func (p *Parser) plain(raw string) (all []engi.PagePatch, ok bool) {
 	if p.items == 0 || p.items > maxPatches {
 		return nil, false
 	}
@@ -462,7 +462,7 @@ func (p *Parser) plain(raw string) (all []engi.UIPatch, ok bool) {
 		t, err := d.ReadToken()
 		return err == nil && t.Kind() == kind
 	}
-	all = make([]engi.UIPatch, 0, p.items)
+	all = make([]engi.PagePatch, 0, p.items)
 	texts := make([]string, p.items)
 	if !token('{') {
 		return nil, false
@@ -481,7 +481,7 @@ func (p *Parser) plain(raw string) (all []engi.UIPatch, ok bool) {
 		}
 		for d.PeekKind() == '{' && token('{') {
 			text, changed := &texts[len(all)], false
-			all = append(all, engi.UIPatch{})
+			all = append(all, engi.PagePatch{})
 			x := &all[len(all)-1]
 			for d.PeekKind() == '"' {
 				name, err := d.ReadValue()
@@ -538,17 +538,17 @@ func (p *Parser) plain(raw string) (all []engi.UIPatch, ok bool) {
 
 // each decodes patches of which some may be wrong. It returns the others, and what is
 // wrong with the first of those.
-func each(raw []byte) ([]engi.UIPatch, error) {
+func each(raw []byte) ([]engi.PagePatch, error) {
 	var o struct {
 		Patches []jsontext.Value `json:"patches"`
 	}
 	if err := json.Unmarshal(raw, &o, lenient); err != nil {
 		return nil, err
 	}
-	var good []engi.UIPatch
+	var good []engi.PagePatch
 	var wrong error
 	for i, raw := range o.Patches {
-		var p engi.UIPatch
+		var p engi.PagePatch
 		if err := json.Unmarshal(raw, &p, numeric); err == nil {
 			good = append(good, p)
 		} else if wrong == nil {

@@ -14,10 +14,10 @@ import (
 // A change is one patch being applied.
 type change struct {
 	page    *Page
-	patch   engi.UIPatch
-	out     engi.UIPatch // sanitized
-	targets []*html.Node // in the order of the document
-	faults  []error      // parts that are left out
+	patch   engi.PagePatch
+	out     engi.PagePatch // sanitized
+	targets []*html.Node   // in the order of the document
+	faults  []error        // parts that are left out
 }
 
 func (c *change) apply() error {

@@ -263,9 +263,9 @@ func (p *processor) finish(last ...eventData) (Record, error) {
 			if err != nil {
 				return err
 			}
-			kind := engi.EventUIFailed
+			kind := engi.EventPageFailed
 			if i == len(last)-1 {
-				kind = engi.EventUIDone
+				kind = engi.EventPageDone
 			}
 			if _, err := emit(kind, data, ""); err != nil {
 				return err

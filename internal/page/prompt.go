@@ -27,7 +27,7 @@ const modulesHint = `
 When you have written code to /workspace that is worth using again, end with a line {"type":"code_modules","modules":[{"path":"lib/x.ts","description":"...","exports":["f"],"usage":"import { f } from './lib/x.ts'"}]}`
 
 func (s *Service) system() string {
-	if s.opt.Sandbox && s.opt.Library != nil {
+	if s.opt.Sandbox && s.opt.Docs != nil {
 		return grammar + modulesHint
 	}
 	return grammar
@@ -131,7 +131,7 @@ const (
 // older actions that are like them, the most similar first.
 func (s *Service) history(ctx context.Context, r Record, actions []Action) (recent, past []string, err error) {
 	f := engi.EventFilter{Subject: string(r.Session), Before: actions[0].Seq, Limit: 4 * maxRecent,
-		Types: []string{engi.EventUIActed, engi.EventUIPatched, engi.EventUIReplaced, engi.EventUIRestored}}
+		Types: []string{engi.EventPageActed, engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored}}
 	events, err := s.opt.Events.List(ctx, "", f)
 	if err != nil {
 		return nil, nil, err
@@ -144,14 +144,14 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 		}
 		text := ""
 		switch e.Type {
-		case engi.EventUIActed:
+		case engi.EventPageActed:
 			recent = append(recent, shorten(actionText(d.Action, d.Data), maxItem))
 			continue
-		case engi.EventUIPatched:
+		case engi.EventPagePatched:
 			text = patchesText(d.Patches)
-		case engi.EventUIReplaced:
+		case engi.EventPageReplaced:
 			text = "the page was replaced"
-		case engi.EventUIRestored:
+		case engi.EventPageRestored:
 			text = "the user went back to an earlier page"
 		}
 		if n := len(recent); n > 0 && len(recent[n-1]) < 2*maxItem {
@@ -162,7 +162,7 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 	if s.opt.Embedder == nil {
 		return recent, nil, nil
 	}
-	f.Types, f.Limit = []string{engi.EventUIActed}, maxPast
+	f.Types, f.Limit = []string{engi.EventPageActed}, maxPast
 	if events, err = s.opt.Events.List(ctx, "", f); err != nil {
 		return nil, nil, err
 	}
@@ -317,7 +317,7 @@ func (v *vectors) keep(owner engi.Owner, text string, vector []float32) {
 }
 
 // patchesText says in a few words what patches do.
-func patchesText(patches []engi.UIPatch) string {
+func patchesText(patches []engi.PagePatch) string {
 	var b strings.Builder
 	for i, p := range patches {
 		if b.Len() > maxItem/2 {

@@ -28,8 +28,8 @@ const (
 	sessionEnd = engi.EventSessionTerminated
 )
 
-// uiEvents are the types of events about pages.
-const uiEvents = "ui.*"
+// pageEvents are the types of events about pages.
+const pageEvents = "page.*"
 
 // An Embedder turns texts into vectors of length 1, whose products say how similar
 // the texts are. It is safe for concurrent use.
@@ -37,13 +37,13 @@ type Embedder interface {
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
-// Options configure a Service. Library, Embedder and Log may be nil.
+// Options configure a Service. Docs, Embedder and Log may be nil.
 type Options struct {
 	Agents   engi.Agents
 	Sessions engi.Sessions
 	Events   engi.EventLog
 	Store    Store
-	Library  engi.Library  // for the modules that answers announce; nil to ignore them
+	Docs     engi.Docs     // for the modules that answers announce; nil to ignore them
 	Embedder Embedder      // finds past actions like the ones to answer; nil to show none
 	Sandbox  bool          // runs work in the session and its sandbox, if their agent has tools for that
 	Backoff  time.Duration // before modules are tried to be saved again; 0 means 1 s
@@ -51,7 +51,7 @@ type Options struct {
 }
 
 // A Service has runs of agents answer what users do on the pages of sessions. It
-// implements [engi.UIs] and is safe for concurrent use.
+// implements [engi.Pages] and is safe for concurrent use.
 type Service struct {
 	opt     Options
 	vectors vectors
@@ -67,7 +67,7 @@ type Service struct {
 	savers     map[engi.SessionID]bool       // of pages with modules to save; true to look again
 }
 
-var _ engi.UIs = (*Service)(nil)
+var _ engi.Pages = (*Service)(nil)
 
 // New returns a service; call Run.
 func New(opt Options) *Service {
@@ -146,8 +146,8 @@ func (s *Service) session(ctx context.Context, owner engi.Owner, idOrName string
 	return x, err
 }
 
-// Act implements [engi.UIs].
-func (s *Service) Act(ctx context.Context, a engi.UIAction) (seq int64, err error) {
+// Act implements [engi.Pages].
+func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err error) {
 	defer engi.Annotate(&err, "act on the page of session %.140s", a.Session)
 	if a, err = checkAction(a); err != nil {
 		return 0, err
@@ -179,7 +179,7 @@ func (s *Service) Act(ctx context.Context, a engi.UIAction) (seq int64, err erro
 			return engi.Errorf(engi.Exhausted, "%d actions wait to be answered", len(r.Waiting)).
 				WithRemedy("wait until they are, or cancel them").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
-		if seq, err = emit(engi.EventUIActed, data, key); err != nil {
+		if seq, err = emit(engi.EventPageActed, data, key); err != nil {
 			return err
 		}
 		if r.First == 0 {
@@ -198,7 +198,7 @@ func (s *Service) Act(ctx context.Context, a engi.UIAction) (seq int64, err erro
 }
 
 // checkAction returns a with what is left open filled in.
-func checkAction(a engi.UIAction) (engi.UIAction, error) {
+func checkAction(a engi.PageAction) (engi.PageAction, error) {
 	if a.Action == "" || len(a.Action) > maxAction || !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return a, engi.Errorf(engi.Invalid, "%.140q is not a name of an action", a.Action).WithRemedy("use 1 to %d bytes of printable text", maxAction)
 	}
@@ -228,8 +228,8 @@ func (s *Service) record(ctx context.Context, x engi.Session) (Record, error) {
 	return r, err
 }
 
-// Get implements [engi.UIs].
-func (s *Service) Get(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.UI, err error) {
+// Get implements [engi.Pages].
+func (s *Service) Get(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.Page, err error) {
 	defer engi.Annotate(&err, "page of session %.140s", session)
 	x, err := s.session(ctx, owner, session)
 	if err != nil {
@@ -238,7 +238,7 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, session string, at 
 	return s.get(ctx, x, at)
 }
 
-func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.UI, err error) {
+func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.Page, err error) {
 	r, err := s.record(ctx, x)
 	if err != nil {
 		return ui, err
@@ -247,8 +247,8 @@ func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.UI
 	if err != nil {
 		return ui, err
 	}
-	ui = engi.UI{Session: x.ID, Owner: x.Owner, HTML: p.HTML(), Seq: p.seq, Waiting: len(r.Waiting), Updated: r.Updated, Answered: max(r.First-1, 0)}
-	f := engi.EventFilter{Subject: string(x.ID), Types: []string{engi.EventUIDone}, Limit: 1}
+	ui = engi.Page{Session: x.ID, Owner: x.Owner, HTML: p.HTML(), Seq: p.seq, Waiting: len(r.Waiting), Updated: r.Updated, Answered: max(r.First-1, 0)}
+	f := engi.EventFilter{Subject: string(x.ID), Types: []string{engi.EventPageDone}, Limit: 1}
 	if at != 0 {
 		f.Before = at + 1
 	}
@@ -313,7 +313,7 @@ func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err
 				return p, errTooOld
 			}
 			after = e.Seq
-			if !strings.HasPrefix(e.Type, "ui.") {
+			if !strings.HasPrefix(e.Type, "page.") {
 				continue
 			}
 			if err := applyEvent(p.Page, e); err != nil {
@@ -329,7 +329,7 @@ var errTooOld = engi.Errorf(engi.Expired, "the log of events does not reach back
 // pageBefore returns the page when it was last replaced before or with the event at,
 // or the empty one before everything.
 func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt, err error) {
-	f := engi.EventFilter{Subject: string(r.Session), Types: []string{engi.EventUIReplaced, engi.EventUIRestored}, Before: at + 1, Limit: 1}
+	f := engi.EventFilter{Subject: string(r.Session), Types: []string{engi.EventPageReplaced, engi.EventPageRestored}, Before: at + 1, Limit: 1}
 	events, err := s.opt.Events.List(ctx, "", f)
 	if err != nil {
 		return p, err
@@ -353,7 +353,7 @@ func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt,
 // applyEvent changes a page as an event says that it was changed.
 func applyEvent(p *Page, e engi.Event) error {
 	switch e.Type {
-	case engi.EventUIPatched, engi.EventUIReplaced, engi.EventUIRestored:
+	case engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored:
 	default:
 		return nil
 	}
@@ -368,7 +368,7 @@ func applyEvent(p *Page, e engi.Event) error {
 	return nil
 }
 
-// Cancel implements [engi.UIs].
+// Cancel implements [engi.Pages].
 func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) (err error) {
 	defer engi.Annotate(&err, "cancel answers on the page of session %.140s", session)
 	x, err := s.session(ctx, owner, session)
@@ -388,7 +388,7 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventUIDone, data, ""); err != nil {
+			if _, err := emit(engi.EventPageDone, data, ""); err != nil {
 				return err
 			}
 		}
@@ -409,8 +409,8 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 	return err
 }
 
-// Restore implements [engi.UIs].
-func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.UI, err error) {
+// Restore implements [engi.Pages].
+func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.Page, err error) {
 	defer engi.Annotate(&err, "restore the page of session %.140s", session)
 	x, err := s.session(ctx, owner, session)
 	if err != nil {
@@ -437,7 +437,7 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string,
 			return engi.Errorf(engi.Conflict, "actions are being answered").WithRemedy("wait for the answer, or cancel it")
 		}
 		r.HTML = html
-		if r.Seq, err = emit(engi.EventUIRestored, data, ""); r.First == 0 {
+		if r.Seq, err = emit(engi.EventPageRestored, data, ""); r.First == 0 {
 			r.First = r.Seq
 		}
 		return err
@@ -447,12 +447,12 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string,
 	return s.get(ctx, x, 0)
 }
 
-// Watch implements [engi.UIs].
-func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.UIUpdate, error] {
-	return func(yield func(engi.UIUpdate, error) bool) {
+// Watch implements [engi.Pages].
+func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
+	return func(yield func(engi.PageUpdate, error) bool) {
 		x, err := s.session(ctx, owner, session)
 		if err != nil {
-			yield(engi.UIUpdate{}, err)
+			yield(engi.PageUpdate{}, err)
 			return
 		}
 		w := s.live.join(x.ID)
@@ -461,21 +461,21 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 		whole := func() bool {
 			// Events of others may be newer than the page's last, and are older than the page.
 			last, err := s.opt.Events.Last(ctx)
-			var ui engi.UI
+			var ui engi.Page
 			if err == nil {
 				ui, err = s.get(ctx, x, 0)
 			}
 			if err != nil {
-				yield(engi.UIUpdate{}, err)
+				yield(engi.PageUpdate{}, err)
 				return false
 			}
 			seq = max(last, ui.Seq)
-			return yield(engi.UIUpdate{Seq: seq, Time: ui.Updated, Kind: engi.UIReplaced, HTML: ui.HTML}, nil)
+			return yield(engi.PageUpdate{Seq: seq, Time: ui.Updated, Kind: engi.PageReplaced, HTML: ui.HTML}, nil)
 		}
 		// What has not happened yet was seen in the log of another node, or in one that was lost.
 		last, err := s.opt.Events.Last(ctx)
 		if err != nil {
-			yield(engi.UIUpdate{}, err)
+			yield(engi.PageUpdate{}, err)
 			return
 		}
 		if (seq <= 0 || seq > last) && !whole() {
@@ -497,7 +497,7 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 				if u.Partial && u.after < changed {
 					continue // the page is there
 				}
-				if !yield(u.UIUpdate, nil) {
+				if !yield(u.PageUpdate, nil) {
 					return
 				}
 			}
@@ -505,10 +505,10 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 			case e, more := <-events:
 				switch {
 				case !more:
-					yield(engi.UIUpdate{}, engi.Errorf(engi.Expired, "watch a page: %v", context.Cause(ctx)))
+					yield(engi.PageUpdate{}, engi.Errorf(engi.Expired, "watch a page: %v", context.Cause(ctx)))
 					return
 				case e.err != nil:
-					yield(engi.UIUpdate{}, e.err)
+					yield(engi.PageUpdate{}, e.err)
 					return
 				case e.Type == sessionEnd:
 					return
@@ -524,11 +524,11 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 				u, ok, err := updateOf(e.Event)
 				if err != nil || ok && !yield(u, nil) {
 					if err != nil {
-						yield(engi.UIUpdate{}, err)
+						yield(engi.PageUpdate{}, err)
 					}
 					return
 				}
-				if seq = e.Seq; u.Kind == engi.UIReplaced || u.Kind == engi.UIPatched || u.Kind == engi.UIDone {
+				if seq = e.Seq; u.Kind == engi.PageReplaced || u.Kind == engi.PagePatched || u.Kind == engi.PageDone {
 					changed = seq
 				}
 			case u := <-w:
@@ -550,7 +550,7 @@ type event struct {
 // ends, and closes it.
 func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events chan<- event) {
 	defer close(events)
-	for e, err := range s.opt.Events.Follow(ctx, x.Owner, engi.EventFilter{Subject: string(x.ID), Types: []string{uiEvents, sessionEnd}, After: seq}) {
+	for e, err := range s.opt.Events.Follow(ctx, x.Owner, engi.EventFilter{Subject: string(x.ID), Types: []string{pageEvents, sessionEnd}, After: seq}) {
 		select {
 		case events <- event{e, err}:
 		case <-ctx.Done():
@@ -560,36 +560,36 @@ func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events 
 }
 
 // updateOf returns what watchers see of an event; ok is false if that is nothing.
-func updateOf(e engi.Event) (u engi.UIUpdate, ok bool, err error) {
+func updateOf(e engi.Event) (u engi.PageUpdate, ok bool, err error) {
 	d, err := decodeEvent(e)
 	if err != nil {
 		return u, false, err
 	}
-	u = engi.UIUpdate{Seq: e.Seq, Time: e.Time, Run: d.Run}
+	u = engi.PageUpdate{Seq: e.Seq, Time: e.Time, Run: d.Run}
 	switch e.Type {
-	case engi.EventUIActed:
-		u.Kind, u.Action, u.Data = engi.UIActed, d.Action, d.Data
-	case engi.EventUIPatched:
-		u.Kind, u.Patches = engi.UIPatched, d.Patches
-	case engi.EventUIReplaced, engi.EventUIRestored:
-		if u.Kind = engi.UIReplaced; d.HTML != nil {
+	case engi.EventPageActed:
+		u.Kind, u.Action, u.Data = engi.PageActed, d.Action, d.Data
+	case engi.EventPagePatched:
+		u.Kind, u.Patches = engi.PagePatched, d.Patches
+	case engi.EventPageReplaced, engi.EventPageRestored:
+		if u.Kind = engi.PageReplaced; d.HTML != nil {
 			u.HTML = *d.HTML
 		}
-	case engi.EventUIStats:
-		u.Kind, u.Data = engi.UIStats, d.Stats
-	case engi.EventUITool:
-		if u.Kind = engi.UITool; d.Call != nil {
+	case engi.EventPageStats:
+		u.Kind, u.Data = engi.PageStats, d.Stats
+	case engi.EventPageTool:
+		if u.Kind = engi.PageTool; d.Call != nil {
 			u.Call = &engi.ToolCall{ID: d.Call.ID, Name: d.Call.Name, Arguments: d.Call.Arguments}
 		}
 		if d.Call != nil && d.Result != nil {
 			u.Result = &engi.ToolResult{Call: d.Call.ID, Name: d.Call.Name, Text: d.Result.Text, Failed: d.Result.Failed}
 		}
-	case engi.EventUIFailed:
-		if u.Kind, u.Text = engi.UIBad, d.Text; d.Remedy != "" {
+	case engi.EventPageFailed:
+		if u.Kind, u.Text = engi.PageBad, d.Text; d.Remedy != "" {
 			u.Text += " (" + d.Remedy + ")"
 		}
-	case engi.EventUIDone:
-		u.Kind, u.Ended = engi.UIDone, d.State
+	case engi.EventPageDone:
+		u.Kind, u.Ended = engi.PageDone, d.State
 	default:
 		return u, false, nil
 	}

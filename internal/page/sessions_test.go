@@ -28,16 +28,16 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// A world is what outlives a process: a database, the directory of runs, and the
+// A fixture is what outlives a process: a database, the directory of runs, and the
 // model, which is somebody else's.
-type world struct {
+type fixture struct {
 	t         testing.TB
 	dir       string
 	db        *store.DB
 	model     *scripted.Server
 	transport http.RoundTripper // to another model
 	tools     []tool.Tool
-	library   engi.Library
+	library   engi.Docs
 	runs      int
 	backoff   time.Duration // of attempts to save modules
 	writes    atomic.Int64  // to the store, so far
@@ -46,7 +46,7 @@ type world struct {
 	half      bool          // the first of these is made before it fails
 }
 
-func newWorld(t testing.TB, play func(scripted.Conversation) scripted.Answer) *world {
+func newFixture(t testing.TB, play func(scripted.Conversation) scripted.Answer) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	db, err := store.Open(t.Context(), filepath.Join(dir, "db"))
@@ -58,11 +58,11 @@ func newWorld(t testing.TB, play func(scripted.Conversation) scripted.Answer) *w
 			t.Error(err)
 		}
 	})
-	return &world{t: t, dir: dir, db: db, model: &scripted.Server{Play: play}}
+	return &fixture{t: t, dir: dir, db: db, model: &scripted.Server{Play: play}}
 }
 
 // session makes a session.
-func (w *world) session(owner engi.Owner) engi.SessionID {
+func (w *fixture) session(owner engi.Owner) engi.SessionID {
 	w.t.Helper()
 	id := engi.NewSessionID()
 	if err := store.Sessions(w.db).Put(w.t.Context(), session.Record{Session: engi.Session{ID: id, Owner: owner, State: engi.SessionIdle, Created: time.Now()}}); err != nil {
@@ -72,7 +72,7 @@ func (w *world) session(owner engi.Owner) engi.SessionID {
 }
 
 // end ends a session.
-func (w *world) end(id engi.SessionID) {
+func (w *fixture) end(id engi.SessionID) {
 	w.t.Helper()
 	s := store.Sessions(w.db)
 	r, err := s.Find(w.t.Context(), "", string(id))
@@ -100,12 +100,12 @@ func (s sessions) Get(ctx context.Context, owner engi.Owner, id string) (engi.Se
 // A process is a runner of agents and a service.
 type process struct {
 	*page.Service
-	w      *world
+	w      *fixture
 	agents *agent.Runner
 	stop   func() // as a node does; may be called again
 }
 
-func (w *world) start() *process {
+func (w *fixture) start() *process {
 	w.t.Helper()
 	reg, err := llm.New(llm.Options{Providers: map[string]llm.Provider{"openai": {URL: "http://model.invalid"}}, Default: "openai:demo", Client: &http.Client{Transport: stdcmp.Or[http.RoundTripper](w.transport, w.model)}, Backoff: time.Millisecond})
 	if err != nil {
@@ -123,8 +123,8 @@ func (w *world) start() *process {
 		w.t.Fatal(err)
 	}
 	s := page.New(page.Options{
-		Agents: agents, Sessions: sessions{store: store.Sessions(w.db)}, Events: failingLog{store.Events(w.db), w}, Store: failingStore{store.UIs(w.db), w},
-		Library: w.library, Sandbox: w.library != nil, Embedder: docs.BuiltIn(), Backoff: stdcmp.Or(w.backoff, time.Millisecond),
+		Agents: agents, Sessions: sessions{store: store.Sessions(w.db)}, Events: failingLog{store.Events(w.db), w}, Store: failingStore{store.Pages(w.db), w},
+		Docs: w.library, Sandbox: w.library != nil, Embedder: docs.BuiltIn(), Backoff: stdcmp.Or(w.backoff, time.Millisecond),
 	})
 	run := func(run func(context.Context, func()) error) (stop func()) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -152,7 +152,7 @@ func (w *world) start() *process {
 var errCrashed = errors.New("the process is dead")
 
 // write makes a write unless the process is dead.
-func (w *world) write(f func() error) error {
+func (w *fixture) write(f func() error) error {
 	n, from := w.writes.Add(1), w.failing.Load()
 	if from > 0 && n >= from {
 		if n == from && w.half {
@@ -163,11 +163,11 @@ func (w *world) write(f func() error) error {
 	return f()
 }
 
-func (w *world) dead() bool { return w.failing.Load() > 0 && w.writes.Load() >= w.failing.Load() }
+func (w *fixture) dead() bool { return w.failing.Load() > 0 && w.writes.Load() >= w.failing.Load() }
 
 type failingStore struct {
 	page.Store
-	w *world
+	w *fixture
 }
 
 func (s failingStore) Change(ctx context.Context, id engi.SessionID, f func(*page.Record, page.Emit) error) (r page.Record, err error) {
@@ -177,11 +177,11 @@ func (s failingStore) Change(ctx context.Context, id engi.SessionID, f func(*pag
 
 type failingLog struct {
 	engi.EventLog
-	w *world
+	w *fixture
 }
 
 func (l failingLog) Append(ctx context.Context, specs ...engi.EventSpec) (events []engi.Event, err error) {
-	if l.w.refuses.Load() && slices.ContainsFunc(specs, func(e engi.EventSpec) bool { return e.Type == engi.EventUIStats }) {
+	if l.w.refuses.Load() && slices.ContainsFunc(specs, func(e engi.EventSpec) bool { return e.Type == engi.EventPageStats }) {
 		return nil, engi.Errorf(engi.Invalid, "it is refused")
 	}
 	err = l.w.write(func() error { events, err = l.EventLog.Append(ctx, specs...); return err })
@@ -190,7 +190,7 @@ func (l failingLog) Append(ctx context.Context, specs ...engi.EventSpec) (events
 
 type failingRuns struct {
 	agent.Store
-	w *world
+	w *fixture
 }
 
 func (s failingRuns) Put(ctx context.Context, r agent.Record, m []engi.Message) error {
@@ -204,7 +204,7 @@ func (s failingRuns) Update(ctx context.Context, r agent.Record, n int, m []engi
 // act acts, in the name of ann.
 func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 {
 	t.Helper()
-	seq, err := p.Act(t.Context(), engi.UIAction{Owner: "ann", Session: string(id), Action: name, Data: json.RawMessage(data)})
+	seq, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Data: json.RawMessage(data)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +212,7 @@ func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 
 }
 
 // rest waits until nothing is to be answered.
-func (p *process) rest(t testing.TB, id engi.SessionID) engi.UI {
+func (p *process) rest(t testing.TB, id engi.SessionID) engi.Page {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		ui, err := p.Get(t.Context(), "ann", string(id), 0)
@@ -224,7 +224,7 @@ func (p *process) rest(t testing.TB, id engi.SessionID) engi.UI {
 		}
 	}
 	t.Fatal("the answer does not end")
-	return engi.UI{}
+	return engi.Page{}
 }
 
 // working waits until a run answers and its model was asked.
@@ -245,12 +245,12 @@ func (p *process) working(t testing.TB, id engi.SessionID) {
 type client struct {
 	page *page.Page
 	seq  int64
-	seen []engi.UIUpdate // that are kept
+	seen []engi.PageUpdate // that are kept
 }
 
 // look applies what happens to the page until done says that it is enough, or the
 // process ends. It reports false for the latter.
-func (c *client) look(ctx context.Context, t testing.TB, p engi.UIs, id engi.SessionID, done func(engi.UIUpdate) bool) bool {
+func (c *client) look(ctx context.Context, t testing.TB, p engi.Pages, id engi.SessionID, done func(engi.PageUpdate) bool) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -270,9 +270,9 @@ func (c *client) look(ctx context.Context, t testing.TB, p engi.UIs, id engi.Ses
 		c.seq = u.Seq
 		c.seen = append(c.seen, u)
 		switch u.Kind {
-		case engi.UIReplaced:
+		case engi.PageReplaced:
 			c.page = page.NewPage(u.HTML)
-		case engi.UIPatched:
+		case engi.PagePatched:
 			if _, errs := c.page.Apply(u.Patches); len(errs) > 0 {
 				t.Errorf("patches of %d: %v", u.Seq, errs)
 			}
@@ -288,7 +288,7 @@ func (c *client) look(ctx context.Context, t testing.TB, p engi.UIs, id engi.Ses
 func (p *process) join(t testing.TB, id engi.SessionID) *client {
 	t.Helper()
 	c := &client{}
-	if !c.look(t.Context(), t, p, id, func(engi.UIUpdate) bool { return true }) || c.seq == 0 {
+	if !c.look(t.Context(), t, p, id, func(engi.PageUpdate) bool { return true }) || c.seq == 0 {
 		t.Fatal("the page did not come")
 	}
 	return c
@@ -310,7 +310,7 @@ func (c *client) story() (all []string) {
 	return all
 }
 
-func ended(u engi.UIUpdate) bool { return u.Kind == engi.UIDone }
+func ended(u engi.PageUpdate) bool { return u.Kind == engi.PageDone }
 
 // counter plays a model that draws a counter and counts, one at a time.
 func counter(c scripted.Conversation) scripted.Answer {
@@ -334,15 +334,15 @@ func counter(c scripted.Conversation) scripted.Answer {
 const counted = `<main><b id="count">%d</b><ul>%s</ul></main>`
 
 func TestActionsChangeThePage(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
 	looked := make(chan bool)
 	go func() {
 		n := 0
-		looked <- c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool {
-			if u.Kind == engi.UIDone {
+		looked <- c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool {
+			if u.Kind == engi.PageDone {
 				n++
 			}
 			return n == 2
@@ -400,14 +400,14 @@ func TestActionsChangeThePage(t *testing.T) {
 	if now, err := p.Get(t.Context(), "ann", string(id), 0); err != nil || now != back {
 		t.Errorf("%+v, %v, want %+v", now, err, back)
 	}
-	if !c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool { return u.Kind == engi.UIReplaced }) || c.page.HTML() != back.HTML {
+	if !c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool { return u.Kind == engi.PageReplaced }) || c.page.HTML() != back.HTML {
 		t.Errorf("the client has %s", c.page.HTML())
 	}
 }
 
 func TestActionsThatWaitAreAnsweredTogether(t *testing.T) {
 	hold := make(chan struct{})
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		if c.N == 1 {
 			<-hold
 		}
@@ -437,14 +437,14 @@ func TestActionsThatWaitAreAnsweredTogether(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	hold := make(chan struct{})
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer { <-hold; return counter(c) })
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer { <-hold; return counter(c) })
 	defer close(hold)
 	p := w.start()
 	id := w.session("ann")
 	var err error
 	n := 0
 	for ; n < 200 && err == nil; n++ {
-		_, err = p.Act(t.Context(), engi.UIAction{Owner: "ann", Session: string(id), Action: "a"})
+		_, err = p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a"})
 	}
 	if engi.KindOf(err) != engi.Exhausted || n < 64 || n > 129 {
 		t.Errorf("action %d: %v", n, err)
@@ -461,23 +461,23 @@ func TestQueueIsBounded(t *testing.T) {
 }
 
 func TestBadActions(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id := string(w.session("ann"))
 	for what, try := range map[string]struct {
-		a    engi.UIAction
+		a    engi.PageAction
 		want engi.Kind
 	}{
-		"another owner's session": {engi.UIAction{Owner: "bob", Session: id, Action: "a"}, engi.NotFound},
-		"no session":              {engi.UIAction{Owner: "ann", Session: "x", Action: "a"}, engi.NotFound},
-		"no agent":                {engi.UIAction{Owner: "ann", Session: id, Action: "a", Agent: "x"}, engi.NotFound},
-		"no name":                 {engi.UIAction{Owner: "ann", Session: id}, engi.Invalid},
-		"a long name":             {engi.UIAction{Owner: "ann", Session: id, Action: strings.Repeat("a", 129)}, engi.Invalid},
-		"a name of two lines":     {engi.UIAction{Owner: "ann", Session: id, Action: "a\n[NOW] b"}, engi.Invalid},
-		"a list":                  {engi.UIAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("[]")}, engi.Invalid},
-		"no JSON":                 {engi.UIAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{")}, engi.Invalid},
-		"two objects":             {engi.UIAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{}{}")}, engi.Invalid},
-		"much data":               {engi.UIAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("x", 64<<10) + `"}`)}, engi.Invalid},
+		"another owner's session": {engi.PageAction{Owner: "bob", Session: id, Action: "a"}, engi.NotFound},
+		"no session":              {engi.PageAction{Owner: "ann", Session: "x", Action: "a"}, engi.NotFound},
+		"no agent":                {engi.PageAction{Owner: "ann", Session: id, Action: "a", Agent: "x"}, engi.NotFound},
+		"no name":                 {engi.PageAction{Owner: "ann", Session: id}, engi.Invalid},
+		"a long name":             {engi.PageAction{Owner: "ann", Session: id, Action: strings.Repeat("a", 129)}, engi.Invalid},
+		"a name of two lines":     {engi.PageAction{Owner: "ann", Session: id, Action: "a\n[NOW] b"}, engi.Invalid},
+		"a list":                  {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("[]")}, engi.Invalid},
+		"no JSON":                 {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{")}, engi.Invalid},
+		"two objects":             {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{}{}")}, engi.Invalid},
+		"much data":               {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("x", 64<<10) + `"}`)}, engi.Invalid},
 	} {
 		if _, err := p.Act(t.Context(), try.a); engi.KindOf(err) != try.want || err == nil {
 			t.Errorf("%s: %v", what, err)
@@ -503,13 +503,13 @@ func TestBadActions(t *testing.T) {
 }
 
 func TestRepeatedKeyActsOnce(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	p := w.start()
 	id, other := w.session("ann"), w.session("ann")
 	p.act(t, id, "open", "")
 	p.rest(t, id)
 	act := func(id engi.SessionID) int64 {
-		seq, err := p.Act(t.Context(), engi.UIAction{Owner: "ann", Session: string(id), Action: "increment", Idempotency: "k"})
+		seq, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "increment", Idempotency: "k"})
 		if err != nil {
 			t.Error(err)
 		}
@@ -536,14 +536,14 @@ func TestRepeatedKeyActsOnce(t *testing.T) {
 }
 
 func TestCancelEndsTheRun(t *testing.T) {
-	w := newWorld(t, func(scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"full","html":"<p>a</p>"}` + "\n" + strings.Repeat(`{"type":"stats","a":1}`+"\n", 10_000), Pace: time.Millisecond}
 	})
 	p := w.start()
 	id := w.session("ann")
 	c := p.join(t, id)
 	p.act(t, id, "a", "")
-	c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool { return u.Kind == engi.UIStats })
+	c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool { return u.Kind == engi.PageStats })
 	p.act(t, id, "b", "")
 	if err := p.Cancel(t.Context(), "ann", string(id)); err != nil {
 		t.Fatal(err)
@@ -561,7 +561,7 @@ func TestCancelEndsTheRun(t *testing.T) {
 }
 
 func TestModelCorrectsBadLines(t *testing.T) {
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		if strings.HasPrefix(c.Last().Text, "These lines") {
 			return scripted.Answer{Text: `{"type":"patches","patches":[{"selector":"p","text":"fixed"}]}`}
 		}
@@ -572,8 +572,8 @@ func TestModelCorrectsBadLines(t *testing.T) {
 	c := p.join(t, id)
 	p.act(t, id, "a", "")
 	runs := map[engi.RunID]bool{}
-	c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool {
-		if u.Kind == engi.UIDone {
+	c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool {
+		if u.Kind == engi.PageDone {
 			runs[u.Run] = true
 		}
 		return len(runs) == 2
@@ -587,7 +587,7 @@ func TestModelCorrectsBadLines(t *testing.T) {
 	}
 	bad := 0
 	for _, u := range c.seen {
-		if u.Kind == engi.UIBad {
+		if u.Kind == engi.PageBad {
 			bad++
 		}
 	}
@@ -597,7 +597,7 @@ func TestModelCorrectsBadLines(t *testing.T) {
 }
 
 func TestModelHasTwoAttemptsToCorrect(t *testing.T) {
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"patches","patches":[{"selector":"#none","text":"1"}]}`}
 	})
 	p := w.start()
@@ -610,7 +610,7 @@ func TestModelHasTwoAttemptsToCorrect(t *testing.T) {
 }
 
 func TestFailedRun(t *testing.T) {
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Status: 400, Text: "no such model"}
 	})
 	p := w.start()
@@ -619,22 +619,22 @@ func TestFailedRun(t *testing.T) {
 	p.act(t, id, "a", "")
 	c.look(t.Context(), t, p, id, ended)
 	n := len(c.seen)
-	if c.seen[n-1].Ended != engi.RunFailed || c.seen[n-2].Kind != engi.UIBad || !strings.Contains(c.seen[n-2].Text, "no such model") {
+	if c.seen[n-1].Ended != engi.RunFailed || c.seen[n-2].Kind != engi.PageBad || !strings.Contains(c.seen[n-2].Text, "no such model") {
 		t.Errorf("%+v", c.seen)
 	}
 	// A run that cannot begin at all ends the same way.
-	if _, err := p.Act(t.Context(), engi.UIAction{Owner: "ann", Session: string(id), Action: "a", Model: "nobody:x"}); err != nil {
+	if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a", Model: "nobody:x"}); err != nil {
 		t.Fatal(err)
 	}
 	c.look(t.Context(), t, p, id, ended)
-	if n = len(c.seen); c.seen[n-1].Ended != engi.RunFailed || c.seen[n-2].Kind != engi.UIBad {
+	if n = len(c.seen); c.seen[n-1].Ended != engi.RunFailed || c.seen[n-2].Kind != engi.PageBad {
 		t.Errorf("%+v", c.seen[n-2:])
 	}
 }
 
 // TestMorePagesThanRuns has more pages act than runs may be active.
 func TestMorePagesThanRuns(t *testing.T) {
-	w := newWorld(t, counter)
+	w := newFixture(t, counter)
 	w.runs = 4
 	p := w.start()
 	var all []engi.SessionID
@@ -662,7 +662,7 @@ func TestModelStartsOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := true
-			w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+			w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 				if !first {
 					return scripted.Answer{Text: then}
 				}
@@ -705,7 +705,7 @@ func TestModelStartsOver(t *testing.T) {
 func TestPageThatComesAgain(t *testing.T) {
 	const head = `{"type":"full","html":"<p>a</p><i>b</i>"}` + "\n" + `{"type":"stats","n":1}` + "\n"
 	first := true
-	w := newWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		text := head + `{"type":"stats","n":2}` + "\n"
 		if !first {
 			time.Sleep(150 * time.Millisecond)
@@ -765,7 +765,7 @@ func TestCrashes(t *testing.T) {
 	act := func(p *process, id engi.SessionID) error {
 		for i, name := range []string{"open", "increment", "increment"} {
 			// A client that gets no answer asks again.
-			if _, err := p.Act(context.Background(), engi.UIAction{Owner: "ann", Session: string(id), Action: name, Idempotency: fmt.Sprint(i)}); err != nil {
+			if _, err := p.Act(context.Background(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Idempotency: fmt.Sprint(i)}); err != nil {
 				return err
 			}
 			for {
@@ -784,7 +784,7 @@ func TestCrashes(t *testing.T) {
 		return nil
 	}
 	undisturbed := func() (html string, story []string, runs int, writes int64) {
-		w := newWorld(t, play)
+		w := newFixture(t, play)
 		w.tools = []tool.Tool{double}
 		p, id := w.start(), w.session("ann")
 		c := p.join(t, id)
@@ -797,7 +797,7 @@ func TestCrashes(t *testing.T) {
 			t.Fatal(err)
 		}
 		over := p.act(t, id, "over", "")
-		c.look(t.Context(), t, p, id, func(u engi.UIUpdate) bool { return u.Seq == over })
+		c.look(t.Context(), t, p, id, func(u engi.PageUpdate) bool { return u.Seq == over })
 		if err := p.Cancel(t.Context(), "ann", string(id)); err != nil {
 			t.Error(err)
 		}
@@ -816,7 +816,7 @@ func TestCrashes(t *testing.T) {
 		for _, half := range []bool{false, true} {
 			t.Run(fmt.Sprint(n, half), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, play)
+				w := newFixture(t, play)
 				w.tools, w.half = []tool.Tool{double}, half
 				id := w.session("ann")
 				w.failing.Store(n)
@@ -833,7 +833,7 @@ func TestCrashes(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				go func() {
-					looked <- c.look(ctx, t, p, id, func(u engi.UIUpdate) bool { return u.Action == "over" })
+					looked <- c.look(ctx, t, p, id, func(u engi.PageUpdate) bool { return u.Action == "over" })
 				}()
 				if err := act(p, id); err != nil {
 					t.Fatal(err)
@@ -850,7 +850,7 @@ func TestCrashes(t *testing.T) {
 					t.Error(err)
 				}
 				p.stop() // nothing answers what follows
-				if _, err := p.Act(t.Context(), engi.UIAction{Owner: "ann", Session: string(id), Action: "over"}); err != nil {
+				if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "over"}); err != nil {
 					t.Fatal(err)
 				}
 				if !<-looked || c.page.HTML() != want {
@@ -866,14 +866,14 @@ func TestCrashes(t *testing.T) {
 
 // crash runs a process until one of its writes fails, with a client that looks on. It
 // returns nil if none did.
-func crash(t *testing.T, w *world, id engi.SessionID, act func(*process, engi.SessionID) error) *client {
+func crash(t *testing.T, w *fixture, id engi.SessionID, act func(*process, engi.SessionID) error) *client {
 	t.Helper()
 	p := w.start()
 	c := p.join(t, id)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	looked, acted := make(chan bool), make(chan error)
-	go func() { looked <- c.look(ctx, t, p, id, func(engi.UIUpdate) bool { return false }) }()
+	go func() { looked <- c.look(ctx, t, p, id, func(engi.PageUpdate) bool { return false }) }()
 	go func() { acted <- act(p, id) }()
 	err := <-acted
 	p.stop()

@@ -81,21 +81,21 @@ type eventData struct {
 	Hash    string     `json:"hash,omitempty"`    // of the line
 	Undoes  int        `json:"undoes,omitempty"`  // the lines of the step from this one on
 
-	Action  string          `json:"action,omitempty"`
-	Data    json.RawMessage `json:"data,omitempty"`
-	Agent   string          `json:"agent,omitempty"`
-	Model   string          `json:"model,omitempty"`
-	Patches []engi.UIPatch  `json:"patches,omitempty"`
-	HTML    *string         `json:"html,omitempty"`
-	At      int64           `json:"at,omitempty"`
-	Stats   json.RawMessage `json:"stats,omitempty"`
-	Call    *callData       `json:"call,omitempty"`
-	Result  *resultData     `json:"result,omitempty"`
-	Text    string          `json:"text,omitempty"`
-	Remedy  string          `json:"remedy,omitempty"`
-	Source  string          `json:"source,omitempty"` // the beginning of the line that failed
-	State   engi.RunState   `json:"state,omitempty"`
-	Reason  string          `json:"reason,omitempty"`
+	Action  string           `json:"action,omitempty"`
+	Data    json.RawMessage  `json:"data,omitempty"`
+	Agent   string           `json:"agent,omitempty"`
+	Model   string           `json:"model,omitempty"`
+	Patches []engi.PagePatch `json:"patches,omitempty"`
+	HTML    *string          `json:"html,omitempty"`
+	At      int64            `json:"at,omitempty"`
+	Stats   json.RawMessage  `json:"stats,omitempty"`
+	Call    *callData        `json:"call,omitempty"`
+	Result  *resultData      `json:"result,omitempty"`
+	Text    string           `json:"text,omitempty"`
+	Remedy  string           `json:"remedy,omitempty"`
+	Source  string           `json:"source,omitempty"` // the beginning of the line that failed
+	State   engi.RunState    `json:"state,omitempty"`
+	Reason  string           `json:"reason,omitempty"`
 }
 
 type callData struct {

@@ -17,10 +17,10 @@ import (
 // A vector is an attempt to have a script run, or another server asked, by a page.
 // Tests in browsers read the same file.
 type vector struct {
-	Name    string         `json:"name"`
-	HTML    string         `json:"html"`
-	Start   string         `json:"start"`
-	Patches []engi.UIPatch `json:"patches"`
+	Name    string           `json:"name"`
+	HTML    string           `json:"html"`
+	Start   string           `json:"start"`
+	Patches []engi.PagePatch `json:"patches"`
 }
 
 func vectors(t testing.TB) []vector {

@@ -49,7 +49,7 @@ func attached(t *testing.T, m *Manager, id engi.SessionID) (all []string) {
 // that was attached by request. A crash forgets them.
 func TestConnectionsAttach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		s := create(t, m, engi.SessionSpec{})
 		is := func(m *Manager, want ...string) {
@@ -94,7 +94,7 @@ func TestConnectionsAttach(t *testing.T) {
 // the persistence.
 func TestLastConnectionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		for _, p := range engi.Persistences() {
@@ -129,7 +129,7 @@ func TestLastConnectionEnds(t *testing.T) {
 // to save, until it stays away.
 func TestFlappingConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "nb", Persistence: engi.PersistWorkspace})
@@ -166,7 +166,7 @@ func (s noNotes) Save(ctx context.Context, r Record) error {
 // TestConnectionIsNotRefused enters a session that cannot record who does.
 func TestConnectionIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		o := options(w)
 		o.Store = noNotes{w}
 		m, stop := startWith(t, o)

@@ -55,7 +55,7 @@ type volume struct {
 	data map[string]string
 }
 
-func newWorld() *fixture {
+func newFixture() *fixture {
 	return &fixture{
 		left: -1, records: map[engi.SessionID]Record{}, sandboxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
 		stopped: map[engi.SandboxID]bool{}, ended: engi.CauseTimeout, template: "base",

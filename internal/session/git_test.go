@@ -86,7 +86,7 @@ func TestGitRefusals(t *testing.T) {
 
 func TestTemplateWithoutGit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Git: &engi.GitSpec{URL: "https://git.example/o/r"}})

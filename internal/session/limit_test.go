@@ -16,7 +16,7 @@ import (
 // also by many requests at once.
 func TestSessionsPerOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		o := options(w)
 		refusals := map[string]int{}
 		o.Quota = func(owner engi.Owner) engi.Quota {
@@ -54,7 +54,7 @@ func TestSessionsPerOwner(t *testing.T) {
 			}
 		}
 		refused("terminate one")
-		list, err := m.List(t.Context(), "ann", engi.Page{})
+		list, err := m.List(t.Context(), "ann", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestSessionsPerOwner(t *testing.T) {
 // TestForgottenSessionsCountForTheDay ends sessions that are forgotten soon after.
 func TestForgottenSessionsCountForTheDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := options(newWorld())
+		o := options(newFixture())
 		o.Quota = func(engi.Owner) engi.Quota { return engi.Quota{SessionsPerDay: 2} }
 		o.Retention = time.Hour
 		m, stop := startWith(t, o)
@@ -117,7 +117,7 @@ func TestForgottenSessionsCountForTheDay(t *testing.T) {
 // TestSessionsInPages lists sessions of two owners, page by page, while some end.
 func TestSessionsInPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, stop := start(t, newWorld())
+		m, stop := start(t, newFixture())
 		defer stop()
 		var bobs engi.SessionID
 		for i := range 30 {
@@ -135,7 +135,7 @@ func TestSessionsInPages(t *testing.T) {
 			}
 		}
 		for _, owner := range []engi.Owner{"", "ann", "bob", "eve"} {
-			all, err := m.List(t.Context(), owner, engi.Page{})
+			all, err := m.List(t.Context(), owner, engi.Paging{})
 			if err != nil || len(all) == 0 && owner != "eve" {
 				t.Fatal(len(all), err)
 			}
@@ -143,14 +143,14 @@ func TestSessionsInPages(t *testing.T) {
 				if i > 0 && all[i-1].Created.Before(s.Created) || owner != "" && s.Owner != owner {
 					t.Errorf("%q has %s of %s after a newer one", owner, s.ID, s.Owner)
 				}
-				page, err := m.List(t.Context(), owner, engi.Page{After: string(s.ID), Limit: 3})
+				page, err := m.List(t.Context(), owner, engi.Paging{After: string(s.ID), Limit: 3})
 				want := all[i+1 : min(i+4, len(all))]
 				if err != nil || !slices.EqualFunc(page, want, func(a, b engi.Session) bool { return a.ID == b.ID }) {
 					t.Errorf("%q after %s: %d sessions, want %d; %v", owner, s.ID, len(page), len(want), err)
 				}
 			}
 			for _, after := range []string{"x", string(bobs), string(engi.NewSessionID())} {
-				_, err := m.List(t.Context(), owner, engi.Page{After: after})
+				_, err := m.List(t.Context(), owner, engi.Paging{After: after})
 				if after == string(bobs) && (owner == "" || owner == "bob") {
 					continue
 				}
@@ -166,7 +166,7 @@ func TestSessionsInPages(t *testing.T) {
 // the time, and that its files are saved before.
 func TestMaximumDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "nb", Persistence: engi.PersistWorkspace, MaxDuration: 2 * time.Hour})
@@ -238,7 +238,7 @@ func TestMaximumDuration(t *testing.T) {
 // processor time that it has saved, and no more.
 func TestProcessorTimeIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		o := options(w)
 		o.Defaults.CPUQuota = engi.CPUQuota{VCPUs: 0.5, Window: time.Minute}
 		m, stop := startWith(t, o)

@@ -13,7 +13,7 @@ import (
 // release, dormancy and hibernation, and that there is one copy of them.
 func TestOverlay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "s", Persistence: engi.PersistOverlay})

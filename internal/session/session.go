@@ -594,7 +594,7 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Sessions].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Session, error) {
+func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Session, error) {
 	list, all := []engi.Session{}, m.all(owner)
 	if p.After != "" {
 		last := m.lookUp(engi.SessionID(p.After))

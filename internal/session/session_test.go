@@ -79,7 +79,7 @@ func runCode(t testing.TB, m *Manager, id engi.SessionID, code string) engi.Code
 
 func TestLifeOfASession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "s"})
@@ -127,7 +127,7 @@ func TestLifeOfASession(t *testing.T) {
 
 func TestRunsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{})
@@ -185,7 +185,7 @@ func TestRunsQueue(t *testing.T) {
 
 func TestCodeThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{})
@@ -236,7 +236,7 @@ func TestCodeThatFails(t *testing.T) {
 
 func TestCreateSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		a := create(t, m, engi.SessionSpec{Owner: "ann", Name: "x", Idempotency: "k"})
@@ -303,7 +303,7 @@ type timeless struct{ rapid.TB }
 func TestSessionsAcrossPowerCuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {
-			w := newWorld()
+			w := newFixture()
 			m, stop := start(t, w)
 			type model struct {
 				s    engi.Session
@@ -539,7 +539,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 }
 
 func TestNothingIsServedBeforeAndAfter(t *testing.T) {
-	w := newWorld()
+	w := newFixture()
 	m, err := Open(t.Context(), options(w))
 	if err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // TestSessionsAcrossPowerCuts does it in any order.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "s"})
@@ -86,7 +86,7 @@ func TestStates(t *testing.T) {
 // TestLastClientLeaves checks what each persistence makes of it.
 func TestLastClientLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		for p, want := range map[engi.Persistence]engi.SessionState{

@@ -34,7 +34,7 @@ func (f *fixture) loseVolumes() {
 
 func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer stop()
 		spec := engi.SessionSpec{Owner: "ann", Name: "nb", Persistence: engi.PersistWorkspace}
@@ -108,7 +108,7 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 // and tries again, not all the time.
 func TestUnsavedWorkspaceStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newFixture()
 		m, stop := start(t, w)
 		defer func() { stop() }()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "nb", Persistence: engi.PersistWorkspace, TTL: 10 * time.Minute})
@@ -140,7 +140,7 @@ func TestWorkspaceSurvivesPowerCuts(t *testing.T) {
 	for n := 1; ; n++ {
 		over := false
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld()
+			w := newFixture()
 			m, stop := start(t, w)
 			s := create(t, m, engi.SessionSpec{Owner: "ann", Name: "nb", Persistence: engi.PersistWorkspace})
 			runCode(t, m, s.ID, "set k 1")

@@ -177,7 +177,7 @@ func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key st
 	return first(ctx, s.db.read, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]app.Record, error) {
+func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]app.Record, error) {
 	var w where
 	w.owned(owner)
 	return listPage(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
@@ -214,7 +214,7 @@ func (s appStore) Emitted(ctx context.Context, owner engi.Owner, app engi.AppID,
 		`SELECT seq FROM events WHERE owner = ? AND idempotency = ?`, owner, appKey(app, key))
 }
 
-func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Page) ([]engi.Revision, error) {
+func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Paging) ([]engi.Revision, error) {
 	var w where
 	w.and(true, `app = ?`, app)
 	if p.After != "" {

@@ -36,7 +36,7 @@ func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 	return first(ctx, s.db.read, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:])
 }
 
-func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error) {
+func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error) {
 	var w where
 	w.owned(owner)
 	return listPage(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)

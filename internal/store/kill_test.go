@@ -479,7 +479,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		if r.Revision == 0 {
 			return engi.EventAppCreated
 		}
-		revs, err := store.Apps(db).Revisions(ctx, r.ID, engi.Page{})
+		revs, err := store.Apps(db).Revisions(ctx, r.ID, engi.Paging{})
 		fail(err)
 		files, err := store.Apps(db).Files(ctx, r.ID, r.Revision)
 		fail(err)
@@ -502,7 +502,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		if r.Revision == 0 {
 			return engi.EventWorkspaceCreated
 		}
-		revs, err := store.Workspaces(db).Revisions(ctx, r.ID, engi.Page{})
+		revs, err := store.Workspaces(db).Revisions(ctx, r.ID, engi.Paging{})
 		fail(err)
 		if len(revs) != int(r.Revision) {
 			t.Fatalf("%s: it has %d revisions, the last is %d", subject, len(revs), r.Revision)
@@ -517,7 +517,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventWorkspaceRevised
 	case "key_":
-		keys, err := store.Keys(db).List(ctx, "", engi.Page{})
+		keys, err := store.Keys(db).List(ctx, "", engi.Paging{})
 		fail(err)
 		for _, k := range keys {
 			if k.ID == subject && !k.Revoked.IsZero() {

@@ -32,7 +32,7 @@ func idsOf[T any](id func(T) string) func([]T, error) ([]string, error) {
 func TestPagesAreTheList(t *testing.T) {
 	db, ctx := openDB(t), t.Context()
 	keys, secrets, ssh := store.Keys(db), store.Secrets(db), store.SSHKeys(db)
-	snapshots, volumes, documents := store.Snapshots(db), store.Volumes(db), store.Library(db)
+	snapshots, volumes, documents := store.Snapshots(db), store.Volumes(db), store.Docs(db)
 	box, now := engi.NewSandboxID(), time.Now()
 	for i := range 20 {
 		owner := []engi.Owner{"ann", "bob", "", "ann"}[i%4]
@@ -66,20 +66,20 @@ func TestPagesAreTheList(t *testing.T) {
 	keyID, secretID := idsOf(func(x engi.Key) string { return x.ID }), idsOf(func(x engi.Secret) string { return string(x.ID) })
 	sshID, snapshotID := idsOf(func(x engi.SSHKey) string { return string(x.ID) }), idsOf(func(x engi.Snapshot) string { return string(x.ID) })
 	volumeID, docID := idsOf(func(x volume.Record) string { return string(x.ID) }), idsOf(func(x docs.Record) string { return string(x.ID) })
-	for noun, list := range map[string]func(engi.Owner, engi.Page) ([]string, error){
-		"keys":    func(o engi.Owner, p engi.Page) ([]string, error) { return keyID(keys.List(ctx, o, p)) },
-		"ssh":     func(o engi.Owner, p engi.Page) ([]string, error) { return sshID(ssh.List(ctx, o, p)) },
-		"secrets": func(o engi.Owner, p engi.Page) ([]string, error) { return secretID(vault.List(ctx, o, p)) },
-		"snapshots": func(o engi.Owner, p engi.Page) ([]string, error) {
+	for noun, list := range map[string]func(engi.Owner, engi.Paging) ([]string, error){
+		"keys":    func(o engi.Owner, p engi.Paging) ([]string, error) { return keyID(keys.List(ctx, o, p)) },
+		"ssh":     func(o engi.Owner, p engi.Paging) ([]string, error) { return sshID(ssh.List(ctx, o, p)) },
+		"secrets": func(o engi.Owner, p engi.Paging) ([]string, error) { return secretID(vault.List(ctx, o, p)) },
+		"snapshots": func(o engi.Owner, p engi.Paging) ([]string, error) {
 			return snapshotID(snapshots.List(ctx, snapshot.Filter{Owner: o, Page: p}))
 		},
-		"snapshots of a sandbox": func(o engi.Owner, p engi.Page) ([]string, error) {
+		"snapshots of a sandbox": func(o engi.Owner, p engi.Paging) ([]string, error) {
 			return snapshotID(snapshots.List(ctx, snapshot.Filter{Owner: o, Sandbox: box, Page: p}))
 		},
-		"volumes": func(o engi.Owner, p engi.Page) ([]string, error) {
+		"volumes": func(o engi.Owner, p engi.Paging) ([]string, error) {
 			return volumeID(volumes.List(ctx, volume.Filter{Owner: o, Page: p}))
 		},
-		"documents": func(o engi.Owner, p engi.Page) ([]string, error) {
+		"documents": func(o engi.Owner, p engi.Paging) ([]string, error) {
 			f := docs.Filter{Documents: true, Page: p}
 			if o != "" {
 				f.Collections = []string{"d:" + string(o), "d:"}
@@ -87,23 +87,23 @@ func TestPagesAreTheList(t *testing.T) {
 			return docID(documents.Records(ctx, f))
 		},
 	} {
-		bobs, err := list("bob", engi.Page{})
+		bobs, err := list("bob", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		anns, err := list("ann", engi.Page{})
+		anns, err := list("ann", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		bobs = slices.DeleteFunc(bobs, func(id string) bool { return slices.Contains(anns, id) }) // the node's
 		for _, owner := range []engi.Owner{"bob", "ann", "", "eve"} {
-			whole, err := list(owner, engi.Page{})
+			whole, err := list(owner, engi.Paging{})
 			if err != nil || len(whole) < 4 && owner != "eve" {
 				t.Fatalf("%s of %q: %q, %v", noun, owner, whole, err)
 			}
 			for limit := 1; limit <= len(whole)+1; limit++ {
 				var got []string
-				for p := (engi.Page{Limit: limit}); ; p.After = got[len(got)-1] {
+				for p := (engi.Paging{Limit: limit}); ; p.After = got[len(got)-1] {
 					more, err := list(owner, p)
 					if err != nil || len(more) > limit {
 						t.Fatalf("%s of %q after %q: %q, %v", noun, owner, p.After, more, err)
@@ -117,7 +117,7 @@ func TestPagesAreTheList(t *testing.T) {
 				}
 			}
 			if len(whole) > 0 {
-				if rest, err := list(owner, engi.Page{After: whole[0]}); err != nil || !slices.Equal(rest, whole[1:]) {
+				if rest, err := list(owner, engi.Paging{After: whole[0]}); err != nil || !slices.Equal(rest, whole[1:]) {
 					t.Errorf("%s of %q without a limit: %q, %v", noun, owner, rest, err)
 				}
 			}
@@ -125,7 +125,7 @@ func TestPagesAreTheList(t *testing.T) {
 				if slices.Contains(whole, after) {
 					continue
 				}
-				if got, err := list(owner, engi.Page{After: after, Limit: 3}); engi.KindOf(err) != engi.Invalid || err == nil || len(got) > 0 {
+				if got, err := list(owner, engi.Paging{After: after, Limit: 3}); engi.KindOf(err) != engi.Invalid || err == nil || len(got) > 0 {
 					t.Errorf("%s of %q after %q: %q, %v", noun, owner, after, got, err)
 				}
 			}

@@ -52,7 +52,7 @@ func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, err
 
 // page lists a page of the rows of table that w selects, in the order of columns; desc
 // turns that around. It reports Invalid unless the row to go on after is one of them.
-func listPage[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
+func listPage[T any](ctx context.Context, db *DB, p engi.Paging, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
 	key, than, end := strings.Join(order, ", "), ">", ""
 	if desc {
 		than, end = "<", " DESC"
@@ -68,7 +68,7 @@ func listPage[T any](ctx context.Context, db *DB, p engi.Page, scan func(scanner
 }
 
 // selected reports Invalid unless w selects the row that a page goes on after.
-func selected(ctx context.Context, db *DB, p engi.Page, table string, w where) error {
+func selected(ctx context.Context, db *DB, p engi.Paging, table string, w where) error {
 	w = where{slices.Clone(w.text), slices.Clone(w.args)}
 	w.and(true, `id = ?`, p.After)
 	_, err := first(ctx, db.read, p.Lost(), value[int], `SELECT 1 FROM `+table+w.String(), w.args...)

@@ -49,7 +49,7 @@ func (s sshKeyStore) Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID
 	return first(ctx, s.db.read, errNoSSHKey, scanSSHKey, `SELECT `+sshKeyColumns+` FROM ssh_keys WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
 }
 
-func (s sshKeyStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.SSHKey, error) {
+func (s sshKeyStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error) {
 	var w where
 	w.owned(owner)
 	return listPage(ctx, s.db, p, scanSSHKey, sshKeyColumns, `ssh_keys`, w, false, `seq`)

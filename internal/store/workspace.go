@@ -256,7 +256,7 @@ func (s workspaceStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, 
 	return first(ctx, s.db.read, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s workspaceStore) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]workspace.Record, error) {
+func (s workspaceStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]workspace.Record, error) {
 	var w where
 	w.shared(owner)
 	return listPage(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
@@ -295,7 +295,7 @@ func (s workspaceStore) Remove(ctx context.Context, id engi.WorkspaceID) (err er
 	}, `DELETE FROM workspaces WHERE id = ? RETURNING `+workspaceColumns, id)
 }
 
-func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Page) ([]engi.WorkspaceRevision, error) {
+func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Paging) ([]engi.WorkspaceRevision, error) {
 	var w where
 	w.and(true, `workspace = ?`, id)
 	if p.After != "" {

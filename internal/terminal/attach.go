@@ -17,8 +17,8 @@ const (
 	FromScreen int64 = -2 // the screen, and what comes
 )
 
-// A room is the viewers of one terminal. It is guarded by Manager.mu.
-type room struct {
+// A hub is the viewers of one terminal. It is guarded by Manager.mu.
+type hub struct {
 	viewers []*Attachment
 	size    engi.TerminalSize // that a viewer has set last; zero before
 	changed chan struct{}     // closed and replaced at each change
@@ -86,7 +86,7 @@ func (m *Manager) Attach(ctx context.Context, owner engi.Owner, p Place, id engi
 	defer m.mu.Unlock()
 	r := m.rooms[id]
 	if r == nil {
-		r = &room{changed: make(chan struct{})}
+		r = &hub{changed: make(chan struct{})}
 		m.rooms[id] = r
 	}
 	if len(r.viewers) >= MaxViewers {
@@ -106,7 +106,7 @@ func writerName(who, client string) string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:20]))
 }
 
-func (r *room) notify() {
+func (r *hub) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -125,16 +125,16 @@ func (a *Attachment) Close() {
 	}
 }
 
-// Room returns who is there, the size that one of them has set last, and a channel
+// Viewers returns who is there, the size that one of them has set last, and a channel
 // that is closed when that changes.
-func (a *Attachment) Room() (viewers []engi.TerminalViewer, size engi.TerminalSize, changed <-chan struct{}) {
+func (a *Attachment) Viewers() (viewers []engi.TerminalViewer, size engi.TerminalSize, changed <-chan struct{}) {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	r := a.m.rooms[a.Terminal.ID]
 	return r.list(), r.size, r.changed
 }
 
-func (r *room) list() []engi.TerminalViewer {
+func (r *hub) list() []engi.TerminalViewer {
 	all := make([]engi.TerminalViewer, len(r.viewers))
 	for i, a := range r.viewers {
 		all[i] = a.TerminalViewer

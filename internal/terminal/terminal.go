@@ -93,7 +93,7 @@ type Manager struct {
 	creating sync.Mutex // while limits are checked
 
 	mu    sync.Mutex
-	rooms map[engi.TerminalID]*room // of terminals with viewers; guarded by mu
+	rooms map[engi.TerminalID]*hub // of terminals with viewers; guarded by mu
 
 	screens   *engi.KeyedSemaphore[engi.Owner] // one is computed for each owner
 	emulators chan struct{}                    // full while as many as possible are
@@ -104,7 +104,7 @@ func New(o Options) *Manager {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{o: o, rooms: map[engi.TerminalID]*room{}, screens: engi.NewKeyedSemaphore[engi.Owner](1), emulators: make(chan struct{}, 2)}
+	return &Manager{o: o, rooms: map[engi.TerminalID]*hub{}, screens: engi.NewKeyedSemaphore[engi.Owner](1), emulators: make(chan struct{}, 2)}
 }
 
 // A located place has its record and its sandbox, which is empty if it has none.

@@ -230,7 +230,7 @@ func (m *Manager) Get(_ context.Context, owner engi.Owner, id engi.WebhookID) (e
 }
 
 // List implements [engi.Webhooks].
-func (m *Manager) List(_ context.Context, owner engi.Owner, p engi.Page) ([]engi.Webhook, error) {
+func (m *Manager) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.Webhook, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	some := m.all

@@ -162,7 +162,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	fx, _ = serve(t, db, webhook.Options{})
-	if all, err := fx.List(t.Context(), "", engi.Page{}); err != nil || len(all) != 1 || all[0].Enabled || all[0].Reason == "" {
+	if all, err := fx.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 1 || all[0].Enabled || all[0].Reason == "" {
 		t.Errorf("with another key: %+v %v", all, err)
 	}
 }
@@ -354,7 +354,7 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%v", all)
 	}
 	r.wantNothing(t)
-	if xs, err := fx.List(t.Context(), "ann", engi.Page{}); err != nil || len(xs) != 1 || xs[0].Types[0] != "n/*" {
+	if xs, err := fx.List(t.Context(), "ann", engi.Paging{}); err != nil || len(xs) != 1 || xs[0].Types[0] != "n/*" {
 		t.Errorf("%+v %v", xs, err)
 	}
 	if strings.Contains(string(mustJSON(t, fx.events(t))), strings.TrimPrefix(secret, "whsec_")) {
@@ -439,7 +439,7 @@ func TestOwners(t *testing.T) {
 			t.Errorf("%s as another owner: %v", name, err)
 		}
 	}
-	all, err := fx.List(t.Context(), "", engi.Page{})
+	all, err := fx.List(t.Context(), "", engi.Paging{})
 	if err != nil || len(all) != 2 || all[1].ID == w.ID && all[0].Name != "audit" {
 		t.Fatalf("%+v %v", all, err)
 	}

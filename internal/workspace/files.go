@@ -377,7 +377,7 @@ func fileOf(v repo.Version, rev engi.WorkspaceRevision, path string) (repo.File,
 }
 
 // Revisions implements [engi.Workspaces].
-func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Page) ([]engi.WorkspaceRevision, error) {
+func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
 	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
 	if err != nil {
 		return nil, err

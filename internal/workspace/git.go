@@ -19,7 +19,7 @@ const (
 
 // refs returns the branch that a workspace has, once there is a revision.
 func (s *Service) refs(ctx context.Context, id engi.WorkspaceID) ([]transfer.Ref, error) {
-	last, err := s.opt.Store.Revisions(ctx, id, engi.Page{Limit: 1})
+	last, err := s.opt.Store.Revisions(ctx, id, engi.Paging{Limit: 1})
 	if err != nil || len(last) == 0 {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (c *clone) source(_ context.Context, hash string) (repo.Object, error) {
 // cloned fetches the whole history of a workspace.
 func cloned(ctx context.Context, s *workspace.Service, owner engi.Owner, name string) (*clone, error) {
 	c := &clone{objects: transfer.Pack{}, last: repo.Version{Files: repo.Files{}}}
-	all, err := s.Revisions(ctx, owner, name, engi.Page{Limit: 1})
+	all, err := s.Revisions(ctx, owner, name, engi.Paging{Limit: 1})
 	if err != nil || len(all) == 0 {
 		return c, err
 	}
@@ -131,7 +131,7 @@ func pushes(ctx context.Context, t *testing.T, s *workspace.Service, message str
 }
 
 func TestPush(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	ctx := engi.WithActor(t.Context(), "key k")
 	x := must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x"}))
@@ -146,7 +146,7 @@ func TestPush(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "sandbox", map[string]string{"a": "1\n2\n3\n"}, w.has(x.Sandbox))
-	revisions := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{}))
+	revisions := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{}))
 	if len(revisions) != 2 || revisions[0].Message != "Go on" || revisions[0].Actor != "key k" || revisions[0].Parent != 1 || revisions[1].Message != "Begin\n\nwith much" {
 		t.Errorf("%+v", revisions)
 	}
@@ -171,7 +171,7 @@ func TestPush(t *testing.T) {
 	same(t, "blame", []int64{1, 2, 2}, by)
 
 	// What somebody has changed in the sandbox comes first, and is not lost.
-	w.in(x.Sandbox, func(b *box) { b.put("/workspace/mine", "mine", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/mine", "mine", 0o644) })
 	from, objects := c.last.Commit, c.commit(t, "Late", map[string]string{"a": "4\n"})
 	if said, err := c.push(ctx, s, "a", "x", from, objects); err != nil || !strings.HasPrefix(said, "0") || !strings.Contains(said, "ng refs/heads/main") || !strings.Contains(said, "there is another revision, 3") {
 		t.Errorf("%q, %v", said, err)
@@ -185,7 +185,7 @@ func TestPush(t *testing.T) {
 	if err := pushes(ctx, t, s, "", map[string]string{}); err != nil {
 		t.Fatal(err)
 	}
-	if last := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{Limit: 1}))[0]; last.Number != 5 || last.Message != "Change no files" || len(last.Changed) > 0 {
+	if last := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{Limit: 1}))[0]; last.Number != 5 || last.Message != "Change no files" || len(last.Changed) > 0 {
 		t.Errorf("%+v", last)
 	}
 
@@ -217,7 +217,7 @@ func TestPush(t *testing.T) {
 	if err := s.GitPush(ctx, "a", "x", strings.NewReader("nonsense"), io.Discard); engi.KindOf(err) != engi.Invalid {
 		t.Error(err)
 	}
-	if last := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{Limit: 1}))[0]; last.Number != 5 {
+	if last := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{Limit: 1}))[0]; last.Number != 5 {
 		t.Errorf("what was refused is revision %d", last.Number)
 	}
 }
@@ -234,7 +234,7 @@ func many(n int) map[string]string {
 
 // TestPushesAtOnce has many push at once: each is taken, or has to go on from another.
 func TestPushesAtOnce(t *testing.T) {
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1")}}))
 	c, err := cloned(ctx, s, "a", "x")
@@ -262,7 +262,7 @@ func TestPushesAtOnce(t *testing.T) {
 			t.Error(text)
 		}
 	}
-	if all := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{})); taken != 1 || len(all) != 2 {
+	if all := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{})); taken != 1 || len(all) != 2 {
 		t.Errorf("%d were taken, there are %d revisions", taken, len(all))
 	}
 }

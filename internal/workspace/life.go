@@ -204,7 +204,7 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (e
 }
 
 // List implements [engi.Workspaces].
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Workspace, error) {
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Workspace, error) {
 	all, err := s.opt.Store.List(ctx, owner, p)
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ func shown(t *testing.T, s *workspace.Service, path string) string {
 
 func TestStaticPreview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		defer stop()
 		ctx := t.Context()
@@ -62,19 +62,19 @@ func TestStaticPreview(t *testing.T) {
 
 		// What a program makes in the sandbox is there a second later, unless that sleeps.
 		x := must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
-		w.in(x.Sandbox, func(b *box) { b.put("/workspace/site/index.html", "2", 0o644) })
+		w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/site/index.html", "2", 0o644) })
 		want("index.html", "2")
-		w.in(x.Sandbox, func(b *box) { b.put("/workspace/site/index.html", "3", 0o644) })
+		w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/site/index.html", "3", 0o644) })
 		want("index.html", "2")
 		time.Sleep(2 * time.Second)
 		want("index.html", "3")
-		w.in(x.Sandbox, func(b *box) {
+		w.in(x.Sandbox, func(b *fakeSandbox) {
 			b.put("/workspace/site/index.html", "4", 0o644)
 			b.State = engi.Hibernated
 		})
 		time.Sleep(2 * time.Second)
 		want("index.html", "3")
-		w.in(x.Sandbox, func(b *box) { b.State = engi.Running })
+		w.in(x.Sandbox, func(b *fakeSandbox) { b.State = engi.Running })
 		want("index.html", "3")
 		time.Sleep(2 * time.Second)
 		want("index.html", "4")
@@ -122,7 +122,7 @@ func TestPreviewsAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")
 	}
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("big", strings.Repeat("x", 15<<20))}}))
 	must[engi.Workspace](t)(s.Change(ctx, "a", "x", engi.WorkspaceChange{Preview: &engi.WorkspacePreview{Type: engi.PreviewStatic}}))

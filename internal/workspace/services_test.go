@@ -15,10 +15,10 @@ import (
 )
 
 // serving runs a test in time of its own, with a workspace that has services.
-func serving(t *testing.T, f func(t *testing.T, w *world, s *workspace.Service), specs ...engi.ServiceSpec) {
+func serving(t *testing.T, f func(t *testing.T, w *fixture, s *workspace.Service), specs ...engi.ServiceSpec) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		if _, err := s.Create(t.Context(), engi.WorkspaceSpec{Owner: "o", Name: "shop", Services: specs}); err != nil {
 			t.Fatal(err)
@@ -45,14 +45,14 @@ func service(t *testing.T, s *workspace.Service, name string) engi.Service {
 }
 
 // kill ends the server in a sandbox as the kernel would.
-func (w *world) kill(id engi.SandboxID) {
-	w.in(id, func(b *box) { b.procs[len(b.procs)-1].end("KILL") })
+func (w *fixture) kill(id engi.SandboxID) {
+	w.in(id, func(b *fakeSandbox) { b.procs[len(b.procs)-1].end("KILL") })
 }
 
 var trio = []engi.ServiceSpec{{Type: engi.ServicePostgres, Name: "db"}, {Type: engi.ServiceRedis, Needs: []string{"db"}}, {Type: engi.ServiceNginx, Needs: []string{"redis"}}}
 
 func TestServicesStartInOrder(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		var order []string
 		for _, spec := range w.specs {
 			order = append(order, spec.Notes["service"])
@@ -80,7 +80,7 @@ func TestServicesStartInOrder(t *testing.T) {
 }
 
 func TestServicesAreStartedAgain(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		before := service(t, s, "db")
 		w.kill(before.Sandbox)
 		time.Sleep(7 * time.Second)
@@ -88,7 +88,7 @@ func TestServicesAreStartedAgain(t *testing.T) {
 		if got.State != engi.ServiceHealthy || got.Sandbox != before.Sandbox || got.Restarts != 1 || !got.Started.After(before.Started) {
 			t.Errorf("after its server was killed: %+v", got)
 		}
-		w.in(got.Sandbox, func(*box) { w.lose(got.Sandbox) })
+		w.in(got.Sandbox, func(*fakeSandbox) { w.lose(got.Sandbox) })
 		time.Sleep(7 * time.Second)
 		if now := service(t, s, "db"); now.State != engi.ServiceHealthy || now.Sandbox == before.Sandbox || now.Volume != before.Volume || now.Restarts != 2 {
 			t.Errorf("after its sandbox was lost: %+v", now)
@@ -105,8 +105,8 @@ func TestServicesAreStartedAgain(t *testing.T) {
 
 // TestServicesFail has one that does not start for a while, and one that never does.
 func TestServicesFail(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
-		w.in("", func(*box) { w.broken["db"], w.broken["bad"] = 3, 1000 })
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
+		w.in("", func(*fakeSandbox) { w.broken["db"], w.broken["bad"] = 3, 1000 })
 		began := time.Now()
 		got, err := s.AddService(t.Context(), "o", "shop", engi.ServiceSpec{Type: engi.ServicePostgres, Name: "db"})
 		if err != nil || got.State != engi.ServiceHealthy || got.Restarts != 3 || time.Since(began) < 7*time.Second {
@@ -121,7 +121,7 @@ func TestServicesFail(t *testing.T) {
 		if err != nil || got.State != engi.ServiceFailed || !strings.Contains(got.Error.Text, "bad, which it needs, is failed") {
 			t.Errorf("%+v, %v", got, err)
 		}
-		w.in("", func(*box) { w.broken["bad"] = 0 })
+		w.in("", func(*fakeSandbox) { w.broken["bad"] = 0 })
 		time.Sleep(time.Hour)
 		if now := service(t, s, "bad"); now.State != engi.ServiceFailed {
 			t.Errorf("nobody has asked for it: %+v", now)
@@ -147,11 +147,11 @@ func TestServicesFail(t *testing.T) {
 }
 
 func TestServicesStopAndGo(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		ctx := t.Context()
 		var procs []*process
 		volume := service(t, s, "db").Volume
-		w.in("", func(*box) {
+		w.in("", func(*fakeSandbox) {
 			w.volumes[volume].rows = 7
 			for _, b := range w.boxes {
 				procs = append(procs, b.procs...)
@@ -191,7 +191,7 @@ func TestServicesStopAndGo(t *testing.T) {
 }
 
 func TestServicesThatCannotBe(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		for _, test := range []struct {
 			spec engi.ServiceSpec
 			kind engi.Kind
@@ -224,7 +224,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 }
 
 func TestServicesAndRoles(t *testing.T) {
-	serving(t, func(t *testing.T, w *world, s *workspace.Service) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		ctx := t.Context()
 		if _, err := s.Change(ctx, "o", "shop", engi.WorkspaceChange{Collaborators: &[]engi.Collaborator{
 			{Owner: "viewer", Role: engi.RoleViewer}, {Owner: "reviewer", Role: engi.RoleReviewer}, {Owner: "editor", Role: engi.RoleEditor},
@@ -266,37 +266,37 @@ func TestServicesAndRoles(t *testing.T) {
 // workspace with services. The next node has them as they should be, makes no data twice,
 // and leaves nothing behind.
 func TestServicesSurvivePowerCuts(t *testing.T) {
-	stages := map[string]func(ctx context.Context, w *world, s *workspace.Service) error{
-		"create": func(ctx context.Context, _ *world, s *workspace.Service) error {
+	stages := map[string]func(ctx context.Context, w *fixture, s *workspace.Service) error{
+		"create": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
 			_, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "o", Name: "shop", Services: trio[:2]})
 			return err
 		},
-		"add": func(ctx context.Context, _ *world, s *workspace.Service) error {
+		"add": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
 			_, err := s.AddService(ctx, "o", "shop", engi.ServiceSpec{Type: engi.ServiceMySQL})
 			return err
 		},
-		"restart": func(ctx context.Context, _ *world, s *workspace.Service) error {
+		"restart": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
 			_, err := s.RestartService(ctx, "o", "shop", "db")
 			return err
 		},
-		"crash": func(ctx context.Context, w *world, s *workspace.Service) error {
+		"crash": func(ctx context.Context, w *fixture, s *workspace.Service) error {
 			got, err := s.Get(ctx, "o", "shop")
 			if err != nil {
 				return err
 			}
-			w.in("", func(*box) { w.lose(got.Services[0].Sandbox) })
+			w.in("", func(*fakeSandbox) { w.lose(got.Services[0].Sandbox) })
 			time.Sleep(20 * time.Second)
 			return nil
 		},
-		"stop": func(ctx context.Context, _ *world, s *workspace.Service) error { return s.Stop(ctx, "o", "shop") },
-		"start": func(ctx context.Context, _ *world, s *workspace.Service) error {
+		"stop": func(ctx context.Context, _ *fixture, s *workspace.Service) error { return s.Stop(ctx, "o", "shop") },
+		"start": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
 			_, err := s.Start(ctx, "o", "shop")
 			return err
 		},
-		"remove": func(ctx context.Context, _ *world, s *workspace.Service) error {
+		"remove": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
 			return s.RemoveService(ctx, "o", "shop", "redis")
 		},
-		"end": func(ctx context.Context, _ *world, s *workspace.Service) error { return s.Remove(ctx, "o", "shop") },
+		"end": func(ctx context.Context, _ *fixture, s *workspace.Service) error { return s.Remove(ctx, "o", "shop") },
 	}
 	for stage, do := range stages {
 		t.Run(stage, func(t *testing.T) {
@@ -306,14 +306,14 @@ func TestServicesSurvivePowerCuts(t *testing.T) {
 			}
 			for left, cut := 0, true; cut; left += every {
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
+					w := newFixture(t)
 					s, stop := w.begin(t)
 					ctx := t.Context()
 					if stage != "create" {
 						if err := stages["create"](ctx, w, s); err != nil {
 							t.Fatal(err)
 						}
-						w.in("", func(*box) {
+						w.in("", func(*fakeSandbox) {
 							for _, v := range w.volumes {
 								v.rows = 7
 							}
@@ -361,9 +361,9 @@ func TestServicesSurvivePowerCuts(t *testing.T) {
 
 // settled reports services that are not as their record says they are to be, sandboxes and
 // volumes that nobody has, and data that are gone.
-func (w *world) settled(t *testing.T, s *workspace.Service, stage string, left int) {
+func (w *fixture) settled(t *testing.T, s *workspace.Service, stage string, left int) {
 	t.Helper()
-	all, err := s.List(t.Context(), "o", engi.Page{})
+	all, err := s.List(t.Context(), "o", engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ type Store interface {
 	// ByIdempotencyKey returns the workspace that was put with a key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// List returns what owner owns or works on, the newest first.
-	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]Record, error)
+	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]Record, error)
 	// Count returns how many workspaces an owner owns.
 	Count(ctx context.Context, owner engi.Owner) (int, error)
 	// Change calls f with the record of a workspace and stores what f makes of it
@@ -86,7 +86,7 @@ type Store interface {
 // A History has the revisions of workspaces. It is safe for concurrent use.
 type History interface {
 	// Revisions returns the history, the newest first; a page goes on after a number.
-	Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Page) ([]engi.WorkspaceRevision, error)
+	Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Paging) ([]engi.WorkspaceRevision, error)
 	// Revision returns one, or NotFound.
 	Revision(ctx context.Context, id engi.WorkspaceID, number int64) (engi.WorkspaceRevision, error)
 	// Touched returns the revisions up to one that have changed a path, the newest

@@ -37,7 +37,7 @@ func (s *Service) supervise(ctx context.Context) {
 	tick := time.NewTicker(healthTime)
 	defer tick.Stop()
 	for {
-		all, err := s.opt.Store.List(ctx, "", engi.Page{})
+		all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 		if err != nil && ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "check services", "error", err)
 		}
@@ -291,7 +291,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
 	}
 	if r.Sandbox == "" || engi.KindOf(err) == engi.NotFound && err != nil {
-		if r, err = s.house(ctx, key, w, r, k); err != nil {
+		if r, err = s.provision(ctx, key, w, r, k); err != nil {
 			return r, "", err
 		}
 		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
@@ -317,9 +317,9 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	return r, version, err
 }
 
-// house gives a service a new sandbox with its volume. A key that counts the sandboxes
+// provision gives a service a new sandbox with its volume. A key that counts the sandboxes
 // finds the one of a node that was killed before it had recorded it.
-func (s *Service) house(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (_ ServiceRecord, err error) {
+func (s *Service) provision(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (_ ServiceRecord, err error) {
 	t, err := s.prepare(ctx, k)
 	if err != nil {
 		return r, err

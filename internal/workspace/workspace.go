@@ -98,7 +98,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	if err := s.sweep(ctx, "", ""); err != nil {
 		return err
 	}
-	all, err := s.opt.Store.List(ctx, "", engi.Page{})
+	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 	if err != nil {
 		return err
 	}

@@ -83,7 +83,7 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		"revisions": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
-			_, err := s.Revisions(ctx, o, id, engi.Page{})
+			_, err := s.Revisions(ctx, o, id, engi.Paging{})
 			return err
 		}},
 		"diff": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
@@ -100,7 +100,7 @@ func TestRoles(t *testing.T) {
 			return s.GitPush(ctx, o, id, strings.NewReader("0000"), io.Discard)
 		}},
 		"git fetch": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
-			last, err := s.Revisions(ctx, o, id, engi.Page{Limit: 1})
+			last, err := s.Revisions(ctx, o, id, engi.Paging{Limit: 1})
 			want := strings.Repeat("0", 40)
 			if err == nil {
 				want = last[0].Commit
@@ -139,7 +139,7 @@ func TestRoles(t *testing.T) {
 		}},
 		"remove": {engi.RoleOwner, func(s *workspace.Service, o engi.Owner, id string) error { return s.Remove(ctx, o, id) }},
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	ranks := []engi.WorkspaceRole{"", engi.RoleViewer, engi.RoleReviewer, engi.RoleEditor, engi.RoleOwner}
 	for who, role := range map[engi.Owner]engi.WorkspaceRole{"stranger": "", "vera": engi.RoleViewer, "rita": engi.RoleReviewer, "ed": engi.RoleEditor, "anna": engi.RoleOwner, "": engi.RoleOwner} {
@@ -164,7 +164,7 @@ func TestRoles(t *testing.T) {
 				case err != nil:
 					t.Errorf("%s as %s: %v", what, role, err)
 				}
-				all := must[[]engi.Workspace](t)(s.List(ctx, who, engi.Page{}))
+				all := must[[]engi.Workspace](t)(s.List(ctx, who, engi.Paging{}))
 				if gone := what == "remove" && role == engi.RoleOwner; (len(all) == 1) != (role != "" && !gone) {
 					t.Errorf("%s sees %d workspaces after %s", cmp.Or(who, "the node"), len(all), what)
 				}
@@ -179,15 +179,15 @@ func TestRoles(t *testing.T) {
 // TestEditorsEnter has everybody try to enter each of the sandboxes of two workspaces, and
 // one that is of none.
 func TestEditorsEnter(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	ctx := t.Context()
-	all := s.Shared(boxes{world: w})
+	all := s.Shared(boxes{fixture: w})
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "anna", Name: "lab", Files: []engi.WorkspaceFile{file("a", "1\n")}, Collaborators: collaborators, Services: []engi.ServiceSpec{{Type: engi.ServiceRedis}}}))
 	lab := must[engi.Workspace](t)(s.Start(ctx, "anna", "lab"))
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "anna", Name: "other", Files: []engi.WorkspaceFile{file("a", "1\n")}}))
 	other := must[engi.Workspace](t)(s.Start(ctx, "anna", "other"))
-	lone := must[engi.Sandbox](t)(boxes{world: w}.Create(ctx, engi.SandboxSpec{Owner: "anna", Idempotency: "lone", Metadata: map[string]string{"workspace": "lab"}}))
+	lone := must[engi.Sandbox](t)(boxes{fixture: w}.Create(ctx, engi.SandboxSpec{Owner: "anna", Idempotency: "lone", Metadata: map[string]string{"workspace": "lab"}}))
 	try := func(what string, who engi.Owner, id engi.SandboxID, want engi.Kind) {
 		t.Helper()
 		g, release, err := all.Enter(ctx, who, id)
@@ -223,7 +223,7 @@ func TestEditorsEnter(t *testing.T) {
 var collaborators = []engi.Collaborator{{Owner: "vera", Role: engi.RoleViewer}, {Owner: "rita", Role: engi.RoleReviewer}, {Owner: "ed", Role: engi.RoleEditor}}
 
 func TestSharesAtOnce(t *testing.T) {
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "anna", Name: "lab"}))
 	var work sync.WaitGroup
@@ -263,7 +263,7 @@ func TestSharesAtOnce(t *testing.T) {
 }
 
 func TestRefusedRequests(t *testing.T) {
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	long := strings.Repeat("x", 300)
 	many := make([]engi.Collaborator, 101)
@@ -294,7 +294,7 @@ func TestRefusedRequests(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, c.kind)
 		}
 	}
-	if all := must[[]engi.Workspace](t)(s.List(ctx, "", engi.Page{})); len(all) > 0 {
+	if all := must[[]engi.Workspace](t)(s.List(ctx, "", engi.Paging{})); len(all) > 0 {
 		t.Errorf("requests that were refused have left %v", all)
 	}
 	for _, p := range []string{
@@ -309,7 +309,7 @@ func TestRefusedRequests(t *testing.T) {
 }
 
 func TestCreateIsRepeatable(t *testing.T) {
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	spec := engi.WorkspaceSpec{Owner: "a", Name: "x", Idempotency: "k", Files: []engi.WorkspaceFile{file("a", "1")}}
 	first := must[engi.Workspace](t)(s.Create(ctx, spec))
@@ -328,7 +328,7 @@ func TestCreateIsRepeatable(t *testing.T) {
 }
 
 func TestWriteSeesOthers(t *testing.T) {
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1"), file("b", "1")}}))
 	write := func(base int64, files ...engi.WorkspaceFile) (engi.WorkspaceRevision, error) {
@@ -356,7 +356,7 @@ func TestWriteSeesOthers(t *testing.T) {
 }
 
 func TestSandbox(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.seed = map[string]string{"README": "of the template"}
 	s, _ := w.begin(t)
 	ctx := t.Context()
@@ -369,7 +369,7 @@ func TestSandbox(t *testing.T) {
 	if spec.Network.Mode != engi.NetworkIsolated || spec.Network.Group != "ws-"+x.ID.Label() || spec.Network.Name != "workspace" || spec.Owner != "a" || spec.Idempotency != string(x.ID)+"-0" {
 		t.Errorf("%+v", spec)
 	}
-	w.in(x.Sandbox, func(b *box) {
+	w.in(x.Sandbox, func(b *fakeSandbox) {
 		b.put("/workspace/main.py", "print(1)", 0o755)
 		b.put("/workspace/node_modules/x/index.js", "x", 0o644)
 		b.put("/workspace/.git/HEAD", "x", 0o644)
@@ -379,13 +379,16 @@ func TestSandbox(t *testing.T) {
 	})
 	same(t, "files", map[string]string{"main.py": "print(1)"}, contents(t, s, "x", 0))
 	same(t, "first", map[string]string{"README": "of the template"}, contents(t, s, "x", 1))
-	if rev := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{}))[0]; rev.Message != "Changed in the sandbox" || rev.Number != 2 {
+	if rev := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{}))[0]; rev.Message != "Changed in the sandbox" || rev.Number != 2 {
 		t.Errorf("%+v", rev)
 	}
 	// A write goes where a link and a directory are, and does not follow the link.
-	w.in(x.Sandbox, func(b *box) { b.put("/workspace/dir/node_modules/y", "y", 0o644); b.put("/etc/passwd", "root", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) {
+		b.put("/workspace/dir/node_modules/y", "y", 0o644)
+		b.put("/etc/passwd", "root", 0o644)
+	})
 	must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("link/passwd", "mine"), file("dir", "a file"), file("main.py", "print(2)")}}))
-	w.in(x.Sandbox, func(b *box) {
+	w.in(x.Sandbox, func(b *fakeSandbox) {
 		if b.files["/etc/passwd"].data != "root" || b.files["/workspace/link/passwd"].data != "mine" || b.files["/workspace/dir"].data != "a file" || b.files["/workspace/main.py"].mode != 0o755 {
 			t.Errorf("%v", b.files)
 		}
@@ -410,7 +413,7 @@ func TestSandbox(t *testing.T) {
 	before := w.reads
 	time.Sleep(time.Millisecond)
 	contents(t, s, "x", 0)
-	if w.in(x.Sandbox, func(*box) {}); w.reads-before > 3 {
+	if w.in(x.Sandbox, func(*fakeSandbox) {}); w.reads-before > 3 {
 		t.Errorf("%d files were read", w.reads-before)
 	}
 	if err := s.Remove(ctx, "a", "x"); err != nil || len(w.boxes) != 0 {
@@ -419,7 +422,7 @@ func TestSandbox(t *testing.T) {
 }
 
 func TestStartFails(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1")}}))
@@ -459,7 +462,7 @@ func TestStartFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "recorded", map[string]string{"a": "2", "b": "2"}, contents(t, s, "x", 0))
-	w.in(x.Sandbox, func(b *box) { b.put("/workspace/a", "3", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/a", "3", 0o644) })
 	same(t, "changed", map[string]string{"a": "3", "b": "2"}, contents(t, s, "x", 0))
 	w.fault = nil
 	must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
@@ -478,7 +481,7 @@ func TestModel(t *testing.T) {
 }
 
 func model(t *testing.T, random *rand.Rand) {
-	w := newWorld(t)
+	w := newFixture(t)
 	s, stop := w.begin(t)
 	ctx := t.Context()
 	x := must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1\n")}}))
@@ -559,10 +562,10 @@ func model(t *testing.T, random *rand.Rand) {
 		case op < 6 && running: // somebody changes the sandbox
 			if _, ok := now[p]; ok && random.IntN(4) == 0 {
 				delete(now, p)
-				w.in(x.Sandbox, func(b *box) { b.remove("/workspace/" + p) })
+				w.in(x.Sandbox, func(b *fakeSandbox) { b.remove("/workspace/" + p) })
 			} else {
 				now[p] = edit(now[p])
-				w.in(x.Sandbox, func(b *box) { b.put("/workspace/"+p, now[p], 0o644) })
+				w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/"+p, now[p], 0o644) })
 			}
 		case op == 6:
 			of, below := 1+random.IntN(len(history)-1), []string{"", "d", "a", "d/e"}[random.IntN(4)]
@@ -621,7 +624,7 @@ func model(t *testing.T, random *rand.Rand) {
 		next()
 	}
 	same(t, "files", now, contents(t, s, "x", 0))
-	revisions := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{}))
+	revisions := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{}))
 	if len(revisions) != len(history)-1 {
 		t.Fatalf("%d revisions, want %d", len(revisions), len(history)-1)
 	}
@@ -695,7 +698,7 @@ func TestPowerCuts(t *testing.T) {
 		every = 7
 	}
 	for left := 0; ; left += every {
-		w := newWorld(t)
+		w := newFixture(t)
 		s, stop := w.begin(t)
 		w.power(left)
 		done := day(t.Context(), t, w, s)
@@ -724,7 +727,7 @@ type done struct {
 }
 
 // day does something of everything, until the power is off.
-func day(ctx context.Context, t *testing.T, w *world, s *workspace.Service) (d done) {
+func day(ctx context.Context, t *testing.T, w *fixture, s *workspace.Service) (d done) {
 	files := []engi.WorkspaceFile{file("a", "0"), file("b", "0"), file("c/d", strings.Repeat("x", 1000))}
 	if _, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: files}); err != nil {
 		return d
@@ -745,7 +748,7 @@ func day(ctx context.Context, t *testing.T, w *world, s *workspace.Service) (d d
 	if write("1") != nil {
 		return d
 	}
-	w.in(x.Sandbox, func(b *box) { b.put("/workspace/b", "touched", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/b", "touched", 0o644) })
 	d.touched, d.box = "touched", x.Sandbox
 	if write("2") != nil {
 		return d
@@ -770,10 +773,10 @@ func day(ctx context.Context, t *testing.T, w *world, s *workspace.Service) (d d
 }
 
 // after checks what there is after a power cut.
-func after(t *testing.T, w *world, s *workspace.Service, d done) {
+func after(t *testing.T, w *fixture, s *workspace.Service, d done) {
 	t.Helper()
 	ctx := t.Context()
-	all := must[[]engi.Workspace](t)(s.List(ctx, "a", engi.Page{}))
+	all := must[[]engi.Workspace](t)(s.List(ctx, "a", engi.Paging{}))
 	if len(all) == 0 {
 		if len(w.boxes) > 0 {
 			t.Errorf("a sandbox of nothing is left")
@@ -806,7 +809,7 @@ func after(t *testing.T, w *world, s *workspace.Service, d done) {
 	if files["c/d"] != strings.Repeat("x", 1000) {
 		t.Errorf("c/d has %d bytes", len(files["c/d"]))
 	}
-	for _, rev := range must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Page{})) {
+	for _, rev := range must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{})) {
 		for p, text := range contents(t, s, "x", rev.Number) {
 			if p == "c/d" && len(text) != 1000 {
 				t.Errorf("revision %d has %d bytes of c/d", rev.Number, len(text))
@@ -822,7 +825,7 @@ func TestManyFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")
 	}
-	w := newWorld(t)
+	w := newFixture(t)
 	s, _ := w.begin(t)
 	ctx := t.Context()
 	var files []engi.WorkspaceFile
@@ -837,14 +840,14 @@ func TestManyFiles(t *testing.T) {
 	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("more", "")}}); err == nil || engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("one more: %v", err)
 	}
-	w.in(x.Sandbox, func(b *box) { b.put("/workspace/more", "", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/more", "", 0o644) })
 	if _, err := s.Files(ctx, "a", "x", 0); err == nil || engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("one more in the sandbox: %v", err)
 	}
 	if err := s.Stop(ctx, "a", "x"); err == nil || engi.KindOf(err) != engi.Exhausted {
 		t.Errorf("it was stopped, with what could not be recorded: %v", err)
 	}
-	w.in(x.Sandbox, func(b *box) { b.remove("/workspace/more"); b.put("/workspace/d0/e0/f0", "changed", 0o644) })
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.remove("/workspace/more"); b.put("/workspace/d0/e0/f0", "changed", 0o644) })
 	if rev := must[engi.WorkspaceRevision](t)(s.Restore(ctx, "a", "x", 1, "")); rev.Number != 3 || len(rev.Changed) != 1 {
 		t.Errorf("%+v", rev)
 	}
@@ -855,7 +858,7 @@ func TestLongHistory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")
 	}
-	s, _ := newWorld(t).begin(t)
+	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()
 	var files []engi.WorkspaceFile
 	for i := range 2000 {

@@ -255,7 +255,7 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:access|agent|api|client|cmd|docs|library|network|node|operation|sandbox|server|session|store|studio|test|tools|workflow|workspace)/[\w./-]+)\b`)
+var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:access|agent|api|client|cmd|docs|network|node|operation|sandbox|server|session|store|app|page|function|test|tools|workspace)/[\w./-]+)\b`)
 
 // TestTourLinks resolves every name and path in the comment of package engi.
 func TestTourLinks(t *testing.T) {

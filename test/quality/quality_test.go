@@ -24,7 +24,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-var update = flag.Bool("update", false, "write docs/library-quality.md")
+var update = flag.Bool("update", false, "write docs/docs-quality.md")
 
 // packages are where documents of packages are, below test/e2e.
 var packages = map[string]string{
@@ -147,7 +147,7 @@ func measure(t *testing.T, e docs.Embedder, corpus []engi.DocumentSpec, qs []que
 		t.Fatal(err)
 	}
 	defer db.Close()
-	l, err := docs.Open(t.Context(), docs.Options{Store: store.Library(db), Embedder: e})
+	l, err := docs.Open(t.Context(), docs.Options{Store: store.Docs(db), Embedder: e})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,9 +294,9 @@ words. The others, and the whole sentences of somebody with a problem, were writ
 %s
 Words are BM25 in SQLite's FTS5, likeness is the cosine of embeddings, and both together are what a search does unless it is told otherwise: ranks
 fused, so that neither half's numbers matter to the other. Questions and documents are in `+"`test/quality`"+`; the test holds both together to be no worse than
-either half alone. How ranks are fused was chosen with these questions at hand, see [decision 11](decisions/0011-how-the-library-finds.md). This page is written by `+"`go test ./test/quality -update`"+`.
+either half alone. How ranks are fused was chosen with these questions at hand, see [decision 11](decisions/0011-how-docs-are-found.md). This page is written by `+"`go test ./test/quality -update`"+`.
 `, questions, documents, pieces, table)
-	if err := os.WriteFile("../../docs/library-quality.md", []byte(text), 0o644); err != nil {
+	if err := os.WriteFile("../../docs/docs-quality.md", []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

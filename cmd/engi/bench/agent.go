@@ -177,7 +177,7 @@ func (m *Model) bare(ctx context.Context, n int) ([]time.Duration, error) {
 }
 
 // Search fills a library with pieces of documentation and times n questions.
-func Search(ctx context.Context, l engi.Library, chunks, n int) (*SearchTime, error) {
+func Search(ctx context.Context, l engi.Docs, chunks, n int) (*SearchTime, error) {
 	const owner = "bench"
 	rnd := rand.New(rand.NewPCG(1, 2))
 	words := make([]string, 5000)

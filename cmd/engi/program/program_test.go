@@ -194,7 +194,7 @@ func TestOutputDirKeepsHostileFilesIn(t *testing.T) {
 	}
 }
 
-func TestBoxChecksContent(t *testing.T) {
+func TestSandboxChecksContent(t *testing.T) {
 	dir := t.TempDir()
 	out, err := OpenOutputDir(dir)
 	if err != nil {

@@ -65,7 +65,7 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 
 // revokeOthers revokes admin keys whose file is gone.
 func revokeOthers(ctx context.Context, keys *Keyring, current engi.Key) error {
-	all, err := keys.List(ctx, "", engi.Page{})
+	all, err := keys.List(ctx, "", engi.Paging{})
 	if err != nil {
 		return err
 	}

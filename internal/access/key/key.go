@@ -41,7 +41,7 @@ type Hash [sha256.Size]byte
 type Store interface {
 	Put(ctx context.Context, k engi.Key, h Hash) error
 	Find(ctx context.Context, h Hash) (engi.Key, error)
-	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error)
+	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error)
 	Live(ctx context.Context, owner engi.Owner, at time.Time) ([]engi.Key, error)
 	Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error
 }
@@ -258,7 +258,7 @@ func ScopeNames() string {
 
 // List returns the keys of owner, or everybody's if owner is empty, newest
 // first.
-func (r *Keyring) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Key, error) {
+func (r *Keyring) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error) {
 	return r.store.List(ctx, owner, p)
 }
 

@@ -366,7 +366,7 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List returns secrets, those from the environment among them, by name.
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Secret, error) {
+func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Secret, error) {
 	after, err := s.last(ctx, owner, p)
 	if err != nil {
 		return nil, err
@@ -383,11 +383,11 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]en
 		}
 	}
 	slices.SortStableFunc(all, byName)
-	return engi.Cut(engi.Page{Limit: p.Limit}, all, nil)
+	return engi.Cut(engi.Paging{Limit: p.Limit}, all, nil)
 }
 
 // last returns the last secret of the page before p, and none before the first page.
-func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Page) (engi.Secret, error) {
+func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Paging) (engi.Secret, error) {
 	if p.After == "" {
 		return engi.Secret{}, nil
 	}

@@ -388,7 +388,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	}
 	for owner, want := range map[engi.Owner]string{"ann": "all ann mine", "bob": "all all mine", "eve": "all mine"} {
 		var names []string
-		all, err := s.List(t.Context(), owner, engi.Page{})
+		all, err := s.List(t.Context(), owner, engi.Paging{})
 		for _, x := range all {
 			names = append(names, x.Name)
 		}

@@ -39,7 +39,7 @@ func (m keyStore) Find(_ context.Context, h key.Hash) (engi.Key, error) {
 	return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
 }
 
-func (m keyStore) List(context.Context, engi.Owner, engi.Page) ([]engi.Key, error) { return nil, nil }
+func (m keyStore) List(context.Context, engi.Owner, engi.Paging) ([]engi.Key, error) { return nil, nil }
 
 func (m keyStore) Live(context.Context, engi.Owner, time.Time) ([]engi.Key, error) { return nil, nil }
 

@@ -30,7 +30,7 @@ type Store interface {
 	Put(ctx context.Context, k engi.SSHKey, most int) error
 	Find(ctx context.Context, fingerprint string) (engi.SSHKey, error)
 	Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) (engi.SSHKey, error)
-	List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.SSHKey, error)
+	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error)
 	Used(ctx context.Context, id engi.SSHKeyID, at time.Time) error
 	Remove(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) error
 }
@@ -123,7 +123,7 @@ func (s *Keys) Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) (eng
 }
 
 // List implements [engi.SSHKeys].
-func (s *Keys) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.SSHKey, error) {
+func (s *Keys) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error) {
 	return s.store.List(ctx, owner, p)
 }
 

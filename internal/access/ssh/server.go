@@ -346,7 +346,7 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 // admitted reports Denied unless an owner has an API key in force that may use
 // sandboxes.
 func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
-	all, err := s.o.Callers.List(ctx, owner, engi.Page{})
+	all, err := s.o.Callers.List(ctx, owner, engi.Paging{})
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func TestApps(t *testing.T) {
 	if r, _ := use("ann", "read_app", `{"app":"shop","path":"none"}`); !r.Failed {
 		t.Errorf("%+v", r)
 	}
-	if all, err := w.Apps.Revisions(t.Context(), "ann", "shop", engi.Page{}); err != nil || len(all) != 2 || all[0].Actor != "run_x" {
+	if all, err := w.Apps.Revisions(t.Context(), "ann", "shop", engi.Paging{}); err != nil || len(all) != 2 || all[0].Actor != "run_x" {
 		t.Errorf("%+v, %v", all, err)
 	}
 	for _, owner := range []engi.Owner{"bob", ""} { // the empty one is the node's own

@@ -13,7 +13,7 @@ import (
 func docsServices(t *testing.T) (tool.Services, [2]engi.Session) {
 	t.Helper()
 	sessions := &apitest.Sessions{}
-	services := tool.Services{Sessions: sessions, Library: &apitest.Library{Sessions: sessions}}
+	services := tool.Services{Sessions: sessions, Docs: &apitest.Docs{Sessions: sessions}}
 	var two [2]engi.Session
 	for i, name := range []string{"one", "two"} {
 		session, err := sessions.Create(t.Context(), engi.SessionSpec{Owner: "ann", Name: name})
@@ -36,7 +36,7 @@ func use(t *testing.T, x tool.Tool, e tool.Env, arguments string) tool.Result {
 
 func add(t *testing.T, s tool.Services, spec engi.DocumentSpec) {
 	t.Helper()
-	if _, err := s.Library.Add(t.Context(), spec); err != nil {
+	if _, err := s.Docs.Add(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -25,8 +25,8 @@ func (s Services) OfOneOwner() Services {
 	if _, done := s.Sessions.(ownSessions); !done && s.Sessions != nil {
 		s.Sessions = ownSessions{s.Sessions}
 	}
-	if _, done := s.Library.(ownLibrary); !done && s.Library != nil {
-		s.Library = ownLibrary{s.Library, s.Sessions}
+	if _, done := s.Docs.(ownDocs); !done && s.Docs != nil {
+		s.Docs = ownDocs{s.Docs, s.Sessions}
 	}
 	if _, done := s.Apps.(ownApps); !done && s.Apps != nil {
 		s.Apps = ownApps{s.Apps}
@@ -202,7 +202,7 @@ func (o ownSessions) Get(ctx context.Context, owner engi.Owner, idOrName string)
 	return o.all.Get(ctx, owner, id)
 }
 
-func (o ownSessions) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Session, error) {
+func (o ownSessions) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Session, error) {
 	list, err := o.all.List(ctx, owner, p)
 	return ownOf(list, owner, func(x engi.Session) engi.Owner { return x.Owner }), err
 }
@@ -243,14 +243,14 @@ func (o ownSessions) Dependencies(ctx context.Context) (engi.Dependencies, error
 	return o.all.Dependencies(ctx)
 }
 
-type ownLibrary struct {
-	all      engi.Library
+type ownDocs struct {
+	all      engi.Docs
 	sessions engi.Sessions // as of one owner; nil if there are none
 }
 
 // session returns by which ID or name to ask for a session, if any. It reports
 // NotFound for one that is not owner's own.
-func (o ownLibrary) session(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
+func (o ownDocs) session(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
 	if owner != "" || idOrName == "" || o.sessions == nil {
 		return idOrName, nil
 	}
@@ -259,18 +259,18 @@ func (o ownLibrary) session(ctx context.Context, owner engi.Owner, idOrName stri
 }
 
 // find reports NotFound for a document that is not owner's own.
-func (o ownLibrary) find(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
+func (o ownDocs) find(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
 	if owner != "" || id == "" {
 		return nil
 	}
-	list, err := o.Documents(ctx, owner, engi.Page{}, id)
+	list, err := o.Documents(ctx, owner, engi.Paging{}, id)
 	if err == nil && len(list) == 0 {
 		err = engi.Errorf(engi.NotFound, "there is no document %s", id)
 	}
 	return err
 }
 
-func (o ownLibrary) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
+func (o ownDocs) Search(ctx context.Context, spec engi.SearchSpec) (found engi.SearchResult, err error) {
 	spec.Own = spec.Own || spec.Owner == ""
 	if spec.Session, err = o.session(ctx, spec.Owner, spec.Session); err != nil {
 		return found, err
@@ -278,11 +278,11 @@ func (o ownLibrary) Search(ctx context.Context, spec engi.SearchSpec) (found eng
 	return o.all.Search(ctx, spec)
 }
 
-func (o ownLibrary) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
+func (o ownDocs) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
 	if owner != "" {
 		return o.all.Packages(ctx, owner)
 	}
-	documents, err := o.Documents(ctx, owner, engi.Page{}) // by package
+	documents, err := o.Documents(ctx, owner, engi.Paging{}) // by package
 	var list []engi.DocumentPackage
 	for _, d := range documents {
 		if d.Package == "" {
@@ -297,30 +297,30 @@ func (o ownLibrary) Packages(ctx context.Context, owner engi.Owner) ([]engi.Docu
 	return list, err
 }
 
-func (o ownLibrary) Add(ctx context.Context, spec engi.DocumentSpec) (engi.Document, error) {
+func (o ownDocs) Add(ctx context.Context, spec engi.DocumentSpec) (engi.Document, error) {
 	return o.all.Add(ctx, spec)
 }
 
-func (o ownLibrary) Documents(ctx context.Context, owner engi.Owner, p engi.Page, ids ...engi.DocumentID) ([]engi.Document, error) {
+func (o ownDocs) Documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]engi.Document, error) {
 	list, err := o.all.Documents(ctx, owner, p, ids...)
 	return ownOf(list, owner, func(d engi.Document) engi.Owner { return d.Owner }), err
 }
 
-func (o ownLibrary) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) ([]engi.Document, error) {
+func (o ownDocs) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) ([]engi.Document, error) {
 	if err := o.find(ctx, owner, id); err != nil {
 		return nil, err
 	}
 	return o.all.Refresh(ctx, owner, id)
 }
 
-func (o ownLibrary) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
+func (o ownDocs) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
 	if err := o.find(ctx, owner, id); err != nil {
 		return err
 	}
 	return o.all.Remove(ctx, owner, id)
 }
 
-func (o ownLibrary) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) error {
+func (o ownDocs) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) error {
 	session, err := o.session(ctx, owner, session)
 	if err != nil {
 		return err
@@ -328,7 +328,7 @@ func (o ownLibrary) SaveModules(ctx context.Context, owner engi.Owner, session s
 	return o.all.SaveModules(ctx, owner, session, modules)
 }
 
-func (o ownLibrary) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
+func (o ownDocs) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
 	session, err := o.session(ctx, owner, session)
 	if err != nil {
 		return nil, err

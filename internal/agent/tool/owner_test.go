@@ -14,7 +14,7 @@ import (
 func TestNodesAgentsSeeNothingOfOthers(t *testing.T) {
 	s, sessions := docsServices(t)
 	add(t, s, engi.DocumentSpec{Owner: "ann", Package: "annlib", Text: "# Marmalade\n\nOf ann.\n"})
-	if err := s.Library.SaveModules(t.Context(), "ann", "one", []engi.CodeModule{{Path: "lib/ann.ts", Scope: engi.ModuleUser}}); err != nil {
+	if err := s.Docs.SaveModules(t.Context(), "ann", "one", []engi.CodeModule{{Path: "lib/ann.ts", Scope: engi.ModuleUser}}); err != nil {
 		t.Fatal(err)
 	}
 	all, err := tool.Builtin(s)

@@ -239,7 +239,7 @@ type Services struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
 	Sessions   engi.Sessions
-	Library    engi.Library
+	Docs       engi.Docs
 	Apps       Apps
 	Workspaces Workspaces
 	Preview    func(id engi.SandboxID, port int) string // returns where the page of an app is; nil if nowhere

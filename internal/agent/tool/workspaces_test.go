@@ -59,7 +59,7 @@ func TestWorkspaces(t *testing.T) {
 			t.Errorf("%s %s: failed %v, %q; want %v, %q", step.name, step.args, r.Failed, r.Text, step.failed, step.want)
 		}
 	}
-	if list, err := all.Revisions(t.Context(), "ann", "shop", engi.Page{}); err != nil || len(list) != 2 || list[1].Actor != "run_x" || list[1].Message != "Begin" {
+	if list, err := all.Revisions(t.Context(), "ann", "shop", engi.Paging{}); err != nil || len(list) != 2 || list[1].Actor != "run_x" || list[1].Message != "Begin" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	// A run works in its sandbox, which starts for it, and again when it is lost.

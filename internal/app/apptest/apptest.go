@@ -165,9 +165,9 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		a, b, c := put(t, f, record("ann", "a")), put(t, f, record("bob", "b")), put(t, f, record("ann", "c"))
 		for _, want := range []struct {
 			owner engi.Owner
-			page  engi.Page
+			page  engi.Paging
 			names string
-		}{{"ann", engi.Page{}, "ca"}, {"", engi.Page{}, "cba"}, {"", engi.Page{Limit: 1}, "c"}, {"", engi.Page{Limit: 2, After: string(c.ID)}, "ba"}, {"ann", engi.Page{After: string(c.ID)}, "a"}, {"bob", engi.Page{After: string(b.ID)}, ""}} {
+		}{{"ann", engi.Paging{}, "ca"}, {"", engi.Paging{}, "cba"}, {"", engi.Paging{Limit: 1}, "c"}, {"", engi.Paging{Limit: 2, After: string(c.ID)}, "ba"}, {"ann", engi.Paging{After: string(c.ID)}, "a"}, {"bob", engi.Paging{After: string(b.ID)}, ""}} {
 			all, err := f.Store.List(t.Context(), want.owner, want.page)
 			names := ""
 			for _, r := range all {
@@ -177,7 +177,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("%q, %+v: %q, %v; want %q", want.owner, want.page, names, err, want.names)
 			}
 		}
-		if _, err := f.Store.List(t.Context(), "bob", engi.Page{After: string(a.ID)}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("after another's: %v", err)
 		}
 	})
@@ -267,15 +267,15 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if err != nil || len(files) != 3 || files[0].Since != 3 || files[1].Since != 3 || files[2].Since != 1 {
 			t.Errorf("revision 3 has %+v (%v)", files, err)
 		}
-		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{Limit: 2})
+		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{Limit: 2})
 		if err != nil || len(revs) != 2 || revs[0].Number != 3 || revs[1].Number != 2 || revs[0].Parent != 2 || revs[0].Message != "revision 3" || revs[0].Commit != "c" || len(revs[0].Changed) != 1 || revs[0].App != r.ID || revs[0].Created.IsZero() {
 			t.Errorf("the history is %+v (%v)", revs, err)
 		}
-		if revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{After: "2"}); err != nil || len(revs) != 1 || revs[0].Number != 1 {
+		if revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: "2"}); err != nil || len(revs) != 1 || revs[0].Number != 1 {
 			t.Errorf("after 2: %+v, %v", revs, err)
 		}
 		for _, after := range []string{"9", "x"} {
-			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{After: after}); engi.KindOf(err) != engi.Invalid {
+			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after}); engi.KindOf(err) != engi.Invalid {
 				t.Errorf("after %s: %v", after, err)
 			}
 		}
@@ -358,7 +358,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		// By size, but never the last two.
 		small := app.Bounds{Revisions: 100, Bytes: 1, Owner: 1 << 20}
 		revise(t, f.Store, r.ID, map[string]string{"a": "content 6"}, small)
-		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{})
+		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{})
 		if err != nil || len(revs) != 2 {
 			t.Errorf("%d revisions are left (%v)", len(revs), err)
 		}
@@ -488,7 +488,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
 			}
 		}
-		if all, err := f.Store.List(t.Context(), "", engi.Page{}); err != nil || len(all) != 1 {
+		if all, err := f.Store.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 1 {
 			t.Errorf("%d apps are there (%v)", len(all), err)
 		}
 	})

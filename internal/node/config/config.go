@@ -77,7 +77,7 @@ type Config struct {
 	Webhooks  Webhooks     `toml:"webhooks" envPrefix:"WEBHOOKS_"`
 	Approvals Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
 	SSH       ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
-	Studio    app.Settings `toml:"studio" envPrefix:"STUDIO_"`
+	Apps      app.Settings `toml:"apps" envPrefix:"APPS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -292,7 +292,7 @@ func Defaults() Config {
 		Approvals: defaultApprovals(),
 		Events:    defaultEvents(),
 		SSH:       ssh.DefaultSettings(),
-		Studio:    app.DefaultSettings(),
+		Apps:      app.DefaultSettings(),
 		Script: Script{
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
@@ -547,7 +547,7 @@ func (c Config) faults() (all []error) {
 	if c.Volumes.Capacity < 0 {
 		invalid("", "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate, c.SSH.Validate, c.Studio.Validate} {
+	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate, c.SSH.Validate, c.Apps.Validate} {
 		add(check())
 	}
 	for i, p := range c.Pools {

@@ -29,7 +29,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	acted := func(t *testing.T, f Fixture, id engi.SessionID, key string) (seq int64, err error) {
 		t.Helper()
 		_, err = f.Store.Change(t.Context(), id, func(r *page.Record, emit page.Emit) (err error) {
-			if seq, err = emit(engi.EventUIActed, json.RawMessage(`{"action":"a"}`), key); err != nil {
+			if seq, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"a"}`), key); err != nil {
 				return err
 			}
 			r.Waiting = append(r.Waiting, page.Action{Seq: seq, Name: "a", Data: json.RawMessage(`{}`), Agent: "ui"})
@@ -54,10 +54,10 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			if r.Session != id || r.Owner != "ann" || r.Busy() {
 				t.Errorf("the first record is %+v", r)
 			}
-			if want.First, err = emit(engi.EventUIActed, json.RawMessage(`{"action":"<a>"}`), ""); err != nil {
+			if want.First, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"<a>"}`), ""); err != nil {
 				return err
 			}
-			want.Seq, err = emit(engi.EventUIDone, json.RawMessage(`{}`), "")
+			want.Seq, err = emit(engi.EventPageDone, json.RawMessage(`{}`), "")
 			*r = want
 			return err
 		})
@@ -73,8 +73,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("%s at %v (-want +got):\n%s", what, r.Updated, d)
 			}
 		}
-		events, err := f.Events.List(t.Context(), "ann", engi.EventFilter{Subject: string(id), Types: []string{"ui.*"}, Oldest: true})
-		if err != nil || len(events) != 2 || events[0].Seq != want.First || events[0].Type != engi.EventUIActed || string(events[0].Data) != `{"action":"<a>"}` || events[1].Seq != want.Seq {
+		events, err := f.Events.List(t.Context(), "ann", engi.EventFilter{Subject: string(id), Types: []string{"page.*"}, Oldest: true})
+		if err != nil || len(events) != 2 || events[0].Seq != want.First || events[0].Type != engi.EventPageActed || string(events[0].Data) != `{"action":"<a>"}` || events[1].Seq != want.Seq {
 			t.Errorf("the events are %+v (%v)", events, err)
 		}
 	})
@@ -90,7 +90,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		}
 		_, err = f.Store.Change(t.Context(), id, func(r *page.Record, emit page.Emit) error {
 			r.HTML, r.Waiting = "other", nil
-			if _, err := emit(engi.EventUIDone, json.RawMessage(`{}`), ""); err != nil {
+			if _, err := emit(engi.EventPageDone, json.RawMessage(`{}`), ""); err != nil {
 				return err
 			}
 			return engi.Errorf(engi.Exhausted, "no")
@@ -99,7 +99,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Error(err)
 		}
 		_, err = f.Store.Change(t.Context(), id, func(_ *page.Record, emit page.Emit) error {
-			_, err := emit(engi.EventUIDone, json.RawMessage(`{"text":"`+strings.Repeat("x", 256<<10)+`"}`), "")
+			_, err := emit(engi.EventPageDone, json.RawMessage(`{"text":"`+strings.Repeat("x", 256<<10)+`"}`), "")
 			return err
 		})
 		if engi.KindOf(err) != engi.Invalid {
@@ -109,7 +109,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if d := cmp.Diff(want, got); err != nil || d != "" {
 			t.Errorf("%v\n%s", err, d)
 		}
-		if events, err := f.Events.List(t.Context(), "", engi.EventFilter{Types: []string{engi.EventUIDone}}); err != nil || len(events) != 0 {
+		if events, err := f.Events.List(t.Context(), "", engi.EventFilter{Types: []string{engi.EventPageDone}}); err != nil || len(events) != 0 {
 			t.Errorf("%+v, %v", events, err)
 		}
 	})

@@ -54,7 +54,7 @@ type image struct {
 type job struct {
 	t          *Templates
 	buildOwner engi.Owner // whose steps run; empty is the node
-	room       *room
+	room       *freeSpace
 	def        recipe.Definition
 	src        source
 	inputs     []string // what the digest covers
@@ -128,7 +128,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	}
 	if tmpl, err = t.dir.load(strings.TrimPrefix(digest, digestPrefix)); errors.Is(err, fs.ErrNotExist) {
 		tmpl, err = t.buildOnce(ctx, digest, progress, func(rep *report) (engi.Template, error) {
-			return t.buildRoot(ctx, def, src, digest, inputs, &room{}, rep)
+			return t.buildRoot(ctx, def, src, digest, inputs, &freeSpace{}, rep)
 		})
 	}
 	if err != nil {
@@ -155,7 +155,7 @@ func (t *Templates) publishName(ctx context.Context, name string, entry nameEntr
 // buildDefined builds a definition with steps: first what comes before them, as an
 // unnamed template unless it is a template, then the steps.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
-	s := stepBuild{room: &room{}, def: def, name: def.Base, open: t.openContext}
+	s := stepBuild{room: &freeSpace{}, def: def, name: def.Base, open: t.openContext}
 	before := firstStep(progress, len(def.Steps)+2)
 	var release func()
 	if from, ok := strings.CutPrefix(def.Base, "template:"); ok && len(def.Packages)+len(def.Files)+len(def.Commands) == 0 && def.Go == nil {
@@ -168,7 +168,7 @@ func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.De
 		bare.Steps, bare.Start, bare.Ready, bare.Kernels, bare.Languages, bare.Warm = nil, "", "", nil, nil, nil
 		var src source
 		if src, err = t.resolve(ctx, bare, before, append(above, name)); err == nil {
-			s.base, release, err = t.buildUnnamed(ctx, bare, src, &room{}, before)
+			s.base, release, err = t.buildUnnamed(ctx, bare, src, &freeSpace{}, before)
 		}
 	}
 	if err != nil {
@@ -261,7 +261,7 @@ func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(
 
 // buildRoot builds in a temporary directory and publishes it. It counts for the
 // owner who needs it first.
-func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, r *room, rep *report) (_ engi.Template, err error) {
+func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, r *freeSpace, rep *report) (_ engi.Template, err error) {
 	var w *workspace
 	if src.base == "" {
 		w, err = t.emptyWorkspace()

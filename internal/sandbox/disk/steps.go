@@ -33,7 +33,7 @@ var defaultAliases = map[string]string{"e2bdev/base": "base", "e2bdev/code-inter
 // A stepBuild is a build from steps.
 type stepBuild struct {
 	owner  engi.Owner // empty is the node
-	room   *room
+	room   *freeSpace
 	layers map[string]int64  // of an owner's build: what it consists of, as in buildEntry
 	def    recipe.Definition // steps included
 	base   engi.Template     // what it starts from, in use
@@ -89,7 +89,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	if from == "" && image == "" {
 		from = "base"
 	}
-	if s.room, err = t.room(ctx, spec.Owner); err != nil {
+	if s.room, err = t.freeSpace(ctx, spec.Owner); err != nil {
 		return tmpl, err
 	}
 	var release func()
@@ -180,7 +180,7 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 
 // baseImage returns an image as an unnamed template. The caller calls the function
 // to release it.
-func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, r *room, progress func(engi.Progress)) (engi.Template, func(), error) {
+func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, r *freeSpace, progress func(engi.Progress)) (engi.Template, func(), error) {
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
 	}}
@@ -227,7 +227,7 @@ func officialSuite(image string) (string, bool) {
 
 // buildUnnamed builds a definition without steps under no name. The caller calls the
 // function to release it.
-func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, r *room, progress func(engi.Progress)) (engi.Template, func(), error) {
+func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, r *freeSpace, progress func(engi.Progress)) (engi.Template, func(), error) {
 	digest, inputs, err := t.digest(def, src)
 	if err != nil {
 		return engi.Template{}, nil, err

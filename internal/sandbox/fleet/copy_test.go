@@ -392,7 +392,7 @@ func TestDiskQuotaIsOne(t *testing.T) {
 		if made.Load() != room {
 			t.Fatalf("%d were made, want %d", made.Load(), room)
 		}
-		vols, err := v.List(t.Context(), "alice", engi.Page{})
+		vols, err := v.List(t.Context(), "alice", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -78,8 +78,8 @@ func (c *kvStore) dropOldest(among func(kvSpaceKey) bool) {
 	}
 }
 
-// makeRoom drops other spaces until that of key may grow by n bytes.
-func (c *kvStore) makeRoom(key kvSpaceKey, n int) {
+// evict drops other spaces until that of key may grow by n bytes.
+func (c *kvStore) evict(key kvSpaceKey, n int) {
 	for {
 		total := n
 		for _, s := range c.spaces {
@@ -152,7 +152,7 @@ func KV() []API {
 				if !had && len(s.values) >= kvMaxKeys || size+len(k)+len(v) > kvMaxBytes {
 					return nil, engi.Errorf(engi.Exhausted, "%d keys and %d bytes can be kept", kvMaxKeys, kvMaxBytes)
 				}
-				all.makeRoom(keyOf(c), size+len(k)+len(v)-s.bytes)
+				all.evict(keyOf(c), size+len(k)+len(v)-s.bytes)
 				s.values[k], s.bytes = v, size+len(k)+len(v)
 				return nil, nil
 			})},

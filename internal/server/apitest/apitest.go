@@ -40,7 +40,7 @@ type Fixture struct {
 	Approvals  *approval.Manager
 	Keys       *key.Keyring
 	Clients    engi.ToolClients
-	UIs        *UIs
+	Pages      *Pages
 	Apps       *Apps
 	Workspaces *Workspaces
 
@@ -74,7 +74,7 @@ type Options struct {
 	Networks    engi.NetworkLog
 	Scripts     engi.Scripts
 	Sessions    engi.Sessions
-	UIs         engi.UIs
+	Pages       engi.Pages
 	Apps        engi.Apps
 	Workspaces  engi.Workspaces
 	Terminals   *terminal.Manager
@@ -82,7 +82,7 @@ type Options struct {
 	Embedder    rest.Embedder
 	ToolServers engi.ToolServers
 	Spending    engi.UsageReporter
-	Library     engi.Library
+	Docs        engi.Docs
 	Events      engi.Events
 	Functions   engi.Functions
 	Webhooks    engi.Webhooks
@@ -109,13 +109,13 @@ func (o *Options) Serve() *rest.Server {
 		rest.Mirror(o.Mirror),
 		rest.Scripts(o.Scripts),
 		rest.Sessions(o.Sessions),
-		rest.UIs(o.UIs),
+		rest.Pages(o.Pages),
 		rest.Apps(o.Apps, o.Ports, o.Events),
 		rest.Workspaces(o.Workspaces, o.Ports),
 		rest.Terminals(o.Terminals),
 		rest.Agents(o.Agents, o.Embedder),
 		rest.ToolServers(o.ToolServers),
-		rest.Library(o.Library),
+		rest.Docs(o.Docs),
 		rest.Events(o.Events, o.Functions),
 		rest.Functions(o.Events, o.Functions),
 		rest.Webhooks(o.Webhooks),
@@ -154,7 +154,7 @@ func New(change func(*Options)) *Fixture {
 	}
 	functions, webhooks, stopFunctions := functions(w.db, w.Approvals)
 	w.Sandboxes = NewSandboxes(w.Executions)
-	w.Volumes, w.Networks, w.UIs = &Volumes{}, NewNetworks(w.Sandboxes), &UIs{}
+	w.Volumes, w.Networks, w.Pages = &Volumes{}, NewNetworks(w.Sandboxes), &Pages{}
 	w.Apps, w.Workspaces = &Apps{Log: store.Events(w.db)}, &Workspaces{Sandboxes: w.Sandboxes}
 	mirror, err := mirror.New(mirror.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
 	if err != nil {
@@ -172,13 +172,13 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes},
-		UIs: w.UIs, Apps: w.Apps, Workspaces: w.Workspaces, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Library: &Library{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
+		Pages: w.Pages, Apps: w.Apps, Workspaces: w.Workspaces, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Docs: &Docs{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {
 		change(&o)
 	}
-	w.UIs.Sessions = o.Sessions
+	w.Pages.Sessions = o.Sessions
 	if o.Terminals == nil {
 		o.Terminals = terminal.New(terminal.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
 	}
@@ -205,7 +205,7 @@ func New(change func(*Options)) *Fixture {
 		mirror.Close()
 		sshServer.Close()
 	}
-	if l, ok := o.Library.(*Library); ok && l.Sessions == nil {
+	if l, ok := o.Docs.(*Docs); ok && l.Sessions == nil {
 		l.Sessions = o.Sessions
 	}
 	w.Handler = o.Serve()

@@ -184,7 +184,7 @@ func (a *Apps) Get(_ context.Context, owner engi.Owner, name string) (engi.App, 
 }
 
 // List implements engi.Apps.
-func (a *Apps) List(_ context.Context, owner engi.Owner, p engi.Page) ([]engi.App, error) {
+func (a *Apps) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var list []engi.App
@@ -440,7 +440,7 @@ func (a *Apps) Rollback(ctx context.Context, owner engi.Owner, name string, revi
 }
 
 // Revisions implements engi.Apps.
-func (a *Apps) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Page) ([]engi.Revision, error) {
+func (a *Apps) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Paging) ([]engi.Revision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	x, err := a.find(owner, name)

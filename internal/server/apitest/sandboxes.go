@@ -481,7 +481,7 @@ func (k snapshots) Get(ctx context.Context, owner engi.Owner, name string) (engi
 	return k.s.kept[i], nil
 }
 
-func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Page) ([]engi.Snapshot, error) {
+func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Paging) ([]engi.Snapshot, error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	var list []engi.Snapshot

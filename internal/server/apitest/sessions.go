@@ -89,7 +89,7 @@ func (s *Sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (en
 }
 
 // List implements engi.Sessions.
-func (s *Sessions) List(_ context.Context, owner engi.Owner, p engi.Page) (list []engi.Session, _ error) {
+func (s *Sessions) List(_ context.Context, owner engi.Owner, p engi.Paging) (list []engi.Session, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.all {

@@ -80,7 +80,7 @@ func (v *Volumes) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns volumes by name.
-func (v *Volumes) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Volume, error) {
+func (v *Volumes) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var list []engi.Volume
@@ -255,7 +255,7 @@ func (s *Secrets) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns secrets.
-func (s *Secrets) List(ctx context.Context, owner engi.Owner, p engi.Page) ([]engi.Secret, error) {
+func (s *Secrets) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []engi.Secret

@@ -149,7 +149,7 @@ func with[T any](w *Workspaces, owner engi.Owner, name string, role engi.Workspa
 }
 
 // List implements engi.Workspaces.
-func (w *Workspaces) List(_ context.Context, owner engi.Owner, p engi.Page) ([]engi.Workspace, error) {
+func (w *Workspaces) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.Workspace, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []engi.Workspace
@@ -375,7 +375,7 @@ func (x *workspace) file(path string, revision int64) (workspaceFile, error) {
 }
 
 // Revisions implements engi.Workspaces.
-func (w *Workspaces) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Page) ([]engi.WorkspaceRevision, error) {
+func (w *Workspaces) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
 	return with(w, owner, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceRevision, error) {
 		var list []engi.WorkspaceRevision
 		for _, r := range slices.Backward(x.revisions) {

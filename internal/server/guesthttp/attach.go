@@ -250,7 +250,7 @@ func (a *attached) follow(ended *engi.Exit) error {
 	var size engi.TerminalSize
 	for {
 		if changed == nil {
-			viewers, now, next := a.to.Room()
+			viewers, now, next := a.to.Viewers()
 			changed = next
 			if now != size {
 				size = now

@@ -123,7 +123,7 @@ func (x waitingExecutions) Start(ctx context.Context, _ engi.ExecutionSpec) (eng
 // TestRequestsOutsideOfSessionsAreBounded has one key begin requests without
 // sessions until no more are taken.
 func TestRequestsOutsideOfSessionsAreBounded(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	x := waitingExecutions{h.services.Executions, make(chan struct{})}
 	h.services.Executions = x
 	s, err := mcp.New(mcp.Options{Services: h.services, Keys: h.Keys, Clients: h.Clients})

@@ -43,7 +43,7 @@ type Options struct {
 	Clients  engi.ToolClients                         // keeps sessions
 	Events   engi.EventLog                            // gets an event for each call; nil for none
 	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
-	UIs      engi.UIs                                 // pages of sessions; nil if there are none
+	Pages    engi.Pages                               // pages of sessions; nil if there are none
 	Sessions engi.Sessions                            // those with pages, if Services has none
 	View     []byte                                   // script that shows pages to clients of the extension for apps; nil if there is none
 	Hosts    []string                                 // accepted host names beside localhost; * accepts any
@@ -96,7 +96,7 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if opt.UIs != nil && opt.View != nil {
+	if opt.Pages != nil && opt.View != nil {
 		if s.view, err = viewOf(opt.View); err != nil {
 			return nil, err
 		}

@@ -42,11 +42,11 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{}
-	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Library: &apitest.Library{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces}
+	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Docs: &apitest.Docs{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces}
 	s, err := mcp.New(mcp.Options{
 		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",
-		URL: func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
-		UIs: &apitest.UIs{Sessions: sessions}, View: []byte(script),
+		URL:   func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
+		Pages: &apitest.Pages{Sessions: sessions}, View: []byte(script),
 	})
 	if err != nil {
 		t.Fatal(err)

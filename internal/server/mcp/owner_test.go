@@ -26,7 +26,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := services.Library.Add(ctx, engi.DocumentSpec{Owner: "ann", Package: "annlib", Title: "Marmalade", Text: "# Marmalade\n\nOf annlib, frobnicated."}); err != nil {
+	if _, err := services.Docs.Add(ctx, engi.DocumentSpec{Owner: "ann", Package: "annlib", Title: "Marmalade", Text: "# Marmalade\n\nOf annlib, frobnicated."}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := services.Apps.Create(ctx, engi.AppSpec{Owner: "ann", Name: "ann-shop"}); err != nil {
@@ -36,7 +36,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := services.Library.SaveModules(ctx, "ann", "atelier", []engi.CodeModule{{Path: "lib/ann.ts", Description: "frobnicates for ann", Scope: engi.ModuleUser}}); err != nil {
+	if err := services.Docs.SaveModules(ctx, "ann", "atelier", []engi.CodeModule{{Path: "lib/ann.ts", Description: "frobnicates for ann", Scope: engi.ModuleUser}}); err != nil {
 		t.Fatal(err)
 	}
 	x, err := services.Executions.Start(ctx, engi.ExecutionSpec{Owner: "ann", Program: engi.Program{Language: "bash", Files: []engi.SourceFile{{Path: "main.sh", Data: []byte("echo marmalade\n")}}, Entry: "main.sh"}})
@@ -137,7 +137,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if s, err := services.Sessions.Get(ctx, "ann", "atelier"); err != nil || s.State == engi.SessionTerminated {
 		t.Errorf("%s %v", s.State, err)
 	}
-	modules, err := services.Library.Modules(ctx, "ann", "atelier")
+	modules, err := services.Docs.Modules(ctx, "ann", "atelier")
 	if err != nil || slices.ContainsFunc(modules, func(m engi.CodeModule) bool { return m.Path == "lib/evil.ts" }) {
 		t.Errorf("%+v %v", modules, err)
 	}

@@ -64,7 +64,7 @@ type changes struct {
 
 // pageTools returns the tools for pages.
 func (s *Server) pageTools() ([]tool.Tool, error) {
-	if s.opt.UIs == nil {
+	if s.opt.Pages == nil {
 		return nil, nil
 	}
 	show, err := tool.Returning[page](tool.New("show_page", "Shows the page of a session, which a model writes and changes when something is done on it.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
@@ -92,15 +92,15 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 }
 
 // page returns the page of a session that is owner's own.
-func (s *Server) page(ctx context.Context, owner engi.Owner, session string) (engi.UI, error) {
-	ui, err := s.opt.UIs.Get(ctx, owner, session, 0)
+func (s *Server) page(ctx context.Context, owner engi.Owner, session string) (engi.Page, error) {
+	ui, err := s.opt.Pages.Get(ctx, owner, session, 0)
 	if owner == "" && (err == nil && ui.Owner != "" || engi.KindOf(err) == engi.Conflict) { // a name that only others use
-		return engi.UI{}, engi.Errorf(engi.NotFound, "there is no session %.80q", session)
+		return engi.Page{}, engi.Errorf(engi.NotFound, "there is no session %.80q", session)
 	}
 	return ui, err
 }
 
-func pageResult(ui engi.UI, note string) tool.Result {
+func pageResult(ui engi.Page, note string) tool.Result {
 	working := ui.Working != "" || ui.Waiting > 0
 	if note == "" && working {
 		note = "The answer is still being given: show_page shows how it goes on.\n"
@@ -123,7 +123,7 @@ func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Resul
 		return tool.Result{}, engi.Errorf(engi.Invalid, "the data cannot be sent: %v", err)
 	}
 	id := string(before.Session)
-	seq, err := s.opt.UIs.Act(ctx, engi.UIAction{Owner: c.Owner, Session: id, Action: a.Action, Data: data, Scopes: c.Scopes, Idempotency: "mcp " + string(c.Run)})
+	seq, err := s.opt.Pages.Act(ctx, engi.PageAction{Owner: c.Owner, Session: id, Action: a.Action, Data: data, Scopes: c.Scopes, Idempotency: "mcp " + string(c.Run)})
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -153,15 +153,15 @@ func (s *Server) answered(ctx context.Context, owner engi.Owner, session string,
 	soon, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
 	wrong := ""
-	for u, err := range s.opt.UIs.Watch(soon, owner, session, seq) {
+	for u, err := range s.opt.Pages.Watch(soon, owner, session, seq) {
 		switch {
 		case soon.Err() != nil && ctx.Err() == nil:
 			return "", nil
 		case err != nil:
 			return "", err
-		case u.Kind == engi.UIBad:
+		case u.Kind == engi.PageBad:
 			wrong = u.Text
-		case u.Kind == engi.UIDone && (other == "" || u.Run != other):
+		case u.Kind == engi.PageDone && (other == "" || u.Run != other):
 			if u.Ended != engi.RunDone {
 				note = fmt.Sprintf("The answer is %s: %s\n", u.Ended, wrong)
 			}
@@ -189,7 +189,7 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 		defer cancel()
 		encoder := pagestream.Formats()["engi"].New(pagestream.Start{Session: ui.Session})
 		size, partial, seen := 0, false, max(a.After, 0)
-		for u, err := range s.opt.UIs.Watch(soon, c.Owner, string(ui.Session), max(a.After, 0)) {
+		for u, err := range s.opt.Pages.Watch(soon, c.Owner, string(ui.Session), max(a.After, 0)) {
 			if soon.Err() != nil && ctx.Err() == nil {
 				break
 			}

@@ -46,15 +46,15 @@ type pagesServer struct {
 
 // A recorder keeps the last action.
 type recorder struct {
-	*apitest.UIs
-	last    engi.UIAction
+	*apitest.Pages
+	last    engi.PageAction
 	watches atomic.Int64 // begun
 }
 
-func (r *recorder) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.UIUpdate, error] {
-	return func(yield func(engi.UIUpdate, error) bool) {
+func (r *recorder) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
+	return func(yield func(engi.PageUpdate, error) bool) {
 		r.watches.Add(1)
-		r.UIs.Watch(ctx, owner, session, seq)(yield)
+		r.Pages.Watch(ctx, owner, session, seq)(yield)
 	}
 }
 
@@ -68,9 +68,9 @@ func (r *recorder) watched(t *testing.T, n int64) {
 	}
 }
 
-func (r *recorder) Act(ctx context.Context, a engi.UIAction) (int64, error) {
+func (r *recorder) Act(ctx context.Context, a engi.PageAction) (int64, error) {
 	r.last = a
-	return r.UIs.Act(ctx, a)
+	return r.Pages.Act(ctx, a)
 }
 
 func servePages(t *testing.T, view []byte) pagesServer {
@@ -78,9 +78,9 @@ func servePages(t *testing.T, view []byte) pagesServer {
 	p := pagesServer{Fixture: apitest.New(nil)}
 	t.Cleanup(p.Close)
 	sessions := &apitest.Sessions{}
-	p.pages = &recorder{UIs: &apitest.UIs{Sessions: sessions}}
+	p.pages = &recorder{Pages: &apitest.Pages{Sessions: sessions}}
 	p.again = func() string {
-		s, err := mcp.New(mcp.Options{Services: tool.Services{}, Sessions: sessions, UIs: p.pages, View: view, Keys: p.Keys, Clients: p.Clients, Version: "1"})
+		s, err := mcp.New(mcp.Options{Services: tool.Services{}, Sessions: sessions, Pages: p.pages, View: view, Keys: p.Keys, Clients: p.Clients, Version: "1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,10 +120,10 @@ func TestInterruptedActions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if u.Kind == engi.UIActed {
+		if u.Kind == engi.PageActed {
 			acted++
 		}
-		if u.Kind == engi.UIDone {
+		if u.Kind == engi.PageDone {
 			break
 		}
 	}
@@ -233,8 +233,8 @@ func TestPages(t *testing.T) {
 	watched := p.pages.watches.Load()
 	go func() {
 		p.pages.watched(t, watched+1)
-		run := engi.UIUpdate{Kind: engi.UIReplaced, Run: engi.NewRunID(), Partial: true}
-		var all []engi.UIUpdate
+		run := engi.PageUpdate{Kind: engi.PageReplaced, Run: engi.NewRunID(), Partial: true}
+		var all []engi.PageUpdate
 		for _, run.HTML = range []string{"<p>a", "<p>ab", "<p>abc"} {
 			all = append(all, run)
 		}
@@ -379,7 +379,7 @@ func TestNoPages(t *testing.T) {
 			t.Errorf("%v %+v", err, x)
 		}
 	}
-	if _, err := mcp.New(mcp.Options{Services: tool.Services{}, UIs: p.pages, View: []byte("'</SCRIPT>'"), Keys: p.Keys, Clients: p.Clients}); err == nil {
+	if _, err := mcp.New(mcp.Options{Services: tool.Services{}, Pages: p.pages, View: []byte("'</SCRIPT>'"), Keys: p.Keys, Clients: p.Clients}); err == nil {
 		t.Error("a script that ends itself is served")
 	}
 	s, err := mcp.New(mcp.Options{Services: tool.Services{Executions: p.Executions}, View: []byte(script), Keys: p.Keys, Clients: p.Clients})

@@ -18,19 +18,19 @@ import (
 	"github.com/engi-dev/engi/internal/server/mcp"
 )
 
-// A house is what servers one after the other share, as a node's after restarts.
-type house struct {
+// A restarting is what servers one after the other share, as a node's after restarts.
+type restarting struct {
 	*apitest.Fixture
 	services tool.Services
 }
 
-func newHouse(t *testing.T) house {
+func newRestarting(t *testing.T) restarting {
 	w, services, _ := serveAll(t)
-	return house{w, services}
+	return restarting{w, services}
 }
 
 // server returns the address of a new server.
-func (h house) server(t *testing.T, idle time.Duration) string {
+func (h restarting) server(t *testing.T, idle time.Duration) string {
 	t.Helper()
 	s, err := mcp.New(mcp.Options{Services: h.services, Keys: h.Keys, Clients: h.Clients, Idle: idle})
 	if err != nil {
@@ -95,7 +95,7 @@ func begin(t *testing.T, url, secret string) []string {
 // TestSessionsOutliveTheServer uses one session of the protocol at one server
 // after the other.
 func TestSessionsOutliveTheServer(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	k, secret, err := h.Keys.Create(t.Context(), engi.Key{Owner: "ann"})
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func TestSessionsOutliveTheServer(t *testing.T) {
 
 // TestLimitOfSessionsOutlivesTheServer counts those that other servers opened.
 func TestLimitOfSessionsOutlivesTheServer(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	n := 0
 	for ; n < 1000; n++ {
 		s, err := mcp.New(mcp.Options{Services: h.services, Keys: h.Keys, Clients: h.Clients})
@@ -189,7 +189,7 @@ func next(t *testing.T, in *bufio.Reader) (e event) {
 // TestInterruptedCalls comes back to streams of calls at another server: of one
 // that was answered, one that may be made again, one that may not.
 func TestInterruptedCalls(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	first := h.server(t, 0)
 	session := begin(t, first, h.User)
 	made := bodyOf(t, ask(t, "POST", first, h.User, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"create_sandbox"}}`, session...))
@@ -258,7 +258,7 @@ func TestInterruptedCalls(t *testing.T) {
 	})
 }
 
-func (h house) executions(t *testing.T) []engi.Execution {
+func (h restarting) executions(t *testing.T) []engi.Execution {
 	t.Helper()
 	list, err := h.services.Executions.List(t.Context(), "ann", engi.ExecutionFilter{})
 	if err != nil {
@@ -269,7 +269,7 @@ func (h house) executions(t *testing.T) []engi.Execution {
 
 // TestRevisionWithoutSessions speaks 2026-07-28, beside the old ones.
 func TestRevisionWithoutSessions(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	url := h.server(t, 0)
 	modern := func(method, name, params string, more ...string) *http.Response {
 		t.Helper()
@@ -308,7 +308,7 @@ func meta(capabilities string) string {
 }
 
 // modern sends a request of 2026-07-28.
-func (h house) modern(t *testing.T, url, method, name, params, capabilities string, more ...string) *http.Response {
+func (h restarting) modern(t *testing.T, url, method, name, params, capabilities string, more ...string) *http.Response {
 	t.Helper()
 	headers := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method}
 	if name != "" {
@@ -320,7 +320,7 @@ func (h house) modern(t *testing.T, url, method, name, params, capabilities stri
 // TestTasks has a client that knows tasks begin programs, and asks another server
 // how they go.
 func TestTasks(t *testing.T) {
-	h := newHouse(t)
+	h := newRestarting(t)
 	first := h.server(t, 0)
 	const knows = `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 	type task struct {

@@ -118,7 +118,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return jsonResult(sessionOf(x))
 		})))
 		add(tool.Returning[sessionList](tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := sessions.List(ctx, c.Owner, engi.Page{})
+			list, err := sessions.List(ctx, c.Owner, engi.Paging{})
 			if err != nil {
 				return tool.Result{}, err
 			}

@@ -45,7 +45,7 @@ const (
 type record map[string]any
 
 // Encode implements Encoder.
-func (a *a2UI) Encode(u engi.UIUpdate) (events []Event, last bool) {
+func (a *a2UI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	page := a.after(u)
 	if page == nil {
 		return nil, false

@@ -139,7 +139,7 @@ func TestA2UIDrawsWithTheBasicCatalogue(t *testing.T) {
 		`<img src="data:image/png;base64,AA" alt="a dot"><svg aria-label="a chart"><path d="M0 0"/></svg><p>![x](y)</p>`: "Column(Row(Image \"data:image/png;base64,AA\", Text \"caption\" \"a chart\"), Text \"![x]\u2060(y)\")",
 	} {
 		var s surface
-		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: page.NewPage(in).HTML()})
+		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(in).HTML()})
 		s.take(t, events)
 		if got := outline(s.tree(t, "root", map[string]bool{})); got != want {
 			t.Errorf("%s\n got %s\nwant %s", in, got, want)
@@ -154,7 +154,7 @@ b</textarea><input type="checkbox" name="big" checked aria-label="Big"><input ty
 		`<input type="password" name="0"><button>Save</button><button data-action="other">Other</button></form><input type="checkbox" data-action="toggle" data-id="9" aria-label="done"><select id="pick" data-action="pick"><option>x</select>`
 	var s surface
 	enc := newA2UI(Start{Session: "ses_a"})
-	events, _ := enc.Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: page.NewPage(form).HTML()})
+	events, _ := enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(form).HTML()})
 	s.take(t, events)
 	wantData := map[string]any{
 		"/__23f/_name": "Ann", "/__23f/_text": "a\nb", "/__23f/_big": true, "/__23f/_size": []any{"M"}, "/__23f/_r": []any{"2"}, "/__23f/_n": 4., "/__23f/_d": "2026-11-23", "/__23f/_0": "", "/_/__23pick": []any{"x"},
@@ -193,16 +193,16 @@ b</textarea><input type="checkbox" name="big" checked aria-label="Big"><input ty
 	}
 
 	// What somebody has written is not sent over unless the model writes something else.
-	events, _ = enc.Encode(engi.UIUpdate{Kind: engi.UIPatched, Patches: []engi.UIPatch{{Selector: "h1, button", Text: text("Go")}}})
+	events, _ = enc.Encode(engi.PageUpdate{Kind: engi.PagePatched, Patches: []engi.PagePatch{{Selector: "h1, button", Text: text("Go")}}})
 	if got := strings.Join(wire(t, events), ""); strings.Contains(got, "updateDataModel") || strings.Contains(got, "TextField") {
 		t.Error(got)
 	}
 	value := "Bob"
-	events, _ = enc.Encode(engi.UIUpdate{Kind: engi.UIPatched, Patches: []engi.UIPatch{{Selector: "[name=name]", Value: &value}}})
+	events, _ = enc.Encode(engi.PageUpdate{Kind: engi.PagePatched, Patches: []engi.PagePatch{{Selector: "[name=name]", Value: &value}}})
 	if got := wire(t, events); len(got) != 1 || got[0] != `{"updateDataModel":{"path":"/__23f/_name","surfaceId":"ses_a","value":"Bob"},"version":"v0.9"}` {
 		t.Error(got)
 	}
-	events, _ = enc.Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: "<p>thanks</p>"})
+	events, _ = enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: "<p>thanks</p>"})
 	s.take(t, events)
 	if len(s.data) != 0 {
 		t.Errorf("%v", s.data)
@@ -231,7 +231,7 @@ func TestA2UIFollows(t *testing.T) {
 		}
 		enc, whole := newA2UI(Start{Session: "ses_a"}), page.NewPage("")
 		var s surface
-		step := func(u engi.UIUpdate) {
+		step := func(u engi.PageUpdate) {
 			events, _ := enc.Encode(u)
 			s.take(t, events)
 		}
@@ -239,28 +239,28 @@ func TestA2UIFollows(t *testing.T) {
 			if i == 0 || r.IntN(5) == 0 {
 				html := page.NewPage(blocks()).HTML()
 				if r.IntN(2) == 0 {
-					step(engi.UIUpdate{Kind: engi.UIReplaced, Partial: true, HTML: html})
+					step(engi.PageUpdate{Kind: engi.PageReplaced, Partial: true, HTML: html})
 				}
 				if i == 0 || r.IntN(2) == 0 {
 					whole = page.NewPage(html)
-					step(engi.UIUpdate{Kind: engi.UIReplaced, HTML: html})
+					step(engi.PageUpdate{Kind: engi.PageReplaced, HTML: html})
 				} else {
-					step(engi.UIUpdate{Kind: engi.UIDone})
+					step(engi.PageUpdate{Kind: engi.PageDone})
 				}
 				continue
 			}
 			where := []string{"body", "p", "#x", "#d", "li", "form", "button", "input"}[r.IntN(8)]
 			content, value := block(), fmt.Sprint(r.IntN(3))
-			patch := []engi.UIPatch{
+			patch := []engi.PagePatch{
 				{Selector: where, Append: &content}, {Selector: where, Before: &content}, {Selector: where, HTML: &content}, {Selector: where, Text: &content}, {Selector: where, Remove: true},
-				{Selector: "input, option", Value: &value}, {Selector: where, Move: &engi.UIMove{To: "body", Place: "prepend"}}, {Selector: "li", Text: &value},
+				{Selector: "input, option", Value: &value}, {Selector: where, Move: &engi.PageMove{To: "body", Place: "prepend"}}, {Selector: "li", Text: &value},
 			}[r.IntN(8)]
-			patches, _ := whole.Apply([]engi.UIPatch{patch})
-			step(engi.UIUpdate{Kind: engi.UIPatched, Patches: patches})
+			patches, _ := whole.Apply([]engi.PagePatch{patch})
+			step(engi.PageUpdate{Kind: engi.PagePatched, Patches: patches})
 		}
 		want := surface{components: map[string]map[string]any{}}
 		later := newA2UI(Start{Session: "ses_a", Resumed: true})
-		events, _ := later.Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: whole.HTML()})
+		events, _ := later.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: whole.HTML()})
 		want.take(t, events)
 		if diff := cmp.Diff(want.tree(t, "root", map[string]bool{}), s.tree(t, "root", map[string]bool{})); diff != "" {
 			t.Fatalf("sequence %d: %s", n, diff)
@@ -289,7 +289,7 @@ func TestA2UIIsLinear(t *testing.T) {
 		"nested":        many(250, func(int) string { return "<span>" }) + many(5000, func(int) string { return "a<b>b</b>" }),
 	} {
 		began := time.Now()
-		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: page.NewPage(html).HTML()})
+		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(html).HTML()})
 		size := len(strings.Join(wire(t, events), ""))
 		t.Logf("%s: %v, %d bytes of %d", name, time.Since(began), size, len(html))
 		if size > 4<<20 {

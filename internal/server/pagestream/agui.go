@@ -13,10 +13,10 @@ import (
 // an earlier one: who verifies a stream knows none but that.
 type agUI struct {
 	Start
-	page   *engi.UIUpdate // that the next run begins with
-	run    engi.RunID     // that is open
-	part   bool           // the state has what is being written
-	spoken bool           // its message is open
+	page   *engi.PageUpdate // that the next run begins with
+	run    engi.RunID       // that is open
+	part   bool             // the state has what is being written
+	spoken bool             // its message is open
 	called map[string]bool
 	failed string // the last error
 }
@@ -27,7 +27,7 @@ func newAGUI(s Start) Encoder { return &agUI{Start: s, called: map[string]bool{}
 type aEvent = map[string]any
 
 // Encode implements Encoder.
-func (a *agUI) Encode(u engi.UIUpdate) (events []Event, last bool) {
+func (a *agUI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	send := func(kind string, e aEvent) {
 		e["type"] = kind
 		if !u.Time.IsZero() {
@@ -41,21 +41,21 @@ func (a *agUI) Encode(u engi.UIUpdate) (events []Event, last bool) {
 	}
 	started := func(run string) { send("RUN_STARTED", aEvent{"threadId": a.Session, "runId": run}) }
 	finished := func(run string) { send("RUN_FINISHED", aEvent{"threadId": a.Session, "runId": run}) }
-	snapshot := func(page engi.UIUpdate) {
+	snapshot := func(page engi.PageUpdate) {
 		send("STATE_SNAPSHOT", aEvent{"snapshot": aEvent{"html": page.HTML, "patches": []any{}, "partial": nil}})
 	}
 	partial := func(html any) {
 		send("STATE_DELTA", aEvent{"delta": []any{aEvent{"op": "add", "path": "/partial", "value": html}}})
 	}
 	if u.Run == "" && a.run == "" {
-		if a.Answer && u.Kind == engi.UIReplaced {
+		if a.Answer && u.Kind == engi.PageReplaced {
 			a.page = &u
 			return nil, false
 		}
 		// Nothing may come outside of a run, so this is one.
 		run := fmt.Sprintf("%s-%d", u.Kind, u.Seq)
 		started(run)
-		if u.Kind == engi.UIReplaced {
+		if u.Kind == engi.PageReplaced {
 			snapshot(u)
 		} else {
 			custom()
@@ -76,16 +76,16 @@ func (a *agUI) Encode(u engi.UIUpdate) (events []Event, last bool) {
 		}
 		a.part = a.part || a.Resumed // on an earlier connection, for all that is known
 	}
-	if a.part && !u.Partial && u.Kind != engi.UIReplaced {
+	if a.part && !u.Partial && u.Kind != engi.PageReplaced {
 		partial(nil)
 	}
 	a.part = u.Partial
 	switch {
 	case u.Partial:
 		partial(u.HTML)
-	case u.Kind == engi.UIReplaced:
+	case u.Kind == engi.PageReplaced:
 		snapshot(u)
-	case u.Kind == engi.UIPatched:
+	case u.Kind == engi.PagePatched:
 		var delta []any
 		for _, p := range u.Patches {
 			delta = append(delta, aEvent{"op": "add", "path": "/patches/-", "value": patchOf(p)})
@@ -93,16 +93,16 @@ func (a *agUI) Encode(u engi.UIUpdate) (events []Event, last bool) {
 		if delta != nil {
 			send("STATE_DELTA", aEvent{"delta": delta})
 		}
-	case u.Kind == engi.UITool:
+	case u.Kind == engi.PageTool:
 		a.tool(u, send)
-	case u.Kind == engi.UIBad:
+	case u.Kind == engi.PageBad:
 		a.failed = u.Text
 		if !a.spoken {
 			a.spoken = true
 			send("TEXT_MESSAGE_START", aEvent{"messageId": a.run, "role": "assistant"})
 		}
 		send("TEXT_MESSAGE_CONTENT", aEvent{"messageId": a.run, "delta": u.Text + "\n"})
-	case u.Kind == engi.UIDone:
+	case u.Kind == engi.PageDone:
 		if u.Ended == engi.RunFailed {
 			send("RUN_ERROR", aEvent{"message": a.failed})
 			return events, true
@@ -128,7 +128,7 @@ func (a *agUI) endMessage(send func(string, aEvent)) {
 }
 
 // tool sends the beginning of a call, if the client needs it, and its result.
-func (a *agUI) tool(u engi.UIUpdate, send func(string, aEvent)) {
+func (a *agUI) tool(u engi.PageUpdate, send func(string, aEvent)) {
 	id := u.Call.ID
 	if !a.called[id] {
 		a.called[id] = true

@@ -14,7 +14,7 @@ import (
 type aiSDK struct {
 	Start
 	run    engi.RunID
-	page   *engi.UIUpdate // that came before the run
+	page   *engi.PageUpdate // that came before the run
 	called map[string]bool
 	failed string // the last error
 }
@@ -24,11 +24,11 @@ type part = map[string]any
 func newAISDK(s Start) Encoder { return &aiSDK{Start: s, called: map[string]bool{}} }
 
 // Encode implements Encoder.
-func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
+func (a *aiSDK) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	send := func(p part) { events = append(events, Event{Data: p}) }
 	if u.Run == "" && a.run == "" {
 		switch u.Kind {
-		case engi.UIReplaced:
+		case engi.PageReplaced:
 			// A part that is kept would begin a message without an ID.
 			a.page = &u
 			if !a.Answer {
@@ -37,7 +37,7 @@ func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
 			if a.Idle {
 				return append(events, Event{Text: "[DONE]"}), true
 			}
-		case engi.UIActed:
+		case engi.PageActed:
 			send(dataPart(u, true))
 		}
 		return events, false
@@ -55,7 +55,7 @@ func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
 		}
 	}
 	switch u.Kind {
-	case engi.UITool:
+	case engi.PageTool:
 		if !a.called[u.Call.ID] {
 			a.called[u.Call.ID] = true
 			send(part{"type": "tool-input-available", "toolCallId": u.Call.ID, "toolName": u.Call.Name, "input": object(u.Call.Arguments), "dynamic": true, "providerExecuted": true})
@@ -67,7 +67,7 @@ func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
 		default:
 			send(part{"type": "tool-output-available", "toolCallId": u.Call.ID, "output": r.Text, "dynamic": true, "providerExecuted": true})
 		}
-	case engi.UIDone:
+	case engi.PageDone:
 		if u.Run != a.run {
 			return events, false
 		}
@@ -84,7 +84,7 @@ func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
 		}
 		return append(events, Event{Text: "[DONE]"}), true
 	default:
-		if u.Kind == engi.UIBad {
+		if u.Kind == engi.PageBad {
 			a.failed = u.Text
 		}
 		send(dataPart(u, u.Seq == 0))
@@ -93,7 +93,7 @@ func (a *aiSDK) Encode(u engi.UIUpdate) (events []Event, last bool) {
 }
 
 // dataPart is an update as a part of data; a transient one is no part of the message.
-func dataPart(u engi.UIUpdate, transient bool) part {
+func dataPart(u engi.PageUpdate, transient bool) part {
 	e, _ := engiEncoder{}.Encode(u)
 	p := part{"type": "data-" + string(u.Kind), "data": e[0].Data}
 	if transient {

@@ -11,12 +11,12 @@ import (
 type engiEncoder struct{}
 
 // Encode implements Encoder.
-func (engiEncoder) Encode(u engi.UIUpdate) ([]Event, bool) {
-	out := v1.UIUpdate{Type: string(u.Kind), Seq: u.Seq, Time: u.Time.UTC(), Run: string(u.Run), Action: u.Action, Partial: u.Partial, Text: u.Text, State: string(u.Ended)}
+func (engiEncoder) Encode(u engi.PageUpdate) ([]Event, bool) {
+	out := v1.PageUpdate{Type: string(u.Kind), Seq: u.Seq, Time: u.Time.UTC(), Run: string(u.Run), Action: u.Action, Partial: u.Partial, Text: u.Text, State: string(u.Ended)}
 	switch u.Kind {
-	case engi.UIReplaced:
+	case engi.PageReplaced:
 		out.HTML = &u.HTML
-	case engi.UIStats:
+	case engi.PageStats:
 		out.Stats = u.Data
 	default:
 		out.Data = u.Data
@@ -35,16 +35,16 @@ func (engiEncoder) Encode(u engi.UIUpdate) ([]Event, bool) {
 
 // Fail implements Encoder.
 func (engiEncoder) Fail(p *v1.Problem) Event {
-	return Event{Name: v1.EventError, Data: v1.UIUpdate{Type: v1.EventError, Error: p}}
+	return Event{Name: v1.EventError, Data: v1.PageUpdate{Type: v1.EventError, Error: p}}
 }
 
-func patchOf(p engi.UIPatch) v1.UIPatch {
-	out := v1.UIPatch{
+func patchOf(p engi.PagePatch) v1.PagePatch {
+	out := v1.PagePatch{
 		Selector: p.Selector, Text: p.Text, HTML: p.HTML, Attr: p.Attr, Class: p.Class, Style: p.Style, Value: p.Value,
 		Append: p.Append, Prepend: p.Prepend, Before: p.Before, After: p.After, Replace: p.Replace, Remove: p.Remove,
 	}
 	if p.Move != nil {
-		out.Move = new(v1.UIMove(*p.Move))
+		out.Move = new(v1.PageMove(*p.Move))
 	}
 	return out
 }

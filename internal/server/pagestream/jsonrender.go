@@ -34,17 +34,17 @@ type shown struct {
 }
 
 // after returns the page after an update; nil if that does not change it.
-func (s *shown) after(u engi.UIUpdate) *page.Page {
+func (s *shown) after(u engi.PageUpdate) *page.Page {
 	part := s.part
 	s.part = u.Partial
 	switch {
 	case u.Partial:
 		return page.NewPage(u.HTML)
-	case u.Kind == engi.UIReplaced:
+	case u.Kind == engi.PageReplaced:
 		if s.page.Set(u.HTML) != nil { // more than a page may have; the next one replaces it
 			return nil
 		}
-	case u.Kind == engi.UIPatched:
+	case u.Kind == engi.PagePatched:
 		s.page.Apply(u.Patches) // what does nothing was reported when it was written
 	case !part:
 		return nil
@@ -68,7 +68,7 @@ var seed = maphash.MakeSeed()
 func newJSONRender(Start) Encoder { return &jsonRender{shown: shown{page: page.NewPage("")}} }
 
 // Encode implements Encoder.
-func (j *jsonRender) Encode(u engi.UIUpdate) ([]Event, bool) {
+func (j *jsonRender) Encode(u engi.PageUpdate) ([]Event, bool) {
 	j.ops = nil
 	page := j.after(u)
 	if page == nil {

@@ -31,7 +31,7 @@ type Start struct {
 // An Encoder translates updates in their order. Only one goroutine may use it.
 type Encoder interface {
 	// Encode returns the events for an update. After the last the stream ends.
-	Encode(u engi.UIUpdate) (events []Event, last bool)
+	Encode(u engi.PageUpdate) (events []Event, last bool)
 	// Fail returns the event for an error that ends the stream.
 	Fail(p *v1.Problem) Event
 }

@@ -38,18 +38,18 @@ const run = engi.RunID("run_a")
 func text(s string) *string { return &s }
 
 // updates are one of each kind, with the seqs 1 to 9.
-func updates() []engi.UIUpdate {
+func updates() []engi.PageUpdate {
 	call := &engi.ToolCall{ID: "c1", Name: "run_code", Arguments: `{"code":"1"}`}
-	all := []engi.UIUpdate{
-		{Kind: engi.UIActed, Action: "go", Data: json.RawMessage(`{}`)},
-		{Kind: engi.UITool, Run: run, Call: call},
-		{Kind: engi.UITool, Run: run, Call: call, Result: &engi.ToolResult{Call: "c1", Name: "run_code", Text: "one"}},
-		{Kind: engi.UIReplaced, Run: run, HTML: "<p>a</p>"},
-		{Kind: engi.UIPatched, Run: run, Patches: []engi.UIPatch{{Selector: "p", Text: text("b")}}},
-		{Kind: engi.UIBad, Run: run, Text: "bad line"},
-		{Kind: engi.UIStats, Run: run, Data: json.RawMessage(`{"n":1}`)},
-		{Kind: engi.UIBad, Run: run, Text: "worse"},
-		{Kind: engi.UIDone, Run: run, Ended: engi.RunDone},
+	all := []engi.PageUpdate{
+		{Kind: engi.PageActed, Action: "go", Data: json.RawMessage(`{}`)},
+		{Kind: engi.PageTool, Run: run, Call: call},
+		{Kind: engi.PageTool, Run: run, Call: call, Result: &engi.ToolResult{Call: "c1", Name: "run_code", Text: "one"}},
+		{Kind: engi.PageReplaced, Run: run, HTML: "<p>a</p>"},
+		{Kind: engi.PagePatched, Run: run, Patches: []engi.PagePatch{{Selector: "p", Text: text("b")}}},
+		{Kind: engi.PageBad, Run: run, Text: "bad line"},
+		{Kind: engi.PageStats, Run: run, Data: json.RawMessage(`{"n":1}`)},
+		{Kind: engi.PageBad, Run: run, Text: "worse"},
+		{Kind: engi.PageDone, Run: run, Ended: engi.RunDone},
 	}
 	for i := range all {
 		all[i].Seq = int64(i + 1)
@@ -57,7 +57,7 @@ func updates() []engi.UIUpdate {
 	return all
 }
 
-func kinds(t *testing.T, enc Encoder, all ...engi.UIUpdate) (list []string, ended bool) {
+func kinds(t *testing.T, enc Encoder, all ...engi.PageUpdate) (list []string, ended bool) {
 	t.Helper()
 	for _, u := range all {
 		if ended {
@@ -78,30 +78,30 @@ func kinds(t *testing.T, enc Encoder, all ...engi.UIUpdate) (list []string, ende
 
 func TestRunsInProtocolsOfOthers(t *testing.T) {
 	s := Start{Session: "ses_a"}
-	page := engi.UIUpdate{Kind: engi.UIReplaced, HTML: "<p>old</p>"}
-	partial := engi.UIUpdate{Kind: engi.UIReplaced, Run: run, HTML: "<p>a", Partial: true}
-	failed := engi.UIUpdate{Kind: engi.UIDone, Run: run, Ended: engi.RunFailed}
-	cancelled := engi.UIUpdate{Kind: engi.UIDone, Run: run, Ended: engi.RunCancelled}
+	page := engi.PageUpdate{Kind: engi.PageReplaced, HTML: "<p>old</p>"}
+	partial := engi.PageUpdate{Kind: engi.PageReplaced, Run: run, HTML: "<p>a", Partial: true}
+	failed := engi.PageUpdate{Kind: engi.PageDone, Run: run, Ended: engi.RunFailed}
+	cancelled := engi.PageUpdate{Kind: engi.PageDone, Run: run, Ended: engi.RunCancelled}
 	u := updates()
 	for _, test := range []struct {
 		name, format string
 		resumed      bool
-		updates      []engi.UIUpdate
+		updates      []engi.PageUpdate
 		want         string
 	}{
-		{"whole", "ai-sdk", false, append([]engi.UIUpdate{page}, u...), "data-html data-action start start-step data-html tool-input-available tool-output-available data-html data-patch data-error data-stats data-error finish-step finish [DONE]"},
+		{"whole", "ai-sdk", false, append([]engi.PageUpdate{page}, u...), "data-html data-action start start-step data-html tool-input-available tool-output-available data-html data-patch data-error data-stats data-error finish-step finish [DONE]"},
 		{"from the middle of a call", "ai-sdk", true, u[2:], "start tool-input-available tool-output-available data-html data-patch data-error data-stats data-error finish-step finish [DONE]"},
-		{"being written", "ai-sdk", true, []engi.UIUpdate{partial, u[8]}, "start data-html finish-step finish [DONE]"},
-		{"failed", "ai-sdk", true, []engi.UIUpdate{u[7], failed}, "start data-error error finish-step finish [DONE]"},
-		{"cancelled", "ai-sdk", true, []engi.UIUpdate{u[6], cancelled}, "start data-stats abort [DONE]"},
+		{"being written", "ai-sdk", true, []engi.PageUpdate{partial, u[8]}, "start data-html finish-step finish [DONE]"},
+		{"failed", "ai-sdk", true, []engi.PageUpdate{u[7], failed}, "start data-error error finish-step finish [DONE]"},
+		{"cancelled", "ai-sdk", true, []engi.PageUpdate{u[6], cancelled}, "start data-stats abort [DONE]"},
 
-		{"whole", "ag-ui", false, append([]engi.UIUpdate{page}, u...), "RUN_STARTED STATE_SNAPSHOT RUN_FINISHED RUN_STARTED CUSTOM RUN_FINISHED " +
+		{"whole", "ag-ui", false, append([]engi.PageUpdate{page}, u...), "RUN_STARTED STATE_SNAPSHOT RUN_FINISHED RUN_STARTED CUSTOM RUN_FINISHED " +
 			"RUN_STARTED TOOL_CALL_START TOOL_CALL_ARGS TOOL_CALL_END TOOL_CALL_RESULT STATE_SNAPSHOT STATE_DELTA TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT CUSTOM TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED"},
 		{"from the middle of a call", "ag-ui", true, u[2:], "RUN_STARTED STATE_DELTA TOOL_CALL_START TOOL_CALL_END TOOL_CALL_RESULT STATE_SNAPSHOT STATE_DELTA TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT CUSTOM TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED"},
 		{"from the middle of a message", "ag-ui", true, u[6:], "RUN_STARTED STATE_DELTA CUSTOM TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED"},
-		{"being written, and not", "ag-ui", false, []engi.UIUpdate{partial, partial, u[6], u[8]}, "RUN_STARTED STATE_DELTA STATE_DELTA STATE_DELTA CUSTOM RUN_FINISHED"},
-		{"failed", "ag-ui", true, []engi.UIUpdate{u[7], failed}, "RUN_STARTED STATE_DELTA TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT RUN_ERROR"},
-		{"cancelled", "ag-ui", true, []engi.UIUpdate{cancelled}, "RUN_STARTED STATE_DELTA RUN_FINISHED"},
+		{"being written, and not", "ag-ui", false, []engi.PageUpdate{partial, partial, u[6], u[8]}, "RUN_STARTED STATE_DELTA STATE_DELTA STATE_DELTA CUSTOM RUN_FINISHED"},
+		{"failed", "ag-ui", true, []engi.PageUpdate{u[7], failed}, "RUN_STARTED STATE_DELTA TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT RUN_ERROR"},
+		{"cancelled", "ag-ui", true, []engi.PageUpdate{cancelled}, "RUN_STARTED STATE_DELTA RUN_FINISHED"},
 	} {
 		s.Resumed = test.resumed
 		got, ended := kinds(t, Formats()[test.format].New(s), test.updates...)
@@ -124,7 +124,7 @@ func TestRunsInProtocolsOfOthers(t *testing.T) {
 		t.Errorf("nothing to come back to: %v", got)
 	}
 	// Another run's end is missing: it is made up.
-	other := engi.UIUpdate{Kind: engi.UIStats, Run: "run_b", Data: json.RawMessage(`{}`), Seq: 20}
+	other := engi.PageUpdate{Kind: engi.PageStats, Run: "run_b", Data: json.RawMessage(`{}`), Seq: 20}
 	if got, ended := kinds(t, Formats()["ag-ui"].New(s), u[7], other); !slices.Equal(got, strings.Fields("RUN_STARTED TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED RUN_STARTED CUSTOM")) || ended {
 		t.Errorf("two runs: %v", got)
 	}
@@ -133,15 +133,15 @@ func TestRunsInProtocolsOfOthers(t *testing.T) {
 func TestOwnFormat(t *testing.T) {
 	enc := Formats()["engi"].New(Start{})
 	for _, test := range []struct {
-		update engi.UIUpdate
+		update engi.PageUpdate
 		want   string
 	}{
-		{engi.UIUpdate{Kind: engi.UIReplaced}, `{"type":"html","html":""}`},
+		{engi.PageUpdate{Kind: engi.PageReplaced}, `{"type":"html","html":""}`},
 		{updates()[1], `{"type":"tool","seq":2,"run":"run_a","call":{"id":"c1","name":"run_code","arguments":"{\"code\":\"1\"}"}}`},
 		{updates()[4], `{"type":"patch","seq":5,"run":"run_a","patches":[{"selector":"p","text":"b"}]}`},
 		{updates()[6], `{"type":"stats","seq":7,"run":"run_a","stats":{"n":1}}`},
 		{updates()[8], `{"type":"done","seq":9,"run":"run_a","state":"done"}`},
-		{engi.UIUpdate{Kind: engi.UIPatched, Patches: []engi.UIPatch{{Selector: "a", Attr: map[string]*string{"href": nil}, Move: &engi.UIMove{To: "b", Place: "after"}}}},
+		{engi.PageUpdate{Kind: engi.PagePatched, Patches: []engi.PagePatch{{Selector: "a", Attr: map[string]*string{"href": nil}, Move: &engi.PageMove{To: "b", Place: "after"}}}},
 			`{"type":"patch","patches":[{"selector":"a","attr":{"href":null},"move":{"to":"b","place":"after"}}]}`},
 	} {
 		events, ended := enc.Encode(test.update)
@@ -153,8 +153,8 @@ func TestOwnFormat(t *testing.T) {
 
 // TestPatchesSurviveTheWire checks that no change of a patch is forgotten.
 func TestPatchesSurviveTheWire(t *testing.T) {
-	p := engi.UIPatch{Selector: "s", Text: text("1"), HTML: text("2"), Attr: map[string]*string{"a": text("3")}, Class: map[string]bool{"b": true}, Style: map[string]*string{"c": nil},
-		Value: text("4"), Append: text("5"), Prepend: text("6"), Before: text("7"), After: text("8"), Replace: text("9"), Remove: true, Move: &engi.UIMove{To: "t", Place: "after"}}
+	p := engi.PagePatch{Selector: "s", Text: text("1"), HTML: text("2"), Attr: map[string]*string{"a": text("3")}, Class: map[string]bool{"b": true}, Style: map[string]*string{"c": nil},
+		Value: text("4"), Append: text("5"), Prepend: text("6"), Before: text("7"), After: text("8"), Replace: text("9"), Remove: true, Move: &engi.PageMove{To: "t", Place: "after"}}
 	ours, err := json.Marshal(p)
 	if err != nil {
 		t.Fatal(err)
@@ -295,28 +295,28 @@ func TestJSONRenderIsThePage(t *testing.T) {
 		}
 		enc, sent, page := newJSONRender(Start{}), &spec{}, page.NewPage("")
 		for step := range 25 {
-			u := engi.UIUpdate{Kind: engi.UIPatched}
+			u := engi.PageUpdate{Kind: engi.PagePatched}
 			w := words[r.IntN(len(words))]
 			switch choice := r.IntN(8); {
 			case step == 0 || choice == 0:
-				u = engi.UIUpdate{Kind: engi.UIReplaced, HTML: piece(4)}
+				u = engi.PageUpdate{Kind: engi.PageReplaced, HTML: piece(4)}
 				if err := page.Set(u.HTML); err != nil {
 					t.Fatal(err)
 				}
 			case choice == 1:
-				u.Patches = []engi.UIPatch{{Selector: w, Append: text(piece(1))}}
+				u.Patches = []engi.PagePatch{{Selector: w, Append: text(piece(1))}}
 			case choice == 2:
-				u.Patches = []engi.UIPatch{{Selector: w, Before: text(piece(1))}}
+				u.Patches = []engi.PagePatch{{Selector: w, Before: text(piece(1))}}
 			case choice == 3:
-				u.Patches = []engi.UIPatch{{Selector: w, Attr: map[string]*string{"title": text("a/b~c" + fmt.Sprint(step)), "lang": nil}}}
+				u.Patches = []engi.PagePatch{{Selector: w, Attr: map[string]*string{"title": text("a/b~c" + fmt.Sprint(step)), "lang": nil}}}
 			case choice == 4:
-				u.Patches = []engi.UIPatch{{Selector: w + ":first-child", Remove: true}}
+				u.Patches = []engi.PagePatch{{Selector: w + ":first-child", Remove: true}}
 			case choice == 5:
-				u.Patches = []engi.UIPatch{{Selector: w, Text: text(fmt.Sprint(step))}}
+				u.Patches = []engi.PagePatch{{Selector: w, Text: text(fmt.Sprint(step))}}
 			case choice == 6:
-				u.Patches = []engi.UIPatch{{Selector: w, Move: &engi.UIMove{To: words[r.IntN(len(words))], Place: "before"}}}
+				u.Patches = []engi.PagePatch{{Selector: w, Move: &engi.PageMove{To: words[r.IntN(len(words))], Place: "before"}}}
 			default:
-				u.Patches = []engi.UIPatch{{Selector: w, Replace: text(piece(2))}}
+				u.Patches = []engi.PagePatch{{Selector: w, Replace: text(piece(2))}}
 			}
 			page.Apply(u.Patches)
 			events, _ := enc.Encode(u)
@@ -324,7 +324,7 @@ func TestJSONRenderIsThePage(t *testing.T) {
 				sent.apply(t, line)
 			}
 			fresh := &spec{}
-			events, _ = newJSONRender(Start{}).Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: page.HTML()})
+			events, _ = newJSONRender(Start{}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.HTML()})
 			for _, line := range wire(t, events) {
 				fresh.apply(t, line)
 			}
@@ -342,9 +342,9 @@ func TestJSONRenderIsThePage(t *testing.T) {
 
 // TestJSONRenderTakesBackWhatIsBeingWritten patches the page that was there before.
 func TestJSONRenderTakesBackWhatIsBeingWritten(t *testing.T) {
-	for _, after := range []engi.UIUpdate{{Kind: engi.UIPatched, Patches: []engi.UIPatch{{Selector: "i", Text: text("new")}}}, {Kind: engi.UIDone}} {
+	for _, after := range []engi.PageUpdate{{Kind: engi.PagePatched, Patches: []engi.PagePatch{{Selector: "i", Text: text("new")}}}, {Kind: engi.PageDone}} {
 		enc, sent := newJSONRender(Start{}), &spec{}
-		for i, u := range []engi.UIUpdate{{Kind: engi.UIReplaced, HTML: "<i>old</i>"}, {Kind: engi.UIReplaced, HTML: "<p>fir", Partial: true}, {Kind: engi.UIReplaced, HTML: "<p>first", Partial: true}, after} {
+		for i, u := range []engi.PageUpdate{{Kind: engi.PageReplaced, HTML: "<i>old</i>"}, {Kind: engi.PageReplaced, HTML: "<p>fir", Partial: true}, {Kind: engi.PageReplaced, HTML: "<p>first", Partial: true}, after} {
 			events, _ := enc.Encode(u)
 			for _, line := range wire(t, events) {
 				sent.apply(t, line)
@@ -368,21 +368,21 @@ func TestJSONRenderSendsLittle(t *testing.T) {
 		fmt.Fprintf(&list, "<li>%d</li>", i)
 	}
 	enc := newJSONRender(Start{})
-	enc.Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: `<h1 id="n">0</h1><ul>` + list.String() + `</ul>`})
+	enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: `<h1 id="n">0</h1><ul>` + list.String() + `</ul>`})
 	for _, test := range []struct {
-		patch engi.UIPatch
+		patch engi.PagePatch
 		want  int // operations
 	}{
-		{engi.UIPatch{Selector: "#n", Text: text("1")}, 1},
-		{engi.UIPatch{Selector: "#n", Attr: map[string]*string{"title": text("x")}}, 1},
-		{engi.UIPatch{Selector: "ul", Append: text("<li>last</li>")}, 3},
-		{engi.UIPatch{Selector: "ul", Prepend: text("<li>first</li>")}, 3},
-		{engi.UIPatch{Selector: "li:nth-child(500)", Remove: true}, 3},
-		{engi.UIPatch{Selector: "li:nth-child(300)", Text: text("changed")}, 1},
-		{engi.UIPatch{Selector: "li:first-child", Move: &engi.UIMove{To: "ul", Place: "append"}}, 1}, // the keys anew
-		{engi.UIPatch{Selector: "#nowhere", Text: text("x")}, 0},
+		{engi.PagePatch{Selector: "#n", Text: text("1")}, 1},
+		{engi.PagePatch{Selector: "#n", Attr: map[string]*string{"title": text("x")}}, 1},
+		{engi.PagePatch{Selector: "ul", Append: text("<li>last</li>")}, 3},
+		{engi.PagePatch{Selector: "ul", Prepend: text("<li>first</li>")}, 3},
+		{engi.PagePatch{Selector: "li:nth-child(500)", Remove: true}, 3},
+		{engi.PagePatch{Selector: "li:nth-child(300)", Text: text("changed")}, 1},
+		{engi.PagePatch{Selector: "li:first-child", Move: &engi.PageMove{To: "ul", Place: "append"}}, 1}, // the keys anew
+		{engi.PagePatch{Selector: "#nowhere", Text: text("x")}, 0},
 	} {
-		events, _ := enc.Encode(engi.UIUpdate{Kind: engi.UIPatched, Patches: []engi.UIPatch{test.patch}})
+		events, _ := enc.Encode(engi.PageUpdate{Kind: engi.PagePatched, Patches: []engi.PagePatch{test.patch}})
 		if len(events) != test.want {
 			t.Errorf("%+v: %v, want %d", test.patch, wire(t, events[:min(len(events), 5)]), test.want)
 		}
@@ -395,9 +395,9 @@ func BenchmarkJSONRender(b *testing.B) {
 		fmt.Fprintf(&list, "<li class='item'>number %d</li>", i)
 	}
 	enc := newJSONRender(Start{})
-	enc.Encode(engi.UIUpdate{Kind: engi.UIReplaced, HTML: `<h1 id="n">0</h1><ul>` + list.String() + `</ul>`})
+	enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: `<h1 id="n">0</h1><ul>` + list.String() + `</ul>`})
 	for i := range b.N {
-		if events, _ := enc.Encode(engi.UIUpdate{Kind: engi.UIPatched, Patches: []engi.UIPatch{{Selector: "#n", Text: text(fmt.Sprint(i + 1))}}}); len(events) != 1 {
+		if events, _ := enc.Encode(engi.PageUpdate{Kind: engi.PagePatched, Patches: []engi.PagePatch{{Selector: "#n", Text: text(fmt.Sprint(i + 1))}}}); len(events) != 1 {
 			b.Fatal(events)
 		}
 	}

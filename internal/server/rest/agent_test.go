@@ -63,7 +63,7 @@ func office(t *testing.T, places func() tool.Services, play func(scripted.Conver
 	return o
 }
 
-func agentWorld(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Fixture, *httptest.Server) {
+func withAgents(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*apitest.Fixture, *httptest.Server) {
 	t.Helper()
 	return apitest.Serve(t, func(o *apitest.Options) {
 		o.Agents = office(t, func() tool.Services { return tool.Services{Executions: o.Executions, Sandboxes: o.Sandboxes} }, play)
@@ -78,7 +78,7 @@ func runsBash(c scripted.Conversation) scripted.Answer {
 }
 
 func TestChat(t *testing.T) {
-	w, _ := agentWorld(t, runsBash)
+	w, _ := withAgents(t, runsBash)
 	a := read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"message":"run something"}`), 200)
 	if a.Response != "It printed hello — see?" || a.Run.Steps != 2 || a.Run.State != v1.AgentDone || a.ConversationID == "" {
 		t.Errorf("%+v", a)
@@ -148,10 +148,10 @@ func TestBudget(t *testing.T) {
 	refused(t, rec, 429, engi.Exhausted)
 }
 
-type desk = apitest.Agents
+type fakeAgents = apitest.Agents
 
 // broke has no money.
-type broke struct{ desk }
+type broke struct{ fakeAgents }
 
 func (*broke) Start(context.Context, engi.RunSpec) (engi.Run, error) {
 	return engi.Run{}, engi.Errorf(engi.Exhausted, "ann has spent its budget").WithRemedy("wait").WithRetry(engi.Retry{AfterMillis: 3600_000})
@@ -159,7 +159,7 @@ func (*broke) Start(context.Context, engi.RunSpec) (engi.Run, error) {
 
 func TestContext(t *testing.T) {
 	var heard string
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c.Last().Text
 		return scripted.Answer{Text: "ok"}
 	})
@@ -171,7 +171,7 @@ func TestContext(t *testing.T) {
 }
 
 func TestRunsAreStreamedAndComeBackTo(t *testing.T) {
-	w, srv := agentWorld(t, runsBash)
+	w, srv := withAgents(t, runsBash)
 	get := func(method, path, accept, body string) []v1.AgentUpdate {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, srv.URL+path, strings.NewReader(body))
@@ -247,7 +247,7 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestCompletions(t *testing.T) {
 	var heard scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c
 		return runsBash(c)
 	})
@@ -338,7 +338,7 @@ func TestClientsTools(t *testing.T) {
 	}
 	for _, streamed := range []bool{false, true} {
 		heard = nil
-		w, _ := agentWorld(t, play)
+		w, _ := withAgents(t, play)
 		body := `{"model":"coder","messages":[{"role":"user","content":"How is it?"}],` + tools
 		if streamed {
 			body += `,"stream":true`
@@ -406,7 +406,7 @@ func TestClientsTools(t *testing.T) {
 		}
 	}
 	// The same by our own API.
-	w, _ := agentWorld(t, play)
+	w, _ := withAgents(t, play)
 	first := read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"agent":"coder","message":"How is it?","tools":[{"name":"get_weather","schema":{"type":"object"}}]}`), 200)
 	if len(first.Run.Calls) != 1 || first.Run.Calls[0].Name != "get_weather" || first.Run.State != v1.AgentDone {
 		t.Fatalf("%+v", first)
@@ -427,7 +427,7 @@ func TestClientsTools(t *testing.T) {
 func TestCompletionFields(t *testing.T) {
 	var mu sync.Mutex // there may be several answers
 	var heard scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = c
@@ -495,7 +495,7 @@ func TestCompletionFields(t *testing.T) {
 
 // TestPlacesOfFronts has each format say where the agent's tools work, if the key may.
 func TestPlacesOfFronts(t *testing.T) {
-	w, _ := agentWorld(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
+	w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
 	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeAgents}})
 	if err != nil {
 		t.Fatal(err)
@@ -526,7 +526,7 @@ func TestPlacesOfFronts(t *testing.T) {
 func TestMessages(t *testing.T) {
 	var mu sync.Mutex
 	var heard []scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = append(heard, c)
@@ -607,7 +607,7 @@ func TestMessages(t *testing.T) {
 // TestLeavingEndsCompletions has clients leave in the middle of a stream.
 func TestLeavingEndsCompletions(t *testing.T) {
 	var words atomic.Int64 // each takes 20 ms
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: strings.Repeat("so ", int(words.Load())), Pace: time.Millisecond * 20}
 	})
 	web := httptest.NewServer(w.Handler)
@@ -656,7 +656,7 @@ func TestLeavingEndsCompletions(t *testing.T) {
 func TestRunsMayDoWhatTheirKeyMay(t *testing.T) {
 	var mu sync.Mutex
 	var offered []string
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		offered = c.Tools
@@ -739,7 +739,7 @@ func TestRunsMayDoWhatTheirKeyMay(t *testing.T) {
 // TestTypedAnswersAreNothingElse streams typed answers of agents with tools, whose
 // models say more than that.
 func TestTypedAnswersAreNothingElse(t *testing.T) {
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		if len(c.Last().Results) > 0 {
 			return scripted.Answer{Text: `{"city":"Bonn"}`}
 		}

@@ -151,7 +151,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 				"of that revision takes the place of the old one, so that databases and processes are what they were, too; the preview keeps its address. Answers once its server does. While an apply is under way, it is a conflict.",
 		}, a.rollback),
 		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List revisions of an app", Text: "The newest come first.", Access: look},
-			func(c *call, in *listRevisions, p engi.Page) ([]engi.Revision, error) {
+			func(c *call, in *listRevisions, p engi.Paging) ([]engi.Revision, error) {
 				return a.Revisions(c, c.owner(), in.ID, p)
 			}, revisionOf, func(x v1.AppRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{
@@ -365,7 +365,7 @@ func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevisio
 		return to(revisionOf)(a.Restore(c, c.owner(), in.ID, q.Revision))
 	}
 	if q.Revision == 0 {
-		last, err := a.Revisions(c, c.owner(), in.ID, engi.Page{Limit: 1})
+		last, err := a.Revisions(c, c.owner(), in.ID, engi.Paging{Limit: 1})
 		switch {
 		case err != nil:
 			return v1.AppRevision{}, err

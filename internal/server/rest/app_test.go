@@ -202,7 +202,7 @@ func TestApps(t *testing.T) {
 
 // TestAppFilesAreSelected lists files by directory, pattern, ending and size.
 func TestAppFilesAreSelected(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`), 201)
 	big := strings.Repeat("b", 3<<20)
 	applying(t, w, "/v1/apps/shop", newApp+`<file path="a.css">`+big+`</file><file path="b.css">`+big+`</file><file path="src/x.bin">`+"\xff"+`</file><file path="srcs/y.css">y</file>`)
@@ -238,7 +238,7 @@ func TestAppFilesAreSelected(t *testing.T) {
 
 // TestAppManifest has what a node knows of an app, in JSON.
 func TestAppManifest(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	x := read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{"name":"shop"}`), 201)
 	applying(t, w, "/v1/apps/shop", newApp)
 	m := read[v1.AppManifest](t, ask(t, w, "GET", "/v1/apps/shop/manifest", ""), 200)
@@ -257,7 +257,7 @@ func TestAppManifest(t *testing.T) {
 
 // TestNodesWithoutApps holds that every route says what to do instead.
 func TestNodesWithoutApps(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Apps = nil })
+	w := newFixture(t, func(o *apitest.Options) { o.Apps = nil })
 	for _, r := range w.Handler.Routes() {
 		method, path, _ := strings.Cut(r.Pattern, " ")
 		if !strings.HasPrefix(path, "/v1/apps") {

@@ -12,7 +12,7 @@ import (
 // TestWhoMayDecide checks that a decision needs a key that names the scope, or an
 // admin's: what agents and sandboxes' makers usually have will not do.
 func TestWhoMayDecide(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	key := func(k engi.Key) []string {
 		t.Helper()
 		_, secret, err := w.Keys.Create(t.Context(), k)
@@ -97,7 +97,7 @@ func TestWhoMayDecide(t *testing.T) {
 }
 
 func TestBadDecisions(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	waits, _ := w.Hold("ann", "/v1/pay")
 	for _, body := range []string{
 		`{}`, `{"allow":null}`, `{"reason":"x"}`, `{"allow":true,"remember":{}}`, `{"allow":true,"remember":{"for":"31d"}}`, `{"allow":true,"remember":{"for":"-1h"}}`,
@@ -111,7 +111,7 @@ func TestBadDecisions(t *testing.T) {
 // TestWhoMayHaveWebhooksDecide checks that a webhook whose answers decide needs
 // the same key as a decision.
 func TestWhoMayHaveWebhooksDecide(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	_, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{engi.ScopeApprovals, engi.ScopeEvents}})
 	if err != nil {
 		t.Fatal(err)

@@ -111,7 +111,7 @@ func TestNounsOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); d != "" {
-		t.Errorf("the wire has changed; if that is meant, run 'go test ./api/rest -update' (-want +got):\n%s", d)
+		t.Errorf("the wire has changed; if that is meant, run 'go test ./internal/server/rest -update' (-want +got):\n%s", d)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestPagesOfOtherOrigins(t *testing.T) {
 		return rec
 	}
 	preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization,content-type,x-stainless-lang"}
-	open, shut := world(t, func(o *apitest.Options) { o.Origins = []string{ours} }), world(t, nil)
+	open, shut := newFixture(t, func(o *apitest.Options) { o.Origins = []string{ours} }), newFixture(t, nil)
 	key := []string{"Authorization", "Bearer " + open.User}
 	for _, c := range []struct {
 		w            *apitest.Fixture

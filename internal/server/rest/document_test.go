@@ -13,7 +13,7 @@ func TestPDFs(t *testing.T) {
 	pdf := base64.StdEncoding.EncodeToString([]byte("%PDF-1.7\n%%EOF"))
 	url := "data:application/pdf;base64," + pdf
 	var heard scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c
 		return scripted.Answer{Text: "yes"}
 	})

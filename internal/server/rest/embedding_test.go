@@ -11,7 +11,7 @@ import (
 )
 
 func TestEmbeddings(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	type embeddings struct {
 		Model string
 		Data  []struct {
@@ -54,7 +54,7 @@ func TestEmbeddings(t *testing.T) {
 	if rec := ask(t, w, "GET", "/v1/models/demo:lengths", ""); rec.Code != 200 {
 		t.Errorf("%s", rec.Body)
 	}
-	bare := world(t, func(o *apitest.Options) { o.Embedder = nil })
+	bare := newFixture(t, func(o *apitest.Options) { o.Embedder = nil })
 	if rec := ask(t, bare, "POST", "/v1/embeddings", `{"model":"x","input":"x"}`); rec.Code != 501 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func TestEvents(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	sent := ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo","data":{"a":[1,{"b":2}]}}`, "Idempotency-Key", "k1")
 	x := read[v1.Event](t, sent, 202)
 	if sent.Header().Get("Location") != "/v1/events/"+x.ID || x.Owner != "ann" || len(x.RunIDs) != 1 || string(x.Data) != `{"a":[1,{"b":2}]}` {
@@ -74,7 +74,7 @@ func TestEvents(t *testing.T) {
 }
 
 func TestBadEvents(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	x := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`), 202)
 	for _, body := range []string{
 		`{}`, `{"name":""}`, `{"name":"a b"}`, `{"name":"x","data":[]}`, `{"name":"x","data":"y"}`, `{"name":"x","nonsense":1}`, `{"name":7}`, `[]`,
@@ -93,7 +93,7 @@ func TestWaitingForAFunction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaving, leave := context.WithCancel(t.Context())
 		defer leave()
-		w := world(t, func(o *apitest.Options) { o.Leave = leaving })
+		w := newFixture(t, func(o *apitest.Options) { o.Leave = leaving })
 		id := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202).RunIDs[0]
 		wait := func(d string) (*httptest.ResponseRecorder, time.Duration) {
 			began := time.Now()
@@ -123,7 +123,7 @@ func TestWaitingForAFunction(t *testing.T) {
 }
 
 func TestNodeWithoutFunctions(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Functions = nil })
+	w := newFixture(t, func(o *apitest.Options) { o.Functions = nil })
 	for _, route := range []string{
 		"POST /v1/events", "POST /v1/events/x/replay",
 		"GET /v1/functions", "GET /v1/functions/runs", "GET /v1/functions/runs/x", "DELETE /v1/functions/runs/x",

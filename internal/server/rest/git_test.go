@@ -22,7 +22,7 @@ func TestGitClones(t *testing.T) {
 		}
 		t.Skip("needs git (make setup)")
 	}
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	server := httptest.NewServer(w.Handler)
 	defer server.Close()
 	made := read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"shop","collaborators":[{"owner":"bob","role":"viewer"}]}`), 201)

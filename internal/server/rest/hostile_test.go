@@ -61,7 +61,7 @@ func aSandbox(t *testing.T, w *apitest.Fixture) string {
 }
 
 func TestHostilePaths(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	b := aSandbox(t, w)
 	read[v1.Written](t, ask(t, w, "PUT", b+"/files?path=/workspace/ok", "x"), 200)
 	for name, p := range map[string]string{
@@ -217,7 +217,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestHostileArchives(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	b := aSandbox(t, w)
 	for name, h := range map[string]tar.Header{
 		"upwards":       {Name: "../../out", Typeflag: tar.TypeReg, Mode: 0o644},
@@ -236,7 +236,7 @@ func TestHostileArchives(t *testing.T) {
 }
 
 func TestHashesAreCompared(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	b := aSandbox(t, w)
 	f := b + "/files?path=/workspace/f"
 	read[v1.Written](t, ask(t, w, "PUT", f, "first"), 200)
@@ -261,7 +261,7 @@ func TestHashesAreCompared(t *testing.T) {
 }
 
 func TestDownloadsEndWithTheHashAskedFor(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	f := aSandbox(t, w) + "/files?path=/workspace/f"
 	read[v1.Written](t, ask(t, w, "PUT", f, "123456789"), 200)
 	const sha = "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225"
@@ -452,7 +452,7 @@ func TestTerminals(t *testing.T) {
 }
 
 func TestOutputFromAnywhere(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	b := aSandbox(t, w)
 	p := read[v1.Process](t, ask(t, w, "POST", b+"/processes", `{"command":"printf '\\342\\202'; sleep 0.05; printf '\\254 done'","detach":true,"tag":"x"}`), 201)
 	for _, from := range []int{0, 2, 5} {

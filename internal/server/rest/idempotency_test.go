@@ -23,7 +23,7 @@ var twice = map[string][2]string{
 	"POST /v1/sandboxes/{id}/fork":                       {`{"count":2}`, `{"count":1}`},
 	"POST /v1/sandboxes/{id}/snapshot":                   {``, `{"name":"other"}`},
 	"POST /v1/sandboxes/{id}/processes":                  {`{"args":["true"],"detach":true}`, `{"args":["false"],"detach":true}`},
-	"POST /v1/sessions/{id}/ui/actions":                  {`{"action":"x"}`, `{"action":"y"}`},
+	"POST /v1/sessions/{id}/page/actions":                {`{"action":"x"}`, `{"action":"y"}`},
 	"POST /v1/volumes":                                   {`{"name":"new"}`, `{"name":"newer"}`},
 	"POST /v1/secrets":                                   {`{"name":"new","value":"x"}`, `{"name":"new","value":"y"}`},
 	"POST /v1/sessions":                                  {``, `{"ttl":"1h"}`},
@@ -93,7 +93,7 @@ func made(t *testing.T, rec *httptest.ResponseRecorder) string {
 // TestRepeatedRequestsMakeOneThing tries every route that creates something:
 // the same request again, at the same time, and another one of the same key.
 func TestRepeatedRequestsMakeOneThing(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	mine := hold(t, w)
 	tried := 0
 	for _, route := range w.Handler.Routes() {
@@ -184,7 +184,7 @@ func (l *lossy) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume, 
 // middle is finished by the next one, under the same ID.
 func TestRequestsSurviveAKill(t *testing.T) {
 	volumes := &lossy{}
-	w := world(t, func(o *apitest.Options) { volumes.Volumes = o.Volumes.(*apitest.Volumes); o.Volumes = volumes })
+	w := newFixture(t, func(o *apitest.Options) { volumes.Volumes = o.Volumes.(*apitest.Volumes); o.Volumes = volumes })
 	create := func(body string) *httptest.ResponseRecorder {
 		return ask(t, w, "POST", "/v1/volumes", body, "Idempotency-Key", "k")
 	}
@@ -218,7 +218,7 @@ func TestRequestsSurviveAKill(t *testing.T) {
 // by the repetition, and no others.
 func TestForksAreCompleted(t *testing.T) {
 	var half *halfway
-	w := world(t, func(o *apitest.Options) { half = &halfway{Lifecycle: o.Lifecycle}; o.Lifecycle = half })
+	w := newFixture(t, func(o *apitest.Options) { half = &halfway{Lifecycle: o.Lifecycle}; o.Lifecycle = half })
 	box := aSandbox(t, w)
 	fork := func() *httptest.ResponseRecorder {
 		return ask(t, w, "POST", box+"/fork", `{"count":2}`, "Idempotency-Key", "k")

@@ -36,7 +36,7 @@ func TestMirror(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer broker.Close()
-	w := world(t, func(o *apitest.Options) { o.Mirror = broker })
+	w := newFixture(t, func(o *apitest.Options) { o.Mirror = broker })
 	admin := []string{"Authorization", "Bearer " + w.Admin}
 	lock := `name = \"some\"\nversion = \"1.2.3\"\nsource = \"registry+x\"\nname = \"gone\"\nsource = \"registry+x\"\n`
 	rec := ask(t, w, "POST", "/v1/mirror/warm", `{"files":[{"name":"Cargo.lock","content":"`+lock+`"}]}`, admin...)
@@ -59,6 +59,6 @@ func TestMirror(t *testing.T) {
 	for _, x := range []struct{ method, path, body string }{{"GET", "/v1/mirror", ""}, {"DELETE", "/v1/mirror", ""}, {"POST", "/v1/mirror/warm", `{"files":[{"name":"x","content":"x"}]}`}} {
 		refused(t, ask(t, w, x.method, x.path, x.body, "Authorization", "Bearer "+w.User), 403, engi.Denied)
 	}
-	none := world(t, func(o *apitest.Options) { o.Mirror = nil })
+	none := newFixture(t, func(o *apitest.Options) { o.Mirror = nil })
 	refused(t, ask(t, none, "GET", "/v1/mirror", "", "Authorization", "Bearer "+none.Admin), 501, engi.Unsupported)
 }

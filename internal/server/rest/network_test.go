@@ -32,7 +32,7 @@ const wholePolicy = `{
 
 // TestPoliciesComeBackWhole sends one policy in every way there is.
 func TestPoliciesComeBackWhole(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	want := engi.NetworkPolicy{
 		Mode: engi.NetworkRestricted, Allow: []string{"api.example.com", "*.example.org:443", "tcp://93.184.216.0/24:1-1024"}, Deny: []string{"x.example.org"},
 		Grants: []engi.Grant{{Secret: "s", Hosts: []string{"api.example.com"}, As: engi.GrantHeader, Name: "X-Key", Format: "key {}", Strip: true, Requests: []engi.RequestRule{
@@ -90,7 +90,7 @@ func TestPoliciesComeBackWhole(t *testing.T) {
 }
 
 func TestExecutionsTakeAModeOrAPolicy(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	for _, network := range []string{`"none"`, `"open"`, `null`, `{}`, `{"mode":"isolated"}`, wholePolicy} {
 		body := fmt.Sprintf(`{"language":"bash","code":"echo a","network":%s}`, network)
 		read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", body), 200)
@@ -104,7 +104,7 @@ func TestExecutionsTakeAModeOrAPolicy(t *testing.T) {
 
 // TestBadPoliciesNameTheField holds that refusals say where the fault is.
 func TestBadPoliciesNameTheField(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 	for body, want := range map[string]string{
 		`{"mode":"opne"}`:                                                          "mode",
@@ -178,7 +178,7 @@ func eventsOf(t *testing.T, rec *httptest.ResponseRecorder) string {
 }
 
 func TestNetworkEvents(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 	path := "/v1/sandboxes/" + id + "/network/events"
 	add := func(events ...engi.NetworkRecord) {
@@ -223,7 +223,7 @@ func TestNetworkEvents(t *testing.T) {
 	if rec := ask(t, w, "GET", path, "", "Last-Event-ID", "x"); rec.Code != 400 {
 		t.Errorf("status %d of an odd event", rec.Code)
 	}
-	bare := world(t, func(o *apitest.Options) { o.Networks = nil })
+	bare := newFixture(t, func(o *apitest.Options) { o.Networks = nil })
 	id = read[v1.Sandbox](t, ask(t, bare, "POST", "/v1/sandboxes", `{}`), 201).ID
 	if rec := ask(t, bare, "GET", "/v1/sandboxes/"+id+"/network/events", ""); rec.Code != 501 {
 		t.Errorf("status %d without a log", rec.Code)
@@ -274,7 +274,7 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 		}
 	})
 	t.Run("to the end", func(t *testing.T) {
-		w := world(t, func(o *apitest.Options) { o.Beat = 20 * time.Millisecond })
+		w := newFixture(t, func(o *apitest.Options) { o.Beat = 20 * time.Millisecond })
 		id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 		if err := w.Networks.Add(t.Context(), engi.SandboxID(id), engi.NetworkRecord{Kind: engi.NetworkLookup}); err != nil {
 			t.Fatal(err)
@@ -299,7 +299,7 @@ func TestNetworkEventsAreFollowed(t *testing.T) {
 
 // TestNetworkFollowersAreBounded opens one stream too many.
 func TestNetworkFollowersAreBounded(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	id := read[v1.Sandbox](t, ask(t, w, "POST", "/v1/sandboxes", `{}`), 201).ID
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup

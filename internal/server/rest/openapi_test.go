@@ -32,7 +32,7 @@ const golden = "testdata/openapi.json"
 
 func TestOpenAPIIsAsAgreed(t *testing.T) {
 	var got bytes.Buffer
-	if err := json.Indent(&got, ask(t, world(t, nil), "GET", "/openapi.json", "").Body.Bytes(), "", "  "); err != nil {
+	if err := json.Indent(&got, ask(t, newFixture(t, nil), "GET", "/openapi.json", "").Body.Bytes(), "", "  "); err != nil {
 		t.Fatal(err)
 	}
 	got.WriteByte('\n')
@@ -46,7 +46,7 @@ func TestOpenAPIIsAsAgreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); d != "" {
-		t.Errorf("the surface has changed; if that is meant, run 'go test ./api/rest -update' (-want +got):\n%s", d)
+		t.Errorf("the surface has changed; if that is meant, run 'go test ./internal/server/rest -update' (-want +got):\n%s", d)
 	}
 }
 
@@ -276,7 +276,7 @@ func (c *contract) match(schema map[string]any, v any, at string) (faults []stri
 // TestAnswersAreAsDescribed asks for everything that is described and holds
 // each answer to the description.
 func TestAnswersAreAsDescribed(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	c := newContract(t, w)
 	do := func(method, path, body string, header ...string) *httptest.ResponseRecorder {
 		t.Helper()
@@ -350,25 +350,25 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 		do("POST", session+"/"+act, "")
 	}
 	for _, action := range []string{"demo-counter", "add", "tools", "stats", "bad", "fail"} {
-		do("POST", session+"/ui/actions", `{"action":"`+action+`","data":{"a":1}}`)
+		do("POST", session+"/page/actions", `{"action":"`+action+`","data":{"a":1}}`)
 	}
-	do("POST", session+"/ui/actions", `{"action":"add"}`, "Accept", sse)
-	do("POST", session+"/ui/actions", `{"action":"add"}`, "Accept", ndjson)
-	page := read[v1.UI](t, do("GET", session+"/ui", "", "Accept", "application/json"), 200)
-	do("GET", session+"/ui", "")
+	do("POST", session+"/page/actions", `{"action":"add"}`, "Accept", sse)
+	do("POST", session+"/page/actions", `{"action":"add"}`, "Accept", ndjson)
+	page := read[v1.Page](t, do("GET", session+"/page", "", "Accept", "application/json"), 200)
+	do("GET", session+"/page", "")
 	for _, form := range []string{sse, ndjson} {
 		// The page, or all that has happened to it.
 		for after, want := range map[string]int{"0": 1, "1": 26} {
 			updates := func(rec *httptest.ResponseRecorder) int { return strings.Count(rec.Body.String(), `"type"`) }
-			rec := askUntil(t, w, func(rec *httptest.ResponseRecorder) bool { return updates(rec) >= want }, w.Admin, "GET", session+"/ui/stream?after="+after, "", "Accept", form)
+			rec := askUntil(t, w, func(rec *httptest.ResponseRecorder) bool { return updates(rec) >= want }, w.Admin, "GET", session+"/page/stream?after="+after, "", "Accept", form)
 			if n := updates(rec); n < want {
 				t.Errorf("%d updates of a page, want %d: %s", n, want, rec.Body)
 			}
-			c.check("GET", session+"/ui/stream", rec)
+			c.check("GET", session+"/page/stream", rec)
 		}
 	}
-	do("POST", session+"/ui/restore", fmt.Sprintf(`{"seq":%d}`, page.Seq))
-	do("POST", session+"/ui/cancel", "")
+	do("POST", session+"/page/restore", fmt.Sprintf(`{"seq":%d}`, page.Seq))
+	do("POST", session+"/page/cancel", "")
 	do("DELETE", session, "")
 	answersOfApps(t, w, c, do)
 	answersOfWorkspaces(t, do)
@@ -582,7 +582,7 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 // TestExamplesAreTrue sends every example of a request, and holds those of
 // answers to their schemas.
 func TestExamplesAreTrue(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	c := newContract(t, w)
 	found := 0
 	box, err := w.Sandboxes.Create(t.Context(), engi.SandboxSpec{})

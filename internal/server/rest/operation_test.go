@@ -13,7 +13,7 @@ import (
 
 // TestBuildsInTheBackground follows a build that nobody waits for.
 func TestBuildsInTheBackground(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	admin := []string{"Authorization", "Bearer " + w.Admin}
 	for name, c := range map[string]struct {
 		body   string
@@ -54,7 +54,7 @@ func TestBuildsInTheBackground(t *testing.T) {
 
 // TestBuildsThatFail holds that a failure is told to whoever waits, and kept.
 func TestBuildsThatFail(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	admin := []string{"Authorization", "Bearer " + w.Admin}
 	refused(t, ask(t, w, "POST", "/v1/templates", `{"name":"mine","definition":"bad"}`, admin...), 400, engi.Invalid)
 	all := read[v1.List[v1.Operation]](t, ask(t, w, "GET", "/v1/operations?state=failed", "", admin...), 200).Items
@@ -66,7 +66,7 @@ func TestBuildsThatFail(t *testing.T) {
 // TestBuildsAreCancelled ends one by its operation, and one by leaving; one
 // with a key goes on.
 func TestBuildsAreCancelled(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	admin := []string{"Authorization", "Bearer " + w.Admin}
 	op := read[v1.Operation](t, ask(t, w, "POST", "/v1/templates", `{"name":"mine","definition":"slow","async":true}`, admin...), 202)
 	if rec := ask(t, w, "DELETE", "/v1/operations/"+op.ID, "", admin...); rec.Code != 204 {

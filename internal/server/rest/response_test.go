@@ -135,7 +135,7 @@ func accumulate(t *testing.T, all []responseEvent) (last response) {
 func TestResponses(t *testing.T) {
 	var mu sync.Mutex
 	var heard []scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = append(heard, c)
@@ -248,7 +248,7 @@ func TestResponses(t *testing.T) {
 
 // TestResponsesThatAreNotStored leaves nothing of them.
 func TestResponsesThatAreNotStored(t *testing.T) {
-	w, _ := agentWorld(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
+	w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
 	for _, fields := range []string{"", `,"stream":true`} {
 		rec := ask(t, w, "POST", "/v1/responses", `{"model":"quiet","store":false,"input":"hi"`+fields+`}`)
 		if rec.Code != 200 || !strings.Contains(rec.Body.String(), "yes") {
@@ -270,7 +270,7 @@ func TestResponsesThatAreNotStored(t *testing.T) {
 
 // TestResponsesInTheBackground go on without their client, until they are cancelled.
 func TestResponsesInTheBackground(t *testing.T) {
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		if c.Last().Text == "hi" {
 			return scripted.Answer{Text: "yes"}
 		}
@@ -334,7 +334,7 @@ func TestResponsesThatEndBadly(t *testing.T) {
 		"limited": {scripted.Answer{Status: 429, Text: "slow down"}, "", "response.failed", 429},
 		"cut":     {scripted.Answer{Text: "hello", Cut: 2}, "", "response.failed", 503},
 	} {
-		w, _ := agentWorld(t, func(scripted.Conversation) scripted.Answer { return c.answer })
+		w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer { return c.answer })
 		all := responseEvents(t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","stream":true,"input":"hi"`+c.fields+`}`).Body.String())
 		last := all[len(all)-1]
 		if last.Type != c.end || last.Response.Status != "failed" || last.Response.Error == nil || last.Response.Error.Message == "" || (last.Response.Error.Code == "rate_limit_exceeded") != (name == "limited") {
@@ -354,7 +354,7 @@ func TestResponsesThatEndBadly(t *testing.T) {
 	}
 	// An attempt that broke off is not part of the answer, though it was streamed.
 	n := 0
-	w, _ := agentWorld(t, func(scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer {
 		if n++; n == 1 {
 			return scripted.Answer{Text: "broken off in the middle", Cut: 2}
 		}
@@ -370,7 +370,7 @@ func TestResponsesThatEndBadly(t *testing.T) {
 // by its name.
 func TestResponseFields(t *testing.T) {
 	var heard scripted.Conversation
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c
 		return scripted.Answer{Text: "yes", Object: "{}"}
 	})
@@ -429,7 +429,7 @@ func TestResponseFields(t *testing.T) {
 // TestTypedResponses streams a typed answer of an agent with tools, whose model says
 // more than that.
 func TestTypedResponses(t *testing.T) {
-	w, _ := agentWorld(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
 		if len(c.Last().Results) > 0 {
 			return scripted.Answer{Text: `{"city":"Bonn"}`}
 		}

@@ -42,7 +42,7 @@ func ask(t *testing.T, w *apitest.Fixture, method, path, body string, header ...
 	return rec
 }
 
-func world(t *testing.T, change func(*apitest.Options)) *apitest.Fixture {
+func newFixture(t *testing.T, change func(*apitest.Options)) *apitest.Fixture {
 	w := apitest.New(change)
 	t.Cleanup(w.Close)
 	return w
@@ -103,7 +103,7 @@ func (r *reading) Artifact(ctx context.Context, owner engi.Owner, id engi.Execut
 // an answer, which would take time by the square of their number.
 func TestManyArtifacts(t *testing.T) {
 	counted := &reading{}
-	w := world(t, func(o *apitest.Options) { counted.Executions, o.Executions = o.Executions, counted })
+	w := newFixture(t, func(o *apitest.Options) { counted.Executions, o.Executions = o.Executions, counted })
 	for _, n := range []int{1, 500} {
 		var code strings.Builder
 		for i := range n {
@@ -122,7 +122,7 @@ func TestManyArtifacts(t *testing.T) {
 }
 
 func TestAnswerIsTheResult(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	rec := ask(t, w, "POST", "/v1/executions", program("print(6*7); echo oops >&2; save plot.txt hello; exit 3"))
 	x := read[v1.Execution](t, rec, 200)
 	if x.State != v1.Done || x.Result == nil || x.Result.ExitCode != 3 || x.Result.Stdout != "42\n" || x.Result.Stderr != "oops\n" || x.Result.Cause != "exited" {
@@ -140,7 +140,7 @@ func TestAnswerIsTheResult(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.MaxBody, o.Limits.MaxCode, o.Limits.MaxInput = 1<<20, 1<<16, 1<<17 })
+	w := newFixture(t, func(o *apitest.Options) { o.MaxBody, o.Limits.MaxCode, o.Limits.MaxInput = 1<<20, 1<<16, 1<<17 })
 	const post, x = "POST", "/v1/executions"
 	files := func(paths ...string) string {
 		var list []map[string]string
@@ -245,14 +245,14 @@ func TestBadInput(t *testing.T) {
 }
 
 func TestCurlNeedsNoContentType(t *testing.T) {
-	rec := ask(t, world(t, nil), "POST", "/v1/executions", " "+program("print(6*7)"), "Content-Type", "application/x-www-form-urlencoded")
+	rec := ask(t, newFixture(t, nil), "POST", "/v1/executions", " "+program("print(6*7)"), "Content-Type", "application/x-www-form-urlencoded")
 	if x := read[v1.Execution](t, rec, 200); x.Result.Stdout != "42\n" {
 		t.Errorf("got %s", rec.Body)
 	}
 }
 
 func TestEveryFaultIsTold(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	rec := ask(t, w, "POST", "/v1/executions", `{"language":"pyton","files":[{"path":"../x"},{"path":"/y"}],"vcpus":-1}`)
 	p := refused(t, rec, 400, engi.Invalid)
 	var fields []string
@@ -265,7 +265,7 @@ func TestEveryFaultIsTold(t *testing.T) {
 }
 
 func TestWhoMayCall(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	mine := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("echo mine")), 200).ID
 
 	for name, c := range map[string]struct {
@@ -327,7 +327,7 @@ func TestWhoMayCall(t *testing.T) {
 // TestDocsOnAPhone checks that the list of operations leaves room for them where it
 // stands above them.
 func TestDocsOnAPhone(t *testing.T) {
-	css := ask(t, world(t, nil), "GET", "/docs/docs.css", "").Body.String()
+	css := ask(t, newFixture(t, nil), "GET", "/docs/docs.css", "").Body.String()
 	_, narrow, ok := strings.Cut(css, "@media (max-width: 48rem)")
 	_, nav, found := strings.Cut(narrow, "nav {")
 	nav, _, _ = strings.Cut(nav, "}")
@@ -338,7 +338,7 @@ func TestDocsOnAPhone(t *testing.T) {
 
 func TestEndedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		root := []string{"Authorization", "Bearer " + w.Admin}
 		make := func(body string) v1.Key {
 			return read[v1.Key](t, ask(t, w, "POST", "/v1/keys", body, root...), 201)
@@ -368,7 +368,7 @@ func TestEndedKeys(t *testing.T) {
 }
 
 func TestRepeatedRequestMakesOneKey(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	root := []string{"Authorization", "Bearer " + w.Admin, "Idempotency-Key", "k1"}
 	made := read[v1.Key](t, ask(t, w, "POST", "/v1/keys", "{}", root...), 201)
 	if p := refused(t, ask(t, w, "POST", "/v1/keys", "{}", root...), 409, engi.Conflict); !strings.Contains(p.Detail, made.ID) {
@@ -383,7 +383,7 @@ func TestRepeatedRequestMakesOneKey(t *testing.T) {
 }
 
 func TestForeignNamesAreRefused(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Hosts = []string{"Engi.Example.com."} })
+	w := newFixture(t, func(o *apitest.Options) { o.Hosts = []string{"Engi.Example.com."} })
 	for host, want := range map[string]int{
 		"localhost": 200, "localhost:7777": 200, "LOCALHOST.": 200, "a.localhost": 200, "127.0.0.1:80": 200, "[::1]:7777": 200, "[::1]": 200, "10.1.2.3": 200,
 		"engi.example.com:443": 200, "evil.example.com": 403, "localhost.evil.com": 403, "engi.example.com.evil.com": 403, "": 403,
@@ -399,7 +399,7 @@ func TestForeignNamesAreRefused(t *testing.T) {
 }
 
 func TestRefusalsSayWhenToComeBack(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	w.Executions.SetCapacity(0)
 	rec := ask(t, w, "POST", "/v1/executions", program("echo"))
 	p := refused(t, rec, 429, engi.Exhausted)
@@ -410,7 +410,7 @@ func TestRefusalsSayWhenToComeBack(t *testing.T) {
 
 func TestAsyncAndLongPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		start := time.Now()
 		rec := ask(t, w, "POST", "/v1/executions", `{"language":"bash","code":"sleep 90s; echo done","timeout":"2m","async":true}`)
 		x := read[v1.Execution](t, rec, 202)
@@ -434,7 +434,7 @@ func TestAsyncAndLongPoll(t *testing.T) {
 }
 
 func TestRepeatedKeyIsOneRun(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	first := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("echo once"), "Idempotency-Key", "k1"), 200)
 	again := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program("echo once"), "Idempotency-Key", "k1"), 200)
 	if first.ID != again.ID {
@@ -476,7 +476,7 @@ func TestWhoLeavesCancels(t *testing.T) {
 		"watches another stream": {[]string{"Accept", "application/x-ndjson"}, engi.ExecutionRunning},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			x := leave(t, world(t, nil), c.header...)
+			x := leave(t, newFixture(t, nil), c.header...)
 			if x.State != c.want {
 				t.Errorf("%s: the run is %s, want %s", name, x.State, c.want)
 			}
@@ -491,7 +491,7 @@ func TestServerLeaves(t *testing.T) {
 	for _, form := range []string{"application/json", "application/x-ndjson"} {
 		synctest.Test(t, func(t *testing.T) {
 			going, goes := context.WithCancel(t.Context())
-			w := world(t, func(o *apitest.Options) { o.Leave = going })
+			w := newFixture(t, func(o *apitest.Options) { o.Leave = going })
 			var rec *httptest.ResponseRecorder
 			var served sync.WaitGroup
 			served.Go(func() { rec = ask(t, w, "POST", "/v1/executions", program("echo a; sleep 30s"), "Accept", form) })
@@ -570,7 +570,7 @@ func kinds(events []v1.ExecutionUpdate) string {
 }
 
 func TestStreams(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	code := `put "a\u20ac"; puterr "\xff"; save f.txt hi`
 	rec := ask(t, w, "POST", "/v1/executions", program(code), "Accept", "text/event-stream")
 	events, ids := sse(t, rec.Body)
@@ -614,7 +614,7 @@ func TestStreams(t *testing.T) {
 
 func TestStreamsAreLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		for _, form := range []string{"text/event-stream", "application/x-ndjson"} {
 			pr, pw := io.Pipe()
 			var served sync.WaitGroup
@@ -653,7 +653,7 @@ func (p *pipeWriter) Write(b []byte) (int, error) { return p.w.Write(b) }
 func (p *pipeWriter) Flush()                      {}
 
 func TestArtifacts(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	big := strings.Repeat("x", 1<<20)
 	rec := ask(t, w, "POST", "/v1/executions", program("save page.html <script>; save dir/ü%2F.txt hi; save big.bin "+big+"; save small yes"))
 	x := read[v1.Execution](t, rec, 200)
@@ -682,7 +682,7 @@ func TestArtifacts(t *testing.T) {
 }
 
 func TestPages(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	var want []string
 	for i := range 5 {
 		x := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", program(fmt.Sprintf("exit %d", i))), 200)
@@ -706,7 +706,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestTemplatesAreBuilt(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	root := []string{"Authorization", "Bearer " + w.Admin}
 	build := func(body string, header ...string) *httptest.ResponseRecorder {
 		return ask(t, w, "POST", "/v1/templates", body, append(root, header...)...)
@@ -751,7 +751,7 @@ func TestTemplatesAreBuilt(t *testing.T) {
 
 func TestLeavingEndsABuild(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		for _, form := range []string{"application/json", "application/x-ndjson"} {
 			ctx, cancel := context.WithCancel(t.Context())
 			r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/templates", strings.NewReader(`{"name":"x","definition":"slow"}`))
@@ -767,7 +767,7 @@ func TestLeavingEndsABuild(t *testing.T) {
 }
 
 func TestSandboxes(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", `{"language":"bash","code":"sleep 30s","async":true}`), 202)
 	list := read[v1.List[v1.Sandbox]](t, ask(t, w, "GET", "/v1/sandboxes", ""), 200)
 	if len(list.Items) != 1 || list.Items[0].State != "running" || list.Items[0].Size.Memory != 512<<20 {
@@ -783,7 +783,7 @@ func TestSandboxes(t *testing.T) {
 }
 
 func TestHealth(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	for cold, want := range map[bool]int{true: 503, false: 200} {
 		w.Pools.SetCold(cold)
 		if r := read[v1.Readiness](t, ask(t, w, "GET", "/readyz", ""), want); r.Ready == cold || cold && !strings.Contains(r.Reason, "base/python") {
@@ -807,7 +807,7 @@ func TestHealth(t *testing.T) {
 
 func TestLogHasOneLineAndNoSecrets(t *testing.T) {
 	var log bytes.Buffer
-	w := world(t, func(o *apitest.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
+	w := newFixture(t, func(o *apitest.Options) { o.Log = slog.New(slog.NewJSONHandler(&log, nil)) })
 	ask(t, w, "POST", "/v1/executions?token=QUERYSECRET", program("CODESECRET"))
 	ask(t, w, "POST", "/v1/executions", program("echo CODESECRET"), "X-Request-Id", "my-id.1")
 	ask(t, w, "GET", "/v1/node", "", "X-Request-Id", "evil\nid", "Authorization", "Bearer engi_nonsense")
@@ -840,7 +840,7 @@ func (broken) List(context.Context, engi.Owner, engi.ExecutionFilter) ([]engi.Ex
 
 func TestFaultsOfOursStayInTheLog(t *testing.T) {
 	var log bytes.Buffer
-	w := world(t, func(o *apitest.Options) {
+	w := newFixture(t, func(o *apitest.Options) {
 		o.Executions = broken{}
 		o.Log = slog.New(slog.NewJSONHandler(&log, nil))
 	})
@@ -917,7 +917,7 @@ func TestTooMuch(t *testing.T) {
 }
 
 func TestManyLargeBodiesAreRefused(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 1<<20, 1<<10 })
+	w := newFixture(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 1<<20, 1<<10 })
 	rec := ask(t, w, "POST", "/v1/executions", program(strings.Repeat("x", 2<<10)))
 	refused(t, rec, 429, engi.Exhausted)
 	for range 3 { // what was refused does not count for ever
@@ -925,10 +925,10 @@ func TestManyLargeBodiesAreRefused(t *testing.T) {
 	}
 }
 
-// TestBodiesOfOneOwnerLeaveRoom has one owner send more large bodies at once than the
+// TestBodiesOfOneOwnerLeaveSpace has one owner send more large bodies at once than the
 // server holds, which never end until another has sent one.
-func TestBodiesOfOneOwnerLeaveRoom(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 2<<20, 8<<20 })
+func TestBodiesOfOneOwnerLeaveSpace(t *testing.T) {
+	w := newFixture(t, func(o *apitest.Options) { o.MaxBody, o.MaxHeld = 2<<20, 8<<20 })
 	begin := func() (end func() (status int)) {
 		out, in := io.Pipe()
 		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/v1/executions", out)
@@ -969,7 +969,7 @@ func TestBodiesOfOneOwnerLeaveRoom(t *testing.T) {
 // is enough that a broken writer ends the stream.
 func TestStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		x := read[v1.Execution](t, ask(t, w, "POST", "/v1/executions", `{"language":"bash","code":"echo a; sleep 1s; echo b; sleep 50s","async":true}`), 202)
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "http://localhost/v1/executions/"+x.ID+"/events", nil)
 		r.Header.Set("Authorization", "Bearer "+w.User)

@@ -262,10 +262,10 @@ type page struct {
 	Cursor string `query:"cursor" maxLength:"64" doc:"next_cursor of the page before"`
 }
 
-func (p page) of() engi.Page { return engi.Page{Limit: p.Limit, After: p.Cursor} }
+func (p page) of() engi.Paging { return engi.Paging{Limit: p.Limit, After: p.Cursor} }
 
 // paged is list with pages.
-func paged[P interface{ of() engi.Page }, X, T any](r Route, h func(*call, *P, engi.Page) ([]X, error), as func(X) T, id func(T) string) Route {
+func paged[P interface{ of() engi.Paging }, X, T any](r Route, h func(*call, *P, engi.Paging) ([]X, error), as func(X) T, id func(T) string) Route {
 	return fetch(r, func(c *call, in *P) (v1.List[T], error) {
 		p := (*in).of()
 		xs, err := h(c, in, p)
@@ -281,8 +281,8 @@ func paged[P interface{ of() engi.Page }, X, T any](r Route, h func(*call, *P, e
 }
 
 // paging is listing for paged.
-func paging[S, X any](service S, of func(S, context.Context, engi.Owner, engi.Page) ([]X, error)) func(*call, *page, engi.Page) ([]X, error) {
-	return func(c *call, _ *page, p engi.Page) ([]X, error) { return of(service, c, c.owner(), p) }
+func paging[S, X any](service S, of func(S, context.Context, engi.Owner, engi.Paging) ([]X, error)) func(*call, *page, engi.Paging) ([]X, error) {
+	return func(c *call, _ *page, p engi.Paging) ([]X, error) { return of(service, c, c.owner(), p) }
 }
 
 func getting[S, X, T any, ID ~string](service S, get func(S, context.Context, engi.Owner, ID) (X, error), as func(X) T) func(*call, *byID[ID]) (T, error) {

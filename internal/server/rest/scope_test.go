@@ -201,7 +201,7 @@ func until(t *testing.T, what string, ok func() bool) {
 // TestEveryRouteKeepsOwnersApart tries every route that names an object with
 // the keys of others, and holds that nothing changed.
 func TestEveryRouteKeepsOwnersApart(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	mine := hold(t, w)
 	deciders := map[engi.Owner]string{}
 	for _, owner := range []engi.Owner{"ann", "bob"} {
@@ -273,7 +273,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 // TestEveryRouteAsksForItsScope tries every route with a key for each scope.
 func TestEveryRouteAsksForItsScope(t *testing.T) {
 	for _, scope := range engi.Scopes() {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		mine := hold(t, w)
 		key, secret, err := w.Keys.Create(t.Context(), engi.Key{Owner: "ann", Scopes: []engi.Scope{scope}})
 		if err != nil {
@@ -313,7 +313,7 @@ func TestEveryRouteAsksForItsScope(t *testing.T) {
 
 // TestOpenRoutes holds that strangers get to pages and probes only.
 func TestOpenRoutes(t *testing.T) {
-	for _, route := range world(t, nil).Handler.Routes() {
+	for _, route := range newFixture(t, nil).Handler.Routes() {
 		if route.Access.Open && (!strings.HasPrefix(route.Pattern, "GET /") || strings.Contains(route.Pattern, "/v1/")) {
 			t.Errorf("%s is open to everybody", route.Pattern)
 		}
@@ -321,7 +321,7 @@ func TestOpenRoutes(t *testing.T) {
 }
 
 func TestScopesOfKeys(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	root := []string{"Authorization", "Bearer " + w.Admin}
 	k := read[v1.Key](t, ask(t, w, "POST", "/v1/keys", `{"owner":"ann","scopes":["volumes","read","volumes"]}`, root...), 201)
 	if !slices.Equal(k.Scopes, []string{"read", "volumes"}) {
@@ -353,7 +353,7 @@ func TestScopesOfKeys(t *testing.T) {
 
 // TestTemplatesOfOthers lists and gets templates, of which one is ann's.
 func TestTemplatesOfOthers(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	w.Templates.Add(engi.Template{Name: "hers", Digest: "sha256:4e25", Owner: "ann", Root: "/", Built: time.Now()})
 	for secret, want := range map[string]bool{w.User: true, w.Other: false, w.Admin: true} {
 		auth := []string{"Authorization", "Bearer " + secret}

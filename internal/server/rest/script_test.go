@@ -35,7 +35,7 @@ func (s *scripts) Declarations() string { return "declare const api: {};\n" }
 
 func TestScripts(t *testing.T) {
 	twin := &scripts{}
-	w := world(t, func(o *apitest.Options) { o.Scripts = twin })
+	w := newFixture(t, func(o *apitest.Options) { o.Scripts = twin })
 	post := func(body string) (int, string) {
 		t.Helper()
 		rec := ask(t, w, http.MethodPost, "/v1/scripts", body)
@@ -65,6 +65,6 @@ func TestScripts(t *testing.T) {
 }
 
 func TestNodeWithoutScripts(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Scripts = nil })
+	w := newFixture(t, func(o *apitest.Options) { o.Scripts = nil })
 	refused(t, ask(t, w, http.MethodPost, "/v1/scripts", `{"code": "1"}`), http.StatusNotImplemented, engi.Unsupported)
 }

@@ -15,7 +15,7 @@ import (
 
 func TestSessions(t *testing.T) {
 	twin := &apitest.Sessions{}
-	w := world(t, func(o *apitest.Options) { o.Sessions = twin })
+	w := newFixture(t, func(o *apitest.Options) { o.Sessions = twin })
 	made := ask(t, w, "POST", "/v1/sessions", `{"name":"chat","memory":"512MiB","network":{"allow":["a.example.com"]},"metadata":{"a":"b"}}`)
 	s := read[v1.Session](t, made, 201)
 	if made.Header().Get("Location") != "/v1/sessions/"+s.ID || s.Owner != "ann" || s.Size.Memory != 512<<20 || s.Network == nil || s.Network.Mode != "restricted" {
@@ -71,7 +71,7 @@ func TestSessions(t *testing.T) {
 }
 
 func TestSessionsWithRepositories(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
+	w := newFixture(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
 	s := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"fix","git":{"url":"https://git.example/o/r","secret":"s","depth":1,"push":{"on_release":true,"branch":"topic"}}}`), 201)
 	if s.Git == nil || s.Git.Secret != "s" || s.Git.Depth != 1 || !s.Git.Push.OnRelease || s.Git.Push.Branch != "topic" {
 		t.Errorf("%+v", s.Git)
@@ -88,7 +88,7 @@ func TestSessionsWithRepositories(t *testing.T) {
 }
 
 func TestSavedSessions(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
+	w := newFixture(t, func(o *apitest.Options) { o.Sessions = &apitest.Sessions{} })
 	if s := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"s","persistence":"workspace","max_duration":"8h"}`), 201); s.Persistence != "workspace" || s.MaxDuration.Std() != 8*time.Hour || s.SavedAt != nil {
 		t.Errorf("%+v", s)
 	}
@@ -106,7 +106,7 @@ func TestSavedSessions(t *testing.T) {
 // last, in both forms, and that a caller that leaves ends the run.
 func TestCodeAsAStream(t *testing.T) {
 	twin := &apitest.Sessions{}
-	w := world(t, func(o *apitest.Options) { o.Sessions = twin })
+	w := newFixture(t, func(o *apitest.Options) { o.Sessions = twin })
 	read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", `{"name":"s"}`), 201)
 	for form, want := range map[string][]string{
 		"application/x-ndjson": {`{"type":"stdout","offset":0,"data":"\u00e4\u00f6"}`, `{"type":"stdout","offset":4,"data":"\u00fc"}`, `"type":"result"`},
@@ -157,7 +157,7 @@ func TestCodeAsAStream(t *testing.T) {
 // TestS0_1_NodeWithoutSessions checks that every route of sessions says what to
 // do where a node has none.
 func TestS0_1_NodeWithoutSessions(t *testing.T) {
-	w := world(t, func(o *apitest.Options) { o.Sessions = nil })
+	w := newFixture(t, func(o *apitest.Options) { o.Sessions = nil })
 	for _, route := range []string{
 		"POST /v1/sessions", "GET /v1/sessions", "GET /v1/sessions/x", "DELETE /v1/sessions/x", "POST /v1/sessions/x/run_code", "POST /v1/sessions/x/release", "POST /v1/sessions/x/git/push", "POST /v1/sessions/x/save", "GET /v1/dependencies",
 	} {

@@ -42,7 +42,7 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 			return snapshotOf(x), err
 		}),
 		paged(Route{Pattern: "GET " + snapshotPath, ID: "list-snapshots", Summary: "List snapshots", Text: "The newest come first.", Access: look},
-			func(c *call, in *listSnapshots, p engi.Page) ([]engi.Snapshot, error) {
+			func(c *call, in *listSnapshots, p engi.Paging) ([]engi.Snapshot, error) {
 				return service.List(c, c.owner(), in.Sandbox, p)
 			}, snapshotOf, func(x v1.Snapshot) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + snapshotPath + "/{name}", ID: "get-snapshot", Summary: "Get a snapshot", Access: look},

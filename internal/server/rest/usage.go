@@ -42,7 +42,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 		}
 	}
 	if of.Snapshots != nil {
-		xs, err := of.Snapshots.List(c, c.owner(), "", engi.Page{})
+		xs, err := of.Snapshots.List(c, c.owner(), "", engi.Paging{})
 		if err != nil {
 			return u, err
 		}
@@ -52,7 +52,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 		}
 	}
 	if of.Volumes != nil {
-		xs, err := of.Volumes.List(c, c.owner(), engi.Page{})
+		xs, err := of.Volumes.List(c, c.owner(), engi.Paging{})
 		if err != nil {
 			return u, err
 		}

@@ -278,7 +278,7 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 				return w.revise(c, in, engi.WorkspaceFile{Removed: true})
 			}),
 		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-workspace-revisions", Summary: "List revisions of a workspace", Text: "The newest come first.", Access: look},
-			func(c *call, in *listWorkspaceRevisions, p engi.Page) ([]engi.WorkspaceRevision, error) {
+			func(c *call, in *listWorkspaceRevisions, p engi.Paging) ([]engi.WorkspaceRevision, error) {
 				return w.Revisions(c, c.owner(), in.ID, p)
 			}, workspaceRevisionOf, func(x v1.WorkspaceRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{

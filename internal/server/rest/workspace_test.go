@@ -22,7 +22,7 @@ import (
 const newShop = `{"name":"shop","services":[{"type":"postgres"},{"type":"redis","name":"cache"}],"files":[{"path":"README.md","content":"# Shop\n"}]}`
 
 func TestWorkspaces(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	made := ask(t, w, "POST", "/v1/workspaces", newShop)
 	x := read[v1.Workspace](t, made, 201)
 	if made.Header().Get("Location") != "/v1/workspaces/"+x.ID || x.Owner != "ann" || x.State != v1.WorkspaceStopped || x.Revision != 1 || len(x.Services) != 2 || x.Services[1].Host != "postgres.workspace.internal" {
@@ -113,12 +113,12 @@ func TestWorkspaces(t *testing.T) {
 	}
 	refused(t, ask(t, w, "GET", shop, ""), 404, engi.NotFound)
 
-	none := world(t, func(o *apitest.Options) { o.Workspaces = nil })
+	none := newFixture(t, func(o *apitest.Options) { o.Workspaces = nil })
 	refused(t, ask(t, none, "GET", "/v1/workspaces", ""), 501, engi.Unsupported)
 }
 
 func TestWorkspaceFiles(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", newShop), 201)
 	const shop = "/v1/workspaces/shop"
 	octets := []string{"Content-Type", "application/octet-stream"}
@@ -190,7 +190,7 @@ func TestWorkspaceFiles(t *testing.T) {
 }
 
 func TestWorkspaceServices(t *testing.T) {
-	w := world(t, nil)
+	w := newFixture(t, nil)
 	read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"shop"}`), 201)
 	const services = "/v1/workspaces/shop/services"
 	if s := read[v1.Service](t, ask(t, w, "POST", services, `{"type":"mysql","version":"10.11","exposed":true}`), 201); s.Name != "mysql" || s.Server != "MariaDB 10.11" || s.State != v1.ServiceHealthy || s.Port != 3306 || !s.Exposed || s.StartedAt == nil {
@@ -239,7 +239,7 @@ func (d *databases) Query(ctx context.Context, q engi.Query) (engi.QueryResult, 
 
 func TestWorkspaceDatabases(t *testing.T) {
 	asked := &databases{Workspaces: &apitest.Workspaces{}}
-	w := world(t, func(o *apitest.Options) { o.Workspaces = asked })
+	w := newFixture(t, func(o *apitest.Options) { o.Workspaces = asked })
 	read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", newShop), 201)
 	const shop = "/v1/workspaces/shop"
 	rec := ask(t, w, "POST", shop+"/query", `{"text":"select 42 as n"}`)
@@ -294,7 +294,7 @@ func TestRolesInWorkspaces(t *testing.T) {
 	}
 	order := []string{v1.RoleViewer, v1.RoleReviewer, v1.RoleEditor, "owner"}
 	for i, role := range order {
-		w := world(t, nil)
+		w := newFixture(t, nil)
 		mine := hold(t, w)
 		shop := "/v1/workspaces/" + mine.more["workspaces"].id
 		secret := w.User

@@ -250,7 +250,7 @@ func TestTheSessionEndsWithItsKey(t *testing.T) {
 	if stream.StatusCode != http.StatusOK {
 		t.Fatal(stream.Status)
 	}
-	keys, err := s.Keys.List(t.Context(), "ann", engi.Page{})
+	keys, err := s.Keys.List(t.Context(), "ann", engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}

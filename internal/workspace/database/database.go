@@ -294,9 +294,9 @@ type rows struct {
 
 func newRows(q engi.Query) *rows { return &rows{q: q, left: q.MaxBytes} }
 
-// room reports whether a row of so many values and bytes fits. After one that does not, none
-// does.
-func (r *rows) room(values int, size int64) bool {
+// take reports whether a row of so many values and bytes fits, and counts it. After one that
+// does not, none does.
+func (r *rows) take(values int, size int64) bool {
 	if !r.fits(values, size) {
 		r.full = true
 		return false
@@ -305,7 +305,7 @@ func (r *rows) room(values int, size int64) bool {
 	return true
 }
 
-// fits reports whether there is room, and takes none.
+// fits reports whether there is space, and takes none.
 func (r *rows) fits(values int, size int64) bool {
 	return !r.full && len(r.values) < r.q.MaxRows && r.left >= size+int64(values)*valueCost
 }

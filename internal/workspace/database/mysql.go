@@ -527,7 +527,7 @@ func (m *mysql) readRows(a *myAnswer, q engi.Query, binaryRows bool) (status uin
 			if err != nil {
 				return 0, err
 			}
-			if !ok || !a.rows.room(len(a.columns), int64(len(body))) {
+			if !ok || !a.rows.take(len(a.columns), int64(len(body))) {
 				// The server itself ends after one row too many, if it does as it
 				// was told.
 				if skipped++; q.ReadOnly && (skipped > 1 || len(a.rows.values) < q.MaxRows) {

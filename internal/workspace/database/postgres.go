@@ -370,7 +370,7 @@ func (p *postgres) answer(q engi.Query) (answer, error) {
 		}
 		switch kind := head[0]; kind {
 		case 'D', 'd':
-			if !a.rows.room(len(a.columns), max(0, size-2-4*int64(len(a.columns)))) { // without the lengths
+			if !a.rows.take(len(a.columns), max(0, size-2-4*int64(len(a.columns)))) { // without the lengths
 				if q.ReadOnly && len(a.rows.values) < q.MaxRows { // else the server ends by itself
 					a.stopped = true
 					return a, nil

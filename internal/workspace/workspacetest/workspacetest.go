@@ -209,7 +209,7 @@ func pages(t *testing.T, f Fixture) {
 	}
 	other := put(t, f.Store, record("c", "z"))
 	var got []engi.WorkspaceID
-	for p := (engi.Page{Limit: 2}); ; {
+	for p := (engi.Paging{Limit: 2}); ; {
 		all, err := f.Store.List(t.Context(), "a", p)
 		if err != nil {
 			t.Fatal(err)
@@ -225,9 +225,9 @@ func pages(t *testing.T, f Fixture) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}
-	_, err := f.Store.List(t.Context(), "a", engi.Page{After: string(other.ID)})
+	_, err := f.Store.List(t.Context(), "a", engi.Paging{After: string(other.ID)})
 	kind(t, err, engi.Invalid)
-	if all, err := f.Store.List(t.Context(), "", engi.Page{}); err != nil || len(all) != 6 {
+	if all, err := f.Store.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 6 {
 		t.Errorf("the node sees %d: %v", len(all), err)
 	}
 }
@@ -292,16 +292,16 @@ func revisions(t *testing.T, f Fixture) {
 			kind(t, err, engi.NotFound)
 		}
 	}
-	got, err := f.Store.Revisions(t.Context(), r.ID, engi.Page{})
+	got, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{})
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Error(d, err)
 	}
-	got, err = f.Store.Revisions(t.Context(), r.ID, engi.Page{After: "3", Limit: 1})
+	got, err = f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: "3", Limit: 1})
 	if d := cmp.Diff(want[1:2], got); d != "" || err != nil {
 		t.Error(d, err)
 	}
 	for _, after := range []string{"4", "x"} {
-		_, err = f.Store.Revisions(t.Context(), r.ID, engi.Page{After: after})
+		_, err = f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after})
 		kind(t, err, engi.Invalid)
 	}
 	got, err = f.Store.Touched(t.Context(), r.ID, "a", 3, 10)
@@ -344,7 +344,7 @@ func bounded(t *testing.T, f Fixture) {
 	second := put(t, f.Store, record("a", "y"))
 	_, err := revise(t, f.Store, second, most, map[string]string{"a": noise(2), "b": noise(3)})
 	kind(t, err, engi.Exhausted)
-	if all, err := f.Store.Revisions(t.Context(), second.ID, engi.Page{}); err != nil || len(all) > 0 {
+	if all, err := f.Store.Revisions(t.Context(), second.ID, engi.Paging{}); err != nil || len(all) > 0 {
 		t.Errorf("a revision that was too much is there: %v, %v", all, err)
 	}
 	stranger := put(t, f.Store, record("b", "y"))

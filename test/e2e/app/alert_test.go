@@ -94,8 +94,8 @@ func TestAlerts(t *testing.T) {
 	}))
 	defer receiver.Close()
 
-	w := &world{t: t, Server: env.Serve(t, env.ServerOptions{
-		Config: "[webhooks]\nprivate = [\"127.0.0.1\"]\n[studio]\nhealth = \"1s\"\nafter = \"1s\"\nmemory = 0.25\nerrors = 0\nlatency = \"0s\"\nfiles = \"0s\"\ncache = 0\nstartup = \"0s\"\n",
+	w := &fixture{t: t, Server: env.Serve(t, env.ServerOptions{
+		Config: "[webhooks]\nprivate = [\"127.0.0.1\"]\n[apps]\nhealth = \"1s\"\nafter = \"1s\"\nmemory = 0.25\nerrors = 0\nlatency = \"0s\"\nfiles = \"0s\"\ncache = 0\nstartup = \"0s\"\n",
 	})}
 	ctx := t.Context()
 	w.Run("template", "build", "node-api")
@@ -175,8 +175,8 @@ createServer((request, response) => {
 // that, and that it is over, since it was started again.
 func TestAlertOfServer(t *testing.T) {
 	env.Slow(t)
-	w := &world{t: t, Server: env.Serve(t, env.ServerOptions{
-		Config: "[studio]\nhealth = \"1s\"\nafter = \"1s\"\nmemory = 0\nerrors = 0\nlatency = \"0s\"\nfiles = \"0s\"\ncache = 0\nstartup = \"0s\"\n",
+	w := &fixture{t: t, Server: env.Serve(t, env.ServerOptions{
+		Config: "[apps]\nhealth = \"1s\"\nafter = \"1s\"\nmemory = 0\nerrors = 0\nlatency = \"0s\"\nfiles = \"0s\"\ncache = 0\nstartup = \"0s\"\n",
 	})}
 	ctx := t.Context()
 	w.Run("template", "build", "node-api")
@@ -229,7 +229,7 @@ func TestAlertOfServer(t *testing.T) {
 }
 
 // use asks the app for its page, as people do. Its server may be about to start again.
-func (w *world) use() {
+func (w *fixture) use() {
 	u, err := url.Parse(w.app.PreviewURL)
 	if err != nil {
 		w.t.Fatal(err)

@@ -14,11 +14,11 @@ import (
 )
 
 // TestCorpus applies the worst of what models have written to an app in a real sandbox.
-// How each ends is what the corpus has in a world that is made up; see studio. The app has
+// How each ends is what the corpus has in a world that is made up; see internal/app. The app has
 // all of it or nothing, nothing else in the sandbox has changed, and its page answers.
 func TestCorpus(t *testing.T) {
 	env.Slow(t)
-	w := &world{Server: env.Serve(t, env.ServerOptions{}), t: t}
+	w := &fixture{Server: env.Serve(t, env.ServerOptions{}), t: t}
 	w.Run("template", "build", "vite-react")
 	var err error
 	if w.app, err = w.CreateApp(t.Context(), v1.AppRequest{Name: "shop"}); err != nil {
@@ -86,7 +86,7 @@ func TestCorpus(t *testing.T) {
 }
 
 // around returns what is where the app is not, as far as a model may want to write there.
-func (w *world) around() string {
+func (w *fixture) around() string {
 	w.t.Helper()
 	return w.Run("app", "run", w.app.ID, "--", "sh", "-c", "cat /etc/passwd .git/config; find / /home/user /tmp /etc -maxdepth 1 ! -name '.engi*' ! -name 'node-compile-cache' ! -name '.npm' | sort; ls -A /home/user/.ssh 2>/dev/null; ls .git/hooks 2>/dev/null; true")
 }

@@ -182,7 +182,7 @@ func models(t *testing.T) (*scripted.Server, string) {
 }
 
 // attempts has models change the app side by side, and a command or another one judge them.
-func (w *world) attempts(took func(string)) {
+func (w *fixture) attempts(took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	wantAlone := func() {
 		t.Helper()
@@ -265,7 +265,7 @@ func (w *world) attempts(took func(string)) {
 }
 
 // ask sends a request to an app through its preview.
-func (w *world) ask(app v1.App, method, path, body string) string {
+func (w *fixture) ask(app v1.App, method, path, body string) string {
 	w.t.Helper()
 	u, err := url.Parse(app.PreviewURL)
 	if err != nil {
@@ -289,7 +289,7 @@ func (w *world) ask(app v1.App, method, path, body string) string {
 }
 
 // edited follows an edit to its end. seen is called with each update.
-func (w *world) edited(seq int64, seen func(v1.AppUpdate)) v1.AppUpdate {
+func (w *fixture) edited(seq int64, seen func(v1.AppUpdate)) v1.AppUpdate {
 	w.t.Helper()
 	for u, err := range w.WatchApp(w.t.Context(), w.app.ID, seq) {
 		if err != nil {
@@ -310,7 +310,7 @@ func (w *world) edited(seq int64, seen func(v1.AppUpdate)) v1.AppUpdate {
 func TestEdit(t *testing.T) {
 	env.Slow(t)
 	model, config := models(t)
-	w := &world{Server: env.Serve(t, env.ServerOptions{Config: config}), t: t}
+	w := &fixture{Server: env.Serve(t, env.ServerOptions{Config: config}), t: t}
 	began := time.Now()
 	took := func(what string) {
 		t.Logf("%-40s %v", what, time.Since(began).Round(time.Millisecond))
@@ -331,7 +331,7 @@ func TestEdit(t *testing.T) {
 }
 
 // lookAt checks the app by hand, breaks it, and looks for what is left of browsers.
-func (w *world) lookAt() {
+func (w *fixture) lookAt() {
 	t, ctx := w.t, w.t.Context()
 	if c, err := w.CheckApp(ctx, w.app.ID); err != nil || len(c.Problems) > 0 || c.Warning != "" {
 		t.Errorf("what was repaired: %+v, %v", c, err)
@@ -380,7 +380,7 @@ func (w *world) lookAt() {
 }
 
 // editApps has the model break apps, and repair them.
-func editApps(w *world, m *scripted.Server, took func(string)) {
+func editApps(w *fixture, m *scripted.Server, took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	if page := w.get("/"); !strings.Contains(page, "Request failed") {
 		t.Errorf("the page tells of no requests that fail: %s", page)
@@ -463,7 +463,7 @@ func editApps(w *world, m *scripted.Server, took func(string)) {
 }
 
 // noSuchPackage has the model import a package that nobody has published.
-func (w *world) noSuchPackage(took func(string)) {
+func (w *fixture) noSuchPackage(took func(string)) {
 	t := w.t
 	was := w.app.Revision
 	seq, err := w.EditApp(t.Context(), w.app.ID, v1.EditRequest{Prompt: "price of shoes in src/App.tsx"}, "")
@@ -491,14 +491,14 @@ func (w *world) noSuchPackage(took func(string)) {
 
 // pythonNotes has the model give an API in Python a database, which forgets to import it
 // first.
-func (w *world) pythonNotes(took func(string)) {
+func (w *fixture) pythonNotes(took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	w.Run("template", "build", "fastapi")
 	app, err := w.CreateApp(ctx, v1.AppRequest{Name: "notes", Template: "fastapi"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := &world{Server: w.Server, t: t, app: app}
+	api := &fixture{Server: w.Server, t: t, app: app}
 	if u := api.apply("<file path=\"main.py\">\nfrom fastapi import FastAPI\n\napp = FastAPI()\n\n\n@app.get(\"/\")\ndef index():\n    return \"empty\"\n</file>", nil); u.Type != v1.AppDone {
 		t.Fatalf("it ended with %+v, %+v", u, u.Error)
 	}

@@ -30,7 +30,7 @@ createServer(async (request, response) => {
 // branch with one.
 func TestSnapshots(t *testing.T) {
 	env.Slow(t)
-	w := &world{Server: env.Serve(t, env.ServerOptions{}), t: t}
+	w := &fixture{Server: env.Serve(t, env.ServerOptions{}), t: t}
 	ctx, began := t.Context(), time.Now()
 	took := func(what string) {
 		t.Logf("%-40s %v", what, time.Since(began).Round(time.Millisecond))

@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 		err = found(dir)
 	}
 	if err == nil && os.Getenv(inner) != "" {
-		err = joinWorld()
+		err = joinOutside()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -79,7 +79,7 @@ func TestMain(m *testing.M) {
 var world = make(chan func())
 
 // joinWorld links this namespace with one that has the address outside.
-func joinWorld() error {
+func joinOutside() error {
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread()

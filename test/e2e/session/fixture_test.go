@@ -45,7 +45,7 @@ func run(t *testing.T, c config.Config) *running {
 			return
 		}
 		// So that no volume stays mounted.
-		all, err := n.List(context.Background(), "", engi.Page{})
+		all, err := n.List(context.Background(), "", engi.Paging{})
 		for _, s := range all {
 			err = errors.Join(err, n.Terminate(context.Background(), "", string(s.ID)))
 		}

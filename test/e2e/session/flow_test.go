@@ -130,7 +130,7 @@ issues.map((i: { title: string }) => i.title)`
 	if since := time.Since(used.Used); since < s.TTL {
 		t.Errorf("it went after %v, want %v", since, s.TTL)
 	}
-	if all, err := n.Sessions.List(t.Context(), "", engi.Page{}); err != nil || slices.ContainsFunc(all, func(x engi.Session) bool { return x.ID == gone.ID }) {
+	if all, err := n.Sessions.List(t.Context(), "", engi.Paging{}); err != nil || slices.ContainsFunc(all, func(x engi.Session) bool { return x.ID == gone.ID }) {
 		t.Errorf("still listed: %v, %v", all, err)
 	}
 	_, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)

@@ -15,7 +15,7 @@ import (
 // allows. They reach nothing else, and see nothing of the server's environment.
 func TestBuildsOfOwners(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	w.name("packages.test", "93.184.216.60")
 	w.name("elsewhere.test", "93.184.217.60")
 	w.name("inside.packages.test", "10.1.2.3")
@@ -79,7 +79,7 @@ for to in sys.argv[1:]:
 // quota, in files or in /tmp.
 func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
 	env.Slow(t)
-	world(t)
+	testInternet(t)
 	builder, ok := sharedNode(t).Templates().(engi.TemplateBuilder)
 	if !ok {
 		t.Fatal("the node builds no templates")

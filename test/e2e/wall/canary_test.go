@@ -87,7 +87,7 @@ func (c *canary) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // would find the secrets, too.
 func TestCanary(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	all := make([]*canary, canaries)
 	dir, err := os.MkdirTemp(shared.Dir, "canary-")
 	if err != nil {

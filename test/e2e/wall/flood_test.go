@@ -47,11 +47,11 @@ func (b *sandbox) python(t *testing.T, code string) string {
 // gets no further than its limits, and another one notices nothing.
 func TestFlood(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	furnish(w)
 	p := policies["open"]
 	p.Limits = engi.NetworkLimits{Connections: 20, NewConnections: 50, Lookups: 20}
-	flooder, witness := newBox(t, "mallory", p), newBox(t, "alice", policies["restricted"])
+	flooder, witness := newSandbox(t, "mallory", p), newSandbox(t, "alice", policies["restricted"])
 
 	t.Run("connections", func(t *testing.T) {
 		out := flooder.python(t, `
@@ -191,7 +191,7 @@ for f in (ask, ask_tcp):
 	})
 	t.Run("a tunnel of many names", func(t *testing.T) {
 		p := policies["restricted"]
-		b := newBox(t, "mallory", p)
+		b := newSandbox(t, "mallory", p)
 		b.python(t, `
 for i in range(600):
     name = 'ttunnel%s.%s.wild.test' % (i, os.urandom(25).hex())
@@ -215,7 +215,7 @@ for i in range(600):
 	t.Run("bytes", func(t *testing.T) {
 		p := policies["open"]
 		p.Limits = engi.NetworkLimits{Total: 1 << 20}
-		b := newBox(t, "mallory", p)
+		b := newSandbox(t, "mallory", p)
 		out := b.python(t, `
 sent = 0
 for i in range(20):
@@ -247,9 +247,9 @@ print(sent)
 // before among it.
 func TestPolicyChanges(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	furnish(w)
-	b := newBox(t, "mallory", policies["restricted"])
+	b := newSandbox(t, "mallory", policies["restricted"])
 	b.write(t, "/tmp/program.py", tricks+`
 allowed = connect('ssh.test', 22)
 print(allowed.recv(100))
@@ -304,13 +304,13 @@ print('cdn', https('cdn.test', 'tcdn', 'cdn.test'))
 // not.
 func TestGroups(t *testing.T) {
 	env.Slow(t)
-	world(t)
+	testInternet(t)
 	in := func(group, name string) engi.NetworkPolicy {
 		return engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: group, Name: name, Limits: calm}
 	}
-	db := newBox(t, "alice", in("shop", "db"))
-	peer, other, stranger, alone := newBox(t, "alice", in("shop", "web")), newBox(t, "alice", in("blog", "web")),
-		newBox(t, "mallory", in("shop", "web")), newBox(t, "mallory", policies["open"])
+	db := newSandbox(t, "alice", in("shop", "db"))
+	peer, other, stranger, alone := newSandbox(t, "alice", in("shop", "web")), newSandbox(t, "alice", in("blog", "web")),
+		newSandbox(t, "mallory", in("shop", "web")), newSandbox(t, "mallory", policies["open"])
 	db.write(t, "/tmp/serve.py", `
 import socket, threading
 l = socket.create_server(('0.0.0.0', 5432), backlog=64)
@@ -375,8 +375,8 @@ for a in ('93.184.216.20', '10.88.0.1'):
 // their addresses not without the name.
 func TestHosts(t *testing.T) {
 	env.Slow(t)
-	world(t)
-	with := newBox(t, "alice", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"registry.internal"}, Group: "shop", Name: "web"})
+	testInternet(t)
+	with := newSandbox(t, "alice", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"registry.internal"}, Group: "shop", Name: "web"})
 	const visit = "\nprint(lookup('registry.internal'))\ntry:\n    print(http('registry.internal', 'x'))\nexcept OSError as e:\n    print(type(e))\n"
 	if out := with.python(t, visit); !strings.Contains(out, "['192.168.0.77']") || !strings.Contains(out, reached) {
 		t.Errorf("allowed: %s", out)
@@ -384,7 +384,7 @@ func TestHosts(t *testing.T) {
 	if out := with.python(t, strings.ReplaceAll(visit, "http('registry.internal'", "http('192.168.0.78'")); strings.Contains(out, reached) {
 		t.Errorf("a neighbour of it: %s", out)
 	}
-	without := newBox(t, "alice", policies["restricted"])
+	without := newSandbox(t, "alice", policies["restricted"])
 	if out := without.python(t, visit); !strings.Contains(out, "[]") || strings.Contains(out, reached) {
 		t.Errorf("not allowed: %s", out)
 	}

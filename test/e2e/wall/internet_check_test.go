@@ -17,7 +17,7 @@ import (
 // address answers the test's host, from the address that was asked.
 func TestInternet(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	w.name("check.test", "93.184.100.1")
 	for _, at := range []string{"93.184.216.10", "169.254.169.254", "10.1.2.3", "[fd00:ec2::254]", "[64:ff9b::a9fe:a9fe]", "[2606:2800::66]"} {
 		c := http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}

@@ -24,9 +24,9 @@ import (
 // such. The wall must take them for what they are.
 func TestBrokenKernel(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	furnish(w)
-	b := newBox(t, "mallory", policies["restricted"])
+	b := newSandbox(t, "mallory", policies["restricted"])
 	proveAlive(t, b, "restricted")
 	ns := netnsOf(t, string(b.id))
 

@@ -17,7 +17,7 @@ import (
 // build, and builds again.
 func TestKillDuringBuild(t *testing.T) {
 	env.Slow(t)
-	world(t)
+	testInternet(t)
 	s := env.Serve(t, env.ServerOptions{})
 	k, err := s.CreateKey(t.Context(), v1.KeyRequest{Name: "ann", Owner: "ann"})
 	if err != nil {

@@ -46,7 +46,7 @@ for step in sys.argv[1:]:
 // thawed: connections of before break at once or go on, and new ones work.
 func TestConnectionsOverLife(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	l, err := w.listen(7007)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestConnectionsOverLife(t *testing.T) {
 	go w.serveEach(l, func(c net.Conn) { io.Copy(c, c) })
 
 	const owner = engi.Owner("mallory")
-	s := newBox(t, owner, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"93.184.216.10:7007"}})
+	s := newSandbox(t, owner, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"93.184.216.10:7007"}})
 	n := s.node
 	enter := func(f func(engi.Guest)) {
 		t.Helper()

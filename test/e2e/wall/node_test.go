@@ -107,8 +107,8 @@ func prepare() (err error) {
 	return nil
 }
 
-// world returns the internet, or skips.
-func world(t *testing.T) *internet {
+// testInternet returns the internet, or skips.
+func testInternet(t *testing.T) *internet {
 	t.Helper()
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
 	return internetOfTests
@@ -132,8 +132,8 @@ type sandbox struct {
 	guest engi.Guest
 }
 
-// newBox starts a sandbox that lives as long as t.
-func newBox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
+// newSandbox starts a sandbox that lives as long as t.
+func newSandbox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 	t.Helper()
 	n := sharedNode(t)
 	s, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner, Template: "base", Network: p,

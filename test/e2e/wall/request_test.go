@@ -20,7 +20,7 @@ import (
 // TestRequestRules has a program's requests judged by method, path and body, over
 // TLS and without, and by other rules later.
 func TestRequestRules(t *testing.T) {
-	w := world(t)
+	w := testInternet(t)
 	var mu sync.Mutex
 	var got []string
 	w.name("model.test", "93.184.218.60")
@@ -31,7 +31,7 @@ func TestRequestRules(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s", r.Method, r.RequestURI, body))
 		fmt.Fprint(rw, "answered")
 	}))
-	b := newBox(t, "mallory", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"model.test"}, Requests: []engi.RequestRule{
+	b := newSandbox(t, "mallory", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"model.test"}, Requests: []engi.RequestRule{
 		{Host: "model.test", Methods: []string{"POST"}, Path: "/v1/messages", Body: []string{"mcp_servers absent"}},
 		{Host: "model.test", Methods: []string{"GET"}, Path: "/v1/models"},
 	}})
@@ -65,14 +65,14 @@ func TestRequestRules(t *testing.T) {
 // API: once, with a reason, and for later requests, too.
 func TestHeldRequests(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	var got atomic.Int64
 	w.name("bank.test", "93.184.218.61")
 	w.site("bank.test", http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		got.Add(1)
 		fmt.Fprint(rw, "answered")
 	}))
-	b := newBox(t, "mallory", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Requests: []engi.RequestRule{{Host: "bank.test", Methods: []string{"POST"}, Path: "/pay", Action: engi.RequestAsk}}})
+	b := newSandbox(t, "mallory", engi.NetworkPolicy{Mode: engi.NetworkRestricted, Requests: []engi.RequestRule{{Host: "bank.test", Methods: []string{"POST"}, Path: "/pay", Action: engi.RequestAsk}}})
 	admin := client.New(b.node.Endpoint().URL, b.node.AdminKey())
 	pay := func(amount string, decide func(v1.Approval)) string {
 		t.Helper()

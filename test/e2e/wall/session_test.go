@@ -18,7 +18,7 @@ import (
 // and those of the node above them. What is refused says what to do.
 func TestLimitsOfASession(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	furnish(w)
 	n := sharedNode(t)
 	c := client.New(n.Endpoint().URL, n.AdminKey())

@@ -102,7 +102,7 @@ var tools = map[string]string{
 // the tools must trust the wall. Nobody turns verification off.
 func TestTools(t *testing.T) {
 	env.Slow(t)
-	w := world(t)
+	w := testInternet(t)
 	n := sharedNode(t)
 	if x, err := n.Templates().Get(t.Context(), "wall-cargo"); err != nil || x.Digest == "" {
 		const need = "the template wall-cargo (engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo)"

@@ -139,7 +139,7 @@ func describe(e engi.NetworkRecord) string {
 // outside, and an event must say why. Then the same attack through an open
 // door must get out.
 func TestWall(t *testing.T) {
-	w := world(t)
+	w := testInternet(t)
 	sharedNode(t)
 	furnish(w)
 	began := time.Now()
@@ -153,7 +153,7 @@ func TestWall(t *testing.T) {
 			name = "packets"
 		}
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t, "mallory", policies[c.policy])
+			b := newSandbox(t, "mallory", policies[c.policy])
 			proveAlive(t, b, c.policy)
 			outcomes := attackFrom(t, b, "wall", c.attacks)
 			var refusals []string
@@ -210,7 +210,7 @@ func TestWall(t *testing.T) {
 		w.mu.Lock()
 		clear(w.asked)
 		w.mu.Unlock()
-		b := newBox(t, "mallory", policies["door"])
+		b := newSandbox(t, "mallory", policies["door"])
 		outcomes := attackFrom(t, b, "door", attacks)
 		for _, a := range attacks {
 			o := outcomes[a.name]

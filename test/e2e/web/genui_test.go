@@ -20,11 +20,11 @@ import (
 
 // A vector is an attempt to have a script run.
 type vector struct {
-	Name    string         `json:"name"`
-	HTML    string         `json:"html"`
-	Start   string         `json:"start"`
-	Patches []engi.UIPatch `json:"patches"`
-	Clean   *vector        `json:"clean,omitempty"` // what the server makes of it
+	Name    string           `json:"name"`
+	HTML    string           `json:"html"`
+	Start   string           `json:"start"`
+	Patches []engi.PagePatch `json:"patches"`
+	Clean   *vector          `json:"clean,omitempty"` // what the server makes of it
 }
 
 func vectors(t *testing.T) []vector {
@@ -62,9 +62,9 @@ type sequence struct {
 }
 
 type step struct {
-	Patches []engi.UIPatch `json:"patches"` // as applied
-	HTML    *string        `json:"html"`    // or the whole page
-	Want    string         `json:"want"`
+	Patches []engi.PagePatch `json:"patches"` // as applied
+	HTML    *string          `json:"html"`    // or the whole page
+	Want    string           `json:"want"`
 }
 
 // sequences returns random ones, and how many patches of each kind they have.
@@ -83,7 +83,7 @@ func sequences(seed uint64, n int) ([]sequence, map[string]int) {
 					s.HTML = &html
 				}
 			} else {
-				patches := make([]engi.UIPatch, 1+r.IntN(6))
+				patches := make([]engi.PagePatch, 1+r.IntN(6))
 				for j := range patches {
 					patches[j] = r.patch()
 				}
@@ -200,8 +200,8 @@ func (r author) selector() string {
 		"ul > li", "li:nth-child(2)", "li:last-child", "div p", "body > *", "p + p", "p ~ *", "[data-k]", `[data-k="1"]`, "div:not(.x)", ":is(p, b)", "li:first-child", ".x.z", "td > *", "a, button", "tr:nth-child(odd) td", "h1", "label")
 }
 
-func (r author) patch() engi.UIPatch {
-	p := engi.UIPatch{Selector: r.selector()}
+func (r author) patch() engi.PagePatch {
+	p := engi.PagePatch{Selector: r.selector()}
 	html := func() *string { return ptr(r.markup(2)) }
 	switch r.IntN(14) {
 	case 0:
@@ -237,7 +237,7 @@ func (r author) patch() engi.UIPatch {
 	case 11:
 		p.Remove = true
 	default:
-		p.Move = &engi.UIMove{To: r.selector(), Place: r.one("append", "prepend", "before", "after")}
+		p.Move = &engi.PageMove{To: r.selector(), Place: r.one("append", "prepend", "before", "after")}
 	}
 	return p
 }

@@ -116,7 +116,7 @@ func (p *fakePage) tell(kind string, kept bool, members map[string]any) {
 	p.more = make(chan struct{})
 }
 
-func (p *fakePage) patch(run string, patches ...engi.UIPatch) {
+func (p *fakePage) patch(run string, patches ...engi.PagePatch) {
 	p.tell("patch", true, map[string]any{"run": run, "patches": patches})
 }
 
@@ -161,8 +161,8 @@ func servePages(t *testing.T) *pagesServer {
 		defer p.mu.Unlock()
 		_, _ = w.Write(p.acts[len(p.acts)-1])
 	})
-	mux.HandleFunc("GET /v1/sessions/{id}/ui/stream", s.stream)
-	mux.HandleFunc("POST /v1/sessions/{id}/ui/actions", s.action)
+	mux.HandleFunc("GET /v1/sessions/{id}/page/stream", s.stream)
+	mux.HandleFunc("POST /v1/sessions/{id}/page/actions", s.action)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -306,17 +306,17 @@ func TestRuntime(t *testing.T) {
 		for i := range 120 {
 			switch i % 6 {
 			case 0:
-				p.patch(run, engi.UIPatch{Selector: "h1", Text: ptr(fmt.Sprint("Step ", i))}, engi.UIPatch{Selector: "#list", Append: ptr(fmt.Sprintf("<li>%d</li>", i))})
+				p.patch(run, engi.PagePatch{Selector: "h1", Text: ptr(fmt.Sprint("Step ", i))}, engi.PagePatch{Selector: "#list", Append: ptr(fmt.Sprintf("<li>%d</li>", i))})
 			case 1:
-				p.patch(run, engi.UIPatch{Selector: "#f", Before: ptr("<p class=note>before</p>")})
+				p.patch(run, engi.PagePatch{Selector: "#f", Before: ptr("<p class=note>before</p>")})
 			case 2:
-				p.patch(run, engi.UIPatch{Selector: "#f", Attr: map[string]*string{"class": ptr(fmt.Sprint("c", i))}})
+				p.patch(run, engi.PagePatch{Selector: "#f", Attr: map[string]*string{"class": ptr(fmt.Sprint("c", i))}})
 			case 3:
 				p.tell("html", false, map[string]any{"run": run, "partial": true, "html": fmt.Sprintf("<main><h1>Whole %d</h1><section>new</section>", i)})
 			case 4:
 				p.tell("html", true, map[string]any{"run": run, "html": fmt.Sprintf(`<main><h1>Whole %d</h1><section>new</section><ul id="list"></ul>`, i) + form + rest + `<button id="go" data-action="churn">Go</button></main>`})
 			case 5:
-				p.patch(run, engi.UIPatch{Selector: "#f", Move: &engi.UIMove{To: "main", Place: []string{"append", "prepend"}[i/6%2]}}, engi.UIPatch{Selector: "#name", Value: ptr("from the model")})
+				p.patch(run, engi.PagePatch{Selector: "#f", Move: &engi.PageMove{To: "main", Place: []string{"append", "prepend"}[i/6%2]}}, engi.PagePatch{Selector: "#name", Value: ptr("from the model")})
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -324,20 +324,20 @@ func TestRuntime(t *testing.T) {
 	s.begin["flood"] = `<ul id="list"></ul><p id="n">0</p>`
 	s.act["flood"] = func(p *fakePage, run string) {
 		for begin, i := time.Now(), 0; i < 600; i++ {
-			p.patch(run, engi.UIPatch{Selector: "#n", Text: ptr(strconv.Itoa(i))}, engi.UIPatch{Selector: "#list", Append: ptr(fmt.Sprintf(`<li class="row">%d <b>bold</b></li>`, i))})
+			p.patch(run, engi.PagePatch{Selector: "#n", Text: ptr(strconv.Itoa(i))}, engi.PagePatch{Selector: "#list", Append: ptr(fmt.Sprintf(`<li class="row">%d <b>bold</b></li>`, i))})
 			time.Sleep(time.Until(begin.Add(time.Duration(i) * 5 * time.Millisecond)))
 		}
 	}
 	s.act["clock"] = func(p *fakePage, run string) {
 		for range 60 {
-			p.patch(run, engi.UIPatch{Selector: "#n", Text: ptr(strconv.FormatInt(time.Now().UnixMilli(), 10))})
+			p.patch(run, engi.PagePatch{Selector: "#n", Text: ptr(strconv.FormatInt(time.Now().UnixMilli(), 10))})
 			time.Sleep(25 * time.Millisecond)
 		}
 	}
 	s.begin["cut"] = `<ol id="list"></ol>`
 	s.act["count"] = func(p *fakePage, run string) {
 		for i := range 300 {
-			p.patch(run, engi.UIPatch{Selector: "#list", Append: ptr(fmt.Sprintf("<li>%d größer</li>", i))})
+			p.patch(run, engi.PagePatch{Selector: "#list", Append: ptr(fmt.Sprintf("<li>%d größer</li>", i))})
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
@@ -356,7 +356,7 @@ func TestRuntime(t *testing.T) {
 		`<form data-action="many" id="many"><input name="nodeName" value="1"><input name="attributes" value="2"><input name="firstChild" value="3"><input name="tag" value="4"><input name="tag" value="5"><input type="file" name="file"><input name="must" id="must" required><button id="sendmany" name="by" value="button">s</button></form></main>`
 	s.begin["partial"] = `<h1>Old</h1><p>page</p>`
 	s.act["stops"] = func(p *fakePage, run string) {
-		p.patch(run, engi.UIPatch{Selector: "p", After: ptr("<p>more</p>")})
+		p.patch(run, engi.PagePatch{Selector: "p", After: ptr("<p>more</p>")})
 		p.tell("html", false, map[string]any{"run": run, "partial": true, "html": "<h1>Half</h1><section>of"})
 		p.tell("stdout", false, map[string]any{"run": run, "text": "unrelated"})
 		time.Sleep(300 * time.Millisecond)

@@ -16,8 +16,8 @@ var shared env.Shared
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// A box is a server with its volume, and the sandbox that it is in.
-type box struct {
+// A serviceSandbox is a server with its volume, and the sandbox that it is in.
+type serviceSandbox struct {
 	t      *testing.T
 	k      *server.Kind
 	a      server.Access
@@ -27,7 +27,7 @@ type box struct {
 	g      engi.Guest
 }
 
-func newBox(t *testing.T, kind engi.ServiceType, vars map[string]string) *box {
+func newServiceSandbox(t *testing.T, kind engi.ServiceType, vars map[string]string) *serviceSandbox {
 	t.Helper()
 	n := shared.Node(t)
 	k, err := server.Find(kind, "")
@@ -45,11 +45,11 @@ func newBox(t *testing.T, kind engi.ServiceType, vars map[string]string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &box{t: t, k: k, a: a, vars: vars, volume: v}
+	return &serviceSandbox{t: t, k: k, a: a, vars: vars, volume: v}
 }
 
 // boot starts a sandbox with the volume, but no server.
-func (b *box) boot() {
+func (b *serviceSandbox) boot() {
 	b.t.Helper()
 	n := shared.Node(b.t)
 	sb, err := n.Sandboxes().Create(b.t.Context(), engi.SandboxSpec{
@@ -68,7 +68,7 @@ func (b *box) boot() {
 }
 
 // serve starts the server and returns its version and how long that took.
-func (b *box) serve() (string, time.Duration) {
+func (b *serviceSandbox) serve() (string, time.Duration) {
 	b.t.Helper()
 	began := time.Now()
 	p, err := b.k.Start(b.t.Context(), b.g, b.a, b.vars)
@@ -87,7 +87,7 @@ func TestFirstStarts(t *testing.T) {
 	env.Slow(t)
 	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx} {
 		t.Run(string(kind), func(t *testing.T) {
-			b := newBox(t, kind, nil)
+			b := newServiceSandbox(t, kind, nil)
 			for _, after := range []time.Duration{0, 300 * time.Millisecond, 900 * time.Millisecond} {
 				b.boot()
 				if _, err := b.k.Start(t.Context(), b.g, b.a, b.vars); err != nil {
@@ -120,7 +120,7 @@ func TestFirstStarts(t *testing.T) {
 // what it does, which it cannot go on from alone.
 func TestHalfDone(t *testing.T) {
 	env.Slow(t)
-	b := newBox(t, engi.ServiceMongoDB, nil)
+	b := newServiceSandbox(t, engi.ServiceMongoDB, nil)
 	b.boot()
 	b.serve()
 	if err := b.k.Stop(t.Context(), b.g); err != nil {
@@ -154,13 +154,13 @@ func TestHalfDone(t *testing.T) {
 }
 
 // sh runs a line of shell in the sandbox and returns what it prints.
-func (b *box) sh(line string) string {
+func (b *serviceSandbox) sh(line string) string {
 	b.t.Helper()
 	return run(b.t, b.g, engi.Command{Args: []string{"/bin/sh", "-ec", line}, Dir: "/", User: "root"})
 }
 
 // destroy ends the sandbox and whatever runs in it.
-func (b *box) destroy() {
+func (b *serviceSandbox) destroy() {
 	b.t.Helper()
 	if err := shared.Node(b.t).Sandboxes().Stop(b.t.Context(), "", b.id); err != nil {
 		b.t.Fatal(err)

@@ -23,23 +23,23 @@ import (
 
 const owner = engi.Owner("ann")
 
-// A desk is a service of workspaces on a real node, which can be cut off and opened again.
-type desk struct {
+// A fixture is a service of workspaces on a real node, which can be cut off and opened again.
+type fixture struct {
 	*workspace.Service
 	t    *testing.T
 	db   *store.DB
 	stop func()
 }
 
-func open(t *testing.T) *desk {
+func open(t *testing.T) *fixture {
 	t.Helper()
-	d := &desk{t: t, db: storetest.Open(t)}
+	d := &fixture{t: t, db: storetest.Open(t)}
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	return d
 }
 
-func (d *desk) start() {
+func (d *fixture) start() {
 	d.t.Helper()
 	n := shared.Node(d.t)
 	d.Service = workspace.New(workspace.Options{
@@ -59,7 +59,7 @@ func (d *desk) start() {
 }
 
 // service returns a service as it is now.
-func (d *desk) service(w, name string) engi.Service {
+func (d *fixture) service(w, name string) engi.Service {
 	d.t.Helper()
 	got, err := d.Get(d.t.Context(), owner, w)
 	if err != nil {
@@ -75,7 +75,7 @@ func (d *desk) service(w, name string) engi.Service {
 }
 
 // healthy waits until a service is healthy since a time.
-func (d *desk) healthy(w, name string, since time.Time) engi.Service {
+func (d *fixture) healthy(w, name string, since time.Time) engi.Service {
 	d.t.Helper()
 	for {
 		s := d.service(w, name)
@@ -94,7 +94,7 @@ func (d *desk) healthy(w, name string, since time.Time) engi.Service {
 }
 
 // run runs a program in a sandbox, with its input, and returns what it prints.
-func (d *desk) run(id engi.SandboxID, vars map[string]string, args ...string) string {
+func (d *fixture) run(id engi.SandboxID, vars map[string]string, args ...string) string {
 	d.t.Helper()
 	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", id)
 	if err != nil {
@@ -126,7 +126,7 @@ func run(t *testing.T, g engi.Guest, c engi.Command) string {
 
 // ask runs a client in the sandbox of the service itself, which goes through the network
 // as every other would.
-func (d *desk) ask(w, name, text string) string {
+func (d *fixture) ask(w, name, text string) string {
 	d.t.Helper()
 	c, err := d.Connection(d.t.Context(), owner, w, name)
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *desk) ask(w, name, text string) string {
 
 // addresses returns the addresses of exposed services as clients on this machine have them, as
 // JSON. Ports of this machine lead to them as long as the test lasts.
-func (d *desk) addresses(w string, names ...string) string {
+func (d *fixture) addresses(w string, names ...string) string {
 	d.t.Helper()
 	at := map[string]string{}
 	for _, name := range names {
@@ -191,7 +191,7 @@ func (d *desk) addresses(w string, names ...string) string {
 }
 
 // program runs a program of this machine and returns what it prints.
-func (d *desk) program(args ...string) string {
+func (d *fixture) program(args ...string) string {
 	d.t.Helper()
 	if _, err := exec.LookPath(args[0]); err != nil {
 		env.Need(d.t, args[0]+" (make packages)")
@@ -209,7 +209,7 @@ func (d *desk) program(args ...string) string {
 }
 
 // killServer kills a server as the kernel would.
-func (d *desk) killServer(id engi.SandboxID) {
+func (d *fixture) killServer(id engi.SandboxID) {
 	d.t.Helper()
 	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", id)
 	if err != nil {
@@ -226,7 +226,7 @@ func (d *desk) killServer(id engi.SandboxID) {
 }
 
 // empty reports sandboxes of the owner that are still there.
-func (d *desk) empty(when string) {
+func (d *fixture) empty(when string) {
 	d.t.Helper()
 	all, err := shared.Node(d.t).Sandboxes().List(d.t.Context(), owner, engi.SandboxFilter{Limit: -1})
 	if err != nil || len(all) > 0 {
@@ -235,7 +235,7 @@ func (d *desk) empty(when string) {
 }
 
 // page asks nginx for a page.
-func (d *desk) page(w, path string) string {
+func (d *fixture) page(w, path string) string {
 	d.t.Helper()
 	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", d.service(w, "nginx").Sandbox)
 	if err != nil {
@@ -387,7 +387,7 @@ func TestServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.empty("after the removal")
-	if all, err := shared.Node(t).Volumes().List(ctx, owner, engi.Page{}); err != nil || len(all) > 0 {
+	if all, err := shared.Node(t).Volumes().List(ctx, owner, engi.Paging{}); err != nil || len(all) > 0 {
 		t.Errorf("volumes %+v, %v", all, err)
 	}
 }

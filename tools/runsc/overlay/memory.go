@@ -113,10 +113,10 @@ func callShortage() {
 	}
 }
 
-// awaitRoom waits while memory is short. It refuses an allocation that does not
+// awaitMemory waits while memory is short. It refuses an allocation that does not
 // fit even after that. What a page fault allocates may never be used, so that
 // only what is in use counts, and large allocations.
-func (f *MemoryFile) awaitRoom(length uint64) error {
+func (f *MemoryFile) awaitMemory(length uint64) error {
 	limited := atomic.LoadUint64(&usage.MaximumTotalMemoryBytes) > 0
 	if !limited || f.opts.DiskBackedFile || f.unchecked.Add(length) <= f.step.Load() {
 		return nil
@@ -182,7 +182,7 @@ func (f *MemoryFile) Releasing() bool {
 		file: "pkg/sentry/pgalloc/pgalloc.go",
 		old: `	alloc := allocState{
 `,
-		new: `	if err := f.awaitRoom(length); err != nil {
+		new: `	if err := f.awaitMemory(length); err != nil {
 		return memmap.FileRange{}, err
 	}
 	alloc := allocState{

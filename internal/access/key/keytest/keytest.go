@@ -57,7 +57,7 @@ func Run(t *testing.T, open func(t *testing.T) key.Store) {
 	t.Run("List/shows owners their own, newest first", func(t *testing.T) {
 		s := fill(t)
 		for owner, want := range map[engi.Owner][]engi.Key{"": {admin, other, mine}, "ann": {mine}, "eve": nil} {
-			got, err := s.List(t.Context(), owner, engi.Page{})
+			got, err := s.List(t.Context(), owner, engi.Paging{})
 			if err != nil {
 				t.Fatal(err)
 			}

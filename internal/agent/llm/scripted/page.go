@@ -359,7 +359,7 @@ func (p *demoPage) board(result json.RawMessage) error {
 		return err
 	}
 	if all == nil {
-		p.full("Board", `<p id="message">There is no tracker. <a href="https://github.com/engi-dev/engi/blob/main/docs/interfaces.md#a-board-over-a-tracker">This is how to start one</a>: its key is put in where the sandbox ends, and neither the model nor the code sees it.</p>`)
+		p.full("Board", `<p id="message">There is no tracker. <a href="https://github.com/engi-dev/engi/blob/main/docs/pages.md#a-board-over-a-tracker">This is how to start one</a>: its key is put in where the sandbox ends, and neither the model nor the code sees it.</p>`)
 		return nil
 	}
 	var b strings.Builder

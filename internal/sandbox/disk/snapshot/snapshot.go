@@ -57,7 +57,7 @@ type Filter struct {
 	Sandbox engi.SandboxID // those of this one
 	Now     time.Time      // none that expired before
 	Removed bool           // removed ones instead
-	Page    engi.Page
+	Page    engi.Paging
 }
 
 // Options say where snapshots are stored. Hold and Log may be nil.
@@ -309,7 +309,7 @@ func (r *Registry) Get(ctx context.Context, owner engi.Owner, idOrName string) (
 }
 
 // List implements [engi.Snapshots].
-func (r *Registry) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Page) (_ []engi.Snapshot, err error) {
+func (r *Registry) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Paging) (_ []engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "list snapshots")
 	return r.o.Store.List(ctx, Filter{Owner: owner, Sandbox: sandbox, Now: r.now(), Page: p})
 }

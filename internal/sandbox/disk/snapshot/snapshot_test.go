@@ -124,7 +124,7 @@ func TestCreateRecordsWhatWasFilled(t *testing.T) {
 		_, _, _, err = r.Use(t.Context(), "bob", by)
 		wantKind(t, err, engi.NotFound)
 	}
-	if list, err := r.List(t.Context(), "bob", "", engi.Page{}); err != nil || len(list) != 0 {
+	if list, err := r.List(t.Context(), "bob", "", engi.Paging{}); err != nil || len(list) != 0 {
 		t.Errorf("bob sees %v, %v", list, err)
 	}
 	digests, err := r.Digests(t.Context())
@@ -139,11 +139,11 @@ func TestListIsNewestFirstAndOfOneSandbox(t *testing.T) {
 	a := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: box})
 	b := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: engi.NewSandboxID()})
 	c := create(t, r, engi.Snapshot{Owner: "ann", Sandbox: box})
-	all, err := r.List(t.Context(), "ann", "", engi.Page{})
+	all, err := r.List(t.Context(), "ann", "", engi.Paging{})
 	if err != nil || len(all) != 3 || all[0].ID != c.ID || all[1].ID != b.ID {
 		t.Errorf("all: %v, %v", all, err)
 	}
-	one, err := r.List(t.Context(), "", box, engi.Page{})
+	one, err := r.List(t.Context(), "", box, engi.Paging{})
 	if err != nil || len(one) != 2 || one[0].ID != c.ID || one[1].ID != a.ID {
 		t.Errorf("of one sandbox: %v, %v", one, err)
 	}
@@ -426,7 +426,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	left, err := r.List(t.Context(), "", "", engi.Page{})
+	left, err := r.List(t.Context(), "", "", engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}

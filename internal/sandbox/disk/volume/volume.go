@@ -70,7 +70,7 @@ type Filter struct {
 	Held    bool           // those that sandboxes have
 	Expired time.Time      // those that no sandbox has and whose time to live was over then
 	Removed bool           // removed ones instead
-	Page    engi.Page
+	Page    engi.Paging
 }
 
 // Options say where volumes are stored. Only Dir and Store are required.
@@ -457,7 +457,7 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Volumes].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Page) (_ []engi.Volume, err error) {
+func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) (_ []engi.Volume, err error) {
 	defer engi.Annotate(&err, "list volumes")
 	all, err := m.o.Store.List(ctx, Filter{Owner: owner, Page: p})
 	if err != nil {

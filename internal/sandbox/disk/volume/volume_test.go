@@ -259,7 +259,7 @@ func TestOwnersSeeTheirOwn(t *testing.T) {
 	wantKind(t, h.Remove(t.Context(), "bob", string(v.ID)), engi.NotFound)
 	_, err = h.Get(t.Context(), "", "x")
 	wantKind(t, err, engi.Conflict)
-	list, err := h.List(t.Context(), "ann", engi.Page{})
+	list, err := h.List(t.Context(), "ann", engi.Paging{})
 	if err != nil || len(list) != 2 || list[0].Name != "a" || list[1].ID != v.ID {
 		t.Errorf("%v, %v", list, err)
 	}

@@ -695,7 +695,7 @@ func TestNewTemplateReplacesAFullPool(t *testing.T) {
 	}
 }
 
-func TestFullNodeMakesRoomForTickets(t *testing.T) {
+func TestFullNodeMakesSpaceForTickets(t *testing.T) {
 	o := options()
 	o.Max = 3
 	f := newFixture(t, o)
@@ -967,9 +967,9 @@ func TestRandomHistories(t *testing.T) {
 	})
 }
 
-// TestReturnedOldInstancesMakeRoom gives back more instances than the pool's
+// TestReturnedOldInstancesMakeSpace gives back more instances than the pool's
 // target just before its template changes: new ones are booted all the same.
-func TestReturnedOldInstancesMakeRoom(t *testing.T) {
+func TestReturnedOldInstancesMakeSpace(t *testing.T) {
 	f := newFixture(t, options())
 	for m := range 2 {
 		f.s.Adopt(bash, Config{Target: 1}, -m-1, "d0", true, f.now)

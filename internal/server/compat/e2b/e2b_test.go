@@ -134,7 +134,7 @@ func TestTarget(t *testing.T) {
 }
 
 func TestWhoMay(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
 	path := "/sandboxes/" + made["sandboxID"].(string)
 	for _, c := range []struct {
@@ -176,7 +176,7 @@ func TestWhoMay(t *testing.T) {
 
 // A web page can make a name of its own resolve to this server.
 func TestControlNames(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.Hosts = []string{"api.sbx.test"} })
+	w := newFixture(t, func(o *Options) { o.Hosts = []string{"api.sbx.test"} })
 	link := "/templates/x/files/abc?expires=1&signature=x"
 	for root := range roots {
 		for _, path := range []string{"/" + root, "/" + root + "/x", "/v2/" + root, "/v3/" + root, link} {
@@ -197,7 +197,7 @@ func TestControlNames(t *testing.T) {
 }
 
 func TestGuestGetsNoCredentials(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	var mu sync.Mutex
 	var seen http.Header
 	var path string
@@ -260,7 +260,7 @@ func TestGuestGetsNoCredentials(t *testing.T) {
 }
 
 func TestHealthWakesNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sandboxes.guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(204) })
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","autoPause":true,"autoResume":{"enabled":true}}`)
 	id := made["sandboxID"].(string)
@@ -278,7 +278,7 @@ func TestHealthWakesNobody(t *testing.T) {
 // A chunked body whose end the server has not read when the response begins must
 // not break the response.
 func TestAnswersBeforeTheEndOfTheBody(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
 	id, token := made["sandboxID"].(string), made["envdAccessToken"].(string)
 	// The guest responds at once, and the transport still sends the body while
@@ -322,7 +322,7 @@ func TestAnswersBeforeTheEndOfTheBody(t *testing.T) {
 }
 
 func TestCreateRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for body, status := range map[string]int{
 		`{`:                                  400,
 		`{}`:                                 400,
@@ -345,7 +345,7 @@ func TestCreateRefuses(t *testing.T) {
 }
 
 func TestPolicyKeepsPasswordsToItself(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	made := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","allow_internet_access":false,
 		"network":{"allowOut":["example.com"],"denyOut":["0.0.0.0/0"],"egressProxy":{"address":"p:1","username":"u","password":"a secret value"},"rules":{"a":[]}}}`)
 	path := "/sandboxes/" + made["sandboxID"].(string)
@@ -368,7 +368,7 @@ func TestPolicyKeepsPasswordsToItself(t *testing.T) {
 }
 
 func TestPages(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	want := map[string]bool{}
 	for range 5 {
 		want[w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"].(string)] = true
@@ -400,7 +400,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestBuild(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	m := w.want(202, "ann", "POST", "/v3/templates", `{"name":"App:v1"}`)
 	id, build := m["templateID"].(string), m["buildID"].(string)
 	status := "/templates/" + id + "/builds/" + build + "/status"
@@ -492,7 +492,7 @@ func (w *fixture) ended(status string) map[string]any {
 }
 
 func TestBuildRefuses(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, name := range []string{"", "Bad Name", "-x", strings.Repeat("x", 200), "x:bad tag"} {
 		b, _ := json.Marshal(map[string]string{"name": name})
 		w.want(400, "ann", "POST", "/v3/templates", string(b))
@@ -525,7 +525,7 @@ func TestUploadsAreBounded(t *testing.T) {
 }
 
 func uploadsAreBounded(t *testing.T, body func(string) io.Reader) {
-	w := newWorld(t)
+	w := newFixture(t)
 	id := w.want(202, "ann", "POST", "/v3/templates", `{"name":"x"}`)["templateID"].(string)
 	for _, hash := range []string{"one", "two", "three"} {
 		link := w.want(201, "ann", "GET", "/templates/"+id+"/files/"+hash, "")["url"].(string)
@@ -566,7 +566,7 @@ func TestRecover(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.Put(t.Context(), Template{ID: "t", Owner: "ann", Name: "x", Builds: []Build{{ID: "a", State: BuildBuilding}, {ID: "b", State: BuildReady}, {ID: "c", State: BuildWaiting}}})
-	w := newWorld(t, func(o *Options) { o.Store, o.Dir = store, dir })
+	w := newFixture(t, func(o *Options) { o.Store, o.Dir = store, dir })
 	got, err := w.Store.Get(t.Context(), "ann", "x")
 	if err != nil {
 		t.Fatal(err)
@@ -580,7 +580,7 @@ func TestRecover(t *testing.T) {
 }
 
 func TestSweepTemplates(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	id := strings.Repeat("a", 20)
 	lost, kept, failed := w.Server.built(id, "00000000"), w.Server.built(id, "00000001"), w.Server.built(id, "00000002")
 	others := "e2b-01234567-" + id + "-00000000" // of a node that shares the cache
@@ -633,7 +633,7 @@ func TestSecretFile(t *testing.T) {
 }
 
 func TestListByStart(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
 	id := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"]
 	now := time.Now()
@@ -657,7 +657,7 @@ func TestRemediesAreApart(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	id := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)["sandboxID"].(string)
 	path := "/sandboxes/" + id + "/logs"
 	m := w.want(200, "ann", "GET", path, "")

@@ -237,7 +237,7 @@ func types(m map[string]any) string {
 
 func TestSandboxEvents(t *testing.T) {
 	log := &eventList{}
-	w := newWorld(t, func(o *Options) { o.Events = log })
+	w := newFixture(t, func(o *Options) { o.Events = log })
 	one, two, bens, busy := engi.NewSandboxID(), engi.NewSandboxID(), engi.NewSandboxID(), engi.NewSandboxID()
 	for i, s := range [][2]engi.State{{"ready", "running"}, {"running", "hibernating"}, {"hibernating", "hibernated"}, {"hibernated", "resuming"},
 		{"resuming", "running"}, {"running", "stopping"}, {"stopping", "stopped"}} {
@@ -294,7 +294,7 @@ func TestSandboxEvents(t *testing.T) {
 // TestPagesOfEvents goes through a long log page by page.
 func TestPagesOfEvents(t *testing.T) {
 	log := &eventList{}
-	w := newWorld(t, func(o *Options) { o.Events = log })
+	w := newFixture(t, func(o *Options) { o.Events = log })
 	id, n := engi.NewSandboxID(), 1050
 	var want []string // oldest first
 	for i := range n {
@@ -377,7 +377,7 @@ func (l *webhookList) Get(_ context.Context, owner engi.Owner, id engi.WebhookID
 	return h, err
 }
 
-func (l *webhookList) List(_ context.Context, owner engi.Owner, _ engi.Page) (list []engi.Webhook, _ error) {
+func (l *webhookList) List(_ context.Context, owner engi.Owner, _ engi.Paging) (list []engi.Webhook, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.all {
@@ -437,7 +437,7 @@ func (*webhookList) Redeliver(context.Context, engi.Owner, engi.WebhookID, engi.
 
 func TestWebhooks(t *testing.T) {
 	hooks := &webhookList{secrets: map[engi.WebhookID]string{}}
-	w := newWorld(t, func(o *Options) { o.Webhooks = hooks })
+	w := newFixture(t, func(o *Options) { o.Webhooks = hooks })
 	const made = `{"name":"mine","url":"https://a.test/x","events":["` + lifeCreated + `","` + lifeKilled + `","` + lifeCreated + `"],"signatureSecret":"hush"}`
 	m := w.want(201, "ann", "POST", "/events/webhooks", made)
 	id, _ := m["id"].(string)
@@ -515,7 +515,7 @@ func TestWebhooks(t *testing.T) {
 }
 
 func TestNeitherEventsNorWebhooks(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	for _, path := range []string{"/events/sandboxes", "/events/sandboxes/x", "/events/webhooks", "/events/webhooks/x"} {
 		m := w.want(http.StatusNotImplemented, "ann", "GET", path, "")
 		if text, _ := m["message"].(string); !strings.Contains(text, ": GET /") {

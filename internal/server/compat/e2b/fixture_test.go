@@ -312,7 +312,7 @@ type fixture struct {
 	url       string
 }
 
-func newWorld(t *testing.T, more ...func(*Options)) *fixture {
+func newFixture(t *testing.T, more ...func(*Options)) *fixture {
 	t.Helper()
 	w := &fixture{t: t, sandboxes: &fakeSandboxes{guest: http.NotFoundHandler()}, templates: &fakeTemplates{names: map[string]bool{"base": true}}}
 	o := Options{

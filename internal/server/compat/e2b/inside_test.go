@@ -53,7 +53,7 @@ func ways(t *testing.T) (all []way) {
 
 // Whoever has no token of a secure sandbox must not touch or wake it, on any way.
 func TestSecureSandboxesNeedTheToken(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.sandboxes.guest = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(204) })
 	other := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base"}`)
 	open := w.want(201, "ann", "POST", "/v2/sandboxes", `{"templateID":"base","secure":false,"autoPause":true,"autoResume":{"enabled":true}}`)

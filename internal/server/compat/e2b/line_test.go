@@ -23,7 +23,7 @@ func (w *fixture) startBuilds(key string, n int) (status []string) {
 }
 
 func TestBuildsOfOneOwnerWaitForEachOther(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	running, goOn := make(chan engi.Owner, 10), make(chan struct{})
 	w.templates.during = func(_ context.Context, spec engi.BuildSpec) {
 		running <- spec.Owner
@@ -57,7 +57,7 @@ func TestBuildsOfOneOwnerWaitForEachOther(t *testing.T) {
 
 // TestWaitingBuildsAreBounded leaves room for another owner's.
 func TestWaitingBuildsAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.Server.waiting = engi.NewShares(4)
 	goOn := make(chan struct{})
 	w.templates.during = func(context.Context, engi.BuildSpec) { <-goOn }
@@ -75,7 +75,7 @@ func TestWaitingBuildsAreBounded(t *testing.T) {
 }
 
 func TestBuildsEndInTime(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.BuildTime = 50 * time.Millisecond })
+	w := newFixture(t, func(o *Options) { o.BuildTime = 50 * time.Millisecond })
 	w.templates.during = func(ctx context.Context, _ engi.BuildSpec) { <-ctx.Done() }
 	for _, s := range w.startBuilds("ann", 2) {
 		end := w.ended(s)

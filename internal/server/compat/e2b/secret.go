@@ -77,7 +77,7 @@ func (s *Server) serveSecrets() {
 		return respond(w, http.StatusCreated, secretOf(c))
 	})
 	secrets("GET /secrets", func(w http.ResponseWriter, r *http.Request, who caller, _ string) error {
-		all, err := s.Secrets.List(r.Context(), who.viewer, engi.Page{})
+		all, err := s.Secrets.List(r.Context(), who.viewer, engi.Paging{})
 		if err != nil {
 			return err
 		}

@@ -55,7 +55,7 @@ func (s *Server) serveSnapshots() {
 				return respond(w, http.StatusOK, []snapshot{}) // not an ID, so it has no snapshots
 			}
 		}
-		all, err := s.Snapshots.List(r.Context(), who.viewer, of, engi.Page{})
+		all, err := s.Snapshots.List(r.Context(), who.viewer, of, engi.Paging{})
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ func TestTokensEndWithTheirKey(t *testing.T) {
 	before := lookAgain
 	lookAgain = 10 * time.Millisecond
 	t.Cleanup(func() { lookAgain = before })
-	w := newWorld(t, func(o *Options) {
+	w := newFixture(t, func(o *Options) {
 		o.Volumes = fakeVolumes{one: engi.Volume{ID: engi.NewVolumeID(), Owner: "ann", Name: "data"}}
 	})
 	began, ended := make(chan bool), make(chan bool, 1)

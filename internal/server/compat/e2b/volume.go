@@ -47,7 +47,7 @@ func (s *Server) serveVolumes() {
 		return respond(w, http.StatusCreated, s.volume(v, who))
 	})
 	volumes("GET /volumes", func(w http.ResponseWriter, r *http.Request, who caller) error {
-		all, err := s.Volumes.List(r.Context(), who.viewer, engi.Page{})
+		all, err := s.Volumes.List(r.Context(), who.viewer, engi.Paging{})
 		if err != nil {
 			return err
 		}

@@ -162,7 +162,7 @@ func (s *Server) serveWebhooks() {
 		return respond(w, http.StatusCreated, webhookOf(h))
 	})
 	webhooks("GET /events/webhooks", func(w http.ResponseWriter, r *http.Request, who caller) error {
-		all, err := s.Webhooks.List(r.Context(), who.viewer, engi.Page{})
+		all, err := s.Webhooks.List(r.Context(), who.viewer, engi.Paging{})
 		if err != nil {
 			return err
 		}

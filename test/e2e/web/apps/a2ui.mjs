@@ -6,7 +6,7 @@ import { MessageProcessor } from '@a2ui/web_core/v0_9'
 
 const post = (path, body) => fetch(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
 const { id } = await (await post('/v1/sessions', {})).json()
-const ui = `/v1/sessions/${id}/ui`
+const ui = `/v1/sessions/${id}/page`
 globalThis.sent = []
 globalThis.act = (action, data) => post(`${ui}/actions`, { action, data })
 

@@ -19,9 +19,9 @@ export function pages({ made }) {
     { name: 'templates', address: 'templates', ready: 'td' },
     { name: 'volumes', address: 'volumes', ready: 'td' },
     { name: 'agents', address: `agents/${made.run}`, ready: '.call' },
-    { name: 'interfaces', address: 'interfaces', ready: '.card' },
-    { name: 'interface', address: `interfaces/${made.page}`, ready: 'engi-ui #todos li' },
-    { name: 'library', address: 'library?search=list+tickets', ready: '.hit' },
+    { name: 'pages', address: 'pages', ready: '.card' },
+    { name: 'page', address: `pages/${made.page}`, ready: 'engi-ui #todos li' },
+    { name: 'docs', address: 'docs?search=list+tickets', ready: '.hit' },
     { name: 'tools', address: 'tools', ready: 'td' },
     { name: 'webhooks', address: `webhooks/${made.webhook}`, ready: '.card td' },
     { name: 'usage', address: 'usage', ready: '.numbers' },
@@ -514,7 +514,7 @@ export async function use(t) {
     await page.getByRole('img', { name: `Cost of models per day: today ${Number(cost.toPrecision(3))}`, exact: true }).locator('canvas').waitFor()
   })
   const example = async (name) => {
-    await open(page, 'interfaces')
+    await open(page, 'pages')
     await page.getByRole('button', { name: `Try ${name}` }).click()
     await page.locator('engi-ui[state="idle"] [data-action]').first().waitFor()
   }
@@ -555,24 +555,24 @@ export async function use(t) {
     const seen = t.faults.length
     let free
     const held = new Promise((done) => { free = done })
-    await page.route('**/ui/actions', async (r) => {
+    await page.route('**/page/actions', async (r) => {
       await held
       await r.abort()
     })
     await page.getByRole('button', { name: 'The next thousand' }).click()
     await page.locator('engi-ui[state="working"]').waitFor()
-    const [answer] = await Promise.all([page.waitForResponse('**/ui/cancel'), page.getByRole('button', { name: 'Cancel' }).click()])
+    const [answer] = await Promise.all([page.waitForResponse('**/page/cancel'), page.getByRole('button', { name: 'Cancel' }).click()])
     equal(answer.status(), 204, 'the answer to cancelling')
     free()
-    await page.waitForEvent('requestfailed', (r) => r.url().endsWith('/ui/actions'))
-    await page.unroute('**/ui/actions')
+    await page.waitForEvent('requestfailed', (r) => r.url().endsWith('/page/actions'))
+    await page.unroute('**/page/actions')
     await page.locator('engi-ui [data-action][data-from="2000"]').waitFor() // it is sent again, being lost
     await settled()
     t.faults.splice(seen) // Chromium reports what was lost
   })
   await step('a board over a tracker, whose key is put in at the wall', async () => {
     const seen = t.faults.length
-    await open(page, 'interfaces')
+    await open(page, 'pages')
     await page.getByRole('button', { name: 'Try Board' }).click()
     await page.locator('engi-ui').getByText('There is no tracker.').waitFor()
     t.faults.splice(seen) // Chromium reports that there is no such secret
@@ -615,7 +615,7 @@ export async function use(t) {
   await step('a list of things to do, in a session of one’s own', async () => {
     const { id } = await api('POST', '/v1/sessions', { name: 'page-of-mine' })
     t.made.page = id
-    await open(page, 'interfaces')
+    await open(page, 'pages')
     await page.getByRole('link', { name: 'page-of-mine' }).click()
     await page.getByLabel('Action').fill('demo-todo')
     await page.getByRole('button', { name: 'Send' }).click()
@@ -671,12 +671,12 @@ export async function use(t) {
     await page.getByRole('tab', { name: 'Console' }).click()
     await page.getByLabel('Output of the server').getByText('listening on port 3000').first().waitFor()
   })
-  await step('search the library', async () => {
+  await step('search the docs', async () => {
     const text = '# Tickets\n\n## List\n\nTo **list tickets**, call `list()`: <script>globalThis.evil = 1</script>\n\n```js\nimport { list } from "tickets" // <b>\n```\n\n' +
       '1. first\n   - inner\n2. second\n\n| state | n |\n|---|--:|\n| open | 7 |\n\nSee [the site](https://tickets.example/a_(b)), [not this](javascript:alert(1)) or https://tickets.example/c_d.\n'
-    await form('library', 'Add a document', { Text: text, Package: 'tickets' }, 'Add')
+    await form('docs', 'Add a document', { Text: text, Package: 'tickets' }, 'Add')
     await page.getByRole('cell', { name: 'Tickets', exact: true }).waitFor()
-    await page.getByLabel('Search the library').fill('how do I list tickets')
+    await page.getByLabel('Search the docs').fill('how do I list tickets')
     await page.getByRole('button', { name: 'Search', exact: true }).click()
     const hit = page.locator('.hit .markdown').first()
     await hit.locator('strong', { hasText: 'list tickets' }).waitFor()
@@ -686,7 +686,7 @@ export async function use(t) {
     equal(await page.locator('.hit script').count(), 0, 'HTML became an element')
     equal(await page.locator('.hit').getByText('<script>globalThis.evil = 1</script>').count(), 1, 'HTML as text')
     equal((await page.locator('.hit .markdown a').evaluateAll((all) => all.map((a) => a.getAttribute('href')))).join(' '), 'https://tickets.example/a_(b) https://tickets.example/c_d', 'links')
-    equal(new URL(page.url()).hash, '#/library?search=how+do+I+list+tickets', 'the address')
+    equal(new URL(page.url()).hash, '#/docs?search=how+do+I+list+tickets', 'the address')
   })
   await step('a webhook, and a delivery again', async () => {
     const { createServer } = await import('node:http')

@@ -16,7 +16,7 @@ async function tab(view, session, base = input.url) {
   return page
 }
 const api = async (session, path, body) => {
-  const resp = await fetch(`${input.node}/v1/sessions/${input.sessions[session]}/ui${path}`, { method: body ? 'POST' : 'GET', headers: { Authorization: `Bearer ${input.key}`, Accept: 'application/json', 'Content-Type': 'application/json' }, body: body && JSON.stringify(body) })
+  const resp = await fetch(`${input.node}/v1/sessions/${input.sessions[session]}/page${path}`, { method: body ? 'POST' : 'GET', headers: { Authorization: `Bearer ${input.key}`, Accept: 'application/json', 'Content-Type': 'application/json' }, body: body && JSON.stringify(body) })
   if (!resp.ok) throw new Error(`${path}: ${resp.status} ${await resp.text()}`)
   return resp.json()
 }

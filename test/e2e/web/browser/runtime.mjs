@@ -226,7 +226,7 @@ try {
       app('act-2')
     })
     await page.locator('output', { hasText: 'idle' }).waitFor()
-    await Promise.all([page.waitForResponse('**/ui/actions'), page.locator('#page #plus').click()])
+    await Promise.all([page.waitForResponse('**/page/actions'), page.locator('#page #plus').click()])
     equal((await (await fetch(`${input.url}/acts/act-2`)).json()).action, 'plus', 'the action')
     equal(typeof await page.evaluate(() => last.send('again', { x: 1 })), 'number', 'what send returns')
     await page.evaluate(async () => (await import('/preact/dist/preact.mjs')).render(null, document.body))

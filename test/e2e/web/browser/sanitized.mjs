@@ -127,7 +127,7 @@ try {
       equal(page.url(), `${input.url}/open`, 'the address')
       equal(await page.evaluate(() => opened.filter((u) => !/^(https?|mailto|tel):/.test(u))), [], 'what was opened')
       // A page may show images of where it comes from.
-      equal(asked.filter((a) => !a.endsWith('/vectors') && !a.endsWith('/ui/stream?format=engi') && !a.startsWith(`image ${input.url}/`)), [], 'what was asked for')
+      equal(asked.filter((a) => !a.endsWith('/vectors') && !a.endsWith('/page/stream?format=engi') && !a.startsWith(`image ${input.url}/`)), [], 'what was asked for')
       return `${tried} attempts`
     })
   }

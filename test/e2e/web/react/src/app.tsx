@@ -27,7 +27,7 @@ const kept = JSON.parse(sessionStorage.getItem(session) ?? '{"seq":0,"messages":
 function Chat() {
   const seq = useRef(kept.seq)
   const [told, setTold] = useState<string[]>([])
-  const at = `${base}/v1/sessions/${session}/ui`
+  const at = `${base}/v1/sessions/${session}/page`
   const { messages, sendMessage, resumeStream, status, error } = useChat<Message>({
     messages: kept.messages,
     resume: true,

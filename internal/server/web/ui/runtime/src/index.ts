@@ -8,7 +8,7 @@ import { View, type Patch } from './view'
 
 export { View, type Patch }
 
-/** What has happened, as the server sends it; see docs/interfaces.md of engi. */
+/** What has happened, as the server sends it; see docs/pages.md of engi. */
 export interface Update {
   kind: 'action' | 'patch' | 'html' | 'stats' | 'tool' | 'stdout' | 'error' | 'done'
   seq?: number
@@ -92,7 +92,7 @@ export interface Line {
 
 /** The line to a node over HTTP. */
 function http(options: Options): Line {
-  const at = `${(options.base ?? '').replace(/\/$/, '')}/v1/sessions/${encodeURIComponent(options.session)}/ui`
+  const at = `${(options.base ?? '').replace(/\/$/, '')}/v1/sessions/${encodeURIComponent(options.session)}/page`
   const who: Record<string, string> = options.key ? { Authorization: `Bearer ${options.key}` } : { 'Engi-Dashboard': '1' }
   const ask = async (path: string, q: RequestInit): Promise<Response> => {
     const resp = await fetch(at + path, { credentials: 'same-origin', cache: 'no-store', ...q, headers: { ...who, ...q.headers } })

@@ -116,7 +116,7 @@ function Studio({ of: a, path, problem, reload }: { of: App; path: string; probl
       </>}>
       <Trouble of={problem} again={reload} />
       {a.error && <Trouble of={a.error} />}
-      <div class="studio">
+      <div class="app-view">
         <Change of={a} path={path} write={write} updates={updates} mode={mode} setMode={setMode} element={element} setElement={setElement} />
         <Preview of={a} write={write} fresh={fresh + breaks} picked={(e) => {
           setElement(e)

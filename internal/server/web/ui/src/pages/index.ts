@@ -5,8 +5,8 @@ import { Agents } from './agents'
 import { Apps } from './apps'
 import { Events } from './events'
 import { Home } from './home'
-import { Interfaces } from './interfaces'
-import { Library, Tools } from './library'
+import { Pages } from './pages'
+import { Docs, Tools } from './docs'
 import { Keys, Secrets, Sessions, Templates, Volumes } from './records'
 import { Run } from './run'
 import { Sandboxes } from './sandboxes'
@@ -35,8 +35,8 @@ export const pages: PageEntry[] = [
   { id: 'templates', name: 'Templates', group: 'Compute', page: Templates },
   { id: 'volumes', name: 'Volumes', group: 'Compute', page: Volumes },
   { id: 'agents', name: 'Agents', group: 'Agents', page: Agents },
-  { id: 'interfaces', name: 'Interfaces', group: 'Agents', page: Interfaces },
-  { id: 'library', name: 'Library', group: 'Agents', page: Library },
+  { id: 'pages', name: 'Pages', group: 'Agents', page: Pages },
+  { id: 'docs', name: 'Docs', group: 'Agents', page: Docs },
   { id: 'tools', name: 'Tool servers', group: 'Agents', page: Tools },
   { id: 'functions', name: 'Functions', group: 'Agents', page: Functions },
   { id: 'approvals', name: 'Approvals', group: 'Agents', page: Approvals, badge: Waiting },

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+type scriptCommand struct {
+	File    string            `arg:"" optional:"" help:"Program to run; - reads it from standard input. Files that end in .ts are TypeScript." placeholder:"FILE"`
+	Code    string            `short:"c" help:"Run CODE instead of a file." placeholder:"CODE"`
+	TS      bool              `name:"ts" help:"It is TypeScript."`
+	Timeout string            `help:"Longest time, like 500ms; the node allows 250ms to 5s unless configured." placeholder:"D"`
+	Hint    map[string]string `help:"What api functions may fill in, like latitude=48.2." placeholder:"NAME=VALUE"`
+	Session string            `help:"Run it as part of a session, by ID or name: it gets api.sandbox." placeholder:"SESSION"`
+	APIs    bool              `name:"apis" help:"Print the functions below api as TypeScript declarations, and run nothing."`
+}
+
+func (scriptCommand) Help() string {
+	return `The program runs in the script tier: no files, no modules, no network but the functions
+below api, an answer in about a millisecond. The value of its last expression, or what it
+returns, is printed as JSON. For everything else there is 'engi run'.
+
+Examples:
+  engi script -c '[1, 2, 3].map(n => n * 2)'
+  engi script --ts -c 'const n: number = await api.kv.get("n") ?? 0; await api.kv.set("n", n + 1); n'
+  engi script report.ts --timeout 2s
+  engi script --apis > api.d.ts`
+}
+
+// maxScript bounds what is read, far above the limit of any node.
+const maxScript = 8 << 20
+
+// Run implements the command.
+func (j *scriptCommand) Run(ctx context.Context, g *globals) error {
+	timeout, err := duration("--timeout", j.Timeout)
+	if err != nil {
+		return err
+	}
+	code, err := j.program()
+	if err != nil {
+		return err
+	}
+	d, err := g.connect(ctx, orPrivate)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	if j.APIs {
+		apis, err := d.ScriptAPIs(ctx)
+		switch {
+		case err != nil:
+			return err
+		case g.JSON:
+			return g.printJSON(apis)
+		}
+		_, err = fmt.Fprint(g.out, apis.Declarations)
+		return err
+	}
+	q := v1.ScriptRequest{Code: code, Language: string(engi.JavaScript), Timeout: timeout, Hints: j.Hint, Session: j.Session}
+	if j.TS || strings.HasSuffix(j.File, ".ts") {
+		q.Language = string(engi.TypeScript)
+	}
+	x, err := d.RunScript(ctx, q)
+	if err != nil {
+		return err
+	}
+	if g.JSON {
+		if err := g.printJSON(x); err != nil {
+			return err
+		}
+	} else {
+		j.print(g, x)
+	}
+	if !x.Success {
+		return exitCode(1)
+	}
+	return nil
+}
+
+func (j *scriptCommand) print(g *globals, x v1.ScriptResult) {
+	for _, line := range x.Stdout {
+		fmt.Fprintln(g.out, line)
+	}
+	for _, line := range x.Stderr {
+		fmt.Fprintln(g.err, line)
+	}
+	for _, w := range x.Warnings {
+		g.note("%s", w)
+	}
+	if e := x.Error; e != nil {
+		name := e.Name
+		if name == "" {
+			name = "Error"
+		}
+		at := ""
+		if e.Line > 0 {
+			at = fmt.Sprintf(" (line %d, column %d)", e.Line, e.Column)
+		}
+		fmt.Fprintf(g.err, "%s: %s%s\n", name, e.Message, at)
+		if e.Stack != "" {
+			fmt.Fprintln(g.err, "    "+strings.ReplaceAll(e.Stack, "\n", "\n    "))
+		}
+		return
+	}
+	if len(x.Result) > 0 {
+		fmt.Fprintln(g.out, string(x.Result))
+	}
+}
+
+// program reads the script.
+func (j *scriptCommand) program() (string, error) {
+	switch {
+	case j.APIs:
+		return "", nil
+	case j.Code != "" && j.File != "":
+		return "", engi.Errorf(engi.Invalid, "both a file and -c are given").WithRemedy("give one of them")
+	case j.Code != "":
+		return j.Code, nil
+	case j.File == "":
+		return "", engi.Errorf(engi.Invalid, "nothing to run").WithRemedy("name a file, or give the program with -c")
+	}
+	in := os.Stdin
+	if j.File != "-" {
+		f, err := os.Open(j.File)
+		if err != nil {
+			return "", engi.Errorf(engi.Invalid, "%v", err).WithRemedy("give code with -c, or - to read it from standard input")
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
+	if err != nil {
+		return "", engi.Errorf(engi.Unavailable, "read %s: %v", filepath.Base(j.File), err)
+	}
+	if len(b) > maxScript {
+		return "", engi.Errorf(engi.Invalid, "%s has more than %d bytes", j.File, maxScript)
+	}
+	return string(b), nil
+}

@@ -1,0 +1,172 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+)
+
+const documentPath = "/v1/docs"
+
+type library struct{ engi.Docs }
+
+type aDocument = byID[engi.DocumentID]
+
+type searchDocuments struct {
+	Query   string `query:"query" required:"true" minLength:"1" maxLength:"4096" doc:"what you want to do or know"`
+	Package string `query:"package" maxLength:"214" doc:"only what is about it"`
+	Session string `query:"session" maxLength:"128" doc:"ID or name: its modules are found, too"`
+	Mode    string `query:"mode" enum:"hybrid,vector,keyword" doc:"by meaning and words, by meaning, by words; absent means hybrid"`
+	Limit   int    `query:"limit" minimum:"1" maximum:"50" default:"5"`
+}
+
+// Docs keeps documentation and remembers modules of code; service may be
+// nil.
+func Docs(service engi.Docs) Resource {
+	l := &library{service}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no library").WithRemedy("switch it on in its configuration: off = false in section [docs]")
+	}
+	look, change := reads(engi.ScopeDocs), writes(engi.ScopeDocs)
+	return Resource{tag: "docs", about: "documentation and modules of code that agents search", missing: absent, routes: []Route{
+		send(Route{
+			Pattern: "POST " + documentPath, ID: "add-document", Summary: "Add a document", Access: change, Objects: Owned,
+			Text: "Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. " +
+				"Addresses are fetched where the node's operator allows it; text can always be sent.",
+			Creates: "a repeated key returns the first document without reading it again",
+			Status:  http.StatusCreated, Location: "address of the document",
+		}, l.add),
+		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
+			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return l.Documents(c, c.owner(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
+		fetch(Route{
+			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
+			Text: "Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.",
+		}, func(c *call, in *searchDocuments) (v1.Finding, error) {
+			x, err := l.Search(c, engi.SearchSpec{
+				Owner: c.owner(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
+			})
+			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
+		}),
+		list(Route{Pattern: "GET " + documentPath + "/packages", ID: "list-document-packages", Summary: "List packages", Text: "What documents are about, by name.", Access: look},
+			listing(service, engi.Docs.Packages),
+			func(x engi.DocumentPackage) v1.DocumentPackage { return v1.DocumentPackage(x) }),
+		list(Route{
+			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Refresh documents", Access: change,
+			Text: "Looks whether the caller's documents have changed where they were fetched from, and reads those that have.",
+		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.owner(), "") }, documentOf),
+		fetch(Route{
+			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Refresh a document", Access: change,
+			Text: "One that could not be read keeps its older text, and says why.",
+		}, func(c *call, in *aDocument) (v1.Document, error) {
+			xs, err := l.Refresh(c, c.owner(), in.ID)
+			if err == nil && len(xs) != 1 {
+				err = engi.Errorf(engi.Internal, "refresh %s: %d documents", in.ID, len(xs))
+			}
+			if err != nil {
+				return v1.Document{}, err
+			}
+			return documentOf(xs[0]), nil
+		}),
+		fetch(Route{
+			Pattern: "GET " + documentPath + "/{id}", ID: "get-document", Summary: "Get a document", Access: look,
+			Text: "What is known of it; its text is found by searching.",
+		}, func(c *call, in *aDocument) (v1.Document, error) {
+			return to(documentOf)(l.find(c, in.ID))
+		}),
+		act(Route{
+			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Remove a document", Access: change,
+			Text: "It is found no more. The node's documents are for admins to remove.",
+		}, ending(service, engi.Docs.Remove)),
+		send(Route{
+			Pattern: "POST " + sessionPath + "/{id}/modules", ID: "save-modules", Summary: "Save modules of a session", Access: change,
+			Text: "Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. " +
+				"Answers with all modules that the session finds.",
+		}, l.save),
+		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List modules that a session finds", Text: "Its own, and those of its owner with scope user.", Access: look},
+			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), in.ID) }, moduleOf),
+		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List modules of scope user", Text: "All sessions of their owner find them.", Access: look},
+			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), "") }, moduleOf),
+	}}
+}
+
+func (l *library) find(c *call, id engi.DocumentID) (engi.Document, error) {
+	xs, err := l.Documents(c, c.viewer(), engi.Paging{}, id)
+	if err != nil || len(xs) == 1 {
+		return append(xs, engi.Document{})[0], err
+	}
+	return engi.Document{}, engi.Errorf(engi.NotFound, "there is no document %s", id)
+}
+
+func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, error) {
+	var check checker
+	if q.URL == "" && q.Text == "" {
+		check.addf("text", "it is missing: send text, or url")
+	}
+	for field, text := range map[string]string{"package": q.Package, "title": q.Title, "url": q.URL, "text": q.Text} {
+		check.text(field, text)
+	}
+	if err := check.err(); err != nil {
+		return v1.Document{}, err
+	}
+	// An admin without an owner adds what everybody finds.
+	x, err := once(c, q, creation[engi.Document]{
+		work: func([]string) (engi.Document, error) {
+			return l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
+		},
+		made: func(x engi.Document) []string { return []string{string(x.ID)} },
+		find: func(ids []string, _ bool) (engi.Document, error) { return l.find(c, engi.DocumentID(ids[0])) },
+	})
+	if err == nil {
+		c.location(documentPath, string(x.ID))
+	}
+	return documentOf(x), err
+}
+
+func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[v1.CodeModule], error) {
+	var check checker
+	if len(q.Modules) == 0 {
+		check.addf("modules", "it is missing")
+	}
+	var all []engi.CodeModule
+	for i, m := range q.Modules {
+		field := fmt.Sprintf("modules[%d].", i)
+		check.Path(field+"path", m.Path)
+		check.oneOf(field+"scope", m.Scope, words(engi.ModuleSession, engi.ModuleUser))
+		check.text(field+"description", m.Description)
+		check.text(field+"usage", m.Usage)
+		all = append(all, engi.CodeModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: engi.ModuleScope(m.Scope)})
+	}
+	err := check.err()
+	if err == nil {
+		err = l.SaveModules(c, c.owner(), in.ID, all)
+	}
+	if err != nil {
+		return v1.List[v1.CodeModule]{}, err
+	}
+	xs, err := l.Modules(c, c.owner(), in.ID)
+	return listOf(xs, moduleOf), err
+}
+
+func documentOf(x engi.Document) v1.Document {
+	return v1.Document{
+		ID: string(x.ID), Owner: string(x.Owner), Package: x.Package, Title: x.Title, URL: x.URL, Fetched: x.Fetched, Bytes: v1.Bytes(x.Bytes),
+		Chunks: x.Chunks, Digest: x.Digest, State: string(x.State), CheckedAt: x.Checked, ChangedAt: x.Changed, Error: problemOf(x.Error),
+	}
+}
+
+func hitOf(x engi.SearchHit) v1.Hit {
+	out := v1.Hit{DocumentID: string(x.Document), Package: x.Package, Title: x.Title, Headings: x.Headings, URL: x.URL, Text: x.Text, Score: x.Score}
+	if x.Module != nil {
+		out.Module = new(moduleOf(*x.Module))
+	}
+	return out
+}
+
+func moduleOf(x engi.CodeModule) v1.CodeModule {
+	return v1.CodeModule{
+		Path: x.Path, Description: x.Description, Exports: x.Exports, Usage: x.Usage, Scope: string(x.Scope), Source: x.Source, SessionID: string(x.Session), SavedAt: x.Saved,
+	}
+}

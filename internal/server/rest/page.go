@@ -1,0 +1,293 @@
+package rest
+
+import (
+	"cmp"
+	"context"
+	"html"
+	"iter"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/httpio"
+	"github.com/engi-dev/engi/internal/server/pagestream"
+)
+
+const (
+	maxActionName = 128
+	maxActionData = 64 << 10
+
+	pageType = "text/html; charset=utf-8"
+	// pagePolicy lets a page do nothing but be looked at. Models write pages, and the
+	// origin is that of the API.
+	pagePolicy = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+type pageRoutes struct{ engi.Pages }
+
+type pageGet struct {
+	aSession
+	At int64 `query:"at" minimum:"0" doc:"the page as it was after the event of this seq; 0 means now"`
+}
+
+type pageAct struct {
+	aSession
+	Format string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" doc:"answer with the stream of the page in this protocol, up to the end of the answer; absent means engi if events are asked for, else none"`
+}
+
+type pageWatch struct {
+	aSession
+	Format    string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" doc:"protocol of the stream"`
+	After     int64  `query:"after" minimum:"0" doc:"only what happens after this seq: that of the last event seen; 0 means the whole page, and what happens to it"`
+	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+}
+
+// Pages are the pages of sessions, which models write and change; service may be nil.
+func Pages(service engi.Pages) Resource {
+	u := &pageRoutes{service}
+	var absent error
+	if service == nil {
+		absent = engi.Errorf(engi.Unsupported, "this node has no generated interfaces").WithRemedy("switch agents on in its configuration, section [models]")
+	}
+	const path = sessionPath + "/{id}/page"
+	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
+	return Resource{tag: "interfaces", about: "pages of sessions that a model writes and changes while they are used", missing: absent, routes: []Route{
+		raw(Route{
+			Pattern: "POST " + path + "/actions", ID: "act-on-ui", Summary: "Do something on a page", Access: change,
+			Text: "The model's answer changes the page; its stream after the seq of this answer shows how. Once this is answered, the action outlives a restart of the node. " +
+				"Actions that come while an answer is given are answered together by the next. " +
+				"Asked for events (SSE or NDJSON by Accept, or by format), it answers with that stream, up to the end of the model's answer. A caller that leaves changes nothing.",
+			Creates: "a repeated key returns the first action and starts nothing",
+			Bodies: []example{
+				{"counter", "something to begin with", `{"action": "demo-counter"}`},
+				{"form", "a form that was sent", `{"action": "add-task", "data": {"title": "Buy milk"}}`},
+			},
+			Answers: append([]answer{jsonOf[v1.PageAction](http.StatusAccepted, nil)}, streamOf[v1.PageUpdate](nil, httpio.SSE, httpio.NDJSON)...),
+		}, u.act),
+		raw(Route{
+			Pattern: "GET " + path, ID: "get-ui", Summary: "Get a page", Access: look,
+			Text:    "As a document of HTML, which scripts and forms do nothing in, or by Accept as JSON. Events older than the log cannot be named in at.",
+			Answers: []answer{bytesOf(http.StatusOK, pageType, map[string]string{"Content-Security-Policy": "that it can do nothing"}), jsonOf[v1.Page](http.StatusOK, nil)},
+		}, u.get),
+		raw(Route{
+			Pattern: "GET " + path + "/stream", ID: "watch-ui", Summary: "Watch a page", Access: look,
+			Text: "First the whole page, then what happens to it, as it happens. Whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the node. " +
+				"format ai-sdk is the AI SDK's UI message stream and ag-ui the events of AG-UI, which end with the end of a run and need SSE; json-render has RFC 6902 patches of a tree of elements, " +
+				"and a2ui the messages of A2UI 0.9 for its basic catalogue, a line each unless SSE is asked for. The schema is that of format engi. " +
+				"With ai-sdk, who comes back gets the answer that was being given from its beginning, and 204 if there is none, as the SDK's hooks expect.",
+			Answers: append(streamOf[v1.PageUpdate](nil, httpio.SSE, httpio.NDJSON), answer{status: http.StatusNoContent}),
+		}, u.watch),
+		act(Route{
+			Pattern: "POST " + path + "/cancel", ID: "cancel-ui", Summary: "Stop the answer on a page", Access: change,
+			Text: "Ends the run that answers and forgets the actions that wait. What has changed on the page stays. Cancelling twice is no error.",
+		}, func(c *call, in *aSession, _ none) error { return u.Cancel(c, c.owner(), in.ID) }),
+		send(Route{
+			Pattern: "POST " + path + "/restore", ID: "restore-ui", Summary: "Make a page what it was", Access: change,
+			Text: "As it was after an earlier event, which is an event again and can be undone. While an answer is given it is a conflict.",
+		}, func(c *call, in *aSession, q v1.PageRestoreRequest) (v1.Page, error) {
+			if q.Seq < 1 {
+				return v1.Page{}, invalid("seq", "it is missing")
+			}
+			return to(pageOf)(u.Restore(c, c.owner(), in.ID, q.Seq))
+		}),
+	}}
+}
+
+func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err error) {
+	var check checker
+	switch {
+	case q.Action == "":
+		check.addf("action", "it is missing")
+	case len(q.Action) > maxActionName:
+		check.addf("action", "it is longer than %d bytes", maxActionName)
+	case strings.ContainsFunc(q.Action, func(r rune) bool { return !unicode.IsPrint(r) }):
+		check.addf("action", "it has something other than printable characters in it")
+	}
+	switch {
+	case len(q.Data) > maxActionData:
+		check.addf("data", "it is longer than %d bytes", maxActionData)
+	case string(q.Data) == "null":
+		q.Data = nil
+	case len(q.Data) > 0 && q.Data[0] != '{':
+		check.addf("data", "it is not an object")
+	}
+	check.text("agent", q.Agent)
+	check.text("model", q.Model)
+	if err := check.err(); err != nil {
+		return err
+	}
+	format, streams := pagestream.Formats()[cmp.Or(in.Format, "engi")], c.form != httpio.JSON
+	var before engi.Page
+	if in.Format != "" {
+		if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
+			return err
+		}
+		streams = true
+	}
+	if streams {
+		if before, err = u.Get(c, c.owner(), in.ID, 0); err != nil {
+			return err
+		}
+		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+		if err != nil {
+			return err
+		}
+		defer leave()
+	}
+	// The service remembers the key, but not what came with it.
+	seq, err := once(c, q, creation[int64]{work: func([]string) (int64, error) {
+		return u.Act(c, engi.PageAction{
+			Owner: c.owner(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
+		})
+	}})
+	switch {
+	case err != nil:
+		return err
+	case !streams:
+		return c.reply(http.StatusAccepted, v1.PageAction{Seq: seq})
+	}
+	other := before.Working // has not seen the action
+	if c.key != "" {
+		now, err := u.Get(c, c.owner(), string(before.Session), 0)
+		if err != nil {
+			return err
+		}
+		if now.Waiting <= before.Waiting { // unless that was a repeated one
+			other = ""
+		}
+	}
+	return u.stream(c, pagestream.Start{Session: before.Session, Answer: true}, format, seq, func(x engi.PageUpdate) (skip, last bool) {
+		theirs := other != "" && x.Run == other
+		return theirs && format.Run, !theirs && x.Kind == engi.PageDone
+	})
+}
+
+func (u *pageRoutes) get(c *call, in *pageGet, _ none) error {
+	form, err := httpio.Negotiate(c.r, httpio.HTML, httpio.JSON)
+	if err != nil {
+		return err
+	}
+	x, err := u.Get(c, c.owner(), in.ID, in.At)
+	if err != nil {
+		return err
+	}
+	h := c.Header()
+	h.Set("Vary", "Accept")
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Cache-Control", "no-store")
+	if form == httpio.JSON {
+		return c.reply(http.StatusOK, pageOf(x))
+	}
+	page := "<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>" + html.EscapeString(in.ID) + "</title></head>\n<body>" + x.HTML + "</body></html>\n"
+	h.Set("Content-Type", pageType)
+	h.Set("Content-Length", strconv.Itoa(len(page)))
+	h.Set("Referrer-Policy", "no-referrer")
+	_, _ = httpio.DeadlineWriter{W: c}.Write([]byte(page)) // who does not wait for it has left
+	return nil
+}
+
+func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
+	after, err := lastEvent(in.LastEvent, in.After)
+	if err != nil {
+		return err
+	}
+	format := pagestream.Formats()[in.Format]
+	if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
+		return err
+	}
+	x, err := u.Get(c, c.owner(), in.ID, 0) // before a stream begins
+	if err != nil {
+		return err
+	}
+	start := pagestream.Start{Session: x.Session, Resumed: after > 0}
+	if format.Replay {
+		then := x
+		if after > 0 {
+			then, err = u.Get(c, c.owner(), in.ID, after)
+			switch engi.KindOf(err) {
+			case engi.Invalid, engi.Expired: // the seq of a log that was lost, or of one that is longer
+				then, after, err = x, 0, nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+		switch idle := x.Working == "" && x.Waiting == 0; {
+		case idle && after == 0:
+			start.Idle = true
+		case idle && x.Answered <= after:
+			c.WriteHeader(http.StatusNoContent)
+			return nil
+		default:
+			start.Answer, start.Resumed = true, after > then.Answered
+			after = then.Answered
+		}
+	}
+	leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return u.stream(c, start, format, after, func(x engi.PageUpdate) (skip, last bool) { return false, format.Replay && x.Kind == engi.PageDone })
+}
+
+// stream answers with what happens on a page after a seq. Of each update pick says
+// whether it is left out, and whether it is the last.
+func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.Format, after int64, pick func(engi.PageUpdate) (skip, last bool)) error {
+	session := string(start.Session)
+	then := engi.PageUpdate{Kind: engi.PageReplaced, Seq: after}
+	paged := after > 0 && (format.State || format.Run && start.Answer)
+	if paged {
+		x, err := u.Get(c, c.owner(), session, after)
+		if err != nil && engi.KindOf(err) != engi.Expired { // then the stream begins with the whole page
+			return err
+		}
+		then.HTML = x.HTML
+	}
+	if name := format.Header[0]; name != "" {
+		c.Header().Set(name, format.Header[1])
+	}
+	enc := format.New(start)
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.PageUpdate, error] {
+		return func(yield func(engi.PageUpdate, error) bool) {
+			if !paged || yield(then, nil) {
+				u.Watch(ctx, c.owner(), session, after)(yield)
+			}
+		}
+	}, func(out *httpio.EventWriter, x engi.PageUpdate) (bool, error) {
+		skip, last := pick(x)
+		if skip {
+			return false, nil
+		}
+		events, ends := enc.Encode(x)
+		for i, e := range events {
+			seq := ""
+			if i == len(events)-1 && x.Seq > 0 { // who has the last has all
+				seq = atOffset(x.Seq)
+			}
+			var err error
+			if e.Text != "" {
+				err = out.SendText(seq, e.Text)
+			} else {
+				err = out.Send(e.Name, seq, e.Data)
+			}
+			if err != nil {
+				return true, err
+			}
+		}
+		return last || ends, nil
+	}, func(kind string, p *v1.Problem) any {
+		if p == nil {
+			return v1.PageUpdate{Type: kind}
+		}
+		return enc.Fail(p).Data
+	})
+}
+
+func pageOf(x engi.Page) v1.Page {
+	return v1.Page{SessionID: string(x.Session), Owner: string(x.Owner), HTML: x.HTML, Seq: x.Seq, Working: string(x.Working), Waiting: x.Waiting, UpdatedAt: moment(x.Updated)}
+}
