@@ -64,7 +64,7 @@ func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 		return
 	}
 	if err != nil {
-		l.log.Warn("save the modules of an answer", "run", a.run.ID, "session", a.run.Session, "err", err)
+		l.log.Warn("save the modules of an answer", "run", a.run.ID, "session", a.run.Session, "error", err)
 		return
 	}
 	l.log.Debug("saved the modules of an answer", "run", a.run.ID, "session", a.run.Session, "modules", len(a.modules))

@@ -16,7 +16,7 @@ import (
 func (l *Index) syncConfigured(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection("")}, Documents: true})
 	if err != nil {
-		l.log.Warn("read the node's documents", "err", err)
+		l.log.Warn("read the node's documents", "error", err)
 		return
 	}
 	type key struct{ pkg, place string }
@@ -39,7 +39,7 @@ func (l *Index) syncConfigured(ctx context.Context) {
 		wanted[k] = true
 		if spec.Text != "" {
 			if r, err := l.add(ctx, spec, true); err != nil {
-				l.log.Warn("read a document of the configuration", "title", spec.Title, "err", err)
+				l.log.Warn("read a document of the configuration", "title", spec.Title, "error", err)
 			} else {
 				wanted[key{r.Package, r.Key}] = true
 			}
@@ -58,7 +58,7 @@ func (l *Index) syncConfigured(ctx context.Context) {
 			continue
 		}
 		if r, err = l.store(ctx, r, nil); err != nil {
-			l.log.Warn("record a document", "url", r.URL, "err", err)
+			l.log.Warn("record a document", "url", r.URL, "error", err)
 			continue
 		}
 		fetch = append(fetch, r)
@@ -76,7 +76,7 @@ func (l *Index) syncConfigured(ctx context.Context) {
 	}
 	if len(gone) > 0 {
 		if err := l.remove(ctx, documentCollection(""), gone); err != nil {
-			l.log.Warn("remove documents that are no longer configured", "err", err)
+			l.log.Warn("remove documents that are no longer configured", "error", err)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func (l *Index) readFiles(ctx context.Context, wanted func(Record)) bool {
 	for _, f := range l.opt.Files {
 		paths, err := f.list()
 		if err != nil {
-			l.log.Warn("read documents of the configuration", "path", f.Path, "err", err)
+			l.log.Warn("read documents of the configuration", "path", f.Path, "error", err)
 			complete = false
 		}
 		for _, p := range paths {
@@ -107,7 +107,7 @@ func (l *Index) readFiles(ctx context.Context, wanted func(Record)) bool {
 				_, err = l.ingest(ctx, r, string(raw))
 			}
 			if err != nil && ctx.Err() == nil {
-				l.log.Warn("read a document of the configuration", "path", p, "err", err)
+				l.log.Warn("read a document of the configuration", "path", p, "error", err)
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func (l *Index) embedMissing(ctx context.Context, owner engi.Owner, title string
 		}
 		vs, err := l.vectors(ctx, owner, texts)
 		if err != nil {
-			l.log.Warn("embed", "embedder", l.embedder.Name(), "err", err)
+			l.log.Warn("embed", "embedder", l.embedder.Name(), "error", err)
 			return
 		}
 		for i, at := range some {
@@ -82,7 +82,7 @@ func (l *Index) embedPending(ctx context.Context) {
 		l.mu.Unlock()
 		for collection, owner := range collections {
 			if err := l.embedCollection(ctx, collection, owner); err != nil && ctx.Err() == nil {
-				l.log.Warn("embed chunks without vectors", "embedder", l.embedder.Name(), "err", err)
+				l.log.Warn("embed chunks without vectors", "embedder", l.embedder.Name(), "error", err)
 				break // Run wakes it again
 			}
 		}

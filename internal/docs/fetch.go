@@ -174,7 +174,7 @@ func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 	if ctx.Err() != nil {
 		return r
 	}
-	l.log.Warn("read a document", "url", r.URL, "err", why)
+	l.log.Warn("read a document", "url", r.URL, "error", why)
 	r.State, r.Checked = engi.DocumentFailed, time.Now().UTC()
 	r.Error = engi.Errorf(engi.KindOf(why), "%s", why).WithRemedy("%s", engi.RemedyOf(why))
 	if r.Title == "" {
@@ -182,7 +182,7 @@ func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 	}
 	kept, err := l.store(ctx, r, nil)
 	if err != nil {
-		l.log.Warn("store a document", "url", r.URL, "err", err)
+		l.log.Warn("store a document", "url", r.URL, "error", err)
 		return r
 	}
 	return kept
@@ -192,7 +192,7 @@ func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 func (l *Index) refreshStale(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Documents: true})
 	if err != nil {
-		l.log.Warn("refresh documents", "err", err)
+		l.log.Warn("refresh documents", "error", err)
 		return
 	}
 	now := time.Now()

@@ -298,7 +298,7 @@ func (l *Index) forgetCollection(ctx context.Context, collection string) {
 		return
 	}
 	if err := l.remove(ctx, collection, nil); err != nil {
-		l.log.Warn("remove modules of a session whose volume is gone", "err", err)
+		l.log.Warn("remove modules of a session whose volume is gone", "error", err)
 		return
 	}
 	l.mu.Lock()

@@ -242,7 +242,7 @@ func (l *Index) rerank(ctx context.Context, spec engi.SearchSpec, list []candida
 	}
 	scores, err := l.opt.Reranker.Rerank(ctx, spec.Owner, spec.Text, texts)
 	if err != nil || len(scores) != len(list) {
-		l.log.Warn("rerank", "reranker", l.opt.Reranker.Name(), "err", err)
+		l.log.Warn("rerank", "reranker", l.opt.Reranker.Name(), "error", err)
 		return fmt.Sprintf("the reranker %s does not answer", l.opt.Reranker.Name())
 	}
 	order := make([]int, len(list))

@@ -171,7 +171,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	n.db.Keep = store.EventBounds{Age: time.Duration(c.Events.LogKeep), Count: c.Events.LogCount, Bytes: int64(c.Events.LogBytes)}
 	n.closers.add(func() {
 		if err := n.db.Close(); err != nil {
-			n.log.Error("close the database", "err", err)
+			n.log.Error("close the database", "error", err)
 		}
 	})
 	keys := key.New(store.Keys(n.db))

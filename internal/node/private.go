@@ -34,7 +34,7 @@ type Private struct {
 func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, err error) {
 	base := filepath.Join(c.DataDir, datadir.PrivateName)
 	if err := sweepPrivate(ctx, c, o.Log); err != nil && o.Log != nil {
-		o.Log.Warn("remove what a killed private node left", "err", err)
+		o.Log.Warn("remove what a killed private node left", "error", err)
 	}
 	// Short, because the paths of sockets are limited; a clash is an error.
 	p := &Private{dir: filepath.Join(base, strings.ToLower(rand.Text()[:8])), done: make(chan error, 1)}

@@ -46,7 +46,7 @@ func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) erro
 		n.wall = w
 		n.closers.add(func() {
 			if err := w.Close(); err != nil {
-				n.log.Error("close the network of sandboxes", "err", err)
+				n.log.Error("close the network of sandboxes", "error", err)
 			}
 		})
 		return nil

@@ -222,7 +222,7 @@ func (m *Manager) carryOut(ctx context.Context, op engi.Operation, r *running) {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
 		if err := m.o.Store.Update(late, op); err != nil {
-			m.o.Log.Error("record the end of an operation; it is begun again after a restart", "operation", op.ID, "err", err)
+			m.o.Log.Error("record the end of an operation; it is begun again after a restart", "operation", op.ID, "error", err)
 		}
 		r.log.End()
 		m.tidy(late)
@@ -241,7 +241,7 @@ func (m *Manager) do(ctx context.Context, op engi.Operation, r *running) (err er
 			err = engi.Errorf(engi.Internal, "panic: %v\n%s", p, debug.Stack())
 		}
 		if err != nil && engi.KindOf(err) == engi.Internal {
-			m.o.Log.Error("an operation failed", "operation", op.ID, "type", op.Type, "err", err)
+			m.o.Log.Error("an operation failed", "operation", op.ID, "type", op.Type, "error", err)
 		}
 	}()
 	var last engi.Progress
@@ -281,7 +281,7 @@ func (m *Manager) tidy(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		m.o.Log.Warn("forget old operations", "err", err)
+		m.o.Log.Warn("forget old operations", "error", err)
 	}
 }
 

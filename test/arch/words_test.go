@@ -1,10 +1,12 @@
 package arch
 
 import (
+	"cmp"
 	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -77,6 +79,27 @@ func TestWords(t *testing.T) {
 	}
 	for _, p := range pages {
 		look("page", strings.TrimSuffix(path.Base(p), ".md"))
+	}
+}
+
+// TestLogKeys fails where a log calls an error anything but "error".
+func TestLogKeys(t *testing.T) {
+	key := regexp.MustCompile(`(Debug|Info|Warn|Error)(Context)?\(.*"(err|e|cause|reason)", (err|e)\b`)
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git") {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		if path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		for _, m := range key.FindAll(text, -1) {
+			t.Errorf("%s: %s: the key of an error is \"error\"", file, m)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -128,7 +128,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *C
 	early := timer.Stop()
 	s.begun(from)
 	if err != nil || !early {
-		log.Debug("SSH handshake", "err", err)
+		log.Debug("SSH handshake", "error", err)
 		return
 	}
 	stop()
@@ -147,7 +147,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *C
 func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, k engi.SSHKey) {
 	defer c.ssh.Close()
 	if err := c.s.add(c); err != nil {
-		c.log.Info("SSH connection refused", "err", err)
+		c.log.Info("SSH connection refused", "error", err)
 		c.refuse(chans, requests, err)
 		return
 	}
@@ -166,7 +166,7 @@ func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, 
 	}
 	if k.ID != "" {
 		if err := c.s.Keys.use(c.ctx, k); err != nil {
-			c.log.Error("record the use of an SSH key", "err", err)
+			c.log.Error("record the use of an SSH key", "error", err)
 		}
 	}
 	began := time.Now()
@@ -180,7 +180,7 @@ func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, 
 	c.active.Go(func() { c.serveRequests(requests) })
 	c.active.Go(func() {
 		if _, err := c.guest(); err != nil {
-			c.log.Info("wake a sandbox for SSH", "err", err)
+			c.log.Info("wake a sandbox for SSH", "error", err)
 		}
 	})
 	// When it has to end, its channels say why, if clients read it.

@@ -64,7 +64,7 @@ func (c *conn) serveRequests(requests <-chan *xssh.Request) {
 		case r.Type == "tcpip-forward" && all[at] == nil && len(all) < maxListeners:
 			l, err := c.listen(at)
 			if err != nil {
-				c.log.Info("listen for an SSH client", "port", at.Port, "err", err)
+				c.log.Info("listen for an SSH client", "port", at.Port, "error", err)
 				break
 			}
 			if ok = true; at.Port == 0 {
@@ -102,7 +102,7 @@ func (c *conn) listen(at remote) (*listener, error) {
 		select {
 		case ready <- err: // it has ended before it listened
 		default:
-			c.log.Debug("a listener of an SSH client has ended", "port", l.port, "err", err)
+			c.log.Debug("a listener of an SSH client has ended", "port", l.port, "error", err)
 		}
 	})
 	late := time.NewTimer(listenTime)
@@ -127,7 +127,7 @@ func (c *conn) unlisten(l *listener) {
 	defer cancel()
 	// Where the sandbox sleeps already, it ends when nobody comes for a connection.
 	if err := l.proc.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
-		c.log.Warn("end a listener of an SSH client", "port", l.port, "err", err)
+		c.log.Warn("end a listener of an SSH client", "port", l.port, "error", err)
 	}
 }
 

@@ -173,7 +173,7 @@ func (s *Server) accept(ctx context.Context) error {
 		case errors.Is(err, net.ErrClosed):
 			return engi.Errorf(engi.Internal, "accept SSH connections: %v", err)
 		case err != nil: // such as too many open files
-			s.o.Log.Warn("accept an SSH connection", "err", err)
+			s.o.Log.Warn("accept an SSH connection", "error", err)
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -371,7 +371,7 @@ func (s *Server) watch(ctx context.Context, after int64) {
 		for e, err := range s.o.Events.Follow(ctx, "", engi.EventFilter{After: after, Types: watched}) {
 			if err != nil {
 				if ctx.Err() == nil {
-					s.o.Log.Error("follow events; trying again", "err", err)
+					s.o.Log.Error("follow events; trying again", "error", err)
 				}
 				break
 			}

@@ -191,7 +191,7 @@ func (s *session) resize(size engi.TerminalSize) {
 	s.mu.Unlock()
 	if p != nil && terminal {
 		if err := p.Resize(s.ctx, size); err != nil {
-			s.c.log.Debug("resize a terminal", "err", err)
+			s.c.log.Debug("resize a terminal", "error", err)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (s *session) fail(err error) {
 		err = cause
 	}
 	if engi.KindOf(err) == engi.Internal {
-		s.c.log.Error("run a program of an SSH session", "err", err)
+		s.c.log.Error("run a program of an SSH session", "error", err)
 	}
 	io.WriteString(s.ch.Stderr(), describe(err)) // fails if the client has left, as does what follows
 	s.exit(engi.Exit{Code: 255})
@@ -380,7 +380,7 @@ func (s *session) hangUp(g engi.Guest, p engi.Process) {
 	defer cancel()
 	p.CloseInput(ctx) // fails if it has ended
 	if err := signalGroup(ctx, g, p, "HUP"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
-		s.c.log.Warn("hang up a program", "process", p.ID(), "err", err)
+		s.c.log.Warn("hang up a program", "process", p.ID(), "error", err)
 	}
 }
 

@@ -53,7 +53,7 @@ func (t *Tracker) Record(c llm.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := t.Add(ctx, engi.ModelUsage{Owner: c.Owner, Day: t.now().UTC(), Model: c.Model, Tokens: c.Tokens}); err != nil {
-		t.opt.Log.Error("a model call was not counted", "owner", c.Owner, "model", c.Model, "tokens", c.Tokens, "err", err)
+		t.opt.Log.Error("a model call was not counted", "owner", c.Owner, "model", c.Model, "tokens", c.Tokens, "error", err)
 	}
 }
 

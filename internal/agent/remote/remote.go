@@ -187,7 +187,7 @@ func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), err
 			return r.call(ctx, c, o, args)
 		})
 		if err != nil { // unreachable: list has adapted the names
-			s.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.server.Name, "tool", o.name, "err", err)
+			s.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.server.Name, "tool", o.name, "error", err)
 			continue
 		}
 		t.Repeatable = o.repeatable

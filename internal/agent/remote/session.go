@@ -209,7 +209,7 @@ func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
-			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "err", err)
+			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "error", err)
 		}
 	})
 	return b.ID, nil
@@ -245,7 +245,7 @@ func (s *session) failure(run context.Context, err error) (tool.Result, error) {
 	if run.Err() != nil {
 		return tool.Result{}, context.Cause(run)
 	}
-	s.source.opt.Log.WarnContext(run, "a call of an MCP server failed", "server", s.source.server.Name, "run", string(s.env.Run), "err", errorText(err))
+	s.source.opt.Log.WarnContext(run, "a call of an MCP server failed", "server", s.source.server.Name, "run", string(s.env.Run), "error", errorText(err))
 	return tool.Result{Text: fmt.Sprintf("the MCP server %s: %s", s.source.server.Name, errorText(err)), Failed: true}, nil
 }
 

@@ -113,7 +113,7 @@ func (m *Manager) openACME() {
 			case "cert_obtained":
 				m.o.Log.Info("certificate obtained", "name", data["identifier"], "renewal", data["renewal"])
 			case "cert_failed":
-				m.o.Log.Error("no certificate", "name", data["identifier"], "err", data["error"])
+				m.o.Log.Error("no certificate", "name", data["identifier"], "error", data["error"])
 			}
 			return nil
 		},
@@ -174,7 +174,7 @@ func (m *Manager) current() *tls.Certificate {
 	if stamp, err := stampOf(m.o); err != nil || stamp != m.stamp {
 		// Certificate and key cannot be replaced at the same moment.
 		if err := m.readLocked(); err != nil {
-			m.o.Log.Warn("the certificate on disk cannot be used, the previous one stays in use", "err", err)
+			m.o.Log.Warn("the certificate on disk cannot be used, the previous one stays in use", "error", err)
 		}
 	}
 	return m.pair
@@ -223,7 +223,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	}
 	defer m.cache.Stop()
 	if err := m.magic.ManageAsync(ctx, m.o.ACME.Names); err != nil {
-		m.o.Log.Error("certificates by ACME", "err", err)
+		m.o.Log.Error("certificates by ACME", "error", err)
 	}
 	<-ctx.Done()
 	return nil

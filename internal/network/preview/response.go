@@ -73,7 +73,7 @@ func (p *Proxy) respondError(w http.ResponseWriter, r *http.Request, t target, e
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)
 		return
 	case engi.Conflict:
-		p.log.Debug("conflict", "sandbox", t.id, "err", err)
+		p.log.Debug("conflict", "sandbox", t.id, "error", err)
 		p.refuse(w, r, t, http.StatusConflict, "The sandbox is not awake")
 		return
 	case engi.Exhausted:
@@ -82,11 +82,11 @@ func (p *Proxy) respondError(w http.ResponseWriter, r *http.Request, t target, e
 		return
 	case engi.Unavailable, engi.Expired:
 		w.Header().Set("Retry-After", strconv.FormatInt(max(1, (retry+999)/1000), 10))
-		p.log.Debug("unavailable", "sandbox", t.id, "err", err)
+		p.log.Debug("unavailable", "sandbox", t.id, "error", err)
 		p.refuse(w, r, t, http.StatusServiceUnavailable, "The sandbox does not answer right now")
 		return
 	}
-	p.log.Error("preview", "sandbox", t.id, "port", t.port, "err", err)
+	p.log.Error("preview", "sandbox", t.id, "port", t.port, "error", err)
 	p.refuse(w, r, t, http.StatusInternalServerError, "Internal error; the log of engi has details")
 }
 
@@ -97,7 +97,7 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 	if in.Context().Err() != nil {
 		return // the client is gone
 	}
-	p.log.Debug("no answer", "sandbox", x.target.id, "port", x.target.port, "err", err)
+	p.log.Debug("no answer", "sandbox", x.target.id, "port", x.target.port, "error", err)
 	if errors.Is(err, errIdle) || errors.Is(context.Cause(r.Context()), errIdle) {
 		p.refuse(w, in, x.target, http.StatusGatewayTimeout, "The service has sent nothing for too long")
 		return
@@ -177,7 +177,7 @@ func (p *Proxy) refuse(w http.ResponseWriter, r *http.Request, t target, status 
 // logFailed logs that a response could not be sent.
 func (p *Proxy) logFailed(err error) {
 	if err != nil {
-		p.log.Debug("a response was not sent", slog.Any("err", err))
+		p.log.Debug("a response was not sent", slog.Any("error", err))
 	}
 }
 

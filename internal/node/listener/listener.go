@@ -160,7 +160,7 @@ func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func(
 	rest, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancel()
 	if err := s.Shutdown(rest); err != nil {
-		l.log.Warn("requests were cut off", "err", err)
+		l.log.Warn("requests were cut off", "error", err)
 		s.Close()
 	}
 	l.limiter.closing.Wait()

@@ -117,7 +117,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	if err != nil {
 		// If a registry does not answer, the existing build stays usable.
 		if old, e := t.find(name); e == nil && engi.KindOf(err) == engi.Unavailable && t.unchanged(name, entry) {
-			t.o.Log.WarnContext(ctx, "template not rebuilt", "template", name, "err", err)
+			t.o.Log.WarnContext(ctx, "template not rebuilt", "template", name, "error", err)
 			return old, nil
 		}
 		return tmpl, err

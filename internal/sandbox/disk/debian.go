@@ -246,7 +246,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 		if unpackErr == nil {
 			_, unpackErr = io.Copy(io.Discard, out) // what follows the archive
 		} else if err := cmd.Cancel(); err != nil {
-			j.t.o.Log.Warn("stop mmdebstrap", "err", err)
+			j.t.o.Log.Warn("stop mmdebstrap", "error", err)
 		}
 	}
 	err := cmd.Wait()

@@ -277,7 +277,7 @@ func (t *Templates) unpin(digest string) {
 	}
 	delete(t.pins, digest)
 	if err := p.lock.Close(); err != nil {
-		t.o.Log.Error("release template", "digest", digest, "err", err)
+		t.o.Log.Error("release template", "digest", digest, "error", err)
 	}
 }
 
@@ -318,7 +318,7 @@ func (t *Templates) Run(ctx context.Context, ready func()) error {
 	defer tick.Stop()
 	for {
 		if err := t.collect(ctx); err != nil && ctx.Err() == nil {
-			t.o.Log.ErrorContext(ctx, "remove unused templates", "err", err)
+			t.o.Log.ErrorContext(ctx, "remove unused templates", "error", err)
 		}
 		select {
 		case <-ctx.Done():

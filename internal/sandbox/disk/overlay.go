@@ -33,7 +33,7 @@ func (t *Templates) overlayWorks() bool {
 		defer lock.Close()
 		defer func() {
 			if err := removeTree(dir); err != nil {
-				t.o.Log.Error("remove the overlay probe", "err", err)
+				t.o.Log.Error("remove the overlay probe", "error", err)
 			}
 		}()
 		lower := filepath.Join(dir, "lower")
@@ -41,7 +41,7 @@ func (t *Templates) overlayWorks() bool {
 			return
 		}
 		if err := mountOverlay(dir, []string{lower}); err != nil {
-			t.o.Log.Debug("overlays do not work, so builds copy their base", "err", err)
+			t.o.Log.Debug("overlays do not work, so builds copy their base", "error", err)
 			return
 		}
 		t.overlays = true
@@ -352,7 +352,7 @@ func (t *Templates) discard(w *workspace) {
 	}
 	if exists(w.dir) {
 		if err := removeTree(w.dir); err != nil {
-			t.o.Log.Error("remove unfinished template build", "dir", w.dir, "err", err)
+			t.o.Log.Error("remove unfinished template build", "dir", w.dir, "error", err)
 		}
 	}
 	if w.lock != nil {

@@ -354,7 +354,7 @@ func (b *sandbox) close() error {
 // abandon destroys the sandbox of a failed build.
 func (b *sandbox) abandon() {
 	if err := b.destroy(); err != nil {
-		b.j.t.o.Log.Error("destroy the sandbox of a template build", "err", err)
+		b.j.t.o.Log.Error("destroy the sandbox of a template build", "error", err)
 	}
 }
 

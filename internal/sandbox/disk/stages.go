@@ -112,7 +112,7 @@ func (t *Templates) completeStages(ctx context.Context) {
 			if err == nil || ctx.Err() != nil {
 				break
 			}
-			t.o.Log.ErrorContext(ctx, "build the rest of a template", "template", name, "err", err, "again_in", pause)
+			t.o.Log.ErrorContext(ctx, "build the rest of a template", "template", name, "error", err, "again_in", pause)
 			t.setCompletion(name, completion{failed: err, again: time.Now().Add(pause)})
 			select {
 			case <-time.After(pause):

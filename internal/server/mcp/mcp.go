@@ -140,7 +140,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	if err := json.NewEncoder(w).Encode(p); err != nil {
-		s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "err", err)
+		s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "error", err)
 	}
 }
 

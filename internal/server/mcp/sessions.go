@@ -258,7 +258,7 @@ func (k *keyServer) open(w http.ResponseWriter, r *http.Request, m message) erro
 	}
 	w.WriteHeader(max(a.status, http.StatusOK))
 	if _, err := w.Write(a.body.Bytes()); err != nil {
-		k.s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "err", err)
+		k.s.opt.Log.DebugContext(r.Context(), "answer an MCP client", "error", err)
 	}
 	return nil
 }
@@ -367,7 +367,7 @@ func (e *eventStore) Append(ctx context.Context, session, stream string, data []
 // remember records an answer. The client gets it in any case.
 func (e *eventStore) remember(ctx context.Context, session, stream string, data []byte) {
 	if err := e.k.s.opt.Clients.AddAnswer(context.WithoutCancel(ctx), session, stream, data, 2*maxRemembered); err != nil {
-		e.k.s.opt.Log.ErrorContext(ctx, "record an answer to an MCP client", "err", err)
+		e.k.s.opt.Log.ErrorContext(ctx, "record an answer to an MCP client", "error", err)
 	}
 }
 

@@ -197,7 +197,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	harden(w.Header())
 	w.Header().Set("Cache-Control", "no-store")
 	if engi.KindOf(err) == engi.Internal {
-		s.o.Log.Error("sign-in", "err", err)
+		s.o.Log.Error("sign-in", "error", err)
 	}
 	p := httpio.Describe(err, "")
 	_ = httpio.WriteJSON(w, p.Status, "application/problem+json", p) // the caller may have left

@@ -190,7 +190,7 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 			return
 		}
 		if e := os.RemoveAll(dir); e != nil {
-			r.o.Log.ErrorContext(ctx, "remove the files of a failed snapshot", "snapshot", s.ID, "err", e)
+			r.o.Log.ErrorContext(ctx, "remove the files of a failed snapshot", "snapshot", s.ID, "error", e)
 		}
 	}()
 	if r.o.Hold != nil && s.Digest != "" {
@@ -365,7 +365,7 @@ func (r *Registry) Run(ctx context.Context, ready func()) error {
 	defer tick.Stop()
 	for {
 		if err := r.cleanUp(ctx); err != nil && ctx.Err() == nil {
-			r.o.Log.ErrorContext(ctx, "clean up snapshots", "err", err)
+			r.o.Log.ErrorContext(ctx, "clean up snapshots", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -411,7 +411,7 @@ func (r *Registry) collect(ctx context.Context, id engi.SnapshotID) {
 		err = r.o.Store.Forget(ctx, id)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.o.Log.ErrorContext(ctx, "delete the files of a snapshot", "snapshot", id, "err", err)
+		r.o.Log.ErrorContext(ctx, "delete the files of a snapshot", "snapshot", id, "error", err)
 	}
 }
 

@@ -199,7 +199,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 			m.setActive(r)
 		default:
 			if err := unmount(filepath.Join(at, "at")); err != nil {
-				m.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
+				m.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "error", err)
 				m.setActive(r) // it is tried again
 			}
 		}
@@ -291,7 +291,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		m.creating.Unlock()
 		if begun { // looking for what is mounted takes its time
 			if e := removeDir(m.dir(r.ID)); e != nil {
-				m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "err", e)
+				m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "error", e)
 			}
 		}
 		m.forget(r.ID)
@@ -509,7 +509,7 @@ func (m *Manager) remove(ctx context.Context, id engi.VolumeID, before time.Time
 	}
 	s.removed = true
 	if err := m.deleteFiles(context.WithoutCancel(ctx), id); err != nil {
-		m.o.Log.ErrorContext(ctx, "delete the files of a volume", "volume", id, "err", err)
+		m.o.Log.ErrorContext(ctx, "delete the files of a volume", "volume", id, "error", err)
 	}
 	return nil
 }
@@ -566,7 +566,7 @@ func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, 
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
 			if e := m.o.Store.Pass(late, r.ID, holder, "", r.Accessed); e != nil {
-				m.o.Log.ErrorContext(ctx, "release a volume that could not be mounted", "volume", r.ID, "err", e)
+				m.o.Log.ErrorContext(ctx, "release a volume that could not be mounted", "volume", r.ID, "error", e)
 			}
 		}
 		return engi.Volume{}, "", err
@@ -613,7 +613,7 @@ func (m *Manager) recordUse(ctx context.Context, s *state, r Record) {
 	r.Used = used
 	m.measure(r)
 	if err := m.o.Store.Touch(ctx, r.ID, used, m.now().UTC()); err != nil {
-		m.o.Log.ErrorContext(ctx, "record the use of a volume", "volume", r.ID, "err", err)
+		m.o.Log.ErrorContext(ctx, "record the use of a volume", "volume", r.ID, "error", err)
 	}
 }
 
@@ -630,7 +630,7 @@ func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) bool {
 	err := unmount(m.mountPoint(r.ID))
 	if err != nil {
 		// It is still busy; cleanUp tries again.
-		m.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "err", err)
+		m.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "error", err)
 	}
 	return err == nil
 }
@@ -661,7 +661,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	defer tick.Stop()
 	for {
 		if err := m.cleanUp(ctx); err != nil && ctx.Err() == nil {
-			m.o.Log.ErrorContext(ctx, "clean up volumes", "err", err)
+			m.o.Log.ErrorContext(ctx, "clean up volumes", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -246,7 +246,7 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 	}
 	stop() // the log must be complete before the state changes
 	if err := state(last); err != nil {
-		s.Log.Warn("record a build", "build", b.ID, "err", err)
+		s.Log.Warn("record a build", "build", b.ID, "error", err)
 		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
 	}
 }
@@ -328,7 +328,7 @@ func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start,
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		if err := s.Sandboxes.Stop(patience, spec.Owner, sandbox.ID); err != nil && !missing(err) {
-			s.Log.Warn("stop the sandbox of a build", "sandbox", sandbox.ID, "err", err)
+			s.Log.Warn("stop the sandbox of a build", "sandbox", sandbox.ID, "error", err)
 		}
 	}()
 	if err := s.comeUp(ctx, sandbox, start, ready, log); err != nil {
@@ -513,7 +513,7 @@ func (l *buildLog) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if err := l.s.Store.AddLines(ctx, l.template, l.build, lines); err != nil {
-		l.s.Log.Warn("write the log of a build", "build", l.build, "err", err)
+		l.s.Log.Warn("write the log of a build", "build", l.build, "error", err)
 	}
 }
 
@@ -571,7 +571,7 @@ func (l *buildLog) follow(ctx context.Context, p engi.Process) {
 	for c, err := range p.Output(ctx, 0) {
 		if err != nil {
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil {
-				l.s.Log.Debug("follow a start command", "err", err)
+				l.s.Log.Debug("follow a start command", "error", err)
 			}
 			break
 		}

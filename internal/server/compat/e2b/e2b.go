@@ -202,10 +202,10 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		if err := s.sweep(0); err != nil {
-			s.Log.Warn("remove old uploads", "err", err)
+			s.Log.Warn("remove old uploads", "error", err)
 		}
 		if err := s.sweepTemplates(ctx); err != nil && ctx.Err() == nil {
-			s.Log.Warn("remove forgotten builds", "err", err)
+			s.Log.Warn("remove forgotten builds", "error", err)
 		}
 		select {
 		case <-tick.C:
@@ -237,7 +237,7 @@ func (s *Server) handle(pattern string, f func(w http.ResponseWriter, r *http.Re
 			err = f(w, r.WithContext(engi.WithActor(r.Context(), who.key)), who)
 		}
 		if err != nil {
-			s.Log.Debug("refused", "method", r.Method, "path", r.URL.Path, "err", err)
+			s.Log.Debug("refused", "method", r.Method, "path", r.URL.Path, "error", err)
 			fail(w, err)
 		}
 	})

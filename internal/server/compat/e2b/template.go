@@ -500,11 +500,11 @@ func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []Build) 
 	for _, b := range builds {
 		if b.Snapshot != "" && s.Snapshots != nil {
 			if err := s.Snapshots.Remove(ctx, owner, string(b.Snapshot)); err != nil && !missing(err) {
-				s.Log.Warn("remove the snapshot of a template", "snapshot", b.Snapshot, "err", err)
+				s.Log.Warn("remove the snapshot of a template", "snapshot", b.Snapshot, "error", err)
 			}
 		}
 		if err := s.Templates.Remove(ctx, b.Template); err != nil && !missing(err) && engi.KindOf(err) != engi.Conflict {
-			s.Log.Warn("remove a build", "template", b.Template, "err", err)
+			s.Log.Warn("remove a build", "template", b.Template, "error", err)
 		}
 	}
 }
