@@ -255,43 +255,6 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-var linkPattern = regexp.MustCompile(`\[([A-Z]\w*)\]|\[([a-z]\w*)\.(\w+)\]|\b((?:access|agent|api|client|cmd|docs|network|node|operation|sandbox|server|session|store|app|page|function|test|tools|workspace)/[\w./-]+)\b`)
-
-// TestTourLinks resolves every name and path in the comment of package engi.
-func TestTourLinks(t *testing.T) {
-	src, err := os.ReadFile(filepath.Join(root, "internal/engi/doc.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ps := packages(t)
-	byName := map[string][]*info{}
-	for _, p := range ps {
-		byName[p.name] = append(byName[p.name], p)
-	}
-	for _, m := range linkPattern.FindAllStringSubmatch(string(src), -1) {
-		switch {
-		case m[1] != "":
-			if !ps["engi"].idents[m[1]] {
-				t.Errorf("doc.go: [%s] names nothing in package engi", m[1])
-			}
-		case m[3] != "":
-			found := false
-			for _, p := range byName[m[2]] {
-				found = found || p.idents[m[3]]
-			}
-			if !found {
-				t.Errorf("doc.go: [%s.%s] names nothing", m[2], m[3])
-			}
-		case m[4] != "":
-			name := strings.TrimRight(m[4], ".")
-			_, outside := os.Stat(filepath.Join(root, name))
-			if _, err := os.Stat(filepath.Join(root, "internal", name)); err != nil && outside != nil {
-				t.Errorf("doc.go: path %s: %v", m[4], err)
-			}
-		}
-	}
-}
-
 // TestNoReplace keeps the module installable: a replaced module cannot be
 // fetched by anybody else.
 func TestNoReplace(t *testing.T) {

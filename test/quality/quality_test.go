@@ -284,7 +284,7 @@ var labels = map[string]string{"words": "a few words", "name": "identifiers", "m
 
 func write(t *testing.T, table string, questions, documents, pieces int) {
 	t.Helper()
-	text := fmt.Sprintf(`# How well the library finds
+	text := fmt.Sprintf(`# How well docs are found
 
 %d questions were written by hand, over %d documents of this repository and of well-known npm packages, %d pieces in all. A question counts as answered
 if its section is among the first five hits (in brackets: if it is the first). A few are single words, some are identifiers, and most say in other words
