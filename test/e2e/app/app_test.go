@@ -444,7 +444,7 @@ func (w *fixture) python() {
 	}
 }
 
-func TestStudio(t *testing.T) {
+func TestBuiltApp(t *testing.T) {
 	env.Slow(t)
 	made, err := cert.Make(env.Dir(t), []string{"sbx.localhost"}, false)
 	if err != nil {

@@ -92,8 +92,8 @@ func (a *writer) answer(c scripted.Conversation) scripted.Answer {
 	return scripted.Answer{Status: http.StatusBadRequest, Text: "the script has ended"}
 }
 
-// TestStudio has somebody build an app in the dashboard, with a model that is scripted.
-func TestStudio(t *testing.T) {
+// TestAppInBrowser has somebody build an app in the dashboard, with a model that is scripted.
+func TestAppInBrowser(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)
 	model := &scripted.Server{Play: (&writer{make(chan struct{})}).answer}
@@ -122,9 +122,9 @@ func TestStudio(t *testing.T) {
 	}
 }
 
-// TestPrivateStudio has somebody see an app in the dashboard whose preview is private, also
+// TestPrivateApp has somebody see an app in the dashboard whose preview is private, also
 // after another sandbox has taken the place of its first.
-func TestPrivateStudio(t *testing.T) {
+func TestPrivateApp(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)
 	s := env.Serve(t, env.ServerOptions{Config: "[preview]\nprivate = true\n"})
