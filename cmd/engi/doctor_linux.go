@@ -8,6 +8,7 @@ import (
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/node"
 	"github.com/engi-dev/engi/internal/node/config"
@@ -119,10 +120,8 @@ func (dr *doctorCommand) leaks(ctx context.Context, g *globals) error {
 	// While a server runs, sandboxes that are being created or destroyed look
 	// like leaks. What is still there later is one.
 	for try := 0; err == nil && served && len(found) > 0 && try < 5; try++ {
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, time.Second) != nil {
 			return engi.Errorf(engi.Expired, "look for leaks: %v", context.Cause(ctx))
-		case <-time.After(time.Second):
 		}
 		var again []node.Leak
 		again, served, err = g.look(ctx, c, dr.Fix)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/node"
 	"github.com/engi-dev/engi/internal/node/config"
@@ -210,10 +211,8 @@ func (s *statusCommand) Run(ctx context.Context, g *globals) error {
 			}
 			return s.print(g, st)
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 100*time.Millisecond) != nil {
 			return engi.Errorf(engi.Expired, "wait for the server: %v", context.Cause(ctx))
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

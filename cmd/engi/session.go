@@ -12,6 +12,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -451,9 +452,7 @@ func (s *sessionDeps) Run(ctx context.Context, g *globals) error {
 				step = x.Step
 				g.note("%s", step)
 			}
-			select {
-			case <-time.After(300 * time.Millisecond):
-			case <-ctx.Done():
+			if clock.Sleep(ctx, 300*time.Millisecond) != nil {
 				return ctx.Err()
 			}
 			x, err = d.Dependencies(ctx)

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -351,9 +352,7 @@ func (s *terminalReplay) Run(ctx context.Context, g *globals) error {
 		if version == 2 {
 			pause, last = at-last, at
 		}
-		select {
-		case <-time.After(time.Duration(max(0, min(pause, s.Idle)) / s.Speed * float64(time.Second))):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, time.Duration(max(0, min(pause, s.Idle))/s.Speed*float64(time.Second))) != nil {
 			return exitCode(exitCancelled)
 		}
 		if event[1] == "o" {

@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -447,12 +447,6 @@ func (a *activeRun) truncate(ctx context.Context, c engi.ToolCall, text string) 
 	if err := a.runner.opt.Results.PutResult(ctx, a.rec.ID, c.ID, []byte(text)); err != nil {
 		return "", err
 	}
-	head, tail := tool.ResultLimit/2, len(text)-tool.ResultLimit/4
-	for !utf8.RuneStart(text[head]) {
-		head--
-	}
-	for !utf8.RuneStart(text[tail]) {
-		tail++
-	}
-	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", text[:head], tail-head, len(text), c.ID, text[tail:]), nil
+	head, tail := clip.Bytes(text, tool.ResultLimit/2), clip.Tail(text, tool.ResultLimit/4)
+	return fmt.Sprintf("%s\n[… %d of %d bytes left out; read_result with call %q and an offset shows them …]\n%s", head, len(text)-len(head)-len(tail), len(text), c.ID, tail), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/app/edit"
 	"github.com/engi-dev/engi/internal/app/output"
 	"github.com/engi-dev/engi/internal/app/problems"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -697,7 +698,7 @@ func insist(ctx context.Context, f func() error) error {
 		default:
 			return err
 		}
-		if err == nil || sleep(ctx, pause) != nil {
+		if err == nil || clock.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/app/author"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -140,7 +141,7 @@ func (e *session) compete(ctx context.Context) error {
 	}
 	why = fmt.Sprintf("attempt %d of %d: %s", best.attempt, len(all), why)
 	e.attempt, e.tried = best.attempt, append(e.tried, "taken: "+why)
-	if err := e.tell(ctx, eventData{Kind: engi.AppJudged, Text: cut(why, maxLine)}); err != nil {
+	if err := e.tell(ctx, eventData{Kind: engi.AppJudged, Text: clip.Bytes(why, maxLine)}); err != nil {
 		return err
 	}
 	return e.take(ctx, best, files)
@@ -398,7 +399,7 @@ func (e *session) take(ctx context.Context, x *attempt, files []File) error {
 		return err
 	}
 	end := fmt.Sprintf(" (attempt %d of %d)", x.attempt, e.spec.Attempts)
-	p := plan{message: cut(rev.Message, maxMessage-len(end)) + end, actor: e.spec.Actor}
+	p := plan{message: clip.Bytes(rev.Message, maxMessage-len(end)) + end, actor: e.spec.Actor}
 	next := treeOf(now)
 	for _, c := range treeOf(files).changes(next) {
 		if c.Op == engi.FileRemoved {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -33,7 +34,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 		if now, err = s.refresh(late, r); err == nil {
 			return now, nil
 		}
-		if again := engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.Internal; !again || sleep(late, pause) != nil {
+		if again := engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.Internal; !again || clock.Sleep(late, pause) != nil {
 			break
 		}
 	}
@@ -69,7 +70,7 @@ func (s *Service) refresh(ctx context.Context, r Record) (Record, error) {
 		if err != nil || wait == 0 {
 			return r, err
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := clock.Sleep(ctx, wait); err != nil {
 			return r, err
 		}
 	}

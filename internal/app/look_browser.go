@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/app/problems"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -322,7 +323,7 @@ func (b *browser) elsewhere(ctx context.Context, id, kind, address string) error
 	switch kind {
 	case "Script":
 		if u, err := url.Parse(address); err == nil && len(b.scripts) < 10 {
-			b.scripts[cut(u.Host, 100)] = true
+			b.scripts[clip.Bytes(u.Host, 100)] = true
 		}
 	case "Image": // the smallest there is
 		empty["body"] = "R0lGODlhAQABAAAAACH5BAEAAAAALAAAAAABAAEAAAIA"

@@ -15,6 +15,8 @@ import (
 	"github.com/engi-dev/engi/internal/app/author"
 	"github.com/engi-dev/engi/internal/app/output"
 	"github.com/engi-dev/engi/internal/app/problems"
+	"github.com/engi-dev/engi/internal/clip"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -90,7 +92,7 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 		if err := r.busy(0); err != nil {
 			return err
 		}
-		seq, err = tx.Emit(engi.EventAppEditing, eventData{Text: cut(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, key)
+		seq, err = tx.Emit(engi.EventAppEditing, eventData{Text: clip.Bytes(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, key)
 		r.Editing, r.Used = seq, time.Now().UTC()
 		return err
 	}); err != nil && seq != 0 && s.begun(ctx, id, func(now Record) bool { r = now; return now.Editing == seq }) {
@@ -158,7 +160,7 @@ func (s *Service) edit(ctx context.Context, e *session) {
 
 // summary says what became of an edit or an attempt.
 func (e *session) summary(err error) eventData {
-	return eventData{Attempt: e.attempt, Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: cut(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
+	return eventData{Attempt: e.attempt, Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: clip.Bytes(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
 }
 
 // edited records that an edit has ended.
@@ -236,7 +238,7 @@ func (e *session) loop(ctx context.Context) error {
 			return err
 		}
 		for _, p := range report.Problems {
-			if err := e.tell(ctx, eventData{Kind: engi.AppProblem, Round: e.rounds, Source: p.Source, Path: cut(p.File, maxPath), Line: p.Line, Text: cut(p.Text, maxLine)}); err != nil {
+			if err := e.tell(ctx, eventData{Kind: engi.AppProblem, Round: e.rounds, Source: p.Source, Path: clip.Bytes(p.File, maxPath), Line: p.Line, Text: clip.Bytes(p.Text, maxLine)}); err != nil {
 				return err
 			}
 		}
@@ -337,7 +339,7 @@ func (e *session) try(ctx context.Context, text string, long bool) (report autho
 			return report, err
 		}
 		if blind != "" && !e.blind {
-			if e.blind, err = true, e.tell(ctx, eventData{Kind: engi.AppWarning, Step: "check", Text: cut(blind, maxLine)}); err != nil {
+			if e.blind, err = true, e.tell(ctx, eventData{Kind: engi.AppWarning, Step: "check", Text: clip.Bytes(blind, maxLine)}); err != nil {
 				return report, err
 			}
 		}
@@ -537,7 +539,7 @@ func (s *Service) checkScript(ctx context.Context, u *use) ([]problems.Problem, 
 	}
 	all := problems.Parse(b.String(), u.dir)
 	if len(all) == 0 {
-		all = []problems.Problem{{Source: "check", Text: fmt.Sprintf("npm run check ended with %d:\n%s", code, cut(b.String(), 900))}}
+		all = []problems.Problem{{Source: "check", Text: fmt.Sprintf("npm run check ended with %d:\n%s", code, clip.Bytes(b.String(), 900))}}
 	}
 	return all, nil
 }
@@ -586,7 +588,7 @@ func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.D
 	}
 	now.process = p.ID()
 	if wait > 0 {
-		if err := sleep(ctx, wait); err != nil {
+		if err := clock.Sleep(ctx, wait); err != nil {
 			return "", now, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app/output"
 	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -100,7 +101,7 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 			return engi.Errorf(kind, "%s ended with %d:\n%.4000s", strings.Join(args[:2], " "), code, text).WithRemedy("%s", remedy)
 		}
 		line(fmt.Sprintf("%s failed, trying again in %v", args[0], pause))
-		if err := sleep(ctx, pause); err != nil {
+		if err := clock.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -133,20 +134,9 @@ func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Gues
 		if err == nil || engi.KindOf(err) != engi.Unavailable || i == reconnects {
 			return g, leave, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := clock.Sleep(ctx, pause); err != nil {
 			return nil, leave, err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
 	}
 }
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -258,17 +258,17 @@ func (t *reporter) step(name, text string) error {
 
 // warn tells that something has no effect. An error comes with the next step.
 func (t *reporter) warn(path string, line int, text string) {
-	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: cut(path, maxPath), Line: line, Text: cut(text, maxLine)})
+	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: clip.Bytes(path, maxPath), Line: line, Text: clip.Bytes(text, maxLine)})
 }
 
 // fault tells what is wrong with the app.
 func (t *reporter) fault(f fault) {
-	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: cut(f.path, maxPath), Line: f.line, Text: cut(f.text, maxLine)})
+	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: clip.Bytes(f.path, maxPath), Line: f.line, Text: clip.Bytes(f.text, maxLine)})
 }
 
 // line passes a line of output on to those who watch.
 func (t *reporter) line(text string) {
-	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Edit: t.edit, Text: cut(text, maxLine)})
+	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Edit: t.edit, Text: clip.Bytes(text, maxLine)})
 }
 
 func (t *reporter) packages(names []string) error {
@@ -296,12 +296,4 @@ func (t *reporter) files(p plan, before map[string]known) error {
 
 func (t *reporter) command(name string, code int) error {
 	return t.tell(eventData{Kind: engi.AppCommand, Step: t.now, Name: firstLine(name), Code: code})
-}
-
-// cut returns the beginning of a text.
-func cut(text string, most int) string {
-	if len(text) > most {
-		text = text[:most]
-	}
-	return strings.ToValidUTF8(text, "\ufffd")
 }

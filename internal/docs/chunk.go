@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/yuin/goldmark/ast"
 	"github.com/yuin/goldmark/parser"
 	"github.com/yuin/goldmark/text"
 	"github.com/yuin/goldmark/util"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -151,7 +151,7 @@ func frontMatter(src string) (title, rest string) {
 	}
 	for line := range strings.Lines(head) {
 		if t, ok := strings.CutPrefix(line, "title:"); ok {
-			return truncate(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
+			return clip.Bytes(strings.Trim(strings.TrimSpace(t), `"'`), maxHeading), rest
 		}
 	}
 	return "", rest
@@ -243,8 +243,7 @@ func splitText(t string, limit int) (parts []string) {
 			}
 		}
 		if at <= limit/4 {
-			for at = limit; !utf8.RuneStart(t[at]); at-- {
-			}
+			at = clip.Index(t, limit)
 		}
 		if part := strings.TrimSpace(t[:at]); part != "" {
 			parts = append(parts, strings.TrimRight(t[:at], " \n"))
@@ -271,18 +270,7 @@ var (
 func headingText(heading string) string {
 	h := linkForm.ReplaceAllString(heading[:min(len(heading), 4*maxHeading)], "$1")
 	h = inlineCut.Replace(tagForm.ReplaceAllString(h, ""))
-	return truncate(strings.Join(strings.Fields(h), " "), maxHeading)
-}
-
-// truncate returns the first n bytes of s, or fewer, as valid UTF-8.
-func truncate(s string, n int) string {
-	if len(s) <= n {
-		return strings.ToValidUTF8(s, "")
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "")
+	return clip.Bytes(strings.Join(strings.Fields(h), " "), maxHeading)
 }
 
 // slug returns the anchor that Markdown renderers give a heading.

@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -137,7 +138,7 @@ func checkText(text string) error {
 const markdownRemedy = "give the address of the Markdown, which many sites serve under the same address with .md"
 
 func isHTML(text string) bool {
-	head := strings.ToLower(truncate(strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")), 200))
+	head := strings.ToLower(clip.Bytes(strings.TrimSpace(strings.TrimPrefix(text, "\ufeff")), 200))
 	return strings.HasPrefix(head, "<!doctype html") || strings.HasPrefix(head, "<html")
 }
 
@@ -154,7 +155,7 @@ func titleOf(r Record, heading string) string {
 		return u.Host
 	}
 	if file, ok := strings.CutPrefix(r.Key, filePrefix); ok {
-		return truncate(strings.ToValidUTF8(filepath.Base(file), ""), maxHeading)
+		return clip.Bytes(strings.ToValidUTF8(filepath.Base(file), ""), maxHeading)
 	}
 	return ""
 }

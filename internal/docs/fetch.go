@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -84,7 +85,7 @@ func (l *Index) fetch(ctx context.Context, r Record) (fetched, error) {
 		return fetched{}, engi.Errorf(engi.Invalid, "%s answers with HTML", u.Host).
 			WithRemedy("%s", markdownRemedy)
 	}
-	return fetched{string(bytes.TrimPrefix(raw, []byte("\ufeff"))), truncate(resp.Header.Get("ETag"), maxURL), truncate(resp.Header.Get("Last-Modified"), maxURL), false}, nil
+	return fetched{string(bytes.TrimPrefix(raw, []byte("\ufeff"))), clip.Bytes(resp.Header.Get("ETag"), maxURL), clip.Bytes(resp.Header.Get("Last-Modified"), maxURL), false}, nil
 }
 
 func statusError(host string, code int) error {

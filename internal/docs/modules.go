@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -49,7 +50,7 @@ func ModulesIn(text string) []engi.CodeModule {
 			if json.Unmarshal(raw, &m) != nil {
 				continue
 			}
-			c := engi.CodeModule{Path: m.Path, Description: truncate(m.Description, maxDescription), Usage: truncate(m.Usage, maxDescription), Exports: m.Exports, Scope: engi.ModuleSession}
+			c := engi.CodeModule{Path: m.Path, Description: clip.Bytes(m.Description, maxDescription), Usage: clip.Bytes(m.Usage, maxDescription), Exports: m.Exports, Scope: engi.ModuleSession}
 			if engi.ModuleScope(m.Scope) == engi.ModuleUser {
 				c.Scope = engi.ModuleUser
 			}

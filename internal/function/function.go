@@ -20,6 +20,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -256,11 +257,7 @@ func retriable(err error) bool {
 
 // toError converts err to the form in which it is stored and shown.
 func toError(err error) *engi.Error {
-	text := err.Error()
-	if len(text) > 2000 {
-		text = text[:2000] + "…"
-	}
-	return &engi.Error{Kind: engi.KindOf(err), Text: strings.ToValidUTF8(text, "\ufffd"), Remedy: engi.RemedyOf(err), Retry: engi.RetryOf(err)}
+	return &engi.Error{Kind: engi.KindOf(err), Text: clip.Text(err.Error(), 2000), Remedy: engi.RemedyOf(err), Retry: engi.RetryOf(err)}
 }
 
 func checkStepName(name string) error {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -58,7 +59,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 				if err != nil {
 					if ctx.Err() == nil {
 						r.opt.Log.WarnContext(ctx, "start functions on events; it is retried", "after", after, "error", err)
-						sleep(ctx, time.Second)
+						_ = clock.Sleep(ctx, time.Second)
 					}
 					break
 				}
@@ -67,13 +68,6 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 		}
 	})
 	return &following, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // trigger starts the functions that are bound to an event of engi's own, except
@@ -85,7 +79,7 @@ func (r *Runner) trigger(ctx context.Context, e engi.Event, stored *time.Time) e
 		return err
 	}
 	for r.checkQueue(len(runs)) != nil {
-		if sleep(ctx, time.Second); ctx.Err() != nil {
+		if clock.Sleep(ctx, time.Second) != nil {
 			return ctx.Err()
 		}
 	}

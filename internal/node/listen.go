@@ -25,7 +25,7 @@ func (n *Node) listen(ctx context.Context) (err error) {
 		},
 	})
 	if err == nil {
-		n.closers.add(n.listener.Close)
+		n.closers.Add(n.listener.Close)
 	}
 	return err
 }

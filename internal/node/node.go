@@ -51,6 +51,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/rest"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/terminal"
+	"github.com/engi-dev/engi/internal/undo"
 	"github.com/engi-dev/engi/internal/webhook"
 	"github.com/engi-dev/engi/internal/workspace"
 )
@@ -107,21 +108,7 @@ type Node struct {
 	handler    http.Handler
 	leave      context.CancelFunc // ends streams, so that the server can stop
 	secret     string             // of the admin key
-	closers    undo
-}
-
-// undo is a stack of clean-up functions; run calls them, newest first.
-type undo []func()
-
-func (u *undo) add(f func()) { *u = append(*u, f) }
-
-func (u *undo) run() {
-	for len(*u) > 0 {
-		last := len(*u) - 1
-		f := (*u)[last]
-		*u = (*u)[:last]
-		f()
-	}
+	closers    undo.Stack
 }
 
 // Open assembles a node on c.DataDir and listens. It reports Conflict if another
@@ -136,7 +123,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	n := &Node{config: c, log: o.Log, version: o.Version, started: time.Now().UTC().Truncate(time.Millisecond)}
 	defer func() {
 		if err != nil {
-			n.closers.run()
+			n.closers.Run()
 		}
 	}()
 
@@ -144,7 +131,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err != nil {
 		return nil, err
 	}
-	n.closers.add(release)
+	n.closers.Add(release)
 	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
 		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with cache_dir")
 	}
@@ -169,7 +156,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	n.refusals = store.NewRefusals(n.db)
 	n.db.Log = n.log.With("component", "store")
 	n.db.Keep = store.EventBounds{Age: time.Duration(c.Events.LogKeep), Count: c.Events.LogCount, Bytes: int64(c.Events.LogBytes)}
-	n.closers.add(func() {
+	n.closers.Add(func() {
 		if err := n.db.Close(); err != nil {
 			n.log.Error("close the database", "error", err)
 		}
@@ -223,7 +210,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	})
 	leave, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	n.leave = cancel
-	n.closers.add(cancel)
+	n.closers.Add(cancel)
 	var notEnforced []string
 	if e, ok := n.provider.(provider.Enforcer); ok {
 		notEnforced = e.NotEnforced()
@@ -241,7 +228,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err != nil {
 		return nil, err
 	}
-	n.closers.add(n.ssh.Close)
+	n.closers.Add(n.ssh.Close)
 	tools, err := n.openMCP(keys)
 	if err != nil {
 		return nil, err
@@ -370,7 +357,7 @@ func (n *Node) Volumes() engi.Volumes       { return n.volumes }
 // Run runs the node until ctx ends; ready is called once it serves. When Run
 // returns, the node is closed. Its sandboxes live on unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
-	defer n.closers.run()
+	defer n.closers.Run()
 	parts := []part{
 		{"store", n.db.Run, 5 * time.Second},
 		{"fleet", n.fleet.Run, 60 * time.Second},
@@ -399,4 +386,4 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 }
 
 // Close closes a node that was never run.
-func (n *Node) Close() { n.closers.run() }
+func (n *Node) Close() { n.closers.Run() }

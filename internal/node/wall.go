@@ -44,7 +44,7 @@ func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) erro
 	switch {
 	case err == nil:
 		n.wall = w
-		n.closers.add(func() {
+		n.closers.Add(func() {
 			if err := w.Close(); err != nil {
 				n.log.Error("close the network of sandboxes", "error", err)
 			}
@@ -69,7 +69,7 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 	if n.packages, err = mirror.New(broker); err != nil {
 		return nil, err
 	}
-	n.closers.add(n.packages.Close)
+	n.closers.Add(n.packages.Close)
 	if w.links, err = link.Open(ctx, link.Options{Spare: c.Spare, Locate: networked.Netns, Log: log}); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -307,7 +308,7 @@ func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
 		events = append(events, spec)
 	}
 	fail := func(why string) {
-		d := eventData{Text: shorten(why, 1000), Source: shorten(l.Raw, maxSource)}
+		d := eventData{Text: clip.Line(why, 1000), Source: clip.Line(l.Raw, maxSource)}
 		x.bad = badLine(d.Text, d.Source)
 		add(engi.EventPageFailed, d)
 	}
@@ -367,7 +368,7 @@ func reasons(errs []error) string {
 		if i > 0 {
 			b.WriteString("; ")
 		}
-		b.WriteString(shorten(err.Error(), 200))
+		b.WriteString(clip.Line(err.Error(), 200))
 	}
 	return b.String()
 }
@@ -478,22 +479,15 @@ func (a *answer) call(u engi.RunUpdate) error {
 		return nil
 	}
 	a.calls[key] = true
-	d := eventData{Call: &callData{ID: u.Call.ID, Name: shorten(u.Call.Name, maxName), Arguments: cut(u.Call.Arguments)}}
+	d := eventData{Call: &callData{ID: u.Call.ID, Name: clip.Line(u.Call.Name, maxName), Arguments: clip.Text(u.Call.Arguments, maxArgs)}}
 	if u.Result != nil {
-		d.Call.Arguments, d.Result = "", &resultData{Text: cut(u.Result.Text), Failed: u.Result.Failed}
+		d.Call.Arguments, d.Result = "", &resultData{Text: clip.Text(u.Result.Text, maxArgs), Failed: u.Result.Failed}
 	}
 	spec, err := a.spec(engi.EventPageTool, d)
 	if err != nil {
 		return err
 	}
 	return a.emit(spec)
-}
-
-func cut(text string) string {
-	if len(text) <= maxArgs {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxArgs], "") + "…"
 }
 
 func (a *answer) announce(list []engi.CodeModule) {

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -88,10 +88,7 @@ func (o *output) write(call engi.ToolCall, text string) {
 	}
 	o.call = call
 	for len(text) > 0 {
-		n := min(len(text), outputBytes-o.text.Len())
-		for n > 0 && n < len(text) && !utf8.RuneStart(text[n]) {
-			n--
-		}
+		n := clip.Index(text, outputBytes-o.text.Len())
 		o.text.WriteString(text[:n])
 		if text = text[n:]; len(text) > 0 || o.text.Len() >= outputBytes {
 			o.flushLocked()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -56,7 +57,7 @@ func (s *Service) saveModules(id engi.SessionID) {
 		}
 		if err != nil {
 			s.opt.Log.WarnContext(ctx, "save the modules of an answer; it is tried again", "session", id, "error", err)
-			pause(ctx, wait)
+			_ = clock.Sleep(ctx, wait)
 			wait = min(2*wait, time.Minute)
 		}
 	}
@@ -112,7 +113,7 @@ func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (er
 	wait := s.opt.Backoff
 	for i := range saveTries {
 		if i > 0 {
-			pause(ctx, wait)
+			_ = clock.Sleep(ctx, wait)
 			wait *= 2
 		}
 		saving, cancel := context.WithTimeout(ctx, saveTimeout)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -60,7 +61,7 @@ func (p *processor) run() {
 		err := p.work()
 		if err != nil && p.ctx.Err() == nil {
 			p.log.WarnContext(p.ctx, "answer actions on a page; it is tried again", "error", err)
-			pause(p.ctx, wait)
+			_ = clock.Sleep(p.ctx, wait)
 			wait = min(2*wait, shortWait)
 		}
 		p.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -145,7 +146,7 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 		text := ""
 		switch e.Type {
 		case engi.EventPageActed:
-			recent = append(recent, shorten(actionText(d.Action, d.Data), maxItem))
+			recent = append(recent, clip.Line(actionText(d.Action, d.Data), maxItem))
 			continue
 		case engi.EventPagePatched:
 			text = patchesText(d.Patches)
@@ -177,7 +178,7 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 		if err != nil {
 			return nil, nil, err
 		}
-		if text := shorten(actionText(d.Action, d.Data), maxItem); !shown[text] {
+		if text := clip.Line(actionText(d.Action, d.Data), maxItem); !shown[text] {
 			shown[text] = true
 			texts = append(texts, text)
 		}
@@ -195,7 +196,7 @@ func (s *Service) similar(ctx context.Context, owner engi.Owner, texts []string,
 	defer cancel()
 	n := len(texts)
 	for _, a := range actions {
-		texts = append(texts, shorten(actionText(a.Name, a.Data), maxItem))
+		texts = append(texts, clip.Line(actionText(a.Name, a.Data), maxItem))
 	}
 	vs, err := s.vectors.of(ctx, s.opt.Embedder, owner, texts)
 	if err != nil {
@@ -327,12 +328,12 @@ func patchesText(patches []engi.PagePatch) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		b.WriteString(shorten(p.Selector, 60))
+		b.WriteString(clip.Line(p.Selector, 60))
 		switch {
 		case p.Text != nil:
-			b.WriteString(" = " + shorten(*p.Text, 60))
+			b.WriteString(" = " + clip.Line(*p.Text, 60))
 		case p.Value != nil:
-			b.WriteString(" = " + shorten(*p.Value, 60))
+			b.WriteString(" = " + clip.Line(*p.Value, 60))
 		case p.Remove:
 			b.WriteString(" removed")
 		case p.Move != nil:
@@ -344,13 +345,4 @@ func patchesText(patches []engi.PagePatch) string {
 		}
 	}
 	return b.String()
-}
-
-// shorten cuts text after n bytes, on one line.
-func shorten(text string, n int) string {
-	text = strings.ReplaceAll(text, "\n", " ")
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "") + "…"
 }

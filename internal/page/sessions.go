@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -115,7 +116,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 			last = e.Seq
 			s.ended(engi.SessionID(e.Subject))
 		}
-		pause(ctx, time.Second)
+		_ = clock.Sleep(ctx, time.Second)
 	}
 	return nil
 }
@@ -126,14 +127,6 @@ func (s *Service) ended(id engi.SessionID) {
 	defer s.mu.Unlock()
 	if p := s.processors[id]; p != nil {
 		p.leave()
-	}
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }
 

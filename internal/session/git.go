@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -436,7 +437,7 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > 500 {
-		text = "…" + strings.ToValidUTF8(text[len(text)-500:], "")
+		text = "…" + clip.Tail(text, 500)
 	}
 	return text
 }

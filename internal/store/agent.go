@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -324,7 +324,7 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 			Kind   string        `json:"kind,omitempty"`
 			Steps  int           `json:"steps"`
 			Tokens agentTokens   `json:"tokens"`
-		}{State: r.State, Reason: r.Reason, Text: shorten(r.Text), Steps: r.Steps, Tokens: agentTokens(r.Tokens)}
+		}{State: r.State, Reason: r.Reason, Text: clip.Text(r.Text, maxEventText), Steps: r.Steps, Tokens: agentTokens(r.Tokens)}
 		if r.Error != nil {
 			data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
 		}
@@ -340,9 +340,9 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 	case m.Role == engi.RoleAssistant && old.Role == "":
 		calls := make([]map[string]string, len(m.Calls))
 		for i, c := range m.Calls {
-			calls[i] = map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}
+			calls[i] = map[string]string{"call": c.ID, "tool": c.Name, "arguments": clip.Text(c.Arguments, maxEventText)}
 		}
-		return record(engi.EventRunStep, map[string]any{"step": r.Steps, "text": shorten(m.Text), "calls": calls, "tokens": agentTokens(r.Tokens)})
+		return record(engi.EventRunStep, map[string]any{"step": r.Steps, "text": clip.Text(m.Text, maxEventText), "calls": calls, "tokens": agentTokens(r.Tokens)})
 	case m.Role == engi.RoleTool && old.Role == "":
 		if err := record(engi.EventToolCalled, map[string]any{"step": r.Steps}); err != nil {
 			return err
@@ -352,7 +352,7 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 		return nil
 	}
 	for _, x := range m.Results[min(len(old.Results), len(m.Results)):] {
-		if err := record(engi.EventToolResult, map[string]any{"call": x.Call, "tool": x.Name, "failed": x.Failed, "text": shorten(x.Text)}); err != nil {
+		if err := record(engi.EventToolResult, map[string]any{"call": x.Call, "tool": x.Name, "failed": x.Failed, "text": clip.Text(x.Text, maxEventText)}); err != nil {
 			return err
 		}
 	}
@@ -367,7 +367,7 @@ func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Reco
 		if slices.Contains(was.Waiting, c) {
 			continue
 		}
-		if err := record(engi.EventToolWaiting, map[string]string{"call": c.ID, "tool": c.Name, "arguments": shorten(c.Arguments)}); err != nil {
+		if err := record(engi.EventToolWaiting, map[string]string{"call": c.ID, "tool": c.Name, "arguments": clip.Text(c.Arguments, maxEventText)}); err != nil {
 			return err
 		}
 	}
@@ -382,14 +382,7 @@ func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Reco
 	return nil
 }
 
-// shorten truncates a text that is too long for an event.
-func shorten(text string) string {
-	const most = 4 << 10
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+const maxEventText = 4 << 10 // bytes of a text in an event
 
 var errNoRun = engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
 

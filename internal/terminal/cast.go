@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -176,15 +176,7 @@ func (c *cast) line(v any) error {
 // output writes output in whole characters.
 func (c *cast) output(at time.Time, data []byte) error {
 	data = append(c.rest, data...)
-	n := len(data)
-	for i := 1; i <= min(utf8.UTFMax-1, n); i++ {
-		if tail := data[n-i:]; utf8.RuneStart(tail[0]) {
-			if !utf8.FullRune(tail) {
-				n -= i
-			}
-			break
-		}
-	}
+	n := clip.Whole(data)
 	c.rest = append([]byte{}, data[n:]...)
 	if n == 0 {
 		return nil

@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/patch"
 	"github.com/engi-dev/engi/internal/workspace/repo"
@@ -278,11 +279,7 @@ func (s *Service) measure(ctx context.Context, u *use, next repo.Files, objects 
 
 // messageOf returns a message as it can be in a commit.
 func messageOf(text string) string {
-	text = strings.TrimSpace(strings.ReplaceAll(strings.ToValidUTF8(text, "\ufffd"), "\x00", ""))
-	if len(text) > maxMessage {
-		text = strings.ToValidUTF8(text[:maxMessage], "")
-	}
-	return text
+	return clip.Bytes(strings.TrimSpace(strings.ReplaceAll(text, "\x00", "")), maxMessage)
 }
 
 // summary says in a line what changes.

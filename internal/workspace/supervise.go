@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/workspace/server"
 )
@@ -110,20 +111,9 @@ func (s *Service) bring(ctx context.Context, key serviceKey) (engi.Service, erro
 		if err != nil || pause == 0 {
 			return r.Service, err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := clock.Sleep(ctx, pause); err != nil {
 			return r.Service, err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
 	}
 }
 

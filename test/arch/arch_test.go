@@ -28,8 +28,16 @@ const (
 // the first rule that matches decides.
 type rule struct{ pkg, own, ext string }
 
+// everywhere are packages that all others below internal and cmd may import, as they do
+// the standard library.
+const everywhere = "atomicfile clip clock undo"
+
 var rules = []rule{
 	{"engi", "", ""},
+	{"atomicfile", "", ""},
+	{"clip", "", ""},
+	{"clock", "engi", ""},
+	{"undo", "", ""},
 	{"spelling", "", ""},
 	{"patch", "engi", "github.com/rogpeppe/go-internal/diff"},
 	{"sandbox/priority", "", "golang.org/x/sys/..."},
@@ -310,7 +318,8 @@ func ruleFor(pkg string) *rule {
 
 func allowed(r *rule, imp string) bool {
 	if in, ours := strings.CutPrefix(imp, module+"/"); ours {
-		return matchAny(r.own, strings.TrimPrefix(in, "internal/"))
+		own := strings.TrimPrefix(in, "internal/")
+		return matchAny(r.own, own) || matchAny(everywhere, own) && r.pkg != "client" && r.pkg != "api/v1"
 	}
 	if first, _, _ := strings.Cut(imp, "/"); !strings.Contains(first, ".") {
 		return true

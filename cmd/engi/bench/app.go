@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -182,10 +183,8 @@ func untilReady(ctx context.Context, pools engi.Pools) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 20*time.Millisecond) != nil {
 			return engi.Errorf(engi.Expired, "wait for a sandbox that is kept ready: %v", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

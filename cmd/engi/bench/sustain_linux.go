@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -86,10 +87,7 @@ func openLoop(ctx context.Context, at []time.Duration, do func(ctx context.Conte
 	var running sync.WaitGroup
 	began := time.Now()
 	for _, due := range at {
-		select {
-		case <-time.After(time.Until(began.Add(due))):
-		case <-ctx.Done():
-		}
+		_ = clock.Sleep(ctx, time.Until(began.Add(due)))
 		running.Go(func() {
 			o := do(ctx)
 			took := time.Since(began) - due

@@ -8,8 +8,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -29,7 +29,7 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 	defer engi.Annotate(&err, "read admin key %s", path)
 	secret, err = readFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err := writeFile(path, newSecret()); err != nil {
+		if err := atomicfile.Create(path, []byte(newSecret()+"\n"), 0o600); err != nil {
 			return "", classified(err)
 		}
 		// If another process was faster, its key is used.
@@ -114,34 +114,4 @@ func readFile(path string) (secret string, err error) {
 			WithRemedy("delete %s and start again: a new admin key is created", path)
 	}
 	return secret, nil
-}
-
-// writeFile atomically creates the file at path with the secret in it. It leaves
-// an existing file alone.
-func writeFile(path, secret string) (err error) {
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, ".admin.key-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.WriteString(secret + "\n")
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Link(tmp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

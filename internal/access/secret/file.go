@@ -8,9 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -147,12 +147,6 @@ func writeFile(path string, f keyFile) (err error) {
 			err = engi.Errorf(engi.Internal, "write %s: %v", path, err)
 		}
 	}()
-	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, ".secret.key-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
 	text := base64.StdEncoding.EncodeToString(f.key) + "\n"
 	if f.former != nil {
 		text += formerWord + ": " + base64.StdEncoding.EncodeToString(f.former) + "\n"
@@ -160,23 +154,5 @@ func writeFile(path string, f keyFile) (err error) {
 	if len(f.givenUp) > 0 {
 		text += givenUpWord + ": " + strings.Join(f.givenUp, " ") + "\n"
 	}
-	_, err = tmp.WriteString(text)
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
+	return atomicfile.Write(path, []byte(text), 0o600)
 }

@@ -10,6 +10,7 @@ import (
 
 	xssh "golang.org/x/crypto/ssh"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -43,17 +44,5 @@ func makeHostKey(file string) ([]byte, error) {
 		return nil, err
 	}
 	text := pem.EncodeToMemory(block)
-	part := file + ".new"
-	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // of a process that was killed
-		return nil, err
-	}
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, err
-	}
-	return text, os.Rename(part, file)
+	return text, atomicfile.Write(file, text, 0o600)
 }

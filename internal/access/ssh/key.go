@@ -15,6 +15,7 @@ import (
 
 	xssh "golang.org/x/crypto/ssh"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -102,8 +103,7 @@ func (s *Keys) Create(ctx context.Context, k engi.SSHKey) (engi.SSHKey, error) {
 		return engi.SSHKey{}, err
 	}
 	if k.Name == "" {
-		comment = strings.ToValidUTF8(comment, "")
-		k.Name = strings.ToValidUTF8(comment[:min(len(comment), maxKeyName)], "")
+		k.Name = clip.Bytes(strings.ToValidUTF8(comment, ""), maxKeyName)
 	}
 	if len(k.Name) > maxKeyName || strings.ContainsFunc(k.Name, func(c rune) bool { return c < ' ' || c == 0x7f || c == 0xfffd }) {
 		return engi.SSHKey{}, engi.Errorf(engi.Invalid, "%.40q cannot be a key's name", k.Name).WithRemedy("use at most %d bytes of printable text", maxKeyName)

@@ -14,6 +14,7 @@ import (
 
 	xssh "golang.org/x/crypto/ssh"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -174,10 +175,7 @@ func (s *Server) accept(ctx context.Context) error {
 			return engi.Errorf(engi.Internal, "accept SSH connections: %v", err)
 		case err != nil: // such as too many open files
 			s.o.Log.Warn("accept an SSH connection", "error", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-ctx.Done():
-			}
+			_ = clock.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
 		from := place(nc.RemoteAddr())
@@ -382,9 +380,6 @@ func (s *Server) watch(ctx context.Context, after int64) {
 			}
 			s.mu.Unlock()
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
+		_ = clock.Sleep(ctx, time.Second)
 	}
 }

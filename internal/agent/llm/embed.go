@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -72,9 +73,7 @@ func withRetries[T any](ctx context.Context, r *Registry, owner engi.Owner, name
 	pause := r.opt.Backoff
 	for attempt := range r.opt.Attempts {
 		if attempt > 0 {
-			select {
-			case <-time.After(min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)):
-			case <-ctx.Done():
+			if clock.Sleep(ctx, min(max(pause, time.Duration(engi.RetryOf(err).AfterMillis)*time.Millisecond), maxWait)) != nil {
 				return answer, source{name: name}.classify(ctx.Err())
 			}
 			pause *= 2

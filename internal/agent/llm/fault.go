@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/mask"
 )
@@ -190,7 +191,7 @@ func (s source) line(text string) string {
 	for _, f := range s.secret {
 		limit = max(limit, maxSaid+len(f))
 	}
-	return cut(mask.Text(printable(text, limit), s.secret), maxSaid)
+	return clip.Text(mask.Text(printable(text, limit), s.secret), maxSaid)
 }
 
 // line is the beginning of text that quotes no provider.
@@ -213,14 +214,4 @@ func printable(text string, limit int) string {
 		b = utf8.AppendRune(b, r)
 	}
 	return string(b)
-}
-
-func cut(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit] + "…"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -45,9 +46,7 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 					break // the next model, if any, is faster
 				}
 				pause *= 2
-				select {
-				case <-time.After(wait):
-				case <-ctx.Done():
+				if clock.Sleep(ctx, wait) != nil {
 					return Reply{Tokens: spent}, source{name: model.Name()}.classify(ctx.Err())
 				}
 			}

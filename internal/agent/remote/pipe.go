@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -110,7 +111,7 @@ func (p *pipe) addStderr(data []byte) {
 func (p *pipe) stderrTail() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return singleLine(string(p.stderr), maxStderr)
+	return clip.Line(string(p.stderr), maxStderr)
 }
 
 func (p *pipe) countBytes(n int) error {

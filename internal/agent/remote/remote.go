@@ -13,11 +13,11 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -223,25 +223,6 @@ func (s *source) update(offers []remoteTool, skipped []string, err error) {
 }
 
 // errorText returns the text of a server's error in one line of bounded length.
-func errorText(err error) string { return singleLine(err.Error(), maxError) }
+func errorText(err error) string { return clip.Line(err.Error(), maxError) }
 
 const maxError = 1 << 10
-
-// singleLine replaces control characters and truncates.
-func singleLine(text string, limit int) string {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\ufffd"))
-	return truncate(text, limit)
-}
-
-// truncate cuts text to limit bytes and marks that it did.
-func truncate(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return strings.ToValidUTF8(text[:limit], "") + "…"
-}

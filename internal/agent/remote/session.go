@@ -15,6 +15,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -290,7 +291,7 @@ func (s *session) progress(n *sdk.ProgressNotificationParams) {
 	if text == "" {
 		return
 	}
-	text = truncate(strings.ToValidUTF8(text, "\ufffd"), sink.left) + "\n"
+	text = clip.Text(strings.ToValidUTF8(text, "\ufffd"), sink.left) + "\n"
 	sink.left -= len(text)
 	sink.call.Out(engi.Stdout, []byte(text))
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -53,9 +54,9 @@ func (s *session) list(ctx context.Context) ([]remoteTool, error) {
 	var skipped []string
 	size := 0
 	skip := func(name string, reason any) {
-		s.source.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.source.server.Name, "tool", singleLine(name, 80), "reason", reason)
+		s.source.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.source.server.Name, "tool", clip.Line(name, 80), "reason", reason)
 		if len(skipped) < maxSkipped {
-			skipped = append(skipped, fmt.Sprintf("%s: %v", singleLine(name, 80), reason))
+			skipped = append(skipped, fmt.Sprintf("%s: %v", clip.Line(name, 80), reason))
 		}
 	}
 	cursor := ""
@@ -126,7 +127,7 @@ func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 		about = t.Title
 	}
 	return remoteTool{
-		name: s.toolName(t.Name), remoteName: t.Name, description: truncate(strings.ToValidUTF8(about, "\ufffd"), maxDescription), schema: shape,
+		name: s.toolName(t.Name), remoteName: t.Name, description: clip.Text(strings.ToValidUTF8(about, "\ufffd"), maxDescription), schema: shape,
 		repeatable: t.Annotations != nil && t.Annotations.ReadOnlyHint,
 	}, nil
 }
@@ -148,7 +149,7 @@ func result(r *sdk.CallToolResult) tool.Result {
 	var text strings.Builder
 	say := func(s string) {
 		if room := maxText - text.Len(); room > 0 {
-			text.WriteString(truncate(s, room))
+			text.WriteString(clip.Text(s, room))
 			text.WriteString("\n")
 		}
 	}
@@ -165,14 +166,14 @@ func result(r *sdk.CallToolResult) tool.Result {
 		case *sdk.AudioContent:
 			say(fmt.Sprintf("[audio of %d bytes left out]", len(c.Data)))
 		case *sdk.ResourceLink:
-			say(fmt.Sprintf("[resource %s: %s]", singleLine(c.URI, 2<<10), singleLine(c.Description, 500)))
+			say(fmt.Sprintf("[resource %s: %s]", clip.Line(c.URI, 2<<10), clip.Line(c.Description, 500)))
 		case *sdk.EmbeddedResource:
 			switch {
 			case c.Resource == nil:
 			case c.Resource.Text != "" || len(c.Resource.Blob) == 0:
-				say(fmt.Sprintf("[resource %s]\n%s", singleLine(c.Resource.URI, 2<<10), c.Resource.Text))
+				say(fmt.Sprintf("[resource %s]\n%s", clip.Line(c.Resource.URI, 2<<10), c.Resource.Text))
 			default:
-				say(fmt.Sprintf("[resource %s of %d bytes left out]", singleLine(c.Resource.URI, 2<<10), len(c.Resource.Blob)))
+				say(fmt.Sprintf("[resource %s of %d bytes left out]", clip.Line(c.Resource.URI, 2<<10), len(c.Resource.Blob)))
 			}
 		}
 	}
@@ -194,7 +195,7 @@ func image(c *sdk.ImageContent, have int) (engi.Image, string) {
 	case len(c.Data) > maxImage:
 		return engi.Image{}, fmt.Sprintf("[image of %d bytes left out: %d at most]", len(c.Data), maxImage)
 	case !slices.Contains(engi.ImageTypes(), kind):
-		return engi.Image{}, fmt.Sprintf("[image of type %s left out]", singleLine(c.MIMEType, 80))
+		return engi.Image{}, fmt.Sprintf("[image of type %s left out]", clip.Line(c.MIMEType, 80))
 	}
 	return engi.Image{MediaType: kind, Data: bytes.Clone(c.Data)}, ""
 }

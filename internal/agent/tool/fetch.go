@@ -8,8 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -43,10 +43,7 @@ func fetchTools(s Services) ([]Tool, error) {
 		if a.Offset < 0 || a.Offset > len(raw) {
 			return Result{}, engi.Errorf(engi.Invalid, "offset %d is not within the %d bytes", a.Offset, len(raw))
 		}
-		end := min(a.Offset+ResultLimit-200, len(raw))
-		for end < len(raw) && end > a.Offset && !utf8.RuneStart(raw[end]) {
-			end--
-		}
+		end := a.Offset + clip.Index(raw[a.Offset:], ResultLimit-200)
 		return Result{Text: strings.ToValidUTF8(string(raw[a.Offset:end]), "\ufffd") + fmt.Sprintf("\n(bytes %d to %d of %d)", a.Offset, end, len(raw))}, nil
 	})
 	more.Repeatable = true

@@ -18,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app/problems"
 	"github.com/engi-dev/engi/internal/app/project"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -104,14 +105,14 @@ func Ask(p Project, prompt string, element *engi.AppElement, wrong []problems.Pr
 		b.WriteString("\n# The element of the page that the task is about\n\n")
 		left := maxElement
 		for _, f := range [][2]string{{"file", place(e.Path, e.Line)}, {"selector", e.Selector}, {"text", e.Text}, {"html", e.HTML}} {
-			if text := clip(f[1], left); text != "" {
+			if text := clip.Bytes(f[1], left); text != "" {
 				left -= len(text)
 				fmt.Fprintf(&b, "%s: %s\n", f[0], text)
 			}
 		}
 	}
 	b.WriteString("\n# The task\n\n")
-	b.WriteString(clip(prompt, MaxPrompt))
+	b.WriteString(clip.Bytes(prompt, MaxPrompt))
 	b.WriteByte('\n')
 	return b.String()
 }
@@ -167,7 +168,7 @@ func place(file string, line int) string {
 	return file
 }
 
-func list(names []string) string { return clip(strings.Join(names, ", "), 2000) }
+func list(names []string) string { return clip.Bytes(strings.Join(names, ", "), 2000) }
 
 func writeProblems(b *strings.Builder, all []problems.Problem) {
 	end := b.Len() + maxProblems
@@ -176,7 +177,7 @@ func writeProblems(b *strings.Builder, all []problems.Problem) {
 		if where != "" {
 			where += ": "
 		}
-		text := fmt.Sprintf("- %s (%s)\n", where+strings.ReplaceAll(clip(p.Text, 1000), "\n", "\n  "), p.Source)
+		text := fmt.Sprintf("- %s (%s)\n", where+strings.ReplaceAll(clip.Bytes(p.Text, 1000), "\n", "\n  "), p.Source)
 		if b.Len()+len(text) > end {
 			fmt.Fprintf(b, "- and %d more\n", len(all)-i)
 			return
@@ -210,7 +211,7 @@ func (p Project) writeManifest(b *strings.Builder) {
 	for i, f := range m.Files {
 		line := fmt.Sprintf("- %s (%s, %d lines)", f.Path, f.Type, f.Lines)
 		if len(f.Exports) > 0 {
-			line += " exports " + clip(strings.Join(f.Exports, ", "), 300)
+			line += " exports " + clip.Bytes(strings.Join(f.Exports, ", "), 300)
 		}
 		if b.Len()+len(line) > end {
 			fmt.Fprintf(b, "- and %d more\n", len(m.Files)-i)
@@ -225,7 +226,7 @@ func (p Project) writeFiles(b *strings.Builder, paths []string) {
 	left := maxFiles
 	for _, name := range paths {
 		text, ok := p.Files[name]
-		shown := clip(text, maxFile)
+		shown := clip.Bytes(text, maxFile)
 		size := len(shown) + len(name) + 100 // with what is around it
 		if !ok || text == "" || size > left {
 			continue
@@ -292,7 +293,7 @@ func (p Project) Select(prompt string, element *engi.AppElement, wrong []problem
 	if element != nil {
 		add(element.Path, isElement)
 		text, _, _ = strings.Cut(strings.TrimSpace(element.Text), "\n")
-		if text = strings.TrimSpace(clip(text, 200)); len(text) < 3 || element.Path != "" {
+		if text = strings.TrimSpace(clip.Bytes(text, 200)); len(text) < 3 || element.Path != "" {
 			text = ""
 		}
 	}
@@ -332,12 +333,4 @@ func (p Project) Select(prompt string, element *engi.AppElement, wrong []problem
 	return slices.SortedFunc(maps.Keys(weight), func(a, b string) int {
 		return cmp.Or(cmp.Compare(weight[b], weight[a]), cmp.Compare(a, b))
 	})
-}
-
-// clip returns the beginning of a text, of at most n bytes.
-func clip(s string, n int) string {
-	if len(s) > n {
-		s = s[:max(n, 0)]
-	}
-	return strings.ToValidUTF8(s, "")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/app/problems"
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 const maxJudged = 192 << 10 // bytes of all changes that are compared
@@ -38,7 +39,7 @@ func Judge(prompt, criteria string, all []Change) string {
 	if criteria == "" {
 		criteria = plainCriteria
 	}
-	fmt.Fprintf(&b, "# The task\n\n%s\n\n# The criteria\n\n%s\n\n# The changes\n\nThe mark is %s.\n", clip(prompt, MaxPrompt), criteria, mark)
+	fmt.Fprintf(&b, "# The task\n\n%s\n\n# The criteria\n\n%s\n\n# The changes\n\nThe mark is %s.\n", clip.Bytes(prompt, MaxPrompt), criteria, mark)
 	for i, c := range all {
 		fmt.Fprintf(&b, "\n## Change %d, after %d answers\n\n%s begins\n", i+1, c.Rounds, mark)
 		writeDiff(&b, c.Diff, maxJudged/max(1, len(all)))
@@ -61,7 +62,7 @@ func writeDiff(b *strings.Builder, diff string, left int) {
 		if n := len(first) - 5; n > 0 && unread.MatchString(first[2:2+n/2]) {
 			part = first + " (left out)"
 		}
-		shown := clip(strings.TrimSuffix(part, "\n"), min(left-len(head), maxFile))
+		shown := clip.Bytes(strings.TrimSuffix(part, "\n"), min(left-len(head), maxFile))
 		if shown == "" {
 			fmt.Fprintf(b, "(the rest of %d bytes is left out)\n", len(diff))
 			return

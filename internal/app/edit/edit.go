@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -71,19 +72,7 @@ func (m *misfit) Error() string { return m.why }
 
 func conflict(n int, b Block, m *misfit) error {
 	first, _, _ := strings.Cut(strings.TrimSpace(b.Search), "\n")
-	return engi.Errorf(engi.Conflict, "change %d, which looks for %q: %s", n, clip(first, 80), m.why).WithRemedy("%s", m.remedy)
-}
-
-// clip returns at most n bytes of s, which it cuts between characters.
-func clip(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xC0 == 0x80 {
-		n--
-	}
-	return s[:n] + "…"
+	return engi.Errorf(engi.Conflict, "change %d, which looks for %q: %s", n, clip.Text(first, 80), m.why).WithRemedy("%s", m.remedy)
 }
 
 // A text is the lines of a file.

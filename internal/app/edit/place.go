@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A fit is how well a place matches, the best first.
@@ -340,7 +342,7 @@ func (t *text) fuzzy(search, with []string, hint int) *misfit {
 	}
 	best := found[0]
 	if best.score < enough+0.15/float64(len(search)) {
-		return t.missing(with, fmt.Sprintf("it is not in the file; closest is line %d, %.0f %% alike: %q", best.at+1, 100*best.score, clip(strings.TrimSpace(t.lines[best.at].text), 80)))
+		return t.missing(with, fmt.Sprintf("it is not in the file; closest is line %d, %.0f %% alike: %q", best.at+1, 100*best.score, clip.Text(strings.TrimSpace(t.lines[best.at].text), 80)))
 	}
 	for _, c := range found[1:] {
 		if c.score < best.score-margin {
@@ -359,7 +361,7 @@ func (t *text) fuzzy(search, with []string, hint int) *misfit {
 	}
 	for _, c := range changes(search, with) {
 		if c.search >= 0 && c.with < 0 && best.to[c.search] < 0 && strings.TrimSpace(search[c.search]) != "" {
-			return t.missing(with, fmt.Sprintf("a line that it replaces is not at line %d, where the rest is: %q", best.at+1, clip(strings.TrimSpace(search[c.search]), 80)))
+			return t.missing(with, fmt.Sprintf("a line that it replaces is not at line %d, where the rest is: %q", best.at+1, clip.Text(strings.TrimSpace(search[c.search]), 80)))
 		}
 	}
 	t.place(search, with, best.to, alike)

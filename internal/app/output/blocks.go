@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/app/edit"
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // bareBlocks reads search-and-replace blocks that follow the name of their file
@@ -52,10 +53,10 @@ func (p *parser) edited(path, content string, line int) {
 		return
 	}
 	if strings.TrimSpace(content) == "" {
-		p.warn(line, clip(path, 200), "the edit is empty")
+		p.warn(line, clip.Text(path, 200), "the edit is empty")
 		return
 	}
-	p.warn(line, clip(path, 200), "the edit has neither search-and-replace blocks nor a diff")
+	p.warn(line, clip.Text(path, 200), "the edit has neither search-and-replace blocks nor a diff")
 	p.do(op{kind: cut, path: path, line: line})
 }
 
@@ -76,7 +77,7 @@ func (p *parser) differ(d diff, line int) {
 		case len(f.blocks) > 0 || f.from != "":
 			p.do(op{kind: change, path: f.path, from: f.from, blocks: f.blocks, line: at})
 		default:
-			p.warn(at, clip(f.path, 200), "the diff changes nothing")
+			p.warn(at, clip.Text(f.path, 200), "the diff changes nothing")
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/app/edit"
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A diff is what was read from a unified diff, or a patch in the form that some models
@@ -214,7 +215,7 @@ func (d *differ) header(l string, next int) bool {
 	case strings.HasPrefix(l, "rename to "):
 		f.path, _ = value("rename to ")
 	case strings.HasPrefix(l, "Binary files "), strings.HasPrefix(l, "GIT binary patch"):
-		d.diff.warnings = append(d.diff.warnings, Warning{d.line, clip(f.path, 200), "a binary file can not be written this way"})
+		d.diff.warnings = append(d.diff.warnings, Warning{d.line, clip.Text(f.path, 200), "a binary file can not be written this way"})
 		d.file = nil
 	case strings.HasPrefix(l, "index "), strings.HasPrefix(l, "old mode "), strings.HasPrefix(l, "new mode "), strings.HasPrefix(l, "similarity index "), strings.HasPrefix(l, "dissimilarity index "):
 	default:

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // fenceMarker returns the backticks or tildes that a fence begins or ends with.
@@ -247,7 +249,7 @@ func (p *parser) chain(l string, line int) {
 		if reason == "" {
 			real = true
 		} else if why == "" {
-			why = fmt.Sprintf("%s was not run: %s", clip(part, 80), reason)
+			why = fmt.Sprintf("%s was not run: %s", clip.Text(part, 80), reason)
 		}
 		if reason == "" || strings.HasPrefix(part, "cd ") || strings.HasPrefix(part, "mkdir ") {
 			kept = append(kept, part)
@@ -312,7 +314,7 @@ func (p *parser) installs(part string, line int) bool {
 		case skip:
 			skip = false
 		case w == "-g" || w == "--global":
-			p.warn(line, "", fmt.Sprintf("%s was not run: programs are installed with the app only", clip(part, 80)))
+			p.warn(line, "", fmt.Sprintf("%s was not run: programs are installed with the app only", clip.Text(part, 80)))
 			return true
 		case strings.HasPrefix(w, "-"):
 			skip = valued[w]
@@ -334,7 +336,7 @@ var (
 func (p *parser) install(list string, line int) {
 	list = strings.TrimSpace(list)
 	if strings.ContainsAny(list, ";|$&") {
-		p.warn(line, "", fmt.Sprintf("%q is not a list of packages", clip(list, 100)))
+		p.warn(line, "", fmt.Sprintf("%q is not a list of packages", clip.Text(list, 100)))
 		return
 	}
 	if strings.HasPrefix(list, "[") && strings.HasSuffix(list, "]") {
@@ -375,7 +377,7 @@ func (p *parser) addPackage(s string, line int) {
 		name, version = strings.ToLower(m[1]), m[2]
 	}
 	if name == "" || name == "node_modules" {
-		p.warn(line, "", fmt.Sprintf("%q is not the name of a package; only packages of the registry are installed, by name and version", clip(s, 100)))
+		p.warn(line, "", fmt.Sprintf("%q is not the name of a package; only packages of the registry are installed, by name and version", clip.Text(s, 100)))
 		return
 	}
 	if i, ok := p.packages[name]; ok {

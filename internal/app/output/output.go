@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/app/edit"
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // An Output is what a text asks for. A path is in one of Files, Edits, Removed and Cut
@@ -117,7 +118,7 @@ func (p *parser) do(o op) bool {
 		o.from = from
 	}
 	if why != "" {
-		p.warn(o.line, clip(o.path, 200), why)
+		p.warn(o.line, clip.Text(o.path, 200), why)
 		return false
 	}
 	o.path = path
@@ -236,16 +237,4 @@ func (p *parser) finish() Output {
 		p.out.Message = p.first
 	}
 	return p.out
-}
-
-// clip returns at most n bytes of s in valid UTF-8.
-func clip(s string, n int) string {
-	if len(s) > n {
-		n -= len("…")
-		for n > 0 && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s = s[:n] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
 }

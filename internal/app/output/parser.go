@@ -3,6 +3,8 @@ package output
 import (
 	"regexp"
 	"strings"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A parser reads a text from the beginning to the end. It never goes back, and looks
@@ -124,9 +126,9 @@ func letters(s string) (n int) {
 // summary makes one line of a piece of prose.
 func summary(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	s = clip(s, 4*maxMessage)
+	s = clip.Text(s, 4*maxMessage)
 	s = strings.NewReplacer("**", "", "__", "", "`", "").Replace(strings.TrimLeft(strings.TrimSpace(s), "#>*-+ \t"))
-	return clip(strings.TrimRight(strings.Join(strings.Fields(s), " "), ":"), maxMessage)
+	return clip.Text(strings.TrimRight(strings.Join(strings.Fields(s), " "), ":"), maxMessage)
 }
 
 // written records a file as it is in a tag or a fence.

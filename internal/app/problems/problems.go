@@ -14,7 +14,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A Problem is one thing that is wrong. Lines are those of what the tool has read: what
@@ -104,7 +105,7 @@ func (r *reader) close() {
 	if p == nil || p.Text == "" {
 		return
 	}
-	p.Text = clip(p.Text)
+	p.Text = clip.Text(p.Text, maxText)
 	r.add(*p)
 }
 
@@ -283,7 +284,7 @@ func (r *reader) python(l string) bool {
 		return false
 	}
 	if m := pyError.FindStringSubmatch(l); m != nil {
-		p := Problem{Source: "python", Text: clip(strings.TrimSuffix(l, ":"))}
+		p := Problem{Source: "python", Text: clip.Text(strings.TrimSuffix(l, ":"), maxText)}
 		for i := len(r.trace) - 1; i >= 0; i-- { // the innermost of the app
 			if r.trace[i].File != "" {
 				p.File, p.Line = r.trace[i].File, r.trace[i].Line
@@ -338,7 +339,7 @@ func Overlay(raw, root string) (Problem, bool) {
 	// The message has a box with the place if there is no other.
 	found := Parse("[vite] Internal server error: "+m.Message+"\n"+m.Stack, root)
 	r := reader{root: strings.TrimSuffix(root, "/") + "/"}
-	p := Problem{Source: "vite", Text: clip(m.Message)}
+	p := Problem{Source: "vite", Text: clip.Text(m.Message, maxText)}
 	if len(found) > 0 {
 		p = found[0]
 	}
@@ -355,7 +356,7 @@ func Overlay(raw, root string) (Problem, bool) {
 // Console reads an error of a browser's console, with its stack if it has one. origin
 // is that of the page; places elsewhere are not of the app.
 func Console(message, stack, origin string) Problem {
-	p := Problem{Source: "browser", Text: clip(strings.TrimPrefix(strings.TrimSpace(ansi.ReplaceAllString(message, "")), "Uncaught "))}
+	p := Problem{Source: "browser", Text: clip.Text(strings.TrimPrefix(strings.TrimSpace(ansi.ReplaceAllString(message, "")), "Uncaught "), maxText)}
 	r := reader{root: "/", open: &p}
 	n := 0
 	for l := range strings.SplitSeq(stack, "\n") {
@@ -415,17 +416,4 @@ func number(s string) int {
 		return 0
 	}
 	return n
-}
-
-// clip returns at most maxText bytes of a message.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD") // which may be longer
-	if len(s) > maxText {
-		n := maxText - len("…")
-		for n > 0 && !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s = s[:n] + "…"
-	}
-	return s
 }

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A Manifest says what an app consists of. It is not to be changed.
@@ -82,7 +84,7 @@ func (b *Builder) Manifest() Manifest {
 	m := Manifest{Packages: map[string]string{}}
 	pkg, err := ParsePackage(b.files["package.json"])
 	if err != nil && b.files["package.json"] != "" {
-		m.Problems = append(m.Problems, Problem{File: "package.json", Text: clip(err.Error(), 500)})
+		m.Problems = append(m.Problems, Problem{File: "package.json", Text: clip.Text(err.Error(), 500)})
 	}
 	maps.Copy(m.Packages, pkg.DevDependencies)
 	maps.Copy(m.Packages, pkg.Dependencies)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A Package is what matters of a package.json.
@@ -69,7 +71,7 @@ func Missing(files map[string]string, pkg Package) (packages []string, unresolve
 			case kind == isPackage && !pkg.has(im.Package):
 				want[im.Package] = true
 			case kind == isNothing && len(unresolved) < maxProblems:
-				unresolved = append(unresolved, Problem{File: p, Line: im.Line, Text: fmt.Sprintf("%s is imported, and there is no such file", clip(im.Path, 200))})
+				unresolved = append(unresolved, Problem{File: p, Line: im.Line, Text: fmt.Sprintf("%s is imported, and there is no such file", clip.Text(im.Path, 200))})
 			}
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 var (
@@ -193,7 +195,7 @@ func MissingPython(files map[string]string) (packages []string, unresolved []Pro
 				}
 				target := path.Join(dir, strings.ReplaceAll(im.Path[dots:], ".", "/"))
 				if _, ok := files[target+".py"]; !ok && !dirs[target] && target != "." && im.Path[dots:] != "" && len(unresolved) < maxProblems {
-					unresolved = append(unresolved, Problem{File: p, Line: im.Line, Text: clip(im.Path, 200) + " is imported, and there is no " + clip(target, 200) + ".py"})
+					unresolved = append(unresolved, Problem{File: p, Line: im.Line, Text: clip.Text(im.Path, 200) + " is imported, and there is no " + clip.Text(target, 200) + ".py"})
 				}
 				continue
 			}

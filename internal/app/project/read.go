@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/evanw/esbuild/pkg/api"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // maxParse is the largest file that is parsed; of larger ones only the imports are
@@ -165,19 +167,11 @@ func compile(path, ext, content string) (code string, problems []Problem) {
 		TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":true,"experimentalDecorators":true}}`,
 	})
 	for _, m := range res.Errors[:min(len(res.Errors), maxProblems)] {
-		p := Problem{File: path, Text: clip(m.Text, 500)}
+		p := Problem{File: path, Text: clip.Text(m.Text, 500)}
 		if m.Location != nil {
 			p.Line, p.Column = m.Location.Line, m.Location.Column+1
 		}
 		problems = append(problems, p)
 	}
 	return string(res.Code), problems
-}
-
-// clip returns at most n bytes of s in valid UTF-8.
-func clip(s string, n int) string {
-	if len(s) > n {
-		s = s[:n] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"text/template"
 	"time"
-	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/function"
 )
@@ -204,20 +204,14 @@ func (s Services) waitForExecution(ctx context.Context, r *function.Run, id engi
 // failure returns the error of a program that did not exit with 0. It is retried:
 // circumstances may change.
 func failure(id engi.ExecutionID, r engi.Result) error {
-	said := bytes.TrimSpace(r.Stderr)
-	if len(said) > 500 {
-		said = said[len(said)-500:]
-		for len(said) > 0 && !utf8.RuneStart(said[0]) {
-			said = said[1:]
-		}
-	}
+	said := clip.Tail(string(bytes.TrimSpace(r.Stderr)), 500)
 	how := fmt.Sprintf("exited with %d", r.Exit.Code)
 	if r.Exit.Cause != engi.CauseExited {
 		how = fmt.Sprintf("was ended: %s", r.Exit.Cause)
 	} else if r.Exit.Signal != "" {
 		how = "was killed by signal " + r.Exit.Signal
 	}
-	err := engi.Errorf(engi.Unavailable, "the program of execution %s %s: %s", id, how, bytes.ToValidUTF8(said, []byte("\uFFFD")))
+	err := engi.Errorf(engi.Unavailable, "the program of execution %s %s: %s", id, how, said)
 	if remedy := r.Exit.Cause.Remedy(); remedy != "" {
 		return err.WithRemedy("%s", remedy)
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/function"
 	"github.com/engi-dev/engi/internal/store"
@@ -106,10 +107,8 @@ func (r *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi
 		if !run.Ended.IsZero() || slices.Contains(states, run.State) {
 			return run
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 2*time.Millisecond) != nil {
 			r.t.Fatalf("run %s is still %s: %+v", id, run.State, run)
-		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

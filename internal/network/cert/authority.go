@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -225,27 +226,12 @@ func writeKey(path string, key *ecdsa.PrivateKey) error {
 
 // write atomically writes PEM blocks to a file that only this user can read.
 func write(path, kind string, blocks ...[]byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".engi-tls-*") // mode 0600
-	if err != nil {
-		return engi.Errorf(engi.Denied, "%v", err)
-	}
-	defer os.Remove(tmp.Name())
+	var text []byte
 	for _, b := range blocks {
-		if err = pem.Encode(tmp, &pem.Block{Type: kind, Bytes: b}); err != nil {
-			break
-		}
+		text = append(text, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})...)
 	}
-	if err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp.Name(), path)
-	}
-	if err != nil {
-		return engi.Errorf(engi.Internal, "%v", err)
+	if err := atomicfile.Write(path, text, 0o600); err != nil {
+		return engi.Errorf(engi.Denied, "%v", err)
 	}
 	return nil
 }

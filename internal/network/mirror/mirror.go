@@ -37,6 +37,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/fetch"
 )
@@ -337,15 +338,12 @@ func refuse(w http.ResponseWriter, err error) {
 
 // line makes text fit into a header.
 func line(text string) string {
-	if len(text) > 300 {
-		text = text[:300] + "…"
-	}
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f {
 			return '?'
 		}
 		return c
-	}, text)
+	}, clip.Text(text, 300))
 }
 
 // fetch brings what a URL of a registry stands for into the cache, if it is not

@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -112,11 +113,9 @@ func lock(ctx context.Context, path string) (func(), error) {
 			f.Close()
 			return nil, engi.Errorf(engi.Unavailable, "lock %s: %v", path, err)
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 20*time.Millisecond) != nil {
 			f.Close()
 			return nil, engi.Errorf(engi.Expired, "wait for another process that unpacks: %v", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

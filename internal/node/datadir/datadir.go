@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -83,10 +85,7 @@ func Publish(dataDir string, e Endpoint) error {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	path := filepath.Join(dataDir, EndpointName)
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
-		return engi.Errorf(engi.Unavailable, "%v", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := atomicfile.Write(path, append(text, '\n'), 0o600); err != nil {
 		return engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	return nil
@@ -184,11 +183,9 @@ func Stop(ctx context.Context, dataDir string) (pid int, err error) {
 		if held, err := IsHeld(dataDir); err != nil || !held {
 			return pid, err
 		}
-		select {
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 20*time.Millisecond) != nil {
 			return pid, engi.Errorf(engi.Expired, "process %d still holds %s: %v", pid, dataDir, ctx.Err()).
 				WithRemedy("it waits for work to end; look at its log, or end it with 'kill -9 %d': its sandboxes live on", pid)
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

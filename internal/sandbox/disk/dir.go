@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
@@ -581,26 +582,12 @@ func readJSON(path string, v any) error {
 }
 
 // writeJSON atomically replaces a file.
-func writeJSON(path string, v any) (err error) {
+func writeJSON(path string, v any) error {
 	data, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
 		return engi.Errorf(engi.Internal, "write %s: %v", path, err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".write-")
-	if err != nil {
-		return fileError(err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(append(data, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return fileError(err)
+	return fileError(atomicfile.Write(path, append(data, '\n'), 0o600))
 }
 
 func syncDir(path string) error {

@@ -29,6 +29,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
 )
@@ -244,9 +245,7 @@ func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Templa
 		}
 		// It was removed after Get, or its builder still holds the lock. The
 		// name may refer to another build now.
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, 2*time.Millisecond) != nil {
 			return tmpl, nil, engi.Errorf(engi.Expired, "use template %s: %v", nameOrDigest, context.Cause(ctx))
 		}
 	}

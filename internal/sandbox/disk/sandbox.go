@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -404,10 +403,7 @@ func (w *lineWriter) flush() {
 	if len(w.part) == 0 {
 		return
 	}
-	line := string(w.part)
-	if !utf8.ValidString(line) {
-		line = strings.ToValidUTF8(line, "\uFFFD")
-	}
+	line := strings.ToValidUTF8(string(w.part), "\uFFFD")
 	w.part = w.part[:0]
 	w.to(line)
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
 )
@@ -114,10 +115,8 @@ func (r *freeSpace) during(ctx context.Context, dir string, f func(context.Conte
 		defer close(watched)
 		defer cancel()
 		for pause := watchEvery; ; {
-			select {
-			case <-work.Done():
+			if clock.Sleep(work, pause) != nil {
 				return
-			case <-time.After(pause):
 			}
 			began := time.Now()
 			now, err := measure(work, dir)

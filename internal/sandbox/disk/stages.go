@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -114,10 +115,7 @@ func (t *Templates) completeStages(ctx context.Context) {
 			}
 			t.o.Log.ErrorContext(ctx, "build the rest of a template", "template", name, "error", err, "again_in", pause)
 			t.setCompletion(name, completion{failed: err, again: time.Now().Add(pause)})
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			_ = clock.Sleep(ctx, pause)
 			pause = min(2*pause, 30*time.Minute)
 		}
 		t.mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
+	"github.com/engi-dev/engi/internal/undo"
 )
 
 // A BuildRunner opens sandboxes for the build steps of templates, which write
@@ -73,12 +74,12 @@ func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Net
 func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_ engi.Guest, _ func() error, err error) {
 	id := engi.NewSandboxID()
 	defer engi.Annotate(&err, "open build sandbox %s", id)
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	b.mu.Lock()
 	b.open[id] = true
 	b.mu.Unlock()
-	u.add(func() { b.forget(id) })
+	u.Add(func() { b.forget(id) })
 
 	network, netns := provider.Host, ""
 	if owner != "" {
@@ -89,7 +90,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 		if netns, err = b.wall.Attach(ctx, id); err != nil {
 			return nil, nil, err
 		}
-		u.add(func() { _ = b.detach(id) }) // the error that led here says more
+		u.Add(func() { _ = b.detach(id) }) // the error that led here says more
 	}
 	token := newToken()
 	machine, err := b.provider.Start(ctx, provider.Spec{
@@ -106,12 +107,12 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 	if err != nil {
 		return nil, nil, err
 	}
-	u.add(func() { _ = machine.Close() }) // the error that led here says more
+	u.Add(func() { _ = machine.Close() }) // the error that led here says more
 	g, err := guest.Open(ctx, machine.Guest, token)
 	if err != nil {
 		return nil, nil, err
 	}
-	u.add(func() { g.Close() })
+	u.Add(func() { g.Close() })
 	setup := wire.Setup{
 		Home:      "/root",
 		WorkDir:   "/root",
@@ -128,7 +129,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 	if err := g.Setup(ctx, setup); err != nil {
 		return nil, nil, err
 	}
-	u.keep()
+	u.Keep()
 	return g, func() error {
 		defer b.forget(id)
 		g.Close()

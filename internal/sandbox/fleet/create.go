@@ -11,6 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
+	"github.com/engi-dev/engi/internal/undo"
 )
 
 // createTimeout bounds the creation of a sandbox, however patient its caller.
@@ -38,8 +39,8 @@ func (c *creation) fromPool() bool {
 // prepare checks spec and fills in what it leaves open. The caller releases the
 // result.
 func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *creation, err error) {
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	if err := spec.Faults(s.bounds).Err(); err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		if err != nil {
 			return nil, err
 		}
-		u.add(release)
+		u.Add(release)
 		name = snap.Digest
 		c.rec.Template = snap.Template
 		c.rec.Env = merge(snap.Env, spec.Env)
@@ -129,8 +130,8 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	}
 	c.rec.Fixed = c.key.Size
 	release := u
-	u.keep()
-	c.release = release.run
+	u.Keep()
+	c.release = release.Run
 	return c, nil
 }
 
@@ -260,9 +261,9 @@ func (s *sandboxes) createFromPool(ctx context.Context, c *creation) (*sandbox, 
 // crash can bring the instance back to its pool. The sandbox is returned
 // locked.
 func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (_ *sandbox, err error) {
-	var u undo
-	defer u.run()
-	u.add(func() { s.pools.discard(inst) })
+	var u undo.Stack
+	defer u.Run()
+	u.Add(func() { s.pools.discard(inst) })
 	t := c.template
 	if have := inst.record().Digest; have != t.Digest {
 		if t, err = s.catalog.get(ctx, have); err != nil {
@@ -273,7 +274,7 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	if err != nil {
 		return nil, err
 	}
-	u.add(unpin)
+	u.Add(unpin)
 	old, err := inst.setState(engi.Running, nil)
 	if err != nil {
 		return nil, err
@@ -285,15 +286,15 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	rec.Created, rec.Active = rec.Started, rec.Started
 	sb := newSandbox(rec, unpin)
 	sb.booking = c.booking
-	u.add(sb.abandon)
+	u.Add(sb.abandon)
 	sb.setInstance(inst)
 	s.pools.weigh(inst, ordinaryWeight)
 	s.insert(sb)
-	u.add(func() { s.remove(sb) })
+	u.Add(func() { s.remove(sb) })
 	if err := s.store(ctx, c.booking, func() error { return s.opt.Store.PutSandbox(ctx, rec) }); err != nil {
 		return nil, err
 	}
-	u.add(func() {
+	u.Add(func() {
 		s.setStored(c.booking, false)
 		s.forgetRecord(sb.id)
 	})
@@ -314,7 +315,7 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	if err := inst.guest.Setup(ctx, setupOf(t, sb.record(), network)); err != nil {
 		return nil, err
 	}
-	u.keep()
+	u.Keep()
 	return sb, nil
 }
 
@@ -358,13 +359,13 @@ func merge(a, b map[string]string) map[string]string {
 // returned locked.
 func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.SandboxID) (_ *sandbox, err error) {
 	defer engi.Annotate(&err, "create sandbox %s", id)
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	_, unpin, err := s.opt.Templates.Use(ctx, c.rec.Digest)
 	if err != nil {
 		return nil, err
 	}
-	u.add(unpin)
+	u.Add(unpin)
 	rec := c.rec
 	rec.ID = id
 	rec.Created = time.Now().UTC()
@@ -376,17 +377,17 @@ func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.Sandbo
 	}
 	sb := newSandbox(rec, unpin)
 	sb.booking = c.booking
-	u.add(sb.abandon)
+	u.Add(sb.abandon)
 	s.insert(sb)
-	u.add(func() { s.remove(sb) })
+	u.Add(func() { s.remove(sb) })
 	if len(rec.Volumes) > 0 {
-		u.add(func() { s.unmount(id) })
+		u.Add(func() { s.unmount(id) })
 	}
 	inst, err := s.bootInstance(ctx, sb, rec, c.template, c.image, c.disk)
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { s.destroyInstance(sb) })
+	u.Add(func() { s.destroyInstance(sb) })
 	if rec.Size != want {
 		switch err := provider.Resize(ctx, inst.machine, want); {
 		case err == nil:
@@ -405,7 +406,7 @@ func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	u.keep()
+	u.Keep()
 	s.metrics.boots.Observe(inst.bootTime.Seconds())
 	return sb, nil
 }
@@ -423,12 +424,12 @@ func (s *sandboxes) unmount(id engi.SandboxID) {
 // gives it to the sandbox. It does not touch the store.
 func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRecord, t engi.Template, image, disk string) (_ *instance, err error) {
 	began := time.Now()
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	if err := s.pools.sched.Reserve(began); err != nil {
 		return nil, err
 	}
-	u.add(s.pools.sched.Unreserve)
+	u.Add(s.pools.sched.Unreserve)
 	mounts, err := s.mounts(ctx, rec, t)
 	if err != nil {
 		return nil, err
@@ -437,7 +438,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { s.detach(rec.ID) })
+	u.Add(func() { s.detach(rec.ID) })
 	spec := provider.Spec{
 		ID:       rec.ID,
 		Netns:    netns,
@@ -458,7 +459,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() {
+	u.Add(func() {
 		if err := machine.Close(); err != nil {
 			s.log.Error("destroy half-booted sandbox", "sandbox", rec.ID, "error", err)
 		}
@@ -467,7 +468,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { g.Close() })
+	u.Add(func() { g.Close() })
 	network, err := s.openNetwork(ctx, rec.ID, rec.Owner, rec.Network)
 	if err != nil {
 		return nil, err
@@ -480,7 +481,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 			return nil, err
 		}
 	}
-	u.keep()
+	u.Keep()
 	inst := newInstance(rec, machine, g)
 	inst.bootTime = time.Since(began)
 	s.pools.weigh(inst, ordinaryWeight)

@@ -9,6 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
+	"github.com/engi-dev/engi/internal/undo"
 )
 
 // maxQueuedBytes bounds the programs kept for executions that wait.
@@ -209,24 +210,24 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 			WithRemedy("try again in a moment, or ask with on_empty 'wait' or 'boot_sync'").
 			WithRetry(e.pools.sched.Retry(1))
 	}
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	size := programSize(&j.program)
 	if !e.queuedBytes.Take(j.owner, size) {
 		return engi.Execution{}, engi.Errorf(engi.Exhausted, "your programs that wait for a sandbox have %d bytes already", e.queuedBytes.Of(j.owner)).
 			WithRemedy("wait and try again").WithRetry(e.pools.sched.Retry(1))
 	}
-	u.add(func() { e.queuedBytes.Give(j.owner, size) })
+	u.Add(func() { e.queuedBytes.Give(j.owner, size) })
 	joined := time.Now()
 	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, patient, joined)
 	if err != nil {
 		return engi.Execution{}, err
 	}
-	u.add(func() { e.leave(ticket) })
+	u.Add(func() { e.leave(ticket) })
 	if err := e.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience, Network: j.network}); err != nil {
 		return engi.Execution{}, err
 	}
-	u.add(func() { e.files.dropQueued(rec.ID) })
+	u.Add(func() { e.files.dropQueued(rec.ID) })
 	older, err := e.opt.Store.Create(ctx, rec, nil)
 	if err != nil {
 		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
@@ -234,7 +235,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 		}
 		return engi.Execution{}, err
 	}
-	u.keep()
+	u.Keep()
 	r := e.newRun(rec)
 	r.booking, j.booking = j.booking, nil
 	if !e.drive(r, func() { e.waitForInstance(r, ticket, size, patience, joined) }) {

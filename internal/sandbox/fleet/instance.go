@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
+	"github.com/engi-dev/engi/internal/undo"
 )
 
 const (
@@ -177,25 +178,6 @@ func (i *instance) isNetworkStale() bool {
 	return i.networkStale
 }
 
-// An undo remembers how to take back the steps of something half done. It
-// belongs to one goroutine.
-type undo []func()
-
-func (u *undo) add(f func()) { *u = append(*u, f) }
-
-// keep declares success: nothing will be taken back.
-func (u *undo) keep() { *u = nil }
-
-// run takes everything back, newest first. Defer it right away.
-func (u *undo) run() {
-	for len(*u) > 0 {
-		last := len(*u) - 1
-		f := (*u)[last]
-		*u = (*u)[:last]
-		f()
-	}
-}
-
 // boot makes a ready instance for a pool, or leaves nothing behind. It leaves the
 // processors to others until background ends, when somebody waits for it.
 func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Context) (_ *instance, err error) {
@@ -204,18 +186,18 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	patient := ctx
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 
 	t, unpin, err := p.opt.Templates.Use(ctx, key.Template)
 	if err != nil {
 		return nil, err
 	}
-	u.add(unpin)
+	u.Add(unpin)
 	id := engi.NewSandboxID()
 	defer engi.Annotate(&err, "boot %s", id)
 	p.expect(id)
-	u.add(func() { p.unexpect(id) })
+	u.Add(func() { p.unexpect(id) })
 
 	rec := SandboxRecord{
 		Sandbox: engi.Sandbox{
@@ -236,7 +218,7 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { p.detach(id) })
+	u.Add(func() { p.detach(id) })
 	machine, err := p.providerOf(key.Tier).Start(ctx, provider.Spec{
 		ID:       id,
 		Netns:    netns,
@@ -251,7 +233,7 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() {
+	u.Add(func() {
 		if err := machine.Close(); err != nil {
 			p.log.Error("destroy half-booted sandbox", "sandbox", id, "error", err)
 		}
@@ -261,7 +243,7 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	if err != nil {
 		return nil, err
 	}
-	u.add(func() { g.Close() })
+	u.Add(func() { g.Close() })
 	if err := prepareGuest(ctx, g, t, rec.Size, key.Language); err != nil {
 		return nil, err
 	}
@@ -280,7 +262,7 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	inst.bootTime, inst.bootCPU = time.Since(began), inst.processorTime()
 	p.weigh(inst, freshWeight)
 	p.add(inst)
-	u.keep()
+	u.Keep()
 	return inst, nil
 }
 

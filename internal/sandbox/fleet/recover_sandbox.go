@@ -9,6 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
+	"github.com/engi-dev/engi/internal/undo"
 )
 
 // recover takes over a sandbox that lived when the node died, in any state:
@@ -55,8 +56,8 @@ func (s *sandboxes) endLost(ctx context.Context, rec SandboxRecord) {
 
 // tryRecover is recover for a sandbox that may have survived.
 func (s *sandboxes) tryRecover(ctx context.Context, rec SandboxRecord) (err error) {
-	var u undo
-	defer u.run()
+	var u undo.Stack
+	defer u.Run()
 	image := s.files.hasImage(rec.ID)
 	t, unpin, err := s.opt.Templates.Use(ctx, rec.Digest)
 	if err != nil {
@@ -64,12 +65,12 @@ func (s *sandboxes) tryRecover(ctx context.Context, rec SandboxRecord) (err erro
 		s.log.Error("the template of a sandbox is missing", "sandbox", rec.ID, "error", err)
 		unpin = func() {}
 	}
-	u.add(unpin)
+	u.Add(unpin)
 	sb := newSandbox(rec, unpin)
 	sb.active = time.Now().UTC() // nobody could use it while the node was down
-	u.add(sb.abandon)
+	u.Add(sb.abandon)
 	s.insert(sb)
-	u.add(func() { s.remove(sb) })
+	u.Add(func() { s.remove(sb) })
 	if rec.State != engi.Hibernated && len(rec.Volumes) > 0 {
 		// The service of volumes has been restarted, too.
 		if _, err := s.mounts(ctx, rec, t); err != nil {
@@ -80,7 +81,7 @@ func (s *sandboxes) tryRecover(ctx context.Context, rec SandboxRecord) (err erro
 		s.destroyInstance(sb)
 		return err
 	}
-	u.keep()
+	u.Keep()
 	sb.unlock()
 	s.metrics.repaired.WithLabelValues("sandbox_adopted").Inc()
 	return nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
@@ -530,10 +531,7 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 			e.log.Error("record end of execution; trying again", "execution", r.id, "error", err)
 			r.set(func() { r.trouble = err })
 		}
-		select {
-		case <-time.After(pause):
-		case <-e.life.Done():
-		}
+		_ = clock.Sleep(e.life, pause)
 	}
 	if from == engi.ExecutionQueued {
 		e.files.dropQueued(r.id)

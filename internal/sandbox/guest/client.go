@@ -25,8 +25,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
@@ -332,14 +332,7 @@ func query(pairs ...string) string {
 
 // sanitize makes text from a guest fit to show: bounded, and valid UTF-8.
 func sanitize(s string) string {
-	const most = 4 << 10
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	if !utf8.ValidString(s) {
-		s = string(bytes.ToValidUTF8([]byte(s), []byte("�")))
-	}
-	return s
+	return clip.Text(s, 4<<10)
 }
 
 // A broken stream is resumed this often, this far apart, before its guest

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
@@ -224,9 +225,7 @@ func (p *process) follow(ctx context.Context, s *stream, from int64, yield func(
 			return err
 		}
 		s = nil
-		select {
-		case <-time.After(reconnectDelay):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, reconnectDelay) != nil {
 			return engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
 	}

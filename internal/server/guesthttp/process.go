@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -110,14 +111,7 @@ func (o *head) add(b []byte) {
 func (o *head) text() (string, []byte, bool) {
 	b := o.data
 	if o.more { // the cut may have split a character
-		for i := 1; i <= min(3, len(b)); i++ {
-			if tail := b[len(b)-i:]; utf8.RuneStart(tail[0]) {
-				if !utf8.FullRune(tail) {
-					b = b[:len(b)-i]
-				}
-				break
-			}
-		}
+		b = b[:clip.Whole(b)]
 	}
 	if utf8.Valid(b) {
 		return string(b), nil, o.more

@@ -5,6 +5,8 @@ import (
 	"cmp"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // ChunkSize is the most data in one event.
@@ -57,7 +59,7 @@ func (j *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
 		data = append(pending.data, data...)
 		pending.data = nil
 	}
-	if n := incomplete(data); n > 0 {
+	if n := len(data) - clip.Whole(data); n > 0 {
 		if !grown || n < len(data) { // otherwise it is the same character, still incomplete
 			pending.at = end - int64(n)
 		}
@@ -115,18 +117,4 @@ func (j *Joiner) chunk(stream string, data []byte) Chunk {
 		p.Bytes = data
 	}
 	return p
-}
-
-// incomplete returns the length of an incomplete character at the end of b: 0 to
-// 3.
-func incomplete(b []byte) int {
-	for n := 1; n <= min(3, len(b)); n++ {
-		if tail := b[len(b)-n:]; utf8.RuneStart(tail[0]) {
-			if utf8.FullRune(tail) {
-				return 0
-			}
-			return n
-		}
-	}
-	return 0
 }

@@ -32,6 +32,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -422,8 +423,7 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 func resultOf(r tool.Result) *sdk.CallToolResult {
 	text := strings.ToValidUTF8(r.Text, "\ufffd")
 	if len(text) > maxText {
-		cut := len(text) - maxText
-		text = strings.ToValidUTF8(text[:maxText/2], "") + "\n[… cut …]\n" + strings.ToValidUTF8(text[maxText/2+cut:], "")
+		text = clip.Bytes(text, maxText/2) + "\n[… cut …]\n" + clip.Tail(text, maxText/2)
 	}
 	out := &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}, IsError: r.Failed}
 	if r.Data != nil {

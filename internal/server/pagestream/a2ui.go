@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/html/atom"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/page"
 )
@@ -221,11 +222,7 @@ func words(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // short is a text that several fields may have.
 func short(s string) string {
-	const most = 256
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
+	return clip.Text(s, 256)
 }
 
 // plain keeps a text from being a link or a picture to those who read it as Markdown.

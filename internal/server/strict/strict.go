@@ -22,6 +22,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/spelling"
 )
 
@@ -77,7 +78,7 @@ func Unmarshal(body []byte, v any) error {
 	if faults := explain(body, reflect.TypeOf(v).Elem()); len(faults) > 0 {
 		return &Error{Faults: faults}
 	}
-	return &Error{Faults: []v1.Fault{{Detail: shown(err.Error())}}}
+	return &Error{Faults: []v1.Fault{{Detail: clip.Text(err.Error(), maxShown)}}}
 }
 
 // halfPair matches what the decoder says of a \u escape without its other half.
@@ -95,13 +96,13 @@ func malformed(body []byte, e *jsontext.SyntacticError) *Error {
 	case halfPair.MatchString(text):
 		return refuse("send bytes that are not UTF-8 in a field that ends in _base64", "the text at %s has half of a surrogate pair, which is no character", at)
 	case errors.Is(e.Err, jsontext.ErrDuplicateName):
-		return refuse("send each field once", "the field %q comes twice, again at %s", shown(e.JSONPointer.LastToken()), at)
+		return refuse("send each field once", "the field %q comes twice, again at %s", clip.Text(e.JSONPointer.LastToken(), maxShown), at)
 	case strings.HasSuffix(text, "after top-level value"):
 		return refuse("send one JSON object and nothing after it", "there is more after the JSON value, at %s", at)
 	case errors.Is(e.Err, io.ErrUnexpectedEOF):
 		return refuse("correct the JSON", "the body is not JSON: it ends too early, at %s", at)
 	}
-	return refuse("correct the JSON", "the body is not JSON: %s at %s", shown(text), at)
+	return refuse("correct the JSON", "the body is not JSON: %s at %s", clip.Text(text, maxShown), at)
 }
 
 // position returns where people find the byte at an offset.
@@ -164,16 +165,8 @@ func (x *explainer) fieldsOf(t reflect.Type) fields {
 
 // add adds a fault and reports whether there may be more.
 func (x *explainer) add(path, format string, args ...any) bool {
-	x.faults = append(x.faults, v1.Fault{Field: path, Detail: shown(fmt.Sprintf(format, args...))})
+	x.faults = append(x.faults, v1.Fault{Field: path, Detail: clip.Text(fmt.Sprintf(format, args...), maxShown)})
 	return len(x.faults) < MaxFaults
-}
-
-// shown returns the beginning of text that is sent back.
-func shown(text string) string {
-	if len(text) <= maxShown {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxShown], "") + "…"
 }
 
 // value explains the next value as one of type t. It reports whether there is
@@ -255,7 +248,7 @@ func (x *explainer) members(path string, t reflect.Type) bool {
 			return false
 		}
 		name := token.String()
-		at := shown(name)
+		at := clip.Text(name, maxShown)
 		if path != "" {
 			at = path + "." + at
 		}

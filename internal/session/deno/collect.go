@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -135,20 +136,12 @@ func (c *collector) decode(res *engi.CodeResult) {
 	if a.OK {
 		res.Value = a.Value
 		for _, w := range a.Warnings[:min(len(a.Warnings), 20)] {
-			res.Warnings = append(res.Warnings, truncate(w, 400))
+			res.Warnings = append(res.Warnings, clip.Bytes(w, 400))
 		}
 		return
 	}
 	res.Error = &engi.CodeError{
-		Cause: engi.CauseExited, Name: truncate(a.Error.Name, 256), Message: truncate(a.Error.Message, 32<<10),
-		Line: max(0, a.Error.Line), Column: max(0, a.Error.Column), Stack: truncate(a.Error.Stack, 32<<10),
+		Cause: engi.CauseExited, Name: clip.Bytes(a.Error.Name, 256), Message: clip.Bytes(a.Error.Message, 32<<10),
+		Line: max(0, a.Error.Line), Column: max(0, a.Error.Column), Stack: clip.Bytes(a.Error.Stack, 32<<10),
 	}
-}
-
-// clip shortens a text to n bytes.
-func truncate(s string, n int) string {
-	if len(s) > n {
-		s = strings.ToValidUTF8(s[:n], "")
-	}
-	return s
 }

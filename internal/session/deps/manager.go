@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -125,12 +127,7 @@ func (m *Manager) saveTemplate(ctx context.Context) {
 	if m.opt.File == "" || m.savedTemplate() == m.wanted {
 		return
 	}
-	tmp := m.opt.File + ".new"
-	err := os.WriteFile(tmp, []byte(m.wanted+"\n"), 0o600)
-	if err == nil {
-		err = os.Rename(tmp, m.opt.File)
-	}
-	if err != nil {
+	if err := atomicfile.Write(m.opt.File, []byte(m.wanted+"\n"), 0o600); err != nil {
 		m.opt.Log.WarnContext(ctx, "remember the packages of sessions", "error", err)
 	}
 }
@@ -179,29 +176,18 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	for ctx.Err() == nil {
 		if err := m.build(ctx); err != nil && ctx.Err() == nil {
 			m.opt.Log.ErrorContext(ctx, "install the packages of sessions", "template", m.wanted, "again_in", pause, "error", err, "remedy", engi.RemedyOf(err))
-			if !sleep(ctx, pause) {
+			if clock.Sleep(ctx, pause) != nil {
 				return nil
 			}
 			pause = min(2*pause, maxRetry)
 			continue
 		}
 		m.removeOld(ctx)
-		for sleep(ctx, cleanupInterval) {
+		for clock.Sleep(ctx, cleanupInterval) == nil {
 			m.removeOld(ctx)
 		}
 	}
 	return nil
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (m *Manager) build(ctx context.Context) (err error) {

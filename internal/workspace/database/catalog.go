@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -165,7 +166,7 @@ func (s Server) Describe(ctx context.Context, q engi.Query, table string) (d eng
 		return d, err
 	}
 	if len(rows) == 0 {
-		return d, engi.Errorf(engi.NotFound, "there is no table %s", cut(table)).WithRemedy("list the tables; a name may have a schema in front, and is written as it is there")
+		return d, engi.Errorf(engi.NotFound, "there is no table %s", clip.Text(table, maxErrText)).WithRemedy("list the tables; a name may have a schema in front, and is written as it is there")
 	}
 	if err := scanTable(rows[0], &d.Table); err != nil {
 		return d, err

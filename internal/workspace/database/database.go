@@ -28,6 +28,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -267,21 +268,13 @@ func (s Server) hide(text string) string {
 			text = strings.ReplaceAll(text, secret, "*****")
 		}
 	}
-	return cut(text)
+	return clip.Text(text, maxErrText)
 }
 
 func (s Server) scrub(e *engi.QueryError) {
 	if e != nil {
 		e.Code, e.Text, e.Detail, e.Hint = s.hide(e.Code), s.hide(e.Text), s.hide(e.Detail), s.hide(e.Hint)
 	}
-}
-
-// cut makes a text valid and not longer than texts of errors may be.
-func cut(text string) string {
-	if len(text) > maxErrText {
-		text = text[:maxErrText] + "…"
-	}
-	return strings.ToValidUTF8(text, "\ufffd")
 }
 
 // rows collects the rows of a result within the limits of a query.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -283,7 +284,7 @@ func (s Server) queryMySQL(ctx context.Context, q engi.Query, several bool) (eng
 	result.Truncated = a.rows.full
 	convert := make([]func([]byte) json.RawMessage, len(a.columns))
 	for i, c := range a.columns {
-		result.Columns = append(result.Columns, engi.Column{Name: cut(c.name), Type: c.typeName()})
+		result.Columns = append(result.Columns, engi.Column{Name: clip.Text(c.name, maxErrText), Type: c.typeName()})
 		convert[i] = c.convert()
 	}
 	result.Rows = a.rows.table(convert)

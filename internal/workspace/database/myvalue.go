@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // A myColumn is a column of a result, as far as its values need it.
@@ -58,7 +60,7 @@ func (c myColumn) typeName() string {
 	name, ok := myNames[c.kind]
 	switch {
 	case c.special != "":
-		return cut(c.special)
+		return clip.Text(c.special, maxErrText)
 	case c.enum:
 		return "enum"
 	case c.set:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -80,7 +81,7 @@ FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem WH
 		if err != nil || len(row) != 4 {
 			return nil, nonsense("a type has no number")
 		}
-		name, element, delimiter := cut(string(row[1])), string(row[2]), byte(',')
+		name, element, delimiter := clip.Text(string(row[1]), maxErrText), string(row[2]), byte(',')
 		if len(row[3]) == 1 {
 			delimiter = row[3][0]
 		}

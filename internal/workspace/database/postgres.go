@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -243,7 +244,7 @@ func (p *postgres) query(ctx context.Context, s Server, q engi.Query, args []arg
 	convert := make([]func([]byte) json.RawMessage, len(a.columns))
 	for i, c := range a.columns {
 		t := types[c.oid]
-		r.Columns = append(r.Columns, engi.Column{Name: cut(c.name), Type: t.name})
+		r.Columns = append(r.Columns, engi.Column{Name: clip.Text(c.name, maxErrText), Type: t.name})
 		convert[i] = t.convert
 	}
 	r.Rows = a.rows.table(convert)

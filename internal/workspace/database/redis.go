@@ -13,6 +13,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -54,7 +55,7 @@ func (s Server) Command(ctx context.Context, args []string) (engi.CommandReply, 
 		why = endless[name+" "+strings.ToUpper(args[1])]
 	}
 	if why != "" {
-		return engi.CommandReply{}, engi.Errorf(engi.Unsupported, "%s: %s", cut(name), why).WithRemedy("use a client in a sandbox of the workspace")
+		return engi.CommandReply{}, engi.Errorf(engi.Unsupported, "%s: %s", clip.Text(name, maxErrText), why).WithRemedy("use a client in a sandbox of the workspace")
 	}
 	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
 	defer cancel()

@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // greetHost is a host that nginx answers for itself.
@@ -262,14 +264,10 @@ func greetNginx(c net.Conn, _ Access) (string, error) {
 
 // printable shortens what a server says and removes what cannot be printed.
 func printable(s string) string {
-	s = strings.ToValidUTF8(s, "\ufffd")
-	if len(s) > 200 {
-		s = strings.ToValidUTF8(s[:200], "")
-	}
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
-	}, s))
+	}, clip.Bytes(s, 200)))
 }

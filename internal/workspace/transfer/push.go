@@ -7,14 +7,19 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
+func isControl(r rune) bool { return r < ' ' || r == 0x7f }
+
 const (
 	maxUpdates = 256
-	maxRef     = 900 // bytes of a name, so that a line about it is short enough
+	maxReport  = 1000 // bytes of a reason
+	maxRef     = 900  // bytes of a name, so that a line about it is short enough
 )
 
 // An Update is what a client wants to become of a branch.
@@ -61,7 +66,7 @@ func ReadPush(r io.Reader) (*Push, error) {
 		}
 		listed = true
 		f := strings.SplitN(text, " ", 3)
-		if len(f) < 3 || !repo.IsHash(f[0]) || !repo.IsHash(f[1]) || len(f[2]) > maxRef || oneLine(f[2]) != f[2] || len(p.updates) == maxUpdates {
+		if len(f) < 3 || !repo.IsHash(f[0]) || !repo.IsHash(f[1]) || len(f[2]) > maxRef || !utf8.ValidString(f[2]) || strings.ContainsFunc(f[2], isControl) || len(p.updates) == maxUpdates {
 			return nil, broken("it has the line %.60q", text)
 		}
 		for i := range 2 {
@@ -109,9 +114,9 @@ func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
 		if engi.KindOf(err) == engi.Internal {
 			why = "the server cannot record it"
 		}
-		say("ng %s %s\n", u.Name, oneLine(why))
+		say("ng %s %s\n", u.Name, clip.Line(why, maxReport))
 		if r := engi.RemedyOf(err); r != "" {
-			remedies[oneLine(r)] = true
+			remedies[clip.Line(r, maxReport)] = true
 		}
 	}
 	_ = flush(&report)
@@ -133,20 +138,6 @@ func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
 		}
 	}
 	return b.Flush()
-}
-
-// oneLine returns what fits into a line of a report.
-func oneLine(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\ufffd"))
-	if len(s) > 1000 {
-		s = strings.ToValidUTF8(s[:1000], "") + "…"
-	}
-	return s
 }
 
 // Before returns the objects of the pack, and others from a source.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/engi-dev/engi/internal/clock"
 )
 
 // A Conversation is a request, in any wire format.
@@ -138,9 +140,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 
 	a := s.Play(c)
-	select {
-	case <-time.After(a.Delay):
-	case <-r.Context().Done():
+	if clock.Sleep(r.Context(), a.Delay) != nil {
 		return
 	}
 	if a.Status != 0 && a.Status != http.StatusOK {
@@ -179,9 +179,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if a.Pace > 0 {
-			select {
-			case <-time.After(a.Pace):
-			case <-r.Context().Done():
+			if clock.Sleep(r.Context(), a.Pace) != nil {
 				return
 			}
 		}

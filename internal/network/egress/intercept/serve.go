@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -232,16 +233,12 @@ func (i *Interceptor) event(s *sandbox, t Target, kind engi.NetworkRecordKind) e
 
 // printable shortens untrusted text and replaces what does not fit on a line.
 func printable(text string, size int) string {
-	text = strings.ToValidUTF8(text, "?")
-	if len(text) > size {
-		text = strings.ToValidUTF8(text[:size], "") + "…"
-	}
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u2028' || r == '\u2029' {
 			return '?'
 		}
 		return r
-	}, text)
+	}, clip.Text(text, size))
 }
 
 const copySize = 32 << 10

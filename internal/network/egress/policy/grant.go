@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/publicsuffix"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -35,7 +36,7 @@ func ParseHost(text string) (Host, error) {
 
 func parseHost(text string) (Host, *engi.Error) {
 	bad := func(problem string) (Host, *engi.Error) {
-		return Host{}, engi.Errorf(engi.Invalid, "host %q %s", truncate(text), problem).
+		return Host{}, engi.Errorf(engi.Invalid, "host %q %s", clip.Text(text, maxShown), problem).
 			WithRemedy("write a name such as api.example.com or *.example.com, with :PORT if others are not meant")
 	}
 	h, name := Host{TLS: true}, text
@@ -59,7 +60,7 @@ func parseHost(text string) (Host, *engi.Error) {
 		return bad("has a bad name: " + err.Error())
 	}
 	if public, _ := publicsuffix.PublicSuffix(h.Name); h.Below && public == h.Name {
-		return Host{}, engi.Errorf(engi.Invalid, "host %q includes everybody's names below %s", truncate(text), h.Name).
+		return Host{}, engi.Errorf(engi.Invalid, "host %q includes everybody's names below %s", clip.Text(text, maxShown), h.Name).
 			WithRemedy("name the hosts themselves or your own domain, such as *.example.%s", h.Name)
 	}
 	return h, nil
@@ -217,7 +218,7 @@ func GrantUse(g engi.Grant) engi.GrantUse {
 // placeholders.
 func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 	bad := func(format string, args ...any) *engi.Error {
-		return engi.Errorf(engi.Invalid, "grant of secret %q %s", truncate(g.Secret), fmt.Sprintf(format, args...))
+		return engi.Errorf(engi.Invalid, "grant of secret %q %s", clip.Text(g.Secret, maxShown), fmt.Sprintf(format, args...))
 	}
 	as := GrantUse(g)
 	switch {
@@ -226,22 +227,22 @@ func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 	case len(g.Hosts) == 0:
 		return "", bad("names no hosts").WithRemedy("list the hosts that may receive it")
 	case g.Format != "" && (strings.Count(g.Format, "{}") != 1 || len(g.Format) > maxFormat || strings.ContainsFunc(g.Format, isControl)):
-		return "", bad("has a bad format %q", truncate(g.Format)).WithRemedy("write the header's value with {} once where the secret goes")
+		return "", bad("has a bad format %q", clip.Text(g.Format, maxShown)).WithRemedy("write the header's value with {} once where the secret goes")
 	case g.Format != "" && g.Format != "{}" && as != engi.GrantHeader:
 		return "", bad("has a format, but is applied as %s", as).WithRemedy("apply it as a header, or leave out the format")
 	case g.Env != "" && !variableForm.MatchString(g.Env):
-		return "", bad("has a bad variable %q", truncate(g.Env)).WithRemedy("use letters, digits and underscores, no digit first")
+		return "", bad("has a bad variable %q", clip.Text(g.Env, maxShown)).WithRemedy("use letters, digits and underscores, no digit first")
 	case reservedVariables[strings.ToUpper(g.Env)]:
 		return "", bad("has the variable %s, which programs need for other things", g.Env).WithRemedy("use another variable")
 	case as != engi.GrantPlaceholder && g.Env != "":
 		return "", bad("is applied as %s, but has a variable for a placeholder", as).WithRemedy("leave out one of the two")
 	case g.Name != "" && (as == engi.GrantBearer || as == engi.GrantPlaceholder):
-		return "", bad("has the name %q, which %s does not use", truncate(g.Name), as).WithRemedy("leave out the name, or apply it as header or query")
+		return "", bad("has the name %q, which %s does not use", clip.Text(g.Name, maxShown), as).WithRemedy("leave out the name, or apply it as header or query")
 	}
 	switch as {
 	case engi.GrantHeader:
 		if !isToken(g.Name) || reservedHeader(g.Name) {
-			return "", bad("cannot be put into the header %q", truncate(g.Name)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
+			return "", bad("cannot be put into the header %q", clip.Text(g.Name, maxShown)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
 		}
 		return "header " + strings.ToLower(g.Name), nil
 	case engi.GrantQuery:
@@ -251,7 +252,7 @@ func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 		return "query parameter " + g.Name, nil
 	case engi.GrantBearer, engi.GrantBasic:
 		if strings.Contains(g.Name, ":") || strings.ContainsFunc(g.Name, isControl) || len(g.Name) > 256 {
-			return "", bad("has a bad user %q", truncate(g.Name)).WithRemedy("a user has no colon and no control characters")
+			return "", bad("has a bad user %q", clip.Text(g.Name, maxShown)).WithRemedy("a user has no colon and no control characters")
 		}
 		return "header authorization", nil
 	case engi.GrantPlaceholder:
@@ -260,7 +261,7 @@ func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 		}
 		return "", nil
 	}
-	return "", bad("has the unknown use %q", truncate(string(as))).WithRemedy("use header, bearer, basic, query or placeholder")
+	return "", bad("has the unknown use %q", clip.Text(string(as), maxShown)).WithRemedy("use header, bearer, basic, query or placeholder")
 }
 
 func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
@@ -320,7 +321,7 @@ func (p *Policy) addHeaders(rules []engi.HeaderRule) *engi.Error {
 		for name, value := range r.Headers {
 			switch {
 			case !isToken(name):
-				return bad("has the bad header %q", truncate(name)).WithRemedy("use letters, digits and dashes")
+				return bad("has the bad header %q", clip.Text(name, maxShown)).WithRemedy("use letters, digits and dashes")
 			case reservedHeader(name):
 				return bad("sets %s, which belongs to the connection", name).WithRemedy("leave it out")
 			case len(value) > maxValue || strings.ContainsFunc(value, isControl):
@@ -351,7 +352,7 @@ func parseProxy(u *engi.UpstreamProxy) (*Proxy, *engi.Error) {
 	case u.Address == "":
 		return nil, bad("has no address")
 	case scheme != "socks5" && scheme != "socks5h" && scheme != "http" && scheme != "https":
-		return nil, bad(fmt.Sprintf("has the unknown protocol %q", truncate(scheme)))
+		return nil, bad(fmt.Sprintf("has the unknown protocol %q", clip.Text(scheme, maxShown)))
 	case strings.Contains(rest, "@"):
 		return nil, bad("has user and password in its address")
 	case len(u.User) > 255 || len(u.Password) > 255:

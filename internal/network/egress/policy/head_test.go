@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 func TestHTTPHost(t *testing.T) {
@@ -148,7 +150,7 @@ func TestCheckName(t *testing.T) {
 		strings.Repeat("a", 64) + ".com", strings.Repeat("ü", 60) + ".com", strings.Repeat("a.", 127) + "a", strings.Repeat("a", 5000),
 	} {
 		if got, err := CheckName(in); err == nil {
-			t.Errorf("%q: %q and no error", truncate(in), got)
+			t.Errorf("%q: %q and no error", clip.Text(in, maxShown), got)
 		}
 	}
 }

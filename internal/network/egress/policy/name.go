@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/net/idna"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -43,7 +44,7 @@ func CheckName(name string) (string, error) {
 }
 
 func badName(name, problem string) *engi.Error {
-	return engi.Errorf(engi.Invalid, "host name %q %s", truncate(name), problem).
+	return engi.Errorf(engi.Invalid, "host name %q %s", clip.Text(name, maxShown), problem).
 		WithRemedy("write a name such as example.com or *.example.com, or an address")
 }
 
@@ -113,16 +114,10 @@ func isASCII(s string) bool {
 	return true
 }
 
+const maxShown = 100 // bytes of an untrusted text in an error
+
 // isBelow reports whether name is suffix or ends in it.
 func isBelow(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) &&
 		(len(name) == len(suffix) || name[len(name)-len(suffix)-1] == '.')
-}
-
-// truncate bounds the length of untrusted text in errors and logs.
-func truncate(s string) string {
-	if len(s) > 100 {
-		return s[:100] + "…"
-	}
-	return s
 }

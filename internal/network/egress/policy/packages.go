@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -25,12 +26,12 @@ func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *
 		}
 		names := slices.Sorted(maps.Keys(hosts))
 		if len(names) == 0 {
-			return nil, engi.Errorf(engi.Unsupported, "network rule %q: this node serves no packages", truncate(r.text)).
+			return nil, engi.Errorf(engi.Unsupported, "network rule %q: this node serves no packages", clip.Text(r.text, maxShown)).
 				WithRemedy("name the hosts of registries instead; the operator may open [packages] in the node's configuration")
 		}
 		if r.packages != allEcosystems {
 			if hosts[r.packages] == nil {
-				return nil, engi.Errorf(engi.Invalid, "network rule %q names no packages that this node serves", truncate(r.text)).
+				return nil, engi.Errorf(engi.Invalid, "network rule %q names no packages that this node serves", clip.Text(r.text, maxShown)).
 					WithRemedy("write packages for all of them, or packages: with one of %s", strings.Join(names, ", "))
 			}
 			names = []string{r.packages}

@@ -32,6 +32,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -130,7 +131,7 @@ func compile(p engi.NetworkPolicy, n Node) (*Policy, *engi.Error) {
 	}
 	for _, r := range deny {
 		if r.packages != "" {
-			return nil, engi.Errorf(engi.Invalid, "network rule %q of deny: packages can be allowed only", truncate(r.text)).WithRemedy("name the hosts of registries instead")
+			return nil, engi.Errorf(engi.Invalid, "network rule %q of deny: packages can be allowed only", clip.Text(r.text, maxShown)).WithRemedy("name the hosts of registries instead")
 		}
 	}
 	for i := range allow {
@@ -187,7 +188,7 @@ func (p *Policy) checkSize() *engi.Error {
 func (p *Policy) checkMode() *engi.Error {
 	s := p.source
 	if !slices.Contains(engi.Networks(), p.mode) {
-		return engi.Errorf(engi.Invalid, "network mode %q is unknown", truncate(string(p.mode))).
+		return engi.Errorf(engi.Invalid, "network mode %q is unknown", clip.Text(string(p.mode), maxShown)).
 			WithRemedy("the modes are none, isolated, restricted and open")
 	}
 	if p.noNetwork() {
@@ -202,12 +203,12 @@ func (p *Policy) checkMode() *engi.Error {
 		}
 	}
 	if p.mode == engi.NetworkNone && s.Group != "" {
-		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", truncate(s.Group)).
+		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", clip.Text(s.Group, maxShown)).
 			WithRemedy("choose mode isolated, or leave the group out")
 	}
 	for _, l := range []struct{ what, text string }{{"group", s.Group}, {"name", s.Name}} {
 		if l.text != "" && !isLabel(l.text) {
-			return engi.Errorf(engi.Invalid, "network %s %q cannot be part of a host name", l.what, truncate(l.text)).
+			return engi.Errorf(engi.Invalid, "network %s %q cannot be part of a host name", l.what, clip.Text(l.text, maxShown)).
 				WithRemedy("use lower-case letters, digits and dashes, 63 at most, none of the dashes first or last")
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/egress/request"
 )
@@ -39,7 +40,7 @@ func checkRequestHost(r engi.RequestRule, ofGrant bool) *engi.Error {
 		return err
 	}
 	if r.Host != "" {
-		return engi.Errorf(engi.Invalid, "request rule of a grant has the host %q", truncate(r.Host)).WithRemedy("leave it out: the rule is for the hosts of the grant")
+		return engi.Errorf(engi.Invalid, "request rule of a grant has the host %q", clip.Text(r.Host, maxShown)).WithRemedy("leave it out: the rule is for the hosts of the grant")
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -76,7 +77,7 @@ const allIPv4 = "0.0.0.0/0"
 // parseRule parses one rule. The caller adds to errors where the rule is.
 func parseRule(text string) (rule, *engi.Error) {
 	bad := func(format string, args ...any) *engi.Error {
-		return engi.Errorf(engi.Invalid, "network rule %q "+format, append([]any{truncate(text)}, args...)...)
+		return engi.Errorf(engi.Invalid, "network rule %q "+format, append([]any{clip.Text(text, maxShown)}, args...)...)
 	}
 	const forms = "a rule is [PROTOCOL://]TARGET[:PORT[-PORT]], the target a name, *.SUFFIX, an address, a network or *"
 	switch {
@@ -101,7 +102,7 @@ func parseRule(text string) (rule, *engi.Error) {
 			if name == "http" || name == "https" {
 				return rule{}, bad("is a URL").WithRemedy("a rule names a host, not a page: write %q", hostOfURL(rest))
 			}
-			return rule{}, bad("has the unknown protocol %q", truncate(name)).WithRemedy("the protocols are tcp, udp and icmp; leave it out for tcp and udp")
+			return rule{}, bad("has the unknown protocol %q", clip.Text(name, maxShown)).WithRemedy("the protocols are tcp, udp and icmp; leave it out for tcp and udp")
 		}
 		r.protoGiven, target = true, rest
 	}
@@ -115,7 +116,7 @@ func parseRule(text string) (rule, *engi.Error) {
 		}
 		var ok bool
 		if r.lo, r.hi, ok = parsePorts(port); !ok {
-			return rule{}, bad("has a bad port %q", truncate(port)).WithRemedy("a port is a number from 1 to 65535, a range two of them with a dash, the smaller first")
+			return rule{}, bad("has a bad port %q", clip.Text(port, maxShown)).WithRemedy("a port is a number from 1 to 65535, a range two of them with a dash, the smaller first")
 		}
 		r.hasPorts = true
 	}
@@ -241,5 +242,5 @@ func hostOfURL(rest string) string {
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
 		rest = rest[:i]
 	}
-	return truncate(rest)
+	return clip.Text(rest, maxShown)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -67,7 +68,7 @@ func (s *Set) condition(text string) (int32, *engi.Error) {
 	}
 	const form = `write PATH absent, PATH present, PATH in ["a", "b-*"], PATH not_in ["c"], PATH max 4096 or PATH keys ["a", "b"], the path as in tools[*].type, **.type or $`
 	bad := func(problem string) (int32, *engi.Error) {
-		return 0, engi.Errorf(engi.Invalid, "%q %s", truncate(text), problem).WithRemedy("%s", form)
+		return 0, engi.Errorf(engi.Invalid, "%q %s", clip.Text(text, maxShown), problem).WithRemedy("%s", form)
 	}
 	if s.sum += len(text); len(text) > maxCondition || s.sum > maxConditionSum {
 		return bad("is too long, or the policy has too many of them")
@@ -217,7 +218,7 @@ type breach struct {
 
 // why describes a breach.
 func (s *Set) why(c int32, b breach) string {
-	return fmt.Sprintf("the body breaks %q", truncate(s.conditions[c].text)) + b.detail
+	return fmt.Sprintf("the body breaks %q", clip.Text(s.conditions[c].text, maxShown)) + b.detail
 }
 
 // evaluate returns for each condition whether a body breaks it. It reports Denied
@@ -248,7 +249,7 @@ func (s *Set) evaluate(body []byte) ([]breach, error) {
 	}
 	if err != nil {
 		if _, known := err.(*engi.Error); !known {
-			err = faulty("is not JSON as everybody reads it: " + truncate(err.Error()))
+			err = faulty("is not JSON as everybody reads it: " + clip.Text(err.Error(), maxShown))
 		}
 		return nil, err
 	}
@@ -383,7 +384,7 @@ func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 			break
 		}
 		if k.op == keys && !slices.ContainsFunc(k.values, func(v scalar) bool { return v.text == string(key) }) {
-			e.broken[c] = breach{true, fmt.Sprintf(", with the key %q", truncate(string(key)))}
+			e.broken[c] = breach{true, fmt.Sprintf(", with the key %q", clip.Text(string(key), maxShown))}
 		}
 	}
 	if n.keys == nil {
@@ -395,7 +396,7 @@ func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 	if folded := fold(key); n.folded[string(folded)] {
 		for name, child := range n.keys {
 			if !e.failed[child] && bytes.Equal(fold([]byte(name)), folded) {
-				e.fail(child, fmt.Sprintf(", with the key %q, which servers could take for %q", truncate(string(key)), name))
+				e.fail(child, fmt.Sprintf(", with the key %q, which servers could take for %q", clip.Text(string(key), maxShown), name))
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -29,15 +30,15 @@ func Read(r *http.Request) (Request, error) {
 		return q, engi.Errorf(engi.Denied, format, args...).WithRemedy("%s", remedy)
 	}
 	if !plainMethod(r.Method) || r.Method == WebSocket {
-		return deny("write the method in upper case", "servers could read the method %q as another", truncate(r.Method))
+		return deny("write the method in upper case", "servers could read the method %q as another", clip.Text(r.Method, maxShown))
 	}
 	for name, values := range r.Header {
 		canonical := strings.ReplaceAll(strings.ToLower(name), "_", "-")
 		switch {
 		case overriding[canonical]:
-			return deny("leave it out, and send the request that is meant", "header %s could make another request of this one", truncate(name))
+			return deny("leave it out, and send the request that is meant", "header %s could make another request of this one", clip.Text(name, maxShown))
 		case strings.Contains(name, "_") && framing[canonical]:
-			return deny("leave it out", "servers could read header %s as another", truncate(name))
+			return deny("leave it out", "servers could read header %s as another", clip.Text(name, maxShown))
 		case framing[canonical] && len(values) > 1:
 			return deny("send it once", "header %s comes twice", name)
 		}
@@ -45,7 +46,7 @@ func Read(r *http.Request) (Request, error) {
 	for _, list := range r.Header["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
 			if framing[strings.ToLower(strings.TrimSpace(name))] {
-				return deny("leave it out", "header Connection takes %s away", truncate(strings.TrimSpace(name)))
+				return deny("leave it out", "header Connection takes %s away", clip.Text(strings.TrimSpace(name), maxShown))
 			}
 		}
 	}
@@ -67,7 +68,7 @@ func Read(r *http.Request) (Request, error) {
 			return deny("encode it as URLs are", "the query is not encoded well")
 		}
 		if plain = strings.ReplaceAll(strings.ToLower(plain), "_", "-"); overriding[plain] || overridingQuery[plain] {
-			return deny("leave it out, and send the request that is meant", "query parameter %q could make another request of this one", truncate(key))
+			return deny("leave it out, and send the request that is meant", "query parameter %q could make another request of this one", clip.Text(key, maxShown))
 		}
 	}
 	var problem string
@@ -105,13 +106,13 @@ func setOf(names ...string) map[string]bool {
 // CheckJSON reports Denied if a header does not say that the body is plain JSON.
 func CheckJSON(h http.Header) error {
 	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return engi.Errorf(engi.Denied, "the body is encoded as %q and cannot be judged", truncate(e)).WithRemedy("send it without Content-Encoding")
+		return engi.Errorf(engi.Denied, "the body is encoded as %q and cannot be judged", clip.Text(e, maxShown)).WithRemedy("send it without Content-Encoding")
 	}
 	kind, parameters, err := mime.ParseMediaType(h.Get("Content-Type"))
 	charset := parameters["charset"]
 	delete(parameters, "charset")
 	if err != nil || kind != "application/json" || len(parameters) > 0 || charset != "" && !strings.EqualFold(charset, "utf-8") {
-		return engi.Errorf(engi.Denied, "the body is judged as JSON, but its Content-Type is %q", truncate(h.Get("Content-Type"))).
+		return engi.Errorf(engi.Denied, "the body is judged as JSON, but its Content-Type is %q", clip.Text(h.Get("Content-Type"), maxShown)).
 			WithRemedy("send JSON as application/json in UTF-8")
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -61,17 +62,10 @@ func (r *Rule) String() string {
 	if len(r.Body) > 0 {
 		text += " where " + strings.Join(r.Body, "; ")
 	}
-	return truncate(text)
+	return clip.Text(text, maxShown)
 }
 
-// truncate bounds the length of text in errors and logs.
-func truncate(s string) string {
-	const most = 200
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "…"
-	}
-	return s
-}
+const maxShown = 200 // bytes of a text in an error
 
 // A Set has the rules of a policy by their number, and judges all their conditions
 // in one pass over a body. It is immutable after the last Add.
@@ -109,7 +103,7 @@ func (s *Set) Add(r engi.RequestRule) *engi.Error {
 	for i, m := range r.Methods {
 		switch {
 		case !plainMethod(m):
-			return bad("has the bad method %q", truncate(m)).WithRemedy("write methods in upper case, such as GET")
+			return bad("has the bad method %q", clip.Text(m, maxShown)).WithRemedy("write methods in upper case, such as GET")
 		case m == "CONNECT":
 			return bad("has the method CONNECT, which never passes").WithRemedy("leave it out")
 		case slices.Contains(r.Methods[:i], m):
@@ -138,7 +132,7 @@ func (s *Set) Add(r engi.RequestRule) *engi.Error {
 			return bad("has a bad condition: %s, number %d of body", err.Text, i+1).WithRemedy("%s", err.Remedy)
 		}
 		if slices.Contains(c.conditions, n) {
-			return bad("has the condition %q twice", truncate(text)).WithRemedy("write it once")
+			return bad("has the condition %q twice", clip.Text(text, maxShown)).WithRemedy("write it once")
 		}
 		for _, other := range c.conditions {
 			a, b := &s.conditions[n], &s.conditions[other]

@@ -65,11 +65,3 @@ func digest(raw []byte) string {
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:])
 }
-
-// truncate shortens a line to at most limit bytes, without splitting a character.
-func truncate(line string, limit int) (string, bool) {
-	if len(line) <= limit {
-		return line, false
-	}
-	return strings.ToValidUTF8(line[:limit], "") + "…", true
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -320,7 +321,9 @@ func (s *search) scanLines(name string, raw []byte) error {
 }
 
 func (s *search) show(line string) string {
-	line, _ = truncate(line, s.q.MaxLine)
+	if len(line) > s.q.MaxLine {
+		line = clip.Bytes(line, s.q.MaxLine) + "…"
+	}
 	s.budget -= len(line) + 1
 	return strings.ToValidUTF8(line, "\uFFFD")
 }

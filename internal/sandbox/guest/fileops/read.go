@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -158,8 +159,9 @@ func (c *Content) lines(raw []byte, q ReadRequest) {
 		if len(line) < len(text) {
 			end = "\n"
 		}
-		line, long := truncate(line, width)
+		long := len(line) > width
 		if long {
+			line = clip.Bytes(line, width) + "…"
 			c.LongLines++
 		}
 		if q.Numbered {

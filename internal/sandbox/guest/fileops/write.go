@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -246,8 +247,7 @@ func closestLine(text, s string) string {
 	if best < 0.5 {
 		return ""
 	}
-	shown, _ = truncate(strings.ToValidUTF8(shown, "\uFFFD"), 200)
-	return fmt.Sprintf("; line %d is most like it: %q", at, shown)
+	return fmt.Sprintf("; line %d is most like it: %q", at, clip.Text(shown, 200))
 }
 
 // similarity is the share of byte pairs that a and b have in common, from 0 to 1

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
@@ -142,10 +143,7 @@ func (s *Server) keepDialing(ctx, serving context.Context) {
 			}
 			conn.Close()
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		_ = clock.Sleep(ctx, wait)
 		wait = min(2*wait, maxBackoff)
 	}
 }
@@ -208,9 +206,7 @@ func (s *Server) awaitResume(ctx context.Context, before string) error {
 		} else if token != before {
 			return s.configure(true)
 		}
-		select {
-		case <-time.After(resumePoll):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, resumePoll) != nil {
 			return engi.Errorf(engi.Expired, "wait for the restore: %v", ctx.Err())
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -518,10 +519,7 @@ func (l *buildLog) flush() {
 }
 
 func (l *buildLog) add(level, step, text string) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) > maxLogLine {
-		text = strings.ToValidUTF8(text[:maxLogLine], "") + "…"
-	}
+	text = clip.Text(text, maxLogLine)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.count++; l.count > maxLogLines && level != "error" {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -88,9 +89,7 @@ func (s *Server) settled(ctx context.Context, sandbox engi.Sandbox) (engi.Sandbo
 		case engi.Stopping, engi.Stopped:
 			return sandbox, errLost(sandbox.ID.Label())
 		}
-		select {
-		case <-time.After(gap):
-		case <-ctx.Done():
+		if clock.Sleep(ctx, gap) != nil {
 			return sandbox, engi.Errorf(engi.Unavailable, "the sandbox is %s", sandbox.State)
 		}
 		var err error
@@ -314,9 +313,7 @@ func (s *Server) awaken(r *http.Request, who caller, sandbox engi.Sandbox, q wak
 			return sandbox, slept, err
 		}
 		if sandbox.State == engi.Running || sandbox.State == engi.Paused || sandbox.State == engi.Hibernated {
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
+			if clock.Sleep(ctx, 50*time.Millisecond) != nil {
 				return sandbox, slept, refused
 			}
 		}

@@ -12,13 +12,13 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/atomicfile"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -48,27 +48,9 @@ const secretSize = 32
 
 // makeSecret creates the file atomically, unless it exists.
 func makeSecret(path string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".secret-*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
 	b := make([]byte, secretSize)
 	rand.Read(b) // never fails
-	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
+	return atomicfile.Create(path, b, 0o600)
 }
 
 // derive returns digits for a purpose and an object. They are not stored, because the

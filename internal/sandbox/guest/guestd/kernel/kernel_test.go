@@ -31,14 +31,6 @@ func TestASCII(t *testing.T) {
 	}
 }
 
-func TestPartial(t *testing.T) {
-	for s, want := range map[string]int{"": 0, "a": 0, "é": 0, "\xc3": 1, "a\xe2\x82": 2, "€": 0, "\xf0\x9f\x98": 3, "\x98\x98\x98\x98": 0, "\xff": 0} {
-		if got := partial([]byte(s)); got != want {
-			t.Errorf("%q: %d, want %d", s, got, want)
-		}
-	}
-}
-
 func TestResult(t *testing.T) {
 	e, err := parseEvent([]byte(`{"event":"result","main":true,"data":{"text/plain":"é","image/png":null,"text/html":5,"application/json":[1],
 		"e2b/chart":{"type":"line"},"e2b/data":"no","text":"taken","type":"x","a/b":{"c":null}}}`))

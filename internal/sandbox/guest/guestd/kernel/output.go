@@ -6,7 +6,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"unicode/utf8"
+
+	"github.com/engi-dev/engi/internal/clip"
 )
 
 // output collects what a kernel and its children print. Between executions it is
@@ -138,7 +139,7 @@ func (o *output) take(last bool) (texts [2]string) {
 	for i, b := range o.buf {
 		n := len(b)
 		if !last {
-			n -= partial(b)
+			n = clip.Whole(b)
 			if end := bytes.LastIndexByte(b, '\n') + 1; len(b) >= maxBuffered && end > 0 {
 				n = end // with much output, split it at line ends
 			}
@@ -155,19 +156,6 @@ func (o *output) text(i int) string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return string(o.buf[i])
-}
-
-// partial returns the length of an incomplete character at the end of b.
-func partial(b []byte) int {
-	for n := 1; n <= min(len(b), utf8.UTFMax-1); n++ {
-		if c := b[len(b)-n]; utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
-				return n
-			}
-			return 0
-		}
-	}
-	return 0
 }
 
 // close ends the pumps even if processes still have the pipes open.
