@@ -37,7 +37,6 @@ Examples:
   engi agent list`
 }
 
-// Run implements the command.
 func (agentList) Run(ctx context.Context, g *globals) error {
 	agents := table[v1.Agent]{"NAME\tMODEL\tTOOLS\tDESCRIPTION", func(a v1.Agent) []any {
 		return []any{a.Name, cmp.Or(a.Model, "(default)"), strings.Join(a.Tools, ","), a.Description}
@@ -56,7 +55,6 @@ Examples:
   engi agent runs --limit 5`
 }
 
-// Run implements the command.
 func (a *agentRuns) Run(ctx context.Context, g *globals) error {
 	runs := table[v1.AgentRun]{"RUN\tAGENT\tSTATE\tSTEPS\tTOKENS\tCREATED", func(x v1.AgentRun) []any {
 		return []any{x.ID, x.Agent, x.State, x.Steps, x.Usage.InputTokens + x.Usage.OutputTokens, x.CreatedAt.Format(time.DateTime)}
@@ -76,7 +74,6 @@ Examples:
   engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
-// Run implements the command.
 func (a *agentShow) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		all, err := d.RunMessages(ctx, a.Run_)
@@ -154,7 +151,6 @@ Examples:
   engi agent allow run_u2dmwmlezjgprkqrgppgcz2mgu call_1_0`
 }
 
-// Run implements the command.
 func (x *agentAllow) Run(ctx context.Context, g *globals) error { return x.decide(ctx, g, true) }
 
 type agentDeny struct{ callAnswer }
@@ -166,7 +162,6 @@ Examples:
   engi agent deny run_u2dmwmlezjgprkqrgppgcz2mgu --reason 'not in production'`
 }
 
-// Run implements the command.
 func (x *agentDeny) Run(ctx context.Context, g *globals) error { return x.decide(ctx, g, false) }
 
 type agentUsage struct{}
@@ -180,7 +175,6 @@ Examples:
   engi agent usage --json`
 }
 
-// Run implements the command.
 func (agentUsage) Run(ctx context.Context, g *globals) error {
 	usage := table[v1.ModelUsage]{"DAY\tOWNER\tMODEL\tCALLS\tREAD\tWRITTEN\tCOST", func(x v1.ModelUsage) []any {
 		return []any{x.Day, x.Owner, x.Model, x.ModelCalls, x.InputTokens + x.CacheReadTokens + x.CacheWriteTokens, x.OutputTokens, fmt.Sprintf("%.4f", x.Cost)}

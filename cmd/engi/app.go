@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,40 +22,46 @@ import (
 )
 
 type appCommand struct {
-	Create     appCreate     `cmd:"" help:"Create an app, and wait until its page is served."`
-	List       appList       `cmd:"" aliases:"ls" help:"List apps."`
-	Show       showCommand   `cmd:"" aliases:"get" help:"Show an app."`
-	Apply      appApply      `cmd:"" help:"Apply what a model has written to an app."`
-	Edit       appEdit       `cmd:"" help:"Have a model change an app."`
-	Write      appWrite      `cmd:"" help:"Change one file of an app."`
-	Cancel     removeCommand `cmd:"" help:"End applies and edits that are under way."`
-	Open       appOpen       `cmd:"" help:"Open the page of an app in a browser."`
-	Watch      appWatch      `cmd:"" help:"Follow what happens to an app."`
-	Run        appRun        `cmd:"" help:"Run a program in an app, and print its output live."`
-	Logs       appLogs       `cmd:"" help:"Print what the server of an app prints."`
-	Status     appStatus     `cmd:"" help:"Ask the server of an app how it does."`
-	Check      appCheck      `cmd:"" help:"Look for what is wrong with an app, also in a browser."`
-	Screenshot appScreenshot `cmd:"" help:"See what a page of an app looks like."`
-	Files      appFiles      `cmd:"" help:"List files of an app."`
-	Cat        appCat        `cmd:"" help:"Print a file of an app."`
-	Manifest   appManifest   `cmd:"" help:"Show what an app consists of."`
-	History    appHistory    `cmd:"" aliases:"log" help:"List revisions of an app."`
-	Diff       appDiff       `cmd:"" help:"Compare revisions of an app."`
-	Rollback   appRollback   `cmd:"" help:"Make the files of an app those of an earlier revision."`
-	Snapshot   appSnapshot   `cmd:"" help:"Keep a snapshot of an app with its databases."`
-	Branch     appBranch     `cmd:"" help:"Create an app with the files of a revision of another."`
-	Publish    appPublish    `cmd:"" help:"Build an app and serve that without a sandbox."`
-	Unpublish  appUnpublish  `cmd:"" help:"Serve no build of apps any more."`
-	Link       appLink       `cmd:"" help:"Make a link to the page of an app that is private, or to what it has published."`
-	Zip        appZip        `cmd:"" help:"Download the files of an app as an archive."`
-	Stop       appStop       `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
-	Kill       removeCommand `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
+	Create     appCreate            `cmd:"" help:"Create an app, and wait until its page is served."`
+	List       appList              `cmd:"" aliases:"ls" help:"List apps."`
+	Show       showCommand          `cmd:"" aliases:"get" help:"Show an app."`
+	Apply      appApply             `cmd:"" help:"Apply what a model has written to an app."`
+	Edit       appEdit              `cmd:"" help:"Have a model change an app."`
+	Write      appWrite             `cmd:"" help:"Change one file of an app."`
+	Cancel     removeCommand        `cmd:"" help:"End applies and edits that are under way."`
+	Open       appOpen              `cmd:"" help:"Open the page of an app in a browser."`
+	Watch      appWatch             `cmd:"" help:"Follow what happens to an app."`
+	Run        appRun               `cmd:"" help:"Run a program in an app, and print its output live."`
+	Logs       appLogs              `cmd:"" help:"Print what the server of an app prints."`
+	Status     appStatus            `cmd:"" help:"Ask the server of an app how it does."`
+	Check      appCheck             `cmd:"" help:"Look for what is wrong with an app, also in a browser."`
+	Screenshot appScreenshot        `cmd:"" help:"See what a page of an app looks like."`
+	Files      appFiles             `cmd:"" help:"List files of an app."`
+	Cat        appCat               `cmd:"" help:"Print a file of an app."`
+	Manifest   appManifest          `cmd:"" help:"Show what an app consists of."`
+	History    appHistory           `cmd:"" aliases:"log" help:"List revisions of an app."`
+	Diff       appDiff              `cmd:"" help:"Compare revisions of an app."`
+	Rollback   appRollback          `cmd:"" help:"Make the files of an app those of an earlier revision."`
+	Snapshot   appSnapshot          `cmd:"" help:"Keep a snapshot of an app with its databases."`
+	Branch     appBranch            `cmd:"" help:"Create an app with the files of a revision of another."`
+	Publish    appPublish           `cmd:"" help:"Build an app and serve that without a sandbox."`
+	Unpublish  actCommand[appNames] `cmd:"" help:"Serve no build of apps any more."`
+	Link       appLink              `cmd:"" help:"Make a link to the page of an app that is private, or to what it has published."`
+	Zip        appZip               `cmd:"" help:"Download the files of an app as an archive."`
+	Stop       actCommand[appNames] `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
+	Kill       removeCommand        `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
 }
 
 var appCommands = appCommand{
 	Show:   shows(example("engi app show shop", "engi app show shop --json"), (*globals).showApp, (*client.Client).App),
 	Cancel: removes(example("engi app cancel shop"), "cancelled", (*client.Client).CancelApply),
 	Kill:   removes(example("engi app kill shop"), "removed", (*client.Client).RemoveApp),
+	Stop: acts[appNames](`They get a sandbox again when they are used.
+
+`+example("engi app stop shop"), (*client.Client).StopApp, appState),
+	Unpublish: acts[appNames](`The apps stay as they are.
+
+`+example("engi app unpublish shop"), (*client.Client).UnpublishApp, func(x v1.App) string { return x.ID + " unpublished" }),
 }
 
 const maxAppText = 8 << 20 // bytes of one apply, as the server has it
@@ -79,7 +86,6 @@ Examples:
   engi app create api --template node-api --env LOG=debug`
 }
 
-// Run implements the command.
 func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
 	q := v1.AppRequest{Name: a.Name, Template: a.Template, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
 	if q.Network, err = a.policy(); err != nil {
@@ -147,7 +153,6 @@ Examples:
   engi app kill $(engi app list -q)`
 }
 
-// Run implements the command.
 func (a *appList) Run(ctx context.Context, g *globals) error {
 	apps := table[v1.App]{"NAME\tID\tTEMPLATE\tSTATE\tREVISION\tUSED\tPREVIEW", func(x v1.App) []any {
 		used := ""
@@ -220,7 +225,6 @@ type applied struct {
 	Error    *v1.Problem    `json:"error,omitempty"`
 }
 
-// Run implements the command.
 func (a *appApply) Run(ctx context.Context, g *globals) error {
 	text, err := g.text(a.File)
 	if err != nil {
@@ -358,7 +362,6 @@ type editResult struct {
 	Error    *v1.Problem    `json:"error,omitempty"`
 }
 
-// Run implements the command.
 func (a *appEdit) Run(ctx context.Context, g *globals) error {
 	prompt := a.Prompt
 	if prompt == "-" {
@@ -527,7 +530,6 @@ Examples:
   engi app cat shop src/App.jsx | sed s/Shop/Store/ | engi app write shop src/App.jsx --with -`
 }
 
-// Run implements the command.
 func (a *appWrite) Run(ctx context.Context, g *globals) error {
 	if strings.ContainsAny(a.Path, "\"'<>&\n") {
 		return engi.Errorf(engi.Invalid, "%q has characters that a model's text cannot have in a path", a.Path)
@@ -629,7 +631,6 @@ Examples:
   curl "$(engi app open shop --print)"`
 }
 
-// Run implements the command.
 func (a *appOpen) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.OpenApp(ctx, a.Name)
@@ -673,31 +674,16 @@ Examples:
   engi app watch shop --after 4711 --json`
 }
 
-// Run implements the command.
 func (a *appWatch) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		for x, err := range d.WatchApp(ctx, a.Name, a.After) {
-			switch {
-			case err != nil && ctx.Err() != nil:
-				return nil
-			case err != nil:
-				return err
-			case g.JSON:
-				if err := g.printLine(x); err != nil {
-					return err
-				}
-			default:
-				seq, at := "-", "-"
-				if x.Seq > 0 {
-					seq = fmt.Sprint(x.Seq)
-				}
-				if !x.Time.IsZero() {
-					at = x.Time.Local().Format(time.TimeOnly)
-				}
-				fmt.Fprintf(g.out, "%s  %s  %s\n", seq, at, strings.TrimSpace(appLine(x)))
-			}
+	return follow(ctx, g, func(d *connection) iter.Seq2[v1.AppUpdate, error] { return d.WatchApp(ctx, a.Name, a.After) }, func(x v1.AppUpdate) string {
+		seq, at := "-", "-"
+		if x.Seq > 0 {
+			seq = fmt.Sprint(x.Seq)
 		}
-		return nil
+		if !x.Time.IsZero() {
+			at = x.Time.Local().Format(time.TimeOnly)
+		}
+		return fmt.Sprintf("%s  %s  %s", seq, at, strings.TrimSpace(appLine(x)))
 	})
 }
 
@@ -706,13 +692,8 @@ type appLogs struct {
 	Bytes int    `help:"How much of the end." default:"65536" placeholder:"N"`
 }
 
-func (appLogs) Help() string {
-	return `Examples:
-  engi app logs shop
-  engi app logs shop --bytes 1000`
-}
+func (appLogs) Help() string { return example("engi app logs shop", "engi app logs shop --bytes 1000") }
 
-// Run implements the command.
 func (a *appLogs) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.AppLogs, error) { return d.AppLogs(ctx, a.Name, a.Bytes) }, func(x v1.AppLogs) {
 		if x.Truncated {
@@ -736,7 +717,6 @@ Examples:
   engi app status shop --json | jq .latency`
 }
 
-// Run implements the command.
 func (a *appStatus) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.AppStatus(ctx, a.Name)
@@ -794,7 +774,6 @@ func (appFiles) Help() string {
   engi app files shop 'src/*.jsx' --revision 2`
 }
 
-// Run implements the command.
 func (a *appFiles) Run(ctx context.Context, g *globals) error {
 	files := table[v1.AppFile]{"PATH\tSIZE\tMODE", func(x v1.AppFile) []any { return []any{x.Path, int64(x.Size), x.Mode} }, nil}
 	return files.list(ctx, g, false, func(d *connection) ([]v1.AppFile, error) {
@@ -814,21 +793,11 @@ type appCat struct {
 }
 
 func (appCat) Help() string {
-	return `Examples:
-  engi app cat shop src/App.jsx
-  engi app cat shop src/App.jsx --revision 1`
+	return example("engi app cat shop src/App.jsx", "engi app cat shop src/App.jsx --revision 1")
 }
 
-// Run implements the command.
 func (a *appCat) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		f, err := d.AppFile(ctx, a.Name, a.Path, a.Revision)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return copyTo(g.out, f)
-	})
+	return g.cat(ctx, func(d *connection) (io.ReadCloser, error) { return d.AppFile(ctx, a.Name, a.Path, a.Revision) })
 }
 
 // copyTo prints what comes from a server.
@@ -851,7 +820,6 @@ Examples:
   engi app history shop --json | jq '.[0].changed'`
 }
 
-// Run implements the command.
 func (a *appHistory) Run(ctx context.Context, g *globals) error {
 	revisions := table[v1.AppRevision]{"REVISION\tCOMMIT\tCREATED\tFILES\tSNAPSHOT\tMESSAGE", func(x v1.AppRevision) []any {
 		message, _, _ := strings.Cut(x.Message, "\n")
@@ -877,14 +845,8 @@ func (appDiff) Help() string {
   engi app diff shop 1 2`
 }
 
-// Run implements the command.
 func (a *appDiff) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (map[string]string, error) {
-		text, err := d.AppDiff(ctx, a.Name, a.From, a.To)
-		return map[string]string{"diff": text}, err
-	}, func(x map[string]string) {
-		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
-	})
+	return g.showDiff(ctx, func(d *connection) (string, error) { return d.AppDiff(ctx, a.Name, a.From, a.To) })
 }
 
 type appRollback struct {
@@ -903,7 +865,6 @@ Examples:
   engi app rollback shop --snapshot`
 }
 
-// Run implements the command.
 func (a *appRollback) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.AppRevision, error) {
 		if a.Snapshot {
@@ -921,12 +882,9 @@ type appZip struct {
 }
 
 func (appZip) Help() string {
-	return `Examples:
-  engi app zip shop
-  engi app zip shop --revision 2 -o before.zip`
+	return example("engi app zip shop", "engi app zip shop --revision 2 -o before.zip")
 }
 
-// Run implements the command.
 func (a *appZip) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.App(ctx, a.Name)
@@ -938,43 +896,32 @@ func (a *appZip) Run(ctx context.Context, g *globals) error {
 			return err
 		}
 		defer z.Close()
-		if a.Output == "-" {
-			return copyTo(g.out, z)
-		}
-		to := cmp.Or(a.Output, filepath.Base(x.Name)+".zip")
-		f, err := os.Create(to)
-		if err != nil {
-			return engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name another file with -o")
-		}
-		err = copyTo(f, z)
-		if e := f.Close(); err == nil && e != nil {
-			err = engi.Errorf(engi.Unavailable, "write %s: %v", to, e)
-		}
-		switch {
-		case err != nil:
-			_ = os.Remove(to) // half of an archive is none
-			return err
-		case g.JSON:
-			return g.printJSON(map[string]string{"file": to})
-		}
-		_, err = fmt.Fprintln(g.out, to)
-		return err
+		return g.writeFile(cmp.Or(a.Output, filepath.Base(x.Name)+".zip"), z)
 	})
 }
 
-type appStop struct {
-	Names []string `arg:"" name:"app" help:"Apps." placeholder:"APP"`
+// writeFile writes a file and prints its name; - is standard output.
+func (g *globals) writeFile(to string, from io.Reader) error {
+	if to == "-" {
+		return copyTo(g.out, from)
+	}
+	f, err := os.Create(to)
+	if err != nil {
+		return engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name another file with -o")
+	}
+	err = copyTo(f, from)
+	if e := f.Close(); err == nil && e != nil {
+		err = engi.Errorf(engi.Unavailable, "write %s: %v", to, e)
+	}
+	switch {
+	case err != nil:
+		_ = os.Remove(to) // half of it is worth nothing
+		return err
+	case g.JSON:
+		return g.printJSON(map[string]string{"file": to})
+	}
+	_, err = fmt.Fprintln(g.out, to)
+	return err
 }
 
-func (appStop) Help() string {
-	return `They get a sandbox again when they are used.
-
-Examples:
-  engi app stop shop`
-}
-
-// Run implements the command.
-func (a *appStop) Run(ctx context.Context, g *globals) error {
-	return each(ctx, g, a.Names, func(d *connection, name string) (v1.App, error) { return d.StopApp(ctx, name) },
-		func(x v1.App) string { return x.ID + " " + x.State })
-}
+func appState(x v1.App) string { return x.ID + " " + x.State }

@@ -5,11 +5,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	v1 "github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/internal/engi"
 )
 
 type appCheck struct {
@@ -25,7 +23,6 @@ Examples:
   engi app check shop --json | jq -r '.problems[].text'`
 }
 
-// Run implements the command.
 func (a *appCheck) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.CheckApp(ctx, a.Name)
@@ -75,7 +72,6 @@ Examples:
   engi app screenshot shop /cart -o cart.png --width 390 --height 844`
 }
 
-// Run implements the command.
 func (a *appScreenshot) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.App(ctx, a.Name)
@@ -86,17 +82,6 @@ func (a *appScreenshot) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
-		if a.Output == "-" {
-			return copyTo(g.out, bytes.NewReader(image))
-		}
-		to := cmp.Or(a.Output, filepath.Base(x.Name)+".png")
-		if err := os.WriteFile(to, image, 0o666); err != nil {
-			return engi.Errorf(engi.Invalid, "%v", err).WithRemedy("name another file with -o")
-		}
-		if g.JSON {
-			return g.printJSON(map[string]string{"file": to})
-		}
-		_, err = fmt.Fprintln(g.out, to)
-		return err
+		return g.writeFile(cmp.Or(a.Output, filepath.Base(x.Name)+".png"), bytes.NewReader(image))
 	})
 }

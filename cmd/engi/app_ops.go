@@ -24,7 +24,6 @@ Examples:
   engi app manifest shop --json | jq -c '.files[] | {path, uses, exports}'`
 }
 
-// Run implements the command.
 func (a *appManifest) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.AppManifest, error) { return d.AppManifest(ctx, a.Name, a.Revision) }, func(x v1.AppManifest) {
 		var f facts
@@ -63,14 +62,8 @@ func (a *appManifest) Run(ctx context.Context, g *globals) error {
 }
 
 type appRun struct {
-	Name    string   `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
-
-	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
-	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
-	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
-	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
+	execFlags
 }
 
 func (appRun) Help() string {
@@ -84,9 +77,8 @@ Examples:
   engi app run -it shop -- node`
 }
 
-// Run implements the command.
 func (a *appRun) Run(ctx context.Context, g *globals) error {
-	in := sandboxExec{Command: a.Command, Code: a.Code, Stdin: a.Stdin, Terminal: a.Terminal, Env: a.Env, Timeout: a.Timeout}
+	in := a.exec()
 	if err := g.atServer(ctx, func(d *connection) error {
 		x, err := d.App(ctx, a.Name)
 		if err != nil {

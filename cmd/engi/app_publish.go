@@ -25,7 +25,6 @@ Examples:
   engi app branch shop trial --snapshot`
 }
 
-// Run implements the command.
 func (a *appBranch) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.BranchApp(ctx, a.From, v1.BranchRequest{Name: a.Name, Revision: a.Revision, Snapshot: a.Snapshot})
@@ -51,7 +50,6 @@ Examples:
   engi app rollback shop --snapshot`
 }
 
-// Run implements the command.
 func (a *appSnapshot) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.AppRevision, error) { return d.SnapshotApp(ctx, a.Name) },
 		func(x v1.AppRevision) string { return fmt.Sprint(x.Number) })
@@ -86,28 +84,10 @@ Examples:
   engi app publish shop --private && engi app link shop --published --ttl 24h`
 }
 
-// Run implements the command.
 func (a *appPublish) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.App, error) {
 		return d.PublishApp(ctx, a.Name, v1.PublishRequest{Private: a.Private})
 	}, func(x v1.App) string { return x.Published.URL })
-}
-
-type appUnpublish struct {
-	Names []string `arg:"" name:"app" help:"Apps." placeholder:"APP"`
-}
-
-func (appUnpublish) Help() string {
-	return `The apps stay as they are.
-
-Examples:
-  engi app unpublish shop`
-}
-
-// Run implements the command.
-func (a *appUnpublish) Run(ctx context.Context, g *globals) error {
-	return each(ctx, g, a.Names, func(d *connection, name string) (v1.App, error) { return d.UnpublishApp(ctx, name) },
-		func(x v1.App) string { return x.ID + " unpublished" })
 }
 
 type appLink struct {
@@ -125,7 +105,6 @@ Examples:
   engi app link shop --published --ttl 24h`
 }
 
-// Run implements the command.
 func (a *appLink) Run(ctx context.Context, g *globals) error {
 	if a.Published {
 		return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkPublication(ctx, a.Name, a.TTL) }, func(l v1.Link) string { return l.URL })

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"slices"
 	"strings"
@@ -67,7 +68,6 @@ Examples:
   engi approvals list --state denied`
 }
 
-// Run implements the command.
 func (l *approvalsList) Run(ctx context.Context, g *globals) error {
 	f := client.ApprovalFilter{State: l.State, Limit: l.Limit}
 	if l.All {
@@ -81,11 +81,9 @@ type approvalsShow struct {
 }
 
 func (approvalsShow) Help() string {
-	return `Examples:
-  engi approvals show apv_u2dmwmlezjgprkqrgppgcz2mgu`
+	return example("engi approvals show apv_u2dmwmlezjgprkqrgppgcz2mgu")
 }
 
-// Run implements the command.
 func (s *approvalsShow) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.Approval, error) { return d.Approval(ctx, s.ID) }, func(a v1.Approval) { approvalFacts(a).print(g) })
 }
@@ -170,7 +168,6 @@ Examples:
   engi approvals allow apv_u2dmwmlezjgprkqrgppgcz2mgu --for 1h --whole-rule --reason 'agreed with the bank'`
 }
 
-// Run implements the command.
 func (x *approvalsAllow) Run(ctx context.Context, g *globals) error { return x.run(ctx, g, true) }
 
 type approvalsDeny struct{ approvalAnswer }
@@ -183,17 +180,12 @@ Examples:
   engi approvals deny apv_u2dmwmlezjgprkqrgppgcz2mgu --for 24h --all-sandboxes`
 }
 
-// Run implements the command.
 func (x *approvalsDeny) Run(ctx context.Context, g *globals) error { return x.run(ctx, g, false) }
 
 type approvalsRemembered struct{}
 
-func (approvalsRemembered) Help() string {
-	return `Examples:
-  engi approvals remembered`
-}
+func (approvalsRemembered) Help() string { return example("engi approvals remembered") }
 
-// Run implements the command.
 func (approvalsRemembered) Run(ctx context.Context, g *globals) error {
 	remembered := table[v1.Approval]{"APPROVAL\tSTATE\tREQUEST\tFOR", func(a v1.Approval) []any {
 		return []any{a.ID, a.State, clip(requestLine(a)), rememberedLine(a)}
@@ -214,7 +206,6 @@ Examples:
   engi approvals forget apv_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
-// Run implements the command.
 func (x *approvalsForget) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "forgotten", x.IDs, func(d *connection, id string) error { return d.ForgetApproval(ctx, id) })
 }
@@ -237,7 +228,6 @@ Examples:
   engi approvals verify --file approval.json --public-key "$(cat engi.pub)"`
 }
 
-// Run implements the command.
 func (x *approvalsVerify) Run(ctx context.Context, g *globals) error {
 	if !x.KeyOnly && (x.ID == "") == (x.File == "") {
 		return engi.Errorf(engi.Invalid, "there is nothing to verify").WithRemedy("give the ID of an approval, or --file")
@@ -323,23 +313,11 @@ Examples:
   engi approvals watch --json`
 }
 
-// Run implements the command.
 func (approvalsWatch) Run(ctx context.Context, g *globals) error {
+	if g.JSON {
+		return follow(ctx, g, func(d *connection) iter.Seq2[v1.Event, error] { return d.FollowApprovals(ctx, -1) }, nil)
+	}
 	return g.atServer(ctx, func(d *connection) error {
-		if g.JSON {
-			for e, err := range d.FollowApprovals(ctx, -1) {
-				switch {
-				case err != nil && ctx.Err() != nil:
-					return nil
-				case err != nil:
-					return err
-				}
-				if err := g.printLine(e); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 		lines := g.lines()
 		after := int64(0)
 		newest, err := d.ApprovalEvents(ctx, 1)

@@ -49,7 +49,6 @@ Examples:
 // exitBroke is the exit code of an attack that succeeded.
 const exitBroke = 3
 
-// Run implements the command.
 func (a *attackRun) Run(ctx context.Context, g *globals) error {
 	for _, group := range a.Only {
 		if !strings.Contains(" "+strings.Join(attack.Groups, " ")+" ", " "+group+" ") {
@@ -233,7 +232,6 @@ Examples:
   engi attack verify report.json --by ed25519:0123456789abcdef0123456789abcdef`
 }
 
-// Run implements the command.
 func (a *attackVerify) Run(g *globals) error {
 	b, err := os.ReadFile(a.File)
 	if err != nil {

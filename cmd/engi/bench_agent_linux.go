@@ -26,7 +26,6 @@ Examples:
   engi bench agent --n 200 --chunks 10000 --json`
 }
 
-// Run implements the command.
 func (b *benchAgent) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 100_000 || b.Chunks < 0 || b.Chunks > 1_000_000 {
 		return engi.Errorf(engi.Invalid, "--n %d --chunks %d cannot be measured", b.N, b.Chunks)

@@ -27,7 +27,6 @@ Examples:
   engi bench app --n 30 --json`
 }
 
-// Run implements the command.
 func (b *benchApp) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 1000 {
 		return engi.Errorf(engi.Invalid, "--n %d cannot be measured", b.N)

@@ -153,7 +153,6 @@ func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target 
 
 type benchClaim struct{ benchFlags }
 
-// Run implements the command.
 func (b *benchClaim) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(100, engi.Bash); err != nil {
 		return err
@@ -165,7 +164,6 @@ func (b *benchClaim) Run(ctx context.Context, g *globals) error {
 
 type benchExec struct{ benchFlags }
 
-// Run implements the command.
 func (b *benchExec) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(100, engi.Python); err != nil {
 		return err
@@ -177,7 +175,6 @@ func (b *benchExec) Run(ctx context.Context, g *globals) error {
 
 type benchBurst struct{ benchFlags }
 
-// Run implements the command.
 func (b *benchBurst) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(100, engi.Python); err != nil {
 		return err
@@ -189,7 +186,6 @@ func (b *benchBurst) Run(ctx context.Context, g *globals) error {
 
 type benchBoot struct{ benchFlags }
 
-// Run implements the command.
 func (b *benchBoot) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(30, engi.Bash); err != nil {
 		return err
@@ -203,7 +199,6 @@ func (b *benchBoot) Run(ctx context.Context, g *globals) error {
 
 type benchReplenish struct{ benchFlags }
 
-// Run implements the command.
 func (b *benchReplenish) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(24, engi.Python); err != nil {
 		return err
@@ -233,7 +228,6 @@ type benchDensity struct {
 	Bare bool `help:"Sandboxes without an interpreter."`
 }
 
-// Run implements the command.
 func (b *benchDensity) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(20, engi.Python); err != nil {
 		return err
@@ -275,7 +269,6 @@ type benchCompare struct {
 	Burst int `help:"Runs at the same moment; 0 for none." default:"100" placeholder:"N"`
 }
 
-// Run implements the command.
 func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(20, engi.Python); err != nil {
 		return err

@@ -29,7 +29,6 @@ Examples:
   engi bench net --seconds 10 --json`
 }
 
-// Run implements the command.
 func (b *benchNet) Run(ctx context.Context, g *globals) (err error) {
 	if err := b.prepare(1000, engi.Python); err != nil {
 		return err

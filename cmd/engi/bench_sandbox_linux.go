@@ -24,7 +24,6 @@ Examples:
   engi bench sandbox --n 40 --size 1GiB --json`
 }
 
-// Run implements the command.
 func (b *benchSandbox) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(20, engi.Python); err != nil {
 		return err

@@ -24,7 +24,6 @@ type benchScript struct {
 	Limit       time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
 }
 
-// Run implements the command.
 func (b *benchScript) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 1_000_000 || b.Concurrency < 1 || b.Concurrency > 1000 {
 		return engi.Errorf(engi.Invalid, "--n %d --concurrency %d cannot be measured", b.N, b.Concurrency)

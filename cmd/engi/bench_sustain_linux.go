@@ -35,7 +35,6 @@ Examples:
   engi bench sustain --rates 50,100,150 --seconds 10 --json`
 }
 
-// Run implements the command.
 func (b *benchSustain) Run(ctx context.Context, g *globals) error {
 	b.refuse = true
 	if err := b.prepare(16*runtime.NumCPU(), engi.Python); err != nil {

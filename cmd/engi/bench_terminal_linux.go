@@ -26,7 +26,6 @@ Examples:
   engi bench terminal --terminals 20 --pause 100ms --json`
 }
 
-// Run implements the command.
 func (b *benchTerminal) Run(ctx context.Context, g *globals) error {
 	if err := b.prepare(20, engi.Bash); err != nil {
 		return err

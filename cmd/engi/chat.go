@@ -39,7 +39,6 @@ Examples:
   engi chat --confirm run_command,write_file 'update the dependencies'`
 }
 
-// Run implements the command.
 func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 	d, err := g.connect(ctx, orPrivate)
 	if err != nil {

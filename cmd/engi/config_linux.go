@@ -30,7 +30,6 @@ Examples:
   ENGI_LIMITS_MEMORY=1GiB engi config show --json`
 }
 
-// Run implements the command.
 func (s configShow) Run(g *globals) error {
 	c, from, err := g.config()
 	if err != nil {
@@ -144,12 +143,9 @@ type configCheck struct {
 }
 
 func (configCheck) Help() string {
-	return `Examples:
-  engi config check
-  engi config check ./config.toml`
+	return example("engi config check", "engi config check ./config.toml")
 }
 
-// Run implements the command.
 func (c configCheck) Run(g *globals) error {
 	if c.File != "" {
 		g.Config = c.File

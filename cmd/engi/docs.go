@@ -65,7 +65,6 @@ type report struct {
 	read func() (v1.DocumentRequest, error)
 }
 
-// Run implements the command.
 func (a *docsAdd) Run(ctx context.Context, g *globals) error {
 	all, err := a.documentsOf(g)
 	if err != nil {
@@ -211,7 +210,6 @@ Examples:
   engi docs list --json`
 }
 
-// Run implements the command.
 func (l *docsList) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		all, err := d.Documents(ctx)
@@ -266,7 +264,6 @@ Examples:
   engi docs search "open tickets" --session chat --json`
 }
 
-// Run implements the command.
 func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 	q := v1.SearchRequest{Query: strings.Join(s.Words, " "), Package: s.Package, Session: s.Session, Mode: s.Mode, Limit: s.Limit}
 	return g.atServer(ctx, func(d *connection) error {
@@ -369,7 +366,6 @@ Examples:
   engi docs refresh $id`
 }
 
-// Run implements the command.
 func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) (err error) {
 		all := []v1.Document{}
@@ -406,7 +402,6 @@ Examples:
   engi docs modules chat --json`
 }
 
-// Run implements the command.
 func (m *docsModules) Run(ctx context.Context, g *globals) error {
 	modules := table[v1.CodeModule]{"PATH\tSCOPE\tSESSION\tSAVED\tWHAT IT IS FOR", func(x v1.CodeModule) []any {
 		return []any{x.Path, x.Scope, x.SessionID, ago(x.SavedAt), x.Description}

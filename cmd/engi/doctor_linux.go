@@ -29,7 +29,6 @@ Examples:
   engi doctor --leaks --fix`
 }
 
-// Run implements the command.
 func (dr *doctorCommand) Run(ctx context.Context, g *globals) error {
 	if dr.Fix && !dr.Leaks {
 		return engi.Errorf(engi.Invalid, "--fix needs --leaks")

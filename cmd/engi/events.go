@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strings"
 	"time"
@@ -56,7 +57,6 @@ Examples:
   engi events send orders/paid --data @order.json --once order-42`
 }
 
-// Run implements the command.
 func (e *eventsSend) Run(ctx context.Context, g *globals) error {
 	data, err := g.object(e.Data)
 	if err != nil {
@@ -235,7 +235,6 @@ Examples:
   engi events list --subject sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
-// Run implements the command.
 func (e *eventsList) Run(ctx context.Context, g *globals) error {
 	events := table[v1.Event]{"SEQ\tEVENT\tTYPE\tSUBJECT\tACTOR\tTIME", func(x v1.Event) []any {
 		return []any{x.Seq, x.ID, printable(x.Type), printable(x.Subject), printable(x.Actor), ago(x.CreatedAt)}
@@ -262,26 +261,9 @@ Examples:
   engi events follow --after 4711 --json`
 }
 
-// Run implements the command.
 func (e *eventsFollow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		for x, err := range d.FollowEvents(ctx, e.After, e.filter()) {
-			switch {
-			case err != nil && ctx.Err() != nil:
-				return nil
-			case err != nil:
-				return err
-			case g.JSON:
-				line, err := json.Marshal(x)
-				if err != nil {
-					return engi.Errorf(engi.Internal, "event %s: %v", x.ID, err)
-				}
-				fmt.Fprintf(g.out, "%s\n", line)
-			default:
-				fmt.Fprintf(g.out, "%d  %s  %s  %s  %s\n", x.Seq, x.CreatedAt.Local().Format(time.TimeOnly), printable(x.Type), printable(x.Subject), printable(string(x.Data)))
-			}
-		}
-		return nil
+	return follow(ctx, g, func(d *connection) iter.Seq2[v1.Event, error] { return d.FollowEvents(ctx, e.After, e.filter()) }, func(x v1.Event) string {
+		return fmt.Sprintf("%d  %s  %s  %s  %s", x.Seq, x.CreatedAt.Local().Format(time.TimeOnly), printable(x.Type), printable(x.Subject), printable(string(x.Data)))
 	})
 }
 
@@ -295,7 +277,6 @@ func (eventsShow) Help() string {
   engi events show fnr_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
-// Run implements the command.
 func (e *eventsShow) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		if strings.HasPrefix(e.ID, "fnr_") {
@@ -372,7 +353,6 @@ Examples:
   engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --function engi/agents/code`
 }
 
-// Run implements the command.
 func (e *eventsReplay) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.ReplayEvent(ctx, e.ID, e.Function)
@@ -398,7 +378,6 @@ Examples:
   engi events runs --function engi/agents/explore --limit 5`
 }
 
-// Run implements the command.
 func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
 	runs := table[v1.FunctionRun]{"RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", func(x v1.FunctionRun) []any {
 		why := ""

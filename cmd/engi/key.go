@@ -53,7 +53,6 @@ Examples:
   ENGI_KEY=$(engi key create me --owner me) engi run hello.py`
 }
 
-// Run implements the command.
 func (k *keyCreate) Run(ctx context.Context, g *globals) error {
 	expires, err := duration("--expires", k.Expires)
 	if err != nil {

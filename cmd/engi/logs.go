@@ -26,7 +26,6 @@ Examples:
 // counts as complete.
 const quiet = 300 * time.Millisecond
 
-// Run implements the command.
 func (l *logsCommand) Run(ctx context.Context, g *globals) error {
 	d, err := g.connect(ctx, serverOnly)
 	if err != nil {
@@ -69,12 +68,8 @@ type cancelCommand struct {
 	IDs []string `arg:"" help:"Executions." placeholder:"ID"`
 }
 
-func (cancelCommand) Help() string {
-	return `Examples:
-  engi cancel exe_u2dmwmlezjgprkqrgppgcz2mgu`
-}
+func (cancelCommand) Help() string { return example("engi cancel exe_u2dmwmlezjgprkqrgppgcz2mgu") }
 
-// Run implements the command.
 func (c *cancelCommand) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "cancelled", c.IDs, func(d *connection, id string) error { return d.Cancel(ctx, id) })
 }

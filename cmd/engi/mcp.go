@@ -39,7 +39,6 @@ Examples:
   ENGI_URL=https://engi.example.com ENGI_KEY=engi_... engi mcp`
 }
 
-// Run implements the command.
 func (mcpServe) Run(ctx context.Context, g *globals) error {
 	d, err := g.connect(ctx, orPrivate)
 	if err != nil {

@@ -34,7 +34,6 @@ Examples:
 
 const maxLockFile = 8 << 20
 
-// Run implements the command.
 func (m *mirrorWarm) Run(ctx context.Context, g *globals) error {
 	var files []v1.MirrorFile
 	for _, path := range m.Files {
@@ -100,12 +99,8 @@ func (m *mirrorWarm) Run(ctx context.Context, g *globals) error {
 
 type mirrorStatus struct{}
 
-func (mirrorStatus) Help() string {
-	return `Examples:
-  engi mirror status`
-}
+func (mirrorStatus) Help() string { return example("engi mirror status") }
 
-// Run implements the command.
 func (mirrorStatus) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.Mirror, error) { return d.Mirror(ctx) }, func(x v1.Mirror) {
 		rows := make([][]any, len(x.Ecosystems))
@@ -123,12 +118,8 @@ func (mirrorStatus) Run(ctx context.Context, g *globals) error {
 
 type mirrorClear struct{}
 
-func (mirrorClear) Help() string {
-	return `Examples:
-  engi mirror clear`
-}
+func (mirrorClear) Help() string { return example("engi mirror clear") }
 
-// Run implements the command.
 func (mirrorClear) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		if err := d.ClearMirror(ctx); err != nil {

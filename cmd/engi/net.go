@@ -206,7 +206,6 @@ func (netShow) Help() string {
   engi net show sbx_u2dmwmlezjgprkqrgppgcz2mgu --json`
 }
 
-// Run implements the command.
 func (n *netShow) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		p, err := d.Network(ctx, n.ID)
@@ -315,7 +314,6 @@ Examples:
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --replace --mode isolated --group shop --as db`
 }
 
-// Run implements the command.
 func (n *netSet) Run(ctx context.Context, g *globals) error {
 	if !n.given() && !n.Replace {
 		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("give --mode, --allow, --deny, --grant, --request or --group; 'engi net show' prints the current policy")
@@ -359,7 +357,6 @@ Examples:
   engi net log sbx_u2dmwmlezjgprkqrgppgcz2mgu --json | jq -r 'select(.allowed | not) | .host // .address'`
 }
 
-// Run implements the command.
 func (n *netLog) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		events := d.NetworkLog(ctx, n.ID, n.After)

@@ -27,7 +27,6 @@ Examples:
   ENGI_KEY=engi_... engi open --url https://engi.example`
 }
 
-// Run implements the command.
 func (o *openCommand) Run(ctx context.Context, g *globals) error {
 	return g.at(ctx, serverOnly, func(d *connection) error {
 		l, err := d.DashboardLink(ctx)

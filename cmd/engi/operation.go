@@ -33,7 +33,6 @@ Examples:
   engi operation list --state failed --json`
 }
 
-// Run implements the command.
 func (o *operationList) Run(ctx context.Context, g *globals) error {
 	operations := table[v1.Operation]{"ID\tTYPE\tSUBJECT\tSTATE\tCREATED\tERROR", func(x v1.Operation) []any {
 		why := ""
@@ -61,7 +60,6 @@ Examples:
   engi operation watch opn_u2dmwmlezjgprkqrgppgcz2mgu --verbose`
 }
 
-// Run implements the command.
 func (o *operationWatch) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		p := newProgress(g)

@@ -42,7 +42,6 @@ Examples:
   engi page act page import --data @tasks.json --once import-42`
 }
 
-// Run implements the command.
 func (u *pageAct) Run(ctx context.Context, g *globals) error {
 	data, err := g.object(u.Data)
 	if err != nil {
@@ -77,19 +76,8 @@ Examples:
   engi page show page --json`
 }
 
-// Run implements the command.
 func (u *pageShow) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		x, err := d.Page(ctx, u.ID, u.At)
-		switch {
-		case err != nil:
-			return err
-		case g.JSON:
-			return g.printJSON(x)
-		}
-		_, err = fmt.Fprintln(g.out, x.HTML)
-		return err
-	})
+	return create(ctx, g, func(d *connection) (v1.Page, error) { return d.Page(ctx, u.ID, u.At) }, func(x v1.Page) string { return x.HTML })
 }
 
 type pageWatch struct {
@@ -109,7 +97,6 @@ Examples:
   engi page watch page --format json-render`
 }
 
-// Run implements the command.
 func (u *pageWatch) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		if u.Format == "engi" {
@@ -136,11 +123,9 @@ func (g *globals) watchPage(ctx context.Context, d *connection, session string, 
 		case err != nil:
 			return err
 		case g.JSON:
-			line, err := json.Marshal(x)
-			if err != nil {
-				return engi.Errorf(engi.Internal, "update %d: %v", x.Seq, err)
+			if err := g.printLine(x); err != nil {
+				return err
 			}
-			fmt.Fprintf(g.out, "%s\n", line)
 		default:
 			fmt.Fprintln(g.out, updateLine(x))
 		}
@@ -201,7 +186,6 @@ Examples:
   engi page cancel page`
 }
 
-// Run implements the command.
 func (u *pageCancel) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "cancelled", u.IDs, func(d *connection, id string) error { return d.CancelPage(ctx, id) })
 }
@@ -218,17 +202,6 @@ Examples:
   engi page restore page 4711`
 }
 
-// Run implements the command.
 func (u *pageRestore) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		x, err := d.RestorePage(ctx, u.ID, u.Seq)
-		switch {
-		case err != nil:
-			return err
-		case g.JSON:
-			return g.printJSON(x)
-		}
-		_, err = fmt.Fprintln(g.out, x.Seq)
-		return err
-	})
+	return create(ctx, g, func(d *connection) (v1.Page, error) { return d.RestorePage(ctx, u.ID, u.Seq) }, func(x v1.Page) string { return fmt.Sprint(x.Seq) })
 }

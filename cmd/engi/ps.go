@@ -17,14 +17,8 @@ type psCommand struct {
 	Limit     int  `short:"n" help:"At most this many." default:"50" placeholder:"N"`
 }
 
-func (psCommand) Help() string {
-	return `Examples:
-  engi ps
-  engi ps --all -n 10
-  engi ps --pools`
-}
+func (psCommand) Help() string { return example("engi ps", "engi ps --all -n 10", "engi ps --pools") }
 
-// Run implements the command.
 func (p *psCommand) Run(ctx context.Context, g *globals) error {
 	switch {
 	case p.Sandboxes:

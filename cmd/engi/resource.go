@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"iter"
 	"strings"
 	"text/tabwriter"
 
@@ -59,8 +61,8 @@ func (t table[T]) show(g *globals, x T) { g.columns(t.head, [][]any{t.row(x)}) }
 // example is the end of a help text.
 func example(lines ...string) string { return "Examples:\n  " + strings.Join(lines, "\n  ") }
 
-// A listCommand lists objects. It, a showCommand and a removeCommand are values,
-// which have their functions from lists, shows and removes.
+// A listCommand lists objects. It, a showCommand and an actCommand are values,
+// which have their functions from lists, shows, acts and ends.
 type listCommand struct {
 	help string
 	run  func(context.Context, *globals) error
@@ -75,7 +77,6 @@ func lists[T any](help string, t table[T], from func(*client.Client, context.Con
 
 func (l listCommand) Help() string { return l.help }
 
-// Run implements the command.
 func (l listCommand) Run(ctx context.Context, g *globals) error { return l.run(ctx, g) }
 
 // A showCommand shows one object.
@@ -94,27 +95,108 @@ func shows[T any](help string, print func(*globals, T), from func(*client.Client
 
 func (s showCommand) Help() string { return s.help }
 
-// Run implements the command.
 func (s showCommand) Run(ctx context.Context, g *globals) error { return s.run(ctx, g, s.Name) }
 
-// A removeCommand removes objects, or ends them.
-type removeCommand struct {
-	Names  []string `arg:"" name:"id" help:"IDs, or names if there are some." placeholder:"ID"`
-	help   string
-	done   string
-	remove func(*client.Client, context.Context, string) error
+// An actCommand does something with several objects, which its arguments A name.
+type actCommand[A interface{ names() []string }] struct {
+	On   A `embed:""`
+	help string
+	run  func(ctx context.Context, g *globals, names []string) error
 }
 
-// removes is the command that removes objects and prints which, under the key done.
-func removes(help, done string, remove func(*client.Client, context.Context, string) error) removeCommand {
-	return removeCommand{help: help, done: done, remove: remove}
+// Arguments that name objects of a kind.
+type (
+	objectNames struct {
+		Names []string `arg:"" name:"id" help:"IDs, or names if there are some." placeholder:"ID"`
+	}
+	appNames struct {
+		Names []string `arg:"" name:"app" help:"Apps." placeholder:"APP"`
+	}
+	sandboxIDs struct {
+		IDs []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
+	}
+	sessionNames struct {
+		Names []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
+	}
+)
+
+func (a objectNames) names() []string  { return a.Names }
+func (a appNames) names() []string     { return a.Names }
+func (a sandboxIDs) names() []string   { return a.IDs }
+func (a sessionNames) names() []string { return a.Names }
+
+// acts is the command that calls do with each object, and prints what line returns for
+// the result.
+func acts[A interface{ names() []string }, T any](help string, do func(*client.Client, context.Context, string) (T, error), line func(T) string) actCommand[A] {
+	return actCommand[A]{help: help, run: func(ctx context.Context, g *globals, names []string) error {
+		return each(ctx, g, names, func(d *connection, name string) (T, error) { return do(d.Client, ctx, name) }, line)
+	}}
 }
 
-func (r removeCommand) Help() string { return r.help }
+// ends is the command that removes objects, or ends them, and prints which, under the
+// key done.
+func ends[A interface{ names() []string }](help, done string, end func(*client.Client, context.Context, string) error) actCommand[A] {
+	return actCommand[A]{help: help, run: func(ctx context.Context, g *globals, names []string) error {
+		return g.removeAll(ctx, done, names, func(d *connection, name string) error { return end(d.Client, ctx, name) })
+	}}
+}
 
-// Run implements the command.
-func (r removeCommand) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, r.done, r.Names, func(d *connection, name string) error { return r.remove(d.Client, ctx, name) })
+// A removeCommand ends objects of any kind.
+type removeCommand = actCommand[objectNames]
+
+func removes(help, done string, end func(*client.Client, context.Context, string) error) removeCommand {
+	return ends[objectNames](help, done, end)
+}
+
+func (c actCommand[A]) Help() string { return c.help }
+
+func (c actCommand[A]) Run(ctx context.Context, g *globals) error {
+	return c.run(ctx, g, c.On.names())
+}
+
+// follow prints what comes until it ends or the user interrupts it: each as a line of
+// JSON, or as line returns it.
+func follow[T any](ctx context.Context, g *globals, from func(*connection) iter.Seq2[T, error], line func(T) string) error {
+	return g.atServer(ctx, func(d *connection) error {
+		for x, err := range from(d) {
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil
+			case err != nil:
+				return err
+			case g.JSON:
+				err = g.printLine(x)
+			default:
+				_, err = fmt.Fprintln(g.out, line(x))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// cat prints what open returns.
+func (g *globals) cat(ctx context.Context, open func(*connection) (io.ReadCloser, error)) error {
+	return g.atServer(ctx, func(d *connection) error {
+		f, err := open(d)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return copyTo(g.out, f)
+	})
+}
+
+// showDiff prints differences.
+func (g *globals) showDiff(ctx context.Context, from func(*connection) (string, error)) error {
+	return show(ctx, g, func(d *connection) (map[string]string, error) {
+		text, err := from(d)
+		return map[string]string{"diff": text}, err
+	}, func(x map[string]string) {
+		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
+	})
 }
 
 // show prints one object: as JSON, or as print does.

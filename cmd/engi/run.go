@@ -59,7 +59,6 @@ Examples:
   generate | engi run -l bash -       the code itself from standard input`
 }
 
-// Run implements the command.
 func (r *runCommand) Run(ctx context.Context, g *globals) error {
 	req, err := r.request(g)
 	if err != nil {

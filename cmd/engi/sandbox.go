@@ -14,27 +14,29 @@ import (
 )
 
 type sandboxCommand struct {
-	Create    sandboxCreate    `cmd:"" help:"Create a sandbox and print its ID."`
-	List      sandboxList      `cmd:"" aliases:"ls" help:"List sandboxes."`
-	Get       showCommand      `cmd:"" help:"Show a sandbox."`
-	Exec      sandboxExec      `cmd:"" help:"Run a program in a sandbox."`
-	Shell     sandboxShell     `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
-	Cp        sandboxCopy      `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
-	Logs      sandboxLogs      `cmd:"" help:"Print the output of a process in a sandbox."`
-	Processes sandboxProcesses `cmd:"" aliases:"top" help:"List the processes that were started in a sandbox."`
-	Ports     sandboxPorts     `cmd:"" help:"List ports with listeners, and their URLs."`
-	Metrics   sandboxMetrics   `cmd:"" help:"Show the resource usage of a sandbox."`
-	Pause     sandboxPause     `cmd:"" help:"Pause sandboxes in memory."`
-	Hibernate sandboxHibernate `cmd:"" help:"Write sandboxes to disk."`
-	Resume    sandboxResume    `cmd:"" help:"Resume sandboxes."`
-	Snapshot  sandboxSnapshot  `cmd:"" help:"Take a snapshot of a sandbox."`
-	Fork      sandboxFork      `cmd:"" help:"Start copies of a sandbox."`
-	Extend    sandboxExtend    `cmd:"" help:"Extend the deadline of sandboxes."`
-	Kill      sandboxKill      `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
+	Create    sandboxCreate          `cmd:"" help:"Create a sandbox and print its ID."`
+	List      sandboxList            `cmd:"" aliases:"ls" help:"List sandboxes."`
+	Get       showCommand            `cmd:"" help:"Show a sandbox."`
+	Exec      sandboxExec            `cmd:"" help:"Run a program in a sandbox."`
+	Shell     sandboxShell           `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
+	Cp        sandboxCopy            `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
+	Logs      sandboxLogs            `cmd:"" help:"Print the output of a process in a sandbox."`
+	Processes sandboxProcesses       `cmd:"" aliases:"top" help:"List the processes that were started in a sandbox."`
+	Ports     sandboxPorts           `cmd:"" help:"List ports with listeners, and their URLs."`
+	Metrics   sandboxMetrics         `cmd:"" help:"Show the resource usage of a sandbox."`
+	Pause     actCommand[sandboxIDs] `cmd:"" help:"Pause sandboxes in memory."`
+	Hibernate sandboxHibernate       `cmd:"" help:"Write sandboxes to disk."`
+	Resume    sandboxResume          `cmd:"" help:"Resume sandboxes."`
+	Snapshot  sandboxSnapshot        `cmd:"" help:"Take a snapshot of a sandbox."`
+	Fork      sandboxFork            `cmd:"" help:"Start copies of a sandbox."`
+	Extend    sandboxExtend          `cmd:"" help:"Extend the deadline of sandboxes."`
+	Kill      actCommand[sandboxIDs] `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
 }
 
 var sandboxCommands = sandboxCommand{
-	Get: shows(example("engi sandbox get sbx_u2dmwmlezjgprkqrgppgcz2mgu --json"), (*globals).showSandbox, (*client.Client).Sandbox),
+	Get:   shows(example("engi sandbox get sbx_u2dmwmlezjgprkqrgppgcz2mgu --json"), (*globals).showSandbox, (*client.Client).Sandbox),
+	Pause: acts[sandboxIDs](example("engi sandbox pause sbx_u2dmwmlezjgprkqrgppgcz2mgu"), (*client.Client).PauseSandbox, sandboxState),
+	Kill:  ends[sandboxIDs](example("engi sandbox kill sbx_u2dmwmlezjgprkqrgppgcz2mgu"), "killed", (*client.Client).StopSandbox),
 }
 
 // sandboxFlags are the settings of a new sandbox.
@@ -109,7 +111,6 @@ Examples:
   engi sandbox create --net open --deny 203.0.113.0/24`
 }
 
-// Run implements the command.
 func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 	q, err := s.request(s.Template)
 	if err != nil {
@@ -133,7 +134,6 @@ func (sandboxList) Help() string {
   engi sandbox kill $(engi sandbox list -q)`
 }
 
-// Run implements the command.
 func (s *sandboxList) Run(ctx context.Context, g *globals) error {
 	f := client.SandboxFilter{States: s.State, Metadata: s.Meta, Owned: !s.All}
 	if s.All && len(s.State) == 0 {
@@ -213,24 +213,7 @@ func (g *globals) showSandbox(x v1.Sandbox) {
 	f.print(g)
 }
 
-// change applies f to several sandboxes and prints their states.
-func (g *globals) change(ctx context.Context, ids []string, act func(*connection, string) (v1.Sandbox, error)) error {
-	return each(ctx, g, ids, act, func(x v1.Sandbox) string { return x.ID + " " + x.State })
-}
-
-type sandboxPause struct {
-	IDs []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-}
-
-func (sandboxPause) Help() string {
-	return `Examples:
-  engi sandbox pause sbx_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (s *sandboxPause) Run(ctx context.Context, g *globals) error {
-	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.PauseSandbox(ctx, id) })
-}
+func sandboxState(x v1.Sandbox) string { return x.ID + " " + x.State }
 
 type sandboxHibernate struct {
 	IDs      []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
@@ -245,9 +228,8 @@ Examples:
   engi sandbox hibernate --disk-only $(engi sandbox list -q --state running)`
 }
 
-// Run implements the command.
 func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
-	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) })
+	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.HibernateSandbox(ctx, id, s.DiskOnly) }, sandboxState)
 }
 
 type sandboxResume struct {
@@ -257,19 +239,17 @@ type sandboxResume struct {
 }
 
 func (sandboxResume) Help() string {
-	return `Examples:
-  engi sandbox resume sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 1h`
+	return example("engi sandbox resume sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 1h")
 }
 
-// Run implements the command.
 func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", s.Timeout)
 	if err != nil {
 		return err
 	}
-	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) {
+	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.Sandbox, error) {
 		return d.ResumeSandbox(ctx, id, v1.ResumeRequest{Timeout: timeout, Cold: s.Cold})
-	})
+	}, sandboxState)
 }
 
 type sandboxExtend struct {
@@ -278,31 +258,15 @@ type sandboxExtend struct {
 }
 
 func (sandboxExtend) Help() string {
-	return `Examples:
-  engi sandbox extend sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 2h`
+	return example("engi sandbox extend sbx_u2dmwmlezjgprkqrgppgcz2mgu --timeout 2h")
 }
 
-// Run implements the command.
 func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", s.Timeout)
 	if err != nil {
 		return err
 	}
-	return g.change(ctx, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) })
-}
-
-type sandboxKill struct {
-	IDs []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-}
-
-func (sandboxKill) Help() string {
-	return `Examples:
-  engi sandbox kill sbx_u2dmwmlezjgprkqrgppgcz2mgu`
-}
-
-// Run implements the command.
-func (s *sandboxKill) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "killed", s.IDs, func(d *connection, id string) error { return d.StopSandbox(ctx, id) })
+	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.Sandbox, error) { return d.ExtendSandbox(ctx, id, timeout.Std()) }, sandboxState)
 }
 
 type sandboxSnapshot struct {
@@ -320,7 +284,6 @@ Examples:
   engi sandbox create --snapshot ready`
 }
 
-// Run implements the command.
 func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 	ttl, err := duration("--ttl", s.TTL)
 	if err != nil {
@@ -344,7 +307,6 @@ Examples:
   engi sandbox fork sbx_u2dmwmlezjgprkqrgppgcz2mgu -n 3`
 }
 
-// Run implements the command.
 func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", s.Timeout)
 	if err != nil {
@@ -385,7 +347,6 @@ func (sandboxPorts) Help() string {
   engi sandbox ports sbx_u2dmwmlezjgprkqrgppgcz2mgu --link 8080 --ttl 10m`
 }
 
-// Run implements the command.
 func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
 	ttl, err := duration("--ttl", s.TTL)
 	if err != nil {
@@ -404,11 +365,9 @@ type sandboxMetrics struct {
 }
 
 func (sandboxMetrics) Help() string {
-	return `Examples:
-  engi sandbox metrics sbx_u2dmwmlezjgprkqrgppgcz2mgu --since 10m`
+	return example("engi sandbox metrics sbx_u2dmwmlezjgprkqrgppgcz2mgu --since 10m")
 }
 
-// Run implements the command.
 func (s *sandboxMetrics) Run(ctx context.Context, g *globals) error {
 	since, err := duration("--since", s.Since)
 	if err != nil {
@@ -432,11 +391,9 @@ type sandboxProcesses struct {
 }
 
 func (sandboxProcesses) Help() string {
-	return `Examples:
-  engi sandbox processes sbx_u2dmwmlezjgprkqrgppgcz2mgu`
+	return example("engi sandbox processes sbx_u2dmwmlezjgprkqrgppgcz2mgu")
 }
 
-// Run implements the command.
 func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
 	processes := table[v1.Process]{"ID\tPID\tTAG\tSTATE\tSTARTED\tPROGRAM", func(p v1.Process) []any {
 		state, began := "ended", ""
@@ -464,7 +421,6 @@ func (sandboxLogs) Help() string {
   engi sandbox logs -f sbx_u2dmwmlezjgprkqrgppgcz2mgu server`
 }
 
-// Run implements the command.
 func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		if s.Process == "" {

@@ -36,7 +36,6 @@ Examples:
   engi sandbox cp $id:/workspace/plot.png - | display`
 }
 
-// Run implements the command.
 func (s *sandboxCopy) Run(ctx context.Context, g *globals) error {
 	return g.copy(ctx, s.From, s.To, func(d *connection, name string) remoteFile {
 		return remoteFile{Files: d.Files(name), trees: true}

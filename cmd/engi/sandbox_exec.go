@@ -31,6 +31,21 @@ type sandboxExec struct {
 	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
 }
 
+// execFlags say what to run where there is a sandbox for it.
+type execFlags struct {
+	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
+
+	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
+	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+}
+
+func (x execFlags) exec() sandboxExec {
+	return sandboxExec{Command: x.Command, Code: x.Code, Stdin: x.Stdin, Terminal: x.Terminal, Env: x.Env, Timeout: x.Timeout}
+}
+
 func (sandboxExec) Help() string {
 	return `The program's output comes live, what is piped into engi is its standard input, and its exit
 code is that of engi; see 'engi run --help' for the others. Ctrl-C interrupts the program. With
@@ -44,7 +59,6 @@ Examples:
   engi sandbox exec -d --tag server $id -- python3 -m http.server 8080`
 }
 
-// Run implements the command.
 func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", s.Timeout)
 	if err != nil {
@@ -212,7 +226,6 @@ Examples:
   engi sandbox shell sbx_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
-// Run implements the command.
 func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
 	return g.shell(ctx, s.ID, s.User, s.Dir, s.New)
 }
@@ -235,7 +248,6 @@ Examples:
   engi shell --keep --timeout 8h`
 }
 
-// Run implements the command.
 func (s *shellCommand) Run(ctx context.Context, g *globals) (err error) {
 	q, err := s.request(s.Template)
 	if err != nil {

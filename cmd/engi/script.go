@@ -37,7 +37,6 @@ Examples:
 // maxScript bounds what is read, far above the limit of any node.
 const maxScript = 8 << 20
 
-// Run implements the command.
 func (j *scriptCommand) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", j.Timeout)
 	if err != nil {

@@ -46,7 +46,6 @@ Examples:
 // maxSecret bounds a value; the server's own bound is the same.
 const maxSecret = 64 << 10
 
-// Run implements the command.
 func (s *secretSet) Run(ctx context.Context, g *globals) error {
 	value, err := g.secretValue(s.Name)
 	if err != nil {

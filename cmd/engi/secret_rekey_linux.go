@@ -21,7 +21,6 @@ Examples:
   engi stop && engi secret rekey && engi serve --detach`
 }
 
-// Run implements the command.
 func (secretRekey) Run(ctx context.Context, g *globals) error {
 	c, _, err := g.config()
 	if err != nil {

@@ -63,7 +63,6 @@ func (s *serveCommand) flags() (all []config.Flag) {
 // is bounded elsewhere.
 const softMemory = 448 << 20
 
-// Run implements the command.
 func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	c, from, err := g.config(s.flags()...)
 	if err != nil {
@@ -192,7 +191,6 @@ type status struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Run implements the command.
 func (s *statusCommand) Run(ctx context.Context, g *globals) error {
 	wait, err := duration("--wait", s.Wait)
 	if err != nil {
@@ -255,13 +253,9 @@ type stopCommand struct {
 }
 
 func (stopCommand) Help() string {
-	return `Examples:
-  engi stop
-  engi stop --destroy
-  engi stop --data-dir /srv/engi --wait 1m`
+	return example("engi stop", "engi stop --destroy", "engi stop --data-dir /srv/engi --wait 1m")
 }
 
-// Run implements the command.
 func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	wait, err := duration("--wait", s.Wait)
 	if err != nil {

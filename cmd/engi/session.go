@@ -17,27 +17,38 @@ import (
 )
 
 type sessionCommand struct {
-	Create  sessionCreate  `cmd:"" help:"Create a session."`
-	List    sessionList    `cmd:"" aliases:"ls" help:"List sessions."`
-	Show    showCommand    `cmd:"" aliases:"get" help:"Show a session."`
-	Run     sessionRun     `cmd:"" help:"Run TypeScript in a session."`
-	Shell   sessionShell   `cmd:"" help:"Open a shell in a session, or come back to one."`
-	Release sessionRelease `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
-	Attach  sessionAttach  `cmd:"" help:"Resume a session, and say who is there."`
-	Detach  sessionDetach  `cmd:"" help:"Leave a session; what runs goes on."`
+	Create  sessionCreate            `cmd:"" help:"Create a session."`
+	List    sessionList              `cmd:"" aliases:"ls" help:"List sessions."`
+	Show    showCommand              `cmd:"" aliases:"get" help:"Show a session."`
+	Run     sessionRun               `cmd:"" help:"Run TypeScript in a session."`
+	Shell   sessionShell             `cmd:"" help:"Open a shell in a session, or come back to one."`
+	Release actCommand[sessionNames] `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
+	Attach  sessionAttach            `cmd:"" help:"Resume a session, and say who is there."`
+	Detach  sessionDetach            `cmd:"" help:"Leave a session; what runs goes on."`
 
-	Suspend   sessionSuspend   `cmd:"" aliases:"pause" help:"Pause the sandboxes of sessions in memory."`
-	Hibernate sessionHibernate `cmd:"" help:"Write the sandboxes of sessions to disk, with their processes."`
-	Resume    sessionResume    `cmd:"" help:"Let sessions run."`
+	Suspend   actCommand[sessionNames] `cmd:"" aliases:"pause" help:"Pause the sandboxes of sessions in memory."`
+	Hibernate actCommand[sessionNames] `cmd:"" help:"Write the sandboxes of sessions to disk, with their processes."`
+	Resume    actCommand[sessionNames] `cmd:"" help:"Let sessions run."`
 
-	Save sessionSave `cmd:"" help:"Copy the files of sessions to the store of workspaces."`
-	Push sessionPush `cmd:"" help:"Commit and push the work in a session's repository."`
-	Kill sessionKill `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
-	Deps sessionDeps `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
+	Save sessionSave              `cmd:"" help:"Copy the files of sessions to the store of workspaces."`
+	Push sessionPush              `cmd:"" help:"Commit and push the work in a session's repository."`
+	Kill actCommand[sessionNames] `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
+	Deps sessionDeps              `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
 }
 
 var sessionCommands = sessionCommand{
-	Show: shows(example("engi session show chat", "engi session show chat --json"), (*globals).showSession, (*client.Client).Session),
+	Show:    shows(example("engi session show chat", "engi session show chat --json"), (*globals).showSession, (*client.Client).Session),
+	Release: acts[sessionNames](example("engi session release chat"), (*client.Client).ReleaseSession, sessionState),
+	Suspend: acts[sessionNames](`Any use resumes them.
+
+`+example("engi session suspend chat"), (*client.Client).SuspendSession, sessionState),
+	Hibernate: acts[sessionNames](`Any use resumes them.
+
+`+example("engi session hibernate chat"), (*client.Client).HibernateSession, sessionState),
+	Resume: acts[sessionNames](`Those without a sandbox get one.
+
+`+example("engi session resume chat"), (*client.Client).ResumeSession, sessionState),
+	Kill: ends[sessionNames](example("engi session kill chat"), "terminated", (*client.Client).TerminateSession),
 }
 
 type sessionCreate struct {
@@ -76,7 +87,6 @@ Examples:
   engi session create fix --git https://github.com/owner/repository.git --git-secret github --push demand`
 }
 
-// Run implements the command.
 func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, VCPUs: s.VCPUs, CPUQuota: s.CPUQuota, Inodes: s.Inodes, Env: s.Env, Metadata: s.Meta}
 	if q.Git, err = s.repository(); err != nil {
@@ -139,7 +149,6 @@ Examples:
   engi session save notebook`
 }
 
-// Run implements the command.
 func (s *sessionSave) Run(ctx context.Context, g *globals) error {
 	return each(ctx, g, s.IDs, func(d *connection, id string) (v1.WorkspaceCopy, error) { return d.SaveSession(ctx, id) },
 		func(x v1.WorkspaceCopy) string {
@@ -162,7 +171,6 @@ Examples:
   engi session push fix --branch fix-login -m 'Fix the login'`
 }
 
-// Run implements the command.
 func (s *sessionPush) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.PushSession(ctx, s.ID, v1.GitPush{Branch: s.Branch, Author: s.Author, Message: s.Message})
@@ -188,12 +196,9 @@ type sessionList struct {
 }
 
 func (sessionList) Help() string {
-	return `Examples:
-  engi session list
-  engi session kill $(engi session list -q)`
+	return example("engi session list", "engi session kill $(engi session list -q)")
 }
 
-// Run implements the command.
 func (s *sessionList) Run(ctx context.Context, g *globals) error {
 	sessions := table[v1.Session]{"NAME\tID\tSTATE\tSANDBOX\tUSED\tENDS IN", func(x v1.Session) []any {
 		return []any{x.Name, x.ID, x.State, x.SandboxID, ago(x.UsedAt), short(time.Until(x.ExpiresAt))}
@@ -220,7 +225,6 @@ Examples:
   engi session run chat -c 'import { LinearClient } from "@linear/sdk"; typeof LinearClient'`
 }
 
-// Run implements the command.
 func (s *sessionRun) Run(ctx context.Context, g *globals) error {
 	timeout, err := duration("--timeout", s.Timeout)
 	if err != nil {
@@ -309,23 +313,8 @@ Examples:
   engi session shell chat`
 }
 
-// Run implements the command.
 func (s *sessionShell) Run(ctx context.Context, g *globals) error {
 	return g.shell(ctx, s.ID, s.User, s.Dir, s.New)
-}
-
-type sessionRelease struct {
-	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
-}
-
-func (sessionRelease) Help() string {
-	return `Examples:
-  engi session release chat`
-}
-
-// Run implements the command.
-func (s *sessionRelease) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ReleaseSession(ctx, id) })
 }
 
 type sessionAttach struct {
@@ -340,9 +329,8 @@ Examples:
   engi session attach chat --client laptop`
 }
 
-// Run implements the command.
 func (s *sessionAttach) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.AttachSession(ctx, id, s.Client) })
+	return each(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.AttachSession(ctx, id, s.Client) }, sessionState)
 }
 
 type sessionDetach struct {
@@ -358,77 +346,11 @@ Examples:
   engi session detach chat --client laptop`
 }
 
-// Run implements the command.
 func (s *sessionDetach) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.DetachSession(ctx, id, s.Client) })
+	return each(ctx, g, []string{s.ID}, func(d *connection, id string) (v1.Session, error) { return d.DetachSession(ctx, id, s.Client) }, sessionState)
 }
 
-type sessionSuspend struct {
-	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
-}
-
-func (sessionSuspend) Help() string {
-	return `Any use resumes them.
-
-Examples:
-  engi session suspend chat`
-}
-
-// Run implements the command.
-func (s *sessionSuspend) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.SuspendSession(ctx, id) })
-}
-
-type sessionHibernate struct {
-	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
-}
-
-func (sessionHibernate) Help() string {
-	return `Any use resumes them.
-
-Examples:
-  engi session hibernate chat`
-}
-
-// Run implements the command.
-func (s *sessionHibernate) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.HibernateSession(ctx, id) })
-}
-
-type sessionResume struct {
-	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
-}
-
-func (sessionResume) Help() string {
-	return `Those without a sandbox get one.
-
-Examples:
-  engi session resume chat`
-}
-
-// Run implements the command.
-func (s *sessionResume) Run(ctx context.Context, g *globals) error {
-	return changeSessions(ctx, g, s.IDs, func(d *connection, id string) (v1.Session, error) { return d.ResumeSession(ctx, id) })
-}
-
-// changeSessions prints the states that sessions have then.
-func changeSessions(ctx context.Context, g *globals, ids []string, do func(*connection, string) (v1.Session, error)) error {
-	return each(ctx, g, ids, do, func(x v1.Session) string { return x.ID + " " + x.State })
-}
-
-type sessionKill struct {
-	IDs []string `arg:"" name:"session" help:"Sessions." placeholder:"SESSION"`
-}
-
-func (sessionKill) Help() string {
-	return `Examples:
-  engi session kill chat`
-}
-
-// Run implements the command.
-func (s *sessionKill) Run(ctx context.Context, g *globals) error {
-	return g.removeAll(ctx, "terminated", s.IDs, func(d *connection, id string) error { return d.TerminateSession(ctx, id) })
-}
+func sessionState(x v1.Session) string { return x.ID + " " + x.State }
 
 type sessionDeps struct {
 	Wait bool `help:"Wait until they are installed or that has failed."`
@@ -442,7 +364,6 @@ Examples:
   engi session deps --wait`
 }
 
-// Run implements the command.
 func (s *sessionDeps) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.Dependencies(ctx)

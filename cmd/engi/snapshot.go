@@ -35,12 +35,8 @@ type snapshotList struct {
 	Sandbox string `help:"Only those of this sandbox." placeholder:"ID"`
 }
 
-func (snapshotList) Help() string {
-	return `Examples:
-  engi snapshot list`
-}
+func (snapshotList) Help() string { return example("engi snapshot list") }
 
-// Run implements the command.
 func (s *snapshotList) Run(ctx context.Context, g *globals) error {
 	return snapshots.list(ctx, g, false, func(d *connection) ([]v1.Snapshot, error) { return d.Snapshots(ctx, s.Sandbox) })
 }

@@ -39,7 +39,6 @@ Examples:
   ssh -o ProxyCommand='engi ssh --proxy dev' dev`
 }
 
-// Run implements the command.
 func (s *sshCommand) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		conn, err := d.SSH(ctx, s.Target)
@@ -197,7 +196,6 @@ Examples:
   ENGI_URL=https://engi.example.com engi ssh-config --write --name cloud`
 }
 
-// Run implements the command.
 func (s *sshConfigCommand) Run(ctx context.Context, g *globals) error {
 	for _, name := range append([]string{s.Name}, s.Target...) {
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`*?!"'\/%,#`, r) }) {

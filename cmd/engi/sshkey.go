@@ -40,7 +40,6 @@ Examples:
   ssh-add -L | head -1 | engi ssh-key add - --name laptop`
 }
 
-// Run implements the command.
 func (s *sshKeyAdd) Run(ctx context.Context, g *globals) error {
 	const most = 16 << 10
 	var text []byte

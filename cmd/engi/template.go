@@ -41,7 +41,6 @@ func (templateBuild) Help() string {
   engi operation watch $(engi template build base --detach)`
 }
 
-// Run implements the command.
 func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	req := v1.TemplateRequest{Name: t.Name}
 	if ext := filepath.Ext(t.Name); ext == ".yaml" || ext == ".yml" || ext == ".json" {
@@ -214,12 +213,8 @@ func (p *progress) fail() {
 
 type templateList struct{}
 
-func (templateList) Help() string {
-	return `Examples:
-  engi template list`
-}
+func (templateList) Help() string { return example("engi template list") }
 
-// Run implements the command.
 func (templateList) Run(ctx context.Context, g *globals) error {
 	templates := table[v1.Template]{"NAME\tBUILT\tSIZE\tLANGUAGES", func(t v1.Template) []any {
 		built, size := "not built", ""
@@ -238,12 +233,8 @@ type templateShow struct {
 	Name string `arg:"" help:"Template." placeholder:"NAME"`
 }
 
-func (templateShow) Help() string {
-	return `Examples:
-  engi template show base --json`
-}
+func (templateShow) Help() string { return example("engi template show base --json") }
 
-// Run implements the command.
 func (s *templateShow) Run(ctx context.Context, g *globals) error {
 	return g.at(ctx, orPrivate, func(d *connection) error {
 		t, err := d.Template(ctx, s.Name)
@@ -294,11 +285,9 @@ type templateRemove struct {
 }
 
 func (templateRemove) Help() string {
-	return `Examples:
-  engi template remove python-data && engi template prune`
+	return example("engi template remove python-data && engi template prune")
 }
 
-// Run implements the command.
 func (r *templateRemove) Run(ctx context.Context, g *globals) error {
 	return g.at(ctx, orPrivate, func(d *connection) error {
 		for _, name := range r.Names {
@@ -315,12 +304,8 @@ func (r *templateRemove) Run(ctx context.Context, g *globals) error {
 
 type templatePrune struct{}
 
-func (templatePrune) Help() string {
-	return `Examples:
-  engi template prune`
-}
+func (templatePrune) Help() string { return example("engi template prune") }
 
-// Run implements the command.
 func (templatePrune) Run(ctx context.Context, g *globals) error {
 	return g.at(ctx, orPrivate, func(d *connection) error {
 		freed, err := d.PruneTemplates(ctx)

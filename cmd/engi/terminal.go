@@ -84,7 +84,6 @@ Examples:
   engi terminal new chat --cols 120 --rows 40 -- vim notes.md`
 }
 
-// Run implements the command.
 func (s *terminalNew) Run(ctx context.Context, g *globals) error {
 	keep, err := size("--keep", s.Keep)
 	if err != nil {
@@ -101,7 +100,6 @@ type terminalList struct {
 
 func (terminalList) Help() string { return example("engi terminal list chat") }
 
-// Run implements the command.
 func (s *terminalList) Run(ctx context.Context, g *globals) error {
 	all := table[v1.Terminal]{"ID\tPROGRAM\tSTATE\tVIEWERS\tCREATED", func(x v1.Terminal) []any {
 		state := "ended"
@@ -132,7 +130,6 @@ Examples:
   engi terminal attach --read-only chat`
 }
 
-// Run implements the command.
 func (s *terminalAttach) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		id, err := s.id(ctx, d)
@@ -150,7 +147,6 @@ func (terminalScreen) Help() string {
 	return example("engi terminal screen chat", "engi terminal screen chat --json    # with the cursor")
 }
 
-// Run implements the command.
 func (s *terminalScreen) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (x v1.TerminalScreen, err error) {
 		id, err := s.id(ctx, d)
@@ -177,7 +173,6 @@ Examples:
   engi terminal share chat --write --ttl 10m --name bob`
 }
 
-// Run implements the command.
 func (s *terminalShare) Run(ctx context.Context, g *globals) error {
 	ttl, err := duration("--ttl", s.TTL)
 	if err != nil {
@@ -196,7 +191,6 @@ type terminalLinks struct{ terminalArg }
 
 func (terminalLinks) Help() string { return example("engi terminal links chat") }
 
-// Run implements the command.
 func (s *terminalLinks) Run(ctx context.Context, g *globals) error {
 	links := table[v1.TerminalLink]{"ID\tNAME\tMAY TYPE\tENDS IN", func(x v1.TerminalLink) []any {
 		return []any{x.ID, x.Name, x.Write, short(time.Until(x.ExpiresAt))}
@@ -220,7 +214,6 @@ func (terminalUnshare) Help() string {
 	return example("engi terminal unshare chat tlk_u2dmwmlezjgprkqrgppgcz2mgu")
 }
 
-// Run implements the command.
 func (s *terminalUnshare) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		id, err := terminalArg{s.Place, s.ID}.id(ctx, d)
@@ -239,7 +232,6 @@ type terminalWatch struct {
 
 func (terminalWatch) Help() string { return example("engi terminal watch $SECRET") }
 
-// Run implements the command.
 func (s *terminalWatch) Run(ctx context.Context, g *globals) error {
 	g.Key = s.Secret // who has a link needs no key
 	return g.atServer(ctx, func(d *connection) error {
@@ -266,7 +258,6 @@ Examples:
   engi terminal record chat --format 3 | asciinema play -`
 }
 
-// Run implements the command.
 func (s *terminalRecord) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) (err error) {
 		id, err := s.id(ctx, d)
@@ -311,7 +302,6 @@ Examples:
 // maxCastLine bounds one event of a recording, in bytes.
 const maxCastLine = 16 << 20
 
-// Run implements the command.
 func (s *terminalReplay) Run(ctx context.Context, g *globals) error {
 	if s.Speed <= 0 || s.Idle < 0 {
 		return engi.Errorf(engi.Invalid, "--speed must be positive, and --idle not negative")
@@ -374,7 +364,6 @@ type terminalKill struct{ terminalArg }
 
 func (terminalKill) Help() string { return example("engi terminal kill chat") }
 
-// Run implements the command.
 func (s *terminalKill) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		id, err := s.id(ctx, d)

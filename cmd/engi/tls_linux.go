@@ -32,7 +32,6 @@ Examples:
     --tls-cert ~/.local/share/engi/tls/cert.pem --tls-key ~/.local/share/engi/tls/key.pem`
 }
 
-// Run implements the command.
 func (t *tlsInit) Run(g *globals) error {
 	c, _, err := g.config()
 	if err != nil {

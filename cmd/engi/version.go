@@ -8,13 +8,8 @@ import (
 
 type versionCommand struct{}
 
-func (versionCommand) Help() string {
-	return `Examples:
-  engi version
-  engi version --json`
-}
+func (versionCommand) Help() string { return example("engi version", "engi version --json") }
 
-// Run implements the command.
 func (versionCommand) Run(ctx context.Context, g *globals) error {
 	all, err := programs(ctx, g)
 	v := versions{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, all}

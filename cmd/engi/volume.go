@@ -39,12 +39,9 @@ type volumeCreate struct {
 }
 
 func (volumeCreate) Help() string {
-	return `Examples:
-  engi volume create data --capacity 10GiB
-  engi sandbox create --volume data:/data`
+	return example("engi volume create data --capacity 10GiB", "engi sandbox create --volume data:/data")
 }
 
-// Run implements the command.
 func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 	capacity, err := size("--capacity", v.Capacity)
 	if err != nil {
@@ -72,7 +69,6 @@ Examples:
   engi volume cp data:/result.json -`
 }
 
-// Run implements the command.
 func (v *volumeCopy) Run(ctx context.Context, g *globals) error {
 	return g.copy(ctx, v.From, v.To, func(d *connection, name string) remoteFile { return remoteFile{Files: d.VolumeFiles(name)} })
 }

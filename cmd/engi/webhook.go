@@ -45,7 +45,6 @@ Examples:
   engi webhook create https://example.com/decide --decide`
 }
 
-// Run implements the command.
 func (w *webhookCreate) Run(ctx context.Context, g *globals) error {
 	format := ""
 	if w.Decide {
@@ -95,7 +94,6 @@ func (webhookUpdate) Help() string {
   engi webhook update whk_u2dmwmlezjgprkqrgppgcz2mgu --rotate`
 }
 
-// Run implements the command.
 func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
 	u := v1.WebhookUpdate{URL: w.To, Name: w.Name, Types: w.Type}
 	if w.Enable || w.Disable {
@@ -119,7 +117,6 @@ Examples:
   engi webhook deliveries whk_u2dmwmlezjgprkqrgppgcz2mgu`
 }
 
-// Run implements the command.
 func (w *webhookDeliveries) Run(ctx context.Context, g *globals) error {
 	deliveries := table[v1.WebhookDelivery]{"DELIVERY\tEVENT\tSTATE\tATTEMPTS\tCREATED\tERROR", func(x v1.WebhookDelivery) []any {
 		why := ""
@@ -137,11 +134,9 @@ type webhookRedeliver struct {
 }
 
 func (webhookRedeliver) Help() string {
-	return `Examples:
-  engi webhook redeliver whk_u2dmwmlezjgprkqrgppgcz2mgu evt_u2dmwmlezjgprkqrgppgcz2mgu`
+	return example("engi webhook redeliver whk_u2dmwmlezjgprkqrgppgcz2mgu evt_u2dmwmlezjgprkqrgppgcz2mgu")
 }
 
-// Run implements the command.
 func (w *webhookRedeliver) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.WebhookDelivery, error) { return d.Redeliver(ctx, w.ID, w.Event) },
 		func(x v1.WebhookDelivery) { g.note("%s is sent as %s", x.EventID, x.ID) })

@@ -62,7 +62,6 @@ Examples:
   engi workspace create shop --service main=postgres:15 --json | jq -r .id`
 }
 
-// Run implements the command.
 func (w *workspaceCreate) Run(ctx context.Context, g *globals) error {
 	q := v1.WorkspaceRequest{Name: w.Name, Template: w.Template, Metadata: w.Meta}
 	for _, s := range w.Service {
@@ -170,7 +169,6 @@ Examples:
   engi workspace rm $(engi workspace list -q)`
 }
 
-// Run implements the command.
 func (w *workspaceList) Run(ctx context.Context, g *globals) error {
 	all := table[v1.Workspace]{"NAME\tID\tOWNER\tSTATE\tREVISION\tSERVICES\tUSED", func(x v1.Workspace) []any {
 		used, services := "", make([]string, len(x.Services))
@@ -229,7 +227,6 @@ Examples:
   engi sandbox shell "$(engi workspace start shop)"`
 }
 
-// Run implements the command.
 func (w *workspaceStart) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		return g.showStarting(ctx, d, w.Name, func() (v1.Workspace, error) { return d.StartWorkspace(ctx, w.Name) }, func(x v1.Workspace) string { return x.SandboxID })
@@ -247,7 +244,6 @@ Examples:
   engi workspace stop shop`
 }
 
-// Run implements the command.
 func (w *workspaceStop) Run(ctx context.Context, g *globals) error {
 	return each(ctx, g, w.Names, func(d *connection, name string) (v1.Workspace, error) { return d.StopWorkspace(ctx, name) },
 		func(x v1.Workspace) string { return x.ID + " " + x.State })
@@ -267,7 +263,6 @@ Examples:
   engi workspace share shop bob --role editor`
 }
 
-// Run implements the command.
 func (w *workspaceShare) Run(ctx context.Context, g *globals) error {
 	return g.share(ctx, w.Name, v1.WorkspaceUpdate{Share: []v1.Collaborator{{Owner: w.Owner, Role: w.Role}}})
 }
@@ -277,12 +272,8 @@ type workspaceUnshare struct {
 	Owner string `arg:"" help:"Who shall work in it no more." placeholder:"OWNER"`
 }
 
-func (workspaceUnshare) Help() string {
-	return `Examples:
-  engi workspace unshare shop bob`
-}
+func (workspaceUnshare) Help() string { return example("engi workspace unshare shop bob") }
 
-// Run implements the command.
 func (w *workspaceUnshare) Run(ctx context.Context, g *globals) error {
 	return g.share(ctx, w.Name, v1.WorkspaceUpdate{Unshare: []string{w.Owner}})
 }
@@ -315,7 +306,6 @@ Examples:
   engi workspace preview shop --off`
 }
 
-// Run implements the command.
 func (w *workspacePreview) Run(ctx context.Context, g *globals) error {
 	ttl, err := duration("--ttl", w.TTL)
 	if err != nil {
@@ -362,14 +352,8 @@ func (w *workspacePreview) Run(ctx context.Context, g *globals) error {
 }
 
 type workspaceExec struct {
-	Name    string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
-
-	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
-	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
-	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
-	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	execFlags
 }
 
 func (workspaceExec) Help() string {
@@ -383,9 +367,8 @@ Examples:
   engi workspace exec -it shop -- python3`
 }
 
-// Run implements the command.
 func (w *workspaceExec) Run(ctx context.Context, g *globals) error {
-	in := sandboxExec{Command: w.Command, Code: w.Code, Stdin: w.Stdin, Terminal: w.Terminal, Env: w.Env, Timeout: w.Timeout}
+	in := w.exec()
 	if err := g.atServer(ctx, func(d *connection) error {
 		x, err := d.Workspace(ctx, w.Name)
 		if err == nil && x.State != v1.WorkspaceRunning {
@@ -406,12 +389,9 @@ type workspaceFiles struct {
 }
 
 func (workspaceFiles) Help() string {
-	return `Examples:
-  engi workspace files shop
-  engi workspace files shop 'src/*.js' --revision 2`
+	return example("engi workspace files shop", "engi workspace files shop 'src/*.js' --revision 2")
 }
 
-// Run implements the command.
 func (w *workspaceFiles) Run(ctx context.Context, g *globals) error {
 	files := table[v1.WorkspaceFile]{"PATH\tSIZE\tMODE", func(x v1.WorkspaceFile) []any { return []any{x.Path, int64(x.Size), x.Mode} }, nil}
 	return files.list(ctx, g, false, func(d *connection) ([]v1.WorkspaceFile, error) {
@@ -426,20 +406,12 @@ type workspaceCat struct {
 }
 
 func (workspaceCat) Help() string {
-	return `Examples:
-  engi workspace cat shop README.md
-  engi workspace cat shop README.md --revision 1`
+	return example("engi workspace cat shop README.md", "engi workspace cat shop README.md --revision 1")
 }
 
-// Run implements the command.
 func (w *workspaceCat) Run(ctx context.Context, g *globals) error {
-	return g.atServer(ctx, func(d *connection) error {
-		f, err := d.WorkspaceFile(ctx, w.Name, w.Path, w.Revision)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		return copyTo(g.out, f)
+	return g.cat(ctx, func(d *connection) (io.ReadCloser, error) {
+		return d.WorkspaceFile(ctx, w.Name, w.Path, w.Revision)
 	})
 }
 
@@ -464,7 +436,6 @@ Examples:
   engi workspace write shop old.txt --remove`
 }
 
-// Run implements the command.
 func (w *workspaceWrite) Run(ctx context.Context, g *globals) error {
 	o := client.FileWrite{Message: w.Message, Base: w.Base}
 	if w.Mode != "" {
@@ -520,7 +491,6 @@ Examples:
   engi workspace history shop --json | jq '.[0].changed'`
 }
 
-// Run implements the command.
 func (w *workspaceHistory) Run(ctx context.Context, g *globals) error {
 	revisions := table[v1.WorkspaceRevision]{"REVISION\tCOMMIT\tCREATED\tBY\tFILES\tMESSAGE", func(x v1.WorkspaceRevision) []any {
 		message, _, _ := strings.Cut(x.Message, "\n")
@@ -542,14 +512,8 @@ func (workspaceDiff) Help() string {
   engi workspace diff shop 1 2`
 }
 
-// Run implements the command.
 func (w *workspaceDiff) Run(ctx context.Context, g *globals) error {
-	return show(ctx, g, func(d *connection) (map[string]string, error) {
-		text, err := d.WorkspaceDiff(ctx, w.Name, w.From, w.To)
-		return map[string]string{"diff": text}, err
-	}, func(x map[string]string) {
-		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
-	})
+	return g.showDiff(ctx, func(d *connection) (string, error) { return d.WorkspaceDiff(ctx, w.Name, w.From, w.To) })
 }
 
 type workspaceRestore struct {
@@ -566,7 +530,6 @@ Examples:
   engi workspace restore shop 1 src`
 }
 
-// Run implements the command.
 func (w *workspaceRestore) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.WorkspaceRevision, error) {
 		return d.RestoreWorkspace(ctx, w.Name, w.Revision, w.Path)
@@ -580,12 +543,8 @@ type workspaceBlame struct {
 	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
 }
 
-func (workspaceBlame) Help() string {
-	return `Examples:
-  engi workspace blame shop README.md`
-}
+func (workspaceBlame) Help() string { return example("engi workspace blame shop README.md") }
 
-// Run implements the command.
 func (w *workspaceBlame) Run(ctx context.Context, g *globals) error {
 	lines := table[v1.BlameLine]{"REVISION\tCREATED\tBY\tLINE", func(x v1.BlameLine) []any { return []any{x.Revision, ago(x.CreatedAt), x.Actor, x.Text} }, nil}
 	return lines.list(ctx, g, false, func(d *connection) ([]v1.BlameLine, error) { return d.WorkspaceBlame(ctx, w.Name, w.Path, w.Revision) })

@@ -30,7 +30,6 @@ Examples:
   cd shop && git commit -am 'Change the title' && git push`
 }
 
-// Run implements the command.
 func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
 	git, err := exec.LookPath("git")
 	if err != nil {
@@ -83,7 +82,6 @@ Examples:
   git config --global credential.http://127.0.0.1:7777.helper '!engi workspace git-credential'`
 }
 
-// Run implements the command.
 func (c *gitCredential) Run(ctx context.Context, g *globals) error {
 	asked := map[string]string{}
 	for in := bufio.NewScanner(io.LimitReader(g.in, 64<<10)); in.Scan() && in.Text() != ""; {

@@ -47,7 +47,6 @@ Examples:
   engi workspace service add shop nginx --needs postgres --exposed`
 }
 
-// Run implements the command.
 func (s *serviceAdd) Run(ctx context.Context, g *globals) error {
 	q := v1.ServiceRequest{Name: s.Name, Type: s.Type, Version: s.Version, Env: s.Env, Exposed: s.Exposed, Needs: s.Needs}
 	return g.startService(ctx, s.Workspace, func(d *connection) (v1.Service, error) { return d.AddService(ctx, s.Workspace, q) })
@@ -87,12 +86,8 @@ type serviceList struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 }
 
-func (serviceList) Help() string {
-	return `Examples:
-  engi workspace service list shop`
-}
+func (serviceList) Help() string { return example("engi workspace service list shop") }
 
-// Run implements the command.
 func (s *serviceList) Run(ctx context.Context, g *globals) error {
 	return services.list(ctx, g, false, func(d *connection) ([]v1.Service, error) { return d.Services(ctx, s.Workspace) })
 }
@@ -109,7 +104,6 @@ Examples:
   engi workspace service restart shop postgres`
 }
 
-// Run implements the command.
 func (s *serviceRestart) Run(ctx context.Context, g *globals) error {
 	return g.startService(ctx, s.Workspace, func(d *connection) (v1.Service, error) { return d.RestartService(ctx, s.Workspace, s.Service) })
 }
@@ -119,12 +113,8 @@ type serviceRemove struct {
 	Services  []string `arg:"" name:"service" help:"Services." placeholder:"SERVICE"`
 }
 
-func (serviceRemove) Help() string {
-	return `Examples:
-  engi workspace service rm shop redis`
-}
+func (serviceRemove) Help() string { return example("engi workspace service rm shop redis") }
 
-// Run implements the command.
 func (s *serviceRemove) Run(ctx context.Context, g *globals) error {
 	return g.removeAll(ctx, "removed", s.Services, func(d *connection, name string) error { return d.RemoveService(ctx, s.Workspace, name) })
 }
@@ -141,7 +131,6 @@ func (serviceLogs) Help() string {
   engi workspace service logs shop postgres --bytes 1000`
 }
 
-// Run implements the command.
 func (s *serviceLogs) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.ServiceLogs, error) {
 		return d.ServiceLogs(ctx, s.Workspace, s.Service, s.Bytes)
@@ -167,7 +156,6 @@ Examples:
   engi workspace service connect shop postgres --listen 127.0.0.1:5432`
 }
 
-// Run implements the command.
 func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.Connection(ctx, s.Workspace, s.Service)
@@ -237,7 +225,6 @@ Examples:
   engi workspace exec shop -e DATABASE_URL="$(engi workspace service connection shop postgres)" -- npm test`
 }
 
-// Run implements the command.
 func (s *serviceConnection) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.Connection, error) { return d.Connection(ctx, s.Workspace, s.Service) },
 		func(x v1.Connection) string { return x.URL })
@@ -271,7 +258,6 @@ Examples:
   engi workspace sql shop --service mysql --read-only -c 'show tables'`
 }
 
-// Run implements the command.
 func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
 	q := v1.QueryRequest{Service: w.Service, Database: w.Database, Text: w.Code, ReadOnly: w.ReadOnly, MaxRows: w.MaxRows}
 	for _, a := range w.Args {
@@ -402,7 +388,6 @@ Examples:
   engi workspace explain shop -c 'select * from orders where id = 7'`
 }
 
-// Run implements the command.
 func (w *workspaceExplain) Run(ctx context.Context, g *globals) error {
 	if w.Code == "" {
 		var err error
@@ -430,7 +415,6 @@ Examples:
   engi workspace tables shop`
 }
 
-// Run implements the command.
 func (w *workspaceTables) Run(ctx context.Context, g *globals) error {
 	tables := table[v1.Table]{"SCHEMA\tTABLE\tKIND\tROWS\tSIZE", func(x v1.Table) []any {
 		rows, size := "", ""
@@ -457,7 +441,6 @@ func (workspaceTable) Help() string {
   engi workspace describe shop public.orders --json | jq '.columns[].name'`
 }
 
-// Run implements the command.
 func (w *workspaceTable) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.TableDescription, error) {
 		return d.DescribeTable(ctx, w.Name, w.Service, w.Database, w.Table)
@@ -499,7 +482,6 @@ Examples:
   engi workspace redis shop -- GET greeting`
 }
 
-// Run implements the command.
 func (w *workspaceRedis) Run(ctx context.Context, g *globals) error {
 	refused := false
 	err := show(ctx, g, func(d *connection) (json.RawMessage, error) {
