@@ -4,12 +4,11 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/agent"
-	"github.com/engi-dev/engi/internal/agent/agenttest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
 func TestAgents(t *testing.T) {
-	agenttest.Promises(t, func(t *testing.T) (agent.Store, agent.Results) {
+	agentPromises(t, func(t *testing.T) (agent.Store, agent.Results) {
 		db := openDB(t)
 		return store.Agents(db), store.AgentResults(db)
 	})

@@ -5,14 +5,13 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/access/approval"
-	"github.com/engi-dev/engi/internal/access/approval/approvaltest"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
 )
 
 func TestApprovalsKeepThePromises(t *testing.T) {
-	approvaltest.Run(t, func(t *testing.T) approval.Store { return store.Approvals(storetest.Open(t)) })
+	approvalPromises(t, func(t *testing.T) approval.Store { return store.Approvals(storetest.Open(t)) })
 }
 
 // TestApprovalsAreInTheLog checks that each change of an approval has one event,
@@ -21,7 +20,7 @@ func TestApprovalsAreInTheLog(t *testing.T) {
 	db := storetest.Open(t)
 	s, log, now := store.Approvals(db), store.Events(db), time.Now().UTC()
 	ctx := engi.WithActor(t.Context(), "key_maker")
-	a := approvaltest.Of("ann")
+	a := anApproval("ann")
 	if _, err := log.Append(ctx, engi.EventSpec{Owner: "ann", Subject: string(a.Sandbox), Type: "sandbox.running"}); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +29,7 @@ func TestApprovalsAreInTheLog(t *testing.T) {
 		t.Fatalf("%+v %v", a, err)
 	}
 	a.State, a.Ended, a.Memory.Until = engi.ApprovalAllowed, now, now.Add(time.Hour)
-	b, c := approvaltest.Of("ann"), approvaltest.Of("ann")
+	b, c := anApproval("ann"), anApproval("ann")
 	for _, x := range []engi.Approval{b, c} {
 		if _, err := s.Put(t.Context(), x); err != nil {
 			t.Fatal(err)

@@ -5,12 +5,11 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
-	"github.com/engi-dev/engi/internal/server/compat/e2b/e2btest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
 func TestE2BKeepsThePromises(t *testing.T) {
-	e2btest.Run(t, func(t *testing.T) e2b.Store {
+	e2bPromises(t, func(t *testing.T) e2b.Store {
 		db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 		if err != nil {
 			t.Fatal(err)

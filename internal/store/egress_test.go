@@ -7,7 +7,6 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/egress"
-	"github.com/engi-dev/engi/internal/network/egress/egresstest"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/store"
 )
@@ -27,7 +26,7 @@ func openDB(t *testing.T) *store.DB {
 }
 
 func TestEgressKeepsThePromises(t *testing.T) {
-	egresstest.Run(t, func(t *testing.T, keep int, age time.Duration) egress.Store {
+	egressPromises(t, func(t *testing.T, keep int, age time.Duration) egress.Store {
 		return store.Egress(openDB(t), keep, age)
 	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
-	"github.com/engi-dev/engi/internal/store/eventtest"
 )
 
 // trimmed lets the suite drop events.
@@ -25,7 +24,7 @@ func (l trimmed) Trim(ctx context.Context, count int64) (int64, error) {
 	return store.TrimEvents(ctx, l.db, store.EventBounds{Count: count})
 }
 
-func open(t *testing.T, target string) (*store.DB, eventtest.Log) {
+func open(t *testing.T, target string) (*store.DB, trimmableLog) {
 	t.Helper()
 	db, err := store.Open(t.Context(), target)
 	if err != nil {
@@ -53,15 +52,15 @@ func TestEventsInMemory(t *testing.T) {
 }
 
 func testEvents(t *testing.T, dir func(*testing.T) string) {
-	eventtest.Run(t, func(t *testing.T) (eventtest.Log, func() eventtest.Log) {
+	eventPromises(t, func(t *testing.T) (trimmableLog, func() trimmableLog) {
 		file := filepath.Join(dir(t), "engi.db")
 		db, log := open(t, file)
 		t.Cleanup(func() { db.Close() })
-		return log, func() eventtest.Log {
+		return log, func() trimmableLog {
 			if err := db.Close(); err != nil {
 				t.Error(err)
 			}
-			var log eventtest.Log
+			var log trimmableLog
 			db, log = open(t, file)
 			return log
 		}

@@ -5,12 +5,11 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/access/key"
-	"github.com/engi-dev/engi/internal/access/key/keytest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
 func TestKeysKeepThePromises(t *testing.T) {
-	keytest.Run(t, func(t *testing.T) key.Store {
+	keyPromises(t, func(t *testing.T) key.Store {
 		db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 		if err != nil {
 			t.Fatal(err)

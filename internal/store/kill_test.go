@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/internal/access/approval/approvaltest"
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/access/secret"
 	"github.com/engi-dev/engi/internal/agent"
@@ -176,7 +175,7 @@ func changeSecret(ctx context.Context, db *store.DB) error {
 
 func changeApproval(ctx context.Context, db *store.DB) error {
 	s := store.Approvals(db)
-	a, b := approvaltest.Of("carl"), approvaltest.Of("carl")
+	a, b := anApproval("carl"), anApproval("carl")
 	return each(
 		func() error { _, err := s.Put(ctx, a); return err },
 		func() error { _, err := s.Put(ctx, b); return err },

@@ -4,10 +4,9 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/operation"
-	"github.com/engi-dev/engi/internal/operation/operationtest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
 func TestOperationsKeepThePromises(t *testing.T) {
-	operationtest.Run(t, func(t *testing.T) operation.Store { return store.Operations(openDB(t)) })
+	operationPromises(t, func(t *testing.T) operation.Store { return store.Operations(openDB(t)) })
 }

@@ -5,17 +5,16 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page/pagetest"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
 )
 
 func TestPagesKeepThePromises(t *testing.T) {
-	pagetest.Run(t, func(t *testing.T) pagetest.Fixture {
+	pagePromises(t, func(t *testing.T) pageFixture {
 		db := storetest.Open(t)
 		sessions := store.Sessions(db)
-		return pagetest.Fixture{
+		return pageFixture{
 			Store: store.Pages(db), Events: store.Events(db),
 			Begin: func(owner engi.Owner) engi.SessionID {
 				id := engi.NewSessionID()

@@ -5,12 +5,11 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/access/secret"
-	"github.com/engi-dev/engi/internal/access/secret/secrettest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
 func TestSecretsKeepThePromises(t *testing.T) {
-	secrettest.Run(t, func(t *testing.T) secret.Store {
+	secretPromises(t, func(t *testing.T) secret.Store {
 		db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 		if err != nil {
 			t.Fatal(err)

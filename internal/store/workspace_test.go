@@ -5,12 +5,11 @@ import (
 
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
-	"github.com/engi-dev/engi/internal/workspace/workspacetest"
 )
 
 func TestWorkspacesKeepThePromises(t *testing.T) {
-	workspacetest.Run(t, func(t *testing.T) workspacetest.Fixture {
+	workspacePromises(t, func(t *testing.T) workspaceFixture {
 		db := storetest.Open(t)
-		return workspacetest.Fixture{Store: store.Workspaces(db), Events: store.Events(db)}
+		return workspaceFixture{Store: store.Workspaces(db), Events: store.Events(db)}
 	})
 }

@@ -46,7 +46,6 @@ var rules = []rule{
 	{"sandbox/guest/guestd/...", "engi sandbox/guest/wire sandbox/guest/guestd/...", "golang.org/x/sys/..."},
 	{"sandbox/guest/worktree", "engi", ""},
 	{"sandbox/guest/fileops", "engi", "github.com/bmatcuk/doublestar/v4"},
-	{"sandbox/guest/guesttest", "engi sandbox/guest sandbox/guest/wire", "github.com/google/go-cmp/..."},
 	{"sandbox/guest/...", "engi sandbox/guest/wire", ""},
 
 	{"sandbox/provider/memory", "engi sandbox/provider sandbox/guest/guestd", ""},
@@ -56,10 +55,6 @@ var rules = []rule{
 
 	{"sandbox/disk/blob", "engi", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
 	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
-	{"access/key/keytest", "engi access/key", "github.com/google/go-cmp/..."},
-	{"access/secret/secrettest", "engi access/secret", "github.com/google/go-cmp/..."},
-	{"access/approval/approvaltest", "engi access/approval", "github.com/google/go-cmp/..."},
-	{"network/egress/egresstest", "engi network/egress", "github.com/google/go-cmp/..."},
 	{"network/egress/request", "engi", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
 	{"network/egress/policy", "engi network/egress/request", "golang.org/x/net/..."},
 	{"network/egress/...", "engi network/egress/... network/mask", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},
@@ -79,8 +74,6 @@ var rules = []rule{
 
 	{"session/...", "engi session/...", ""},
 	{"agent/llm/scripted", "", ""},
-	{"agent/agenttest", "engi agent", "github.com/google/go-cmp/..."},
-	{"page/pagetest", "engi page", "github.com/google/go-cmp/..."},
 	{"agent/budget", "engi agent/llm", ""},
 	{"page", "engi agent/tool", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
 	{"agent/tool", "engi agent/llm sandbox/guest/fileops", ""},
@@ -88,7 +81,6 @@ var rules = []rule{
 	{"agent", "engi agent/llm agent/tool sandbox/outputlog", ""},
 	{"agent/llm", "engi network/mask", "github.com/google/jsonschema-go/..."},
 
-	{"docs/docstest", "engi docs", "github.com/google/go-cmp/..."},
 	{"docs/...", "engi", "github.com/yuin/goldmark/..."},
 
 	{"function/dbos", "engi function", "github.com/dbos-inc/dbos-transact-golang/dbos/..."},
@@ -103,18 +95,15 @@ var rules = []rule{
 	{"app/problems", "", ""},
 	{"app/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"app/author", "engi app/problems app/project", ""},
-	{"app/apptest", "engi app", "github.com/google/go-cmp/..."},
 	{"app", "engi patch app/author app/edit app/output app/problems app/project", "github.com/prometheus/client_golang/..."},
 
 	{"workspace/repo", "engi", "github.com/go-git/go-git/v5/..."},
 	{"workspace/transfer", "engi workspace/repo", ""},
 	{"workspace/server", "engi", ""},
 	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
-	{"workspace/workspacetest", "engi workspace workspace/repo", "github.com/google/go-cmp/..."},
 	{"workspace", "engi patch sandbox/guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
 	{"sandbox/outputlog", "engi", ""},
-	{"operation/operationtest", "engi operation", "github.com/google/go-cmp/..."},
 	{"operation", "engi sandbox/outputlog", ""},
 
 	{"sandbox/fleet/...", "engi sandbox/fleet/... sandbox/outputlog sandbox/provider sandbox/guest sandbox/guest/wire", "github.com/prometheus/client_golang/..."},
@@ -124,7 +113,6 @@ var rules = []rule{
 	{"server/pagestream", "engi page server/httpio api/v1", "golang.org/x/net/html/..."},
 	{"server/apitest", "engi page server/... terminal access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook function function/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
 	{"server/mcp", "engi agent/tool server/httpio server/pagestream", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"server/compat/e2b/e2btest", "engi server/compat/e2b", "github.com/google/go-cmp/..."},
 	{"server/compat/e2b", "engi server/httpio", ""},
 	{"server/...", "engi api/v1 server/... access/... network/... terminal spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},

@@ -30,6 +30,10 @@ type timing struct {
 }
 
 var timings = []timing{
+	{"internal/sandbox/guest/promises_run_test.go", "port", "time.Now().Add(20*time.Millisecond)",
+		"the deadline is what the test is about"},
+	{"internal/sandbox/guest/promises_test.go", "slow", "time.Sleep(50 * time.Millisecond)",
+		"reads more slowly than the program writes"},
 	{"test/chaos/services_test.go", "answer", "context.WithTimeout(s.t.Context(), 5*time.Second)",
 		"callers repeat it until all services answer"},
 	{"internal/workspace/database/hostile_test.go", "TestHostileServers", "context.WithTimeout(t.Context(), 300*time.Millisecond)",

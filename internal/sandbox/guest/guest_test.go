@@ -16,7 +16,6 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/guestd"
-	"github.com/engi-dev/engi/internal/sandbox/guest/guesttest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
@@ -162,7 +161,7 @@ func TestTerminalsSleep(t *testing.T) {
 }
 
 func TestPromisesInProcess(t *testing.T) {
-	guesttest.Run(t, inProcess(t), guesttest.Options{
+	promises(t, inProcess(t), promiseOptions{
 		Terminal: true,
 		Interpreters: interpreters(map[engi.Language][]string{
 			engi.Python: {"/usr/bin/python3"}, engi.JavaScript: {"node"}, engi.TypeScript: {os.Getenv("ENGI_TEST_DENO"), "deno"}, engi.Bash: {"bash"},
@@ -175,13 +174,13 @@ func TestPromisesInGVisor(t *testing.T) {
 	sb := boot(t)
 	c := sb.open()
 	must(t, c.Setup(t.Context(), inside))
-	o := guesttest.Options{Terminal: true, Limited: true, Interpreters: interpreters(map[engi.Language][]string{
+	o := promiseOptions{Terminal: true, Limited: true, Interpreters: interpreters(map[engi.Language][]string{
 		engi.Python: {"/usr/bin/python3"}, engi.JavaScript: {"/usr/bin/node"}, engi.Bash: {"/usr/bin/bash"},
 	})}
 	if os.Getenv("ENGI_TEST_DENO") != "" {
 		o.Interpreters[engi.TypeScript] = "/opt/deno"
 	}
-	guesttest.Run(t, c, o)
+	promises(t, c, o)
 }
 
 func TestOpenChecksToken(t *testing.T) {

@@ -1,5 +1,4 @@
-// Package eventtest holds implementations of [engi.EventLog] to their promises.
-package eventtest
+package store_test
 
 import (
 	"context"
@@ -13,31 +12,31 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Log is a log under test.
-type Log interface {
+// A trimmableLog is a log under test.
+type trimmableLog interface {
 	engi.EventLog
 	// Trim drops the oldest events of owners that have more than count.
 	Trim(ctx context.Context, count int64) (dropped int64, err error)
 }
 
-// Run checks every promise. open returns a new, empty log, and what returns the
+// eventPromises checks every promise of [engi.EventLog]. open returns a new, empty log, and what returns the
 // same log as another process would find it after a crash; nil if nothing is
 // left then.
-func Run(t *testing.T, open func(t *testing.T) (log Log, again func() Log)) {
+func eventPromises(t *testing.T, open func(t *testing.T) (log trimmableLog, again func() trimmableLog)) {
 	for _, p := range []struct {
 		name string
-		test func(t *testing.T, log Log, again func() Log)
+		test func(t *testing.T, log trimmableLog, again func() trimmableLog)
 	}{
-		{"1. Append fills in what is left out", fills},
-		{"2. an expectation is a compare-and-append", expects},
-		{"3. Append adds all or none", together},
-		{"4. Append refuses what cannot be an event", refuses},
-		{"5. Get and List show owners their own", lists},
-		{"6. Follow yields each event once and in order", follows},
-		{"7. Follow wakes those it concerns", wakes},
-		{"8. what is dropped leaves a marker, and no Seq is used again", drops},
-		{"9. lists are bounded in bytes, and reading on misses nothing", bounded},
-		{"10. events outlive the process", outlives},
+		{"1. Append fills in what is left out", logFills},
+		{"2. an expectation is a compare-and-append", logExpects},
+		{"3. Append adds all or none", logTogether},
+		{"4. Append refuses what cannot be an event", logRefuses},
+		{"5. Get and List show owners their own", logLists},
+		{"6. Follow yields each event once and in order", logFollows},
+		{"7. Follow wakes those it concerns", logWakes},
+		{"8. what is dropped leaves a marker, and no Seq is used again", logDrops},
+		{"9. lists are bounded in bytes, and reading on misses nothing", logBounded},
+		{"10. events outlive the process", logOutlives},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			log, again := open(t)
@@ -46,7 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) (log Log, again func() Log)) {
 	}
 }
 
-func add(t *testing.T, log Log, specs ...engi.EventSpec) []engi.Event {
+func addEvents(t *testing.T, log trimmableLog, specs ...engi.EventSpec) []engi.Event {
 	t.Helper()
 	events, err := log.Append(t.Context(), specs...)
 	if err != nil {
@@ -55,7 +54,7 @@ func add(t *testing.T, log Log, specs ...engi.EventSpec) []engi.Event {
 	return events
 }
 
-func fills(t *testing.T, log Log, _ func() Log) {
+func logFills(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	ctx := engi.WithActor(t.Context(), "key_1")
 	before := time.Now().Add(-time.Second)
 	events, err := log.Append(ctx,
@@ -87,7 +86,7 @@ func fills(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func expects(t *testing.T, log Log, _ func() Log) {
+func logExpects(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	try := func(expect int64) (engi.Event, error) {
 		events, err := log.Append(t.Context(), engi.EventSpec{Subject: "lease", Type: "taken", Expect: expect})
 		if err != nil {
@@ -134,8 +133,8 @@ func expects(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func together(t *testing.T, log Log, _ func() Log) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+func logTogether(t *testing.T, log trimmableLog, _ func() trimmableLog) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var seen []string
 	var wg sync.WaitGroup
@@ -156,7 +155,7 @@ func together(t *testing.T, log Log, _ func() Log) {
 	if _, err := log.Append(t.Context(), engi.EventSpec{Type: "one"}, engi.EventSpec{Type: "no type"}); engi.KindOf(err) != engi.Invalid {
 		t.Errorf("%v, want Invalid", err)
 	}
-	add(t, log, engi.EventSpec{Type: "end"})
+	addEvents(t, log, engi.EventSpec{Type: "end"})
 	wg.Wait()
 	if len(seen) != 1 {
 		t.Errorf("followers saw %v", seen)
@@ -166,7 +165,7 @@ func together(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func refuses(t *testing.T, log Log, _ func() Log) {
+func logRefuses(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	for name, spec := range map[string]engi.EventSpec{
 		"no type":     {},
 		"a bad type":  {Type: "a b"},
@@ -179,11 +178,11 @@ func refuses(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func lists(t *testing.T, log Log, _ func() Log) {
+func logLists(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	var all []engi.Event
 	for i := range 30 {
 		owner := []engi.Owner{"anna", "bert", ""}[i%3]
-		all = append(all, add(t, log, engi.EventSpec{Owner: owner, Subject: fmt.Sprintf("s%d", i%5), Type: []string{"sandbox.running", "sandbox.stopped", "sandboxes", "user/thing"}[i%4]})...)
+		all = append(all, addEvents(t, log, engi.EventSpec{Owner: owner, Subject: fmt.Sprintf("s%d", i%5), Type: []string{"sandbox.running", "sandbox.stopped", "sandboxes", "user/thing"}[i%4]})...)
 	}
 	for name, x := range map[string]struct {
 		owner engi.Owner
@@ -243,7 +242,7 @@ func lists(t *testing.T, log Log, _ func() Log) {
 }
 
 // follows has 20 followers that stop and come back while 4 writers append.
-func follows(t *testing.T, log Log, _ func() Log) {
+func logFollows(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	const writers, batches, batch = 4, 60, 5
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -294,8 +293,8 @@ func follows(t *testing.T, log Log, _ func() Log) {
 	wg.Wait()
 }
 
-func wakes(t *testing.T, log Log, _ func() Log) {
-	old := add(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "old"})[0]
+func logWakes(t *testing.T, log trimmableLog, _ func() trimmableLog) {
+	old := addEvents(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "old"})[0]
 	got := make(chan engi.Event)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
@@ -308,14 +307,14 @@ func wakes(t *testing.T, log Log, _ func() Log) {
 			got <- e
 		}
 	}()
-	add(t, log, engi.EventSpec{Owner: "bert", Subject: "s", Type: "right"}, engi.EventSpec{Owner: "anna", Subject: "z", Type: "right"}, engi.EventSpec{Owner: "anna", Subject: "s", Type: "wrong"})
-	right := add(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "right"})[0]
+	addEvents(t, log, engi.EventSpec{Owner: "bert", Subject: "s", Type: "right"}, engi.EventSpec{Owner: "anna", Subject: "z", Type: "right"}, engi.EventSpec{Owner: "anna", Subject: "s", Type: "wrong"})
+	right := addEvents(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "right"})[0]
 	select {
 	case e := <-got:
 		if e.ID != right.ID {
 			t.Errorf("%+v, want %+v", e, right)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("nobody was woken")
 	}
 	cancel(fmt.Errorf("enough"))
@@ -324,13 +323,13 @@ func wakes(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func drops(t *testing.T, log Log, again func() Log) {
+func logDrops(t *testing.T, log trimmableLog, again func() trimmableLog) {
 	var anna, bert []engi.Event
 	for range 10 {
-		anna = append(anna, add(t, log, engi.EventSpec{Owner: "anna", Subject: "a", Type: "x"})...)
-		bert = append(bert, add(t, log, engi.EventSpec{Owner: "bert", Subject: "b", Type: "x"})...)
+		anna = append(anna, addEvents(t, log, engi.EventSpec{Owner: "anna", Subject: "a", Type: "x"})...)
+		bert = append(bert, addEvents(t, log, engi.EventSpec{Owner: "bert", Subject: "b", Type: "x"})...)
 		if len(anna) > 4 {
-			bert = append(bert, add(t, log, engi.EventSpec{Owner: "bert", Subject: "b", Type: "x"})...)
+			bert = append(bert, addEvents(t, log, engi.EventSpec{Owner: "bert", Subject: "b", Type: "x"})...)
 		}
 	}
 	if n, err := log.Trim(t.Context(), 12); n != 4 || err != nil { // 16 of bert's
@@ -373,18 +372,18 @@ func drops(t *testing.T, log Log, again func() Log) {
 	if again != nil {
 		log = again()
 	}
-	if e := add(t, log, engi.EventSpec{Owner: "bert", Subject: "c", Type: "x"})[0]; e.Seq <= last {
+	if e := addEvents(t, log, engi.EventSpec{Owner: "bert", Subject: "c", Type: "x"})[0]; e.Seq <= last {
 		t.Errorf("Seq %d after %d", e.Seq, last)
 	}
 }
 
-func bounded(t *testing.T, log Log, _ func() Log) {
+func logBounded(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	const n = 100
 	data := json.RawMessage(`{"a":"` + strings.Repeat("x", 200<<10) + `"}`)
 	for range n {
-		add(t, log, engi.EventSpec{Owner: "ann", Type: "big", Data: data})
+		addEvents(t, log, engi.EventSpec{Owner: "ann", Type: "big", Data: data})
 	}
-	add(t, log, engi.EventSpec{Owner: "bob", Type: "other"})
+	addEvents(t, log, engi.EventSpec{Owner: "bob", Type: "other"})
 	got, after := 0, int64(0)
 	for {
 		events, err := log.List(t.Context(), "ann", engi.EventFilter{After: after, Oldest: true, Limit: 1000})
@@ -430,11 +429,11 @@ func bounded(t *testing.T, log Log, _ func() Log) {
 	}
 }
 
-func outlives(t *testing.T, log Log, again func() Log) {
+func logOutlives(t *testing.T, log trimmableLog, again func() trimmableLog) {
 	if again == nil {
 		t.Skip("this log dies with its process")
 	}
-	events := add(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "x"}, engi.EventSpec{Owner: "anna", Subject: "s", Type: "y"})
+	events := addEvents(t, log, engi.EventSpec{Owner: "anna", Subject: "s", Type: "x"}, engi.EventSpec{Owner: "anna", Subject: "s", Type: "y"})
 	log = again()
 	n := 0
 	for e, err := range log.Follow(t.Context(), "anna", engi.EventFilter{}) {
@@ -445,7 +444,7 @@ func outlives(t *testing.T, log Log, again func() Log) {
 			break
 		}
 	}
-	if e := add(t, log, engi.EventSpec{Subject: "s", Type: "z", Expect: events[1].Seq})[0]; e.Prev != events[1].Seq {
+	if e := addEvents(t, log, engi.EventSpec{Subject: "s", Type: "z", Expect: events[1].Seq})[0]; e.Prev != events[1].Seq {
 		t.Errorf("%+v", e)
 	}
 }

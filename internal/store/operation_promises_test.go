@@ -1,5 +1,4 @@
-// Package operationtest holds the promises of operation.Store as tests.
-package operationtest
+package store_test
 
 import (
 	"encoding/json"
@@ -12,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/operation"
 )
 
-// Run holds a store to its promises; open returns an empty one.
-func Run(t *testing.T, open func(*testing.T) operation.Store) {
+// operationPromises holds an [operation.Store] to its promises; open returns an empty one.
+func operationPromises(t *testing.T, open func(*testing.T) operation.Store) {
 	at := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 	op := func(owner engi.Owner, n int) engi.Operation {
 		return engi.Operation{

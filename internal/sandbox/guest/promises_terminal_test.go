@@ -1,4 +1,4 @@
-package guesttest
+package guest_test
 
 import (
 	"context"
@@ -120,7 +120,7 @@ func (s suite) overtaken(t *testing.T) {
 // soon tries f until it succeeds.
 func soon(t *testing.T, f func() error) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := f()
 		if err == nil {
 			return

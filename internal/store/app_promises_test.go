@@ -1,5 +1,4 @@
-// Package apptest holds the promises of [app.Store] as tests.
-package apptest
+package store_test
 
 import (
 	"crypto/sha256"
@@ -17,22 +16,22 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Fixture is an empty store and the log that it appends to.
-type Fixture struct {
+// An appFixture is an empty store and the log that it appends to.
+type appFixture struct {
 	Store  app.Store
 	Events engi.Events
 }
 
-var plenty = app.Bounds{Revisions: 100, Bytes: 1 << 20, Owner: 1 << 20}
+var plentyForApps = app.Bounds{Revisions: 100, Bytes: 1 << 20, Owner: 1 << 20}
 
 // record returns an app that is not in the store.
-func record(owner engi.Owner, name string) app.Record {
+func appRecord(owner engi.Owner, name string) app.Record {
 	now := time.Now().UTC()
 	return app.Record{App: engi.App{ID: engi.NewAppID(), Owner: owner, Name: name, Template: "vite-react", State: engi.AppStarting, Created: now, Used: now}}
 }
 
 // text returns a file, and its content by its digest.
-func text(path, content string, contents map[string][]byte) app.File {
+func appText(path, content string, contents map[string][]byte) app.File {
 	sum := sha256.Sum256([]byte(content))
 	digest := hex.EncodeToString(sum[:])
 	contents[digest] = []byte(content)
@@ -40,7 +39,7 @@ func text(path, content string, contents map[string][]byte) app.File {
 }
 
 // revise adds a revision with files, without those whose content is "-".
-func revise(t *testing.T, s app.Store, id engi.AppID, files map[string]string, b app.Bounds) app.Record {
+func reviseApp(t *testing.T, s app.Store, id engi.AppID, files map[string]string, b app.Bounds) app.Record {
 	t.Helper()
 	r, err := s.Change(t.Context(), id, func(r *app.Record, tx app.Tx) error {
 		contents := map[string][]byte{}
@@ -50,7 +49,7 @@ func revise(t *testing.T, s app.Store, id engi.AppID, files map[string]string, b
 			if content == "-" {
 				removed = append(removed, path)
 			} else {
-				put = append(put, text(path, content, contents))
+				put = append(put, appText(path, content, contents))
 			}
 		}
 		r.Revision++
@@ -68,7 +67,7 @@ func revise(t *testing.T, s app.Store, id engi.AppID, files map[string]string, b
 }
 
 // contents returns the files of a revision with their contents.
-func contents(t *testing.T, s app.Store, id engi.AppID, number int64) map[string]string {
+func appContents(t *testing.T, s app.Store, id engi.AppID, number int64) map[string]string {
 	t.Helper()
 	files, err := s.Files(t.Context(), id, number)
 	if err != nil {
@@ -85,16 +84,16 @@ func contents(t *testing.T, s app.Store, id engi.AppID, number int64) map[string
 	return all
 }
 
-// Run tests every promise of app.Store. Each call of open returns an empty store.
-func Run(t *testing.T, open func(t *testing.T) Fixture) {
-	put := func(t *testing.T, f Fixture, r app.Record) app.Record {
+// appPromises tests every promise of app.Store. Each call of open returns an empty store.
+func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
+	put := func(t *testing.T, f appFixture, r app.Record) app.Record {
 		t.Helper()
 		if err := f.Store.Put(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	types := func(t *testing.T, f Fixture, id engi.AppID) (all []string) {
+	types := func(t *testing.T, f appFixture, id engi.AppID) (all []string) {
 		t.Helper()
 		events, err := f.Events.List(t.Context(), "", engi.EventFilter{Subject: string(id), Oldest: true})
 		if err != nil {
@@ -108,7 +107,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 
 	t.Run("Put and Find/keep everything", func(t *testing.T) {
 		f := open(t)
-		want := record("ann", "shop")
+		want := appRecord("ann", "shop")
 		want.Metadata, want.Env, want.Port = map[string]string{"a": "b"}, map[string]string{"KEY": "secret"}, 5173
 		want.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}, Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"A": "secret"}}}}
 		want.Sandbox, want.Applying, want.Editing, want.Boots, want.Idempotency, want.Fingerprint = engi.NewSandboxID(), 7, 5, 3, "k", "f"
@@ -142,18 +141,18 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Put/names and keys are one owner's", func(t *testing.T) {
 		f := open(t)
-		a := record("ann", "shop")
+		a := appRecord("ann", "shop")
 		a.Idempotency = "k"
 		put(t, f, a)
-		if err := f.Store.Put(t.Context(), record("ann", "shop")); engi.KindOf(err) != engi.Conflict {
+		if err := f.Store.Put(t.Context(), appRecord("ann", "shop")); engi.KindOf(err) != engi.Conflict {
 			t.Errorf("the name again: %v", err)
 		}
-		b := record("ann", "other")
+		b := appRecord("ann", "other")
 		b.Idempotency = "k"
 		if err := f.Store.Put(t.Context(), b); engi.KindOf(err) != engi.Conflict {
 			t.Errorf("the key again: %v", err)
 		}
-		c := record("bob", "shop")
+		c := appRecord("bob", "shop")
 		c.Idempotency = "k"
 		put(t, f, c)
 		if _, err := f.Store.Find(t.Context(), "", "shop"); engi.KindOf(err) != engi.Conflict {
@@ -162,7 +161,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("List/is by owner, the newest first", func(t *testing.T) {
 		f := open(t)
-		a, b, c := put(t, f, record("ann", "a")), put(t, f, record("bob", "b")), put(t, f, record("ann", "c"))
+		a, b, c := put(t, f, appRecord("ann", "a")), put(t, f, appRecord("bob", "b")), put(t, f, appRecord("ann", "c"))
 		for _, want := range []struct {
 			owner engi.Owner
 			page  engi.Paging
@@ -183,7 +182,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Change/keeps snapshots and what is of no use", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
+		r := put(t, f, appRecord("ann", "shop"))
 		want, err := f.Store.Change(t.Context(), r.ID, func(r *app.Record, _ app.Tx) error {
 			r.Snapshots = []app.Snapshot{{Revision: 2, ID: engi.NewSnapshotID(), Bytes: 3, Created: time.Now().UTC()}}
 			r.Stray = app.Stray{Sandboxes: []engi.SandboxID{engi.NewSandboxID()}, Snapshots: []engi.SnapshotID{engi.NewSnapshotID()}}
@@ -199,7 +198,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Change/stores all or nothing", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
+		r := put(t, f, appRecord("ann", "shop"))
 		var seq int64
 		_, err := f.Store.Change(t.Context(), r.ID, func(r *app.Record, tx app.Tx) (err error) {
 			r.State, r.Error = engi.AppReady, nil
@@ -215,7 +214,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if got, err := f.Store.Emitted(t.Context(), "ann", r.ID, "key"); err != nil || got != seq {
 			t.Errorf("the key has %d, %v; want %d", got, err, seq)
 		}
-		other := put(t, f, record("ann", "other"))
+		other := put(t, f, appRecord("ann", "other"))
 		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); engi.KindOf(err) != engi.NotFound {
 			t.Errorf("the key of another app: %v", err)
 		}
@@ -225,7 +224,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			if _, err := tx.Emit(engi.EventAppState, map[string]string{}, ""); err != nil {
 				return err
 			}
-			if err := tx.Revise(engi.Revision{App: r.ID, Number: 1}, nil, nil, nil, plenty); err != nil {
+			if err := tx.Revise(engi.Revision{App: r.ID, Number: 1}, nil, nil, nil, plentyForApps); err != nil {
 				return err
 			}
 			return stop
@@ -254,12 +253,12 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Revise/each revision has its files", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
-		revise(t, f.Store, r.ID, map[string]string{"a": "1", "b/c": "", "d": "x\x00\xff"}, plenty)
-		revise(t, f.Store, r.ID, map[string]string{"a": "2", "b/c": "-"}, plenty)
-		revise(t, f.Store, r.ID, map[string]string{"a": "1", "b/c": "again"}, plenty)
+		r := put(t, f, appRecord("ann", "shop"))
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "1", "b/c": "", "d": "x\x00\xff"}, plentyForApps)
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "2", "b/c": "-"}, plentyForApps)
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "1", "b/c": "again"}, plentyForApps)
 		for i, want := range []map[string]string{{"a": "1", "b/c": "", "d": "x\x00\xff"}, {"a": "2", "d": "x\x00\xff"}, {"a": "1", "b/c": "again", "d": "x\x00\xff"}} {
-			if d := cmp.Diff(want, contents(t, f.Store, r.ID, int64(i+1))); d != "" {
+			if d := cmp.Diff(want, appContents(t, f.Store, r.ID, int64(i+1))); d != "" {
 				t.Errorf("revision %d:\n%s", i+1, d)
 			}
 		}
@@ -285,9 +284,9 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Revise/needs every content", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
+		r := put(t, f, appRecord("ann", "shop"))
 		_, err := f.Store.Change(t.Context(), r.ID, func(_ *app.Record, tx app.Tx) error {
-			return tx.Revise(engi.Revision{App: r.ID, Number: 1}, []app.File{text("a", "1", map[string][]byte{})}, nil, nil, plenty)
+			return tx.Revise(engi.Revision{App: r.ID, Number: 1}, []app.File{appText("a", "1", map[string][]byte{})}, nil, nil, plentyForApps)
 		})
 		if err == nil {
 			t.Error("a file without content was recorded")
@@ -295,8 +294,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Revise/contents are of one app", func(t *testing.T) {
 		f := open(t)
-		a, b := put(t, f, record("ann", "a")), put(t, f, record("ann", "b"))
-		revise(t, f.Store, a.ID, map[string]string{"a": "1"}, plenty)
+		a, b := put(t, f, appRecord("ann", "a")), put(t, f, appRecord("ann", "b"))
+		reviseApp(t, f.Store, a.ID, map[string]string{"a": "1"}, plentyForApps)
 		files, err := f.Store.Files(t.Context(), a.ID, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -307,13 +306,13 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Revise/bounds what an owner has", func(t *testing.T) {
 		f := open(t)
-		a, b, other := put(t, f, record("ann", "a")), put(t, f, record("ann", "b")), put(t, f, record("bob", "b"))
+		a, b, other := put(t, f, appRecord("ann", "a")), put(t, f, appRecord("ann", "b")), put(t, f, appRecord("bob", "b"))
 		ten := app.Bounds{Revisions: 100, Bytes: 1 << 20, Owner: 10}
-		revise(t, f.Store, a.ID, map[string]string{"a": "123456"}, ten)
+		reviseApp(t, f.Store, a.ID, map[string]string{"a": "123456"}, ten)
 		more := func(id engi.AppID) error {
 			_, err := f.Store.Change(t.Context(), id, func(r *app.Record, tx app.Tx) error {
 				contents := map[string][]byte{}
-				file := text("a", "654321", contents)
+				file := appText("a", "654321", contents)
 				r.Revision++
 				return tx.Revise(engi.Revision{App: id, Number: r.Revision, Created: time.Now()}, []app.File{file}, nil, contents, ten)
 			})
@@ -334,11 +333,11 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Revise/drops the oldest", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
+		r := put(t, f, appRecord("ann", "shop"))
 		few := app.Bounds{Revisions: 3, Bytes: 1 << 20, Owner: 1 << 20}
 		var digests []string
 		for i := range 6 {
-			revise(t, f.Store, r.ID, map[string]string{"a": fmt.Sprint("content ", i), "b": "the same"}, few)
+			reviseApp(t, f.Store, r.ID, map[string]string{"a": fmt.Sprint("content ", i), "b": "the same"}, few)
 			files, err := f.Store.Files(t.Context(), r.ID, int64(i+1))
 			if err != nil {
 				t.Fatal(err)
@@ -352,31 +351,31 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("revision %d: %v, its content: %v", i+1, err, lost)
 			}
 		}
-		if d := cmp.Diff(map[string]string{"a": "content 3", "b": "the same"}, contents(t, f.Store, r.ID, 4)); d != "" {
+		if d := cmp.Diff(map[string]string{"a": "content 3", "b": "the same"}, appContents(t, f.Store, r.ID, 4)); d != "" {
 			t.Error(d)
 		}
 		// By size, but never the last two.
 		small := app.Bounds{Revisions: 100, Bytes: 1, Owner: 1 << 20}
-		revise(t, f.Store, r.ID, map[string]string{"a": "content 6"}, small)
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "content 6"}, small)
 		revs, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{})
 		if err != nil || len(revs) != 2 {
 			t.Errorf("%d revisions are left (%v)", len(revs), err)
 		}
-		if d := cmp.Diff(map[string]string{"a": "content 6", "b": "the same"}, contents(t, f.Store, r.ID, 7)); d != "" {
+		if d := cmp.Diff(map[string]string{"a": "content 6", "b": "the same"}, appContents(t, f.Store, r.ID, 7)); d != "" {
 			t.Error(d)
 		}
 	})
 	t.Run("Publish/replaces what was there", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
+		r := put(t, f, appRecord("ann", "shop"))
 		big := strings.Repeat("0123456789abcdef", app.PartSize/8)
 		publish := func(b app.Bounds, files map[string]string) error {
 			_, err := f.Store.Change(t.Context(), r.ID, func(_ *app.Record, tx app.Tx) error {
 				data := map[string][]byte{}
 				var all []app.Published
 				for path, content := range files {
-					x := text(path, content, data)
-					all = append(all, app.Published{Path: path, Size: x.Size, Digest: x.Digest, Packed: text(path, "packed "+path, data).Digest, Fixed: path == "fixed"})
+					x := appText(path, content, data)
+					all = append(all, app.Published{Path: path, Size: x.Size, Digest: x.Digest, Packed: appText(path, "packed "+path, data).Digest, Fixed: path == "fixed"})
 				}
 				return tx.Publish(all, data, b)
 			})
@@ -420,7 +419,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			{map[string]string{"a": "2"}, map[string]string{"a": "2", "fixed": "none", "b": "none"}},
 			{nil, map[string]string{"a": "none"}},
 		} {
-			if err := publish(plenty, step.publish); err != nil {
+			if err := publish(plentyForApps, step.publish); err != nil {
 				t.Fatal(err)
 			}
 			want(step.want)
@@ -429,14 +428,14 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Errorf("more than 10 bytes: %v", err)
 		}
 		want(map[string]string{"a": "none"})
-		if err := publish(plenty, map[string]string{"a": "1"}); err != nil {
+		if err := publish(plentyForApps, map[string]string{"a": "1"}); err != nil {
 			t.Fatal(err)
 		}
 		x, err := f.Store.Published(t.Context(), r.ID, "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		other := put(t, f, record("ann", "other"))
+		other := put(t, f, appRecord("ann", "other"))
 		for _, err := range []error{second(f.Store.Published(t.Context(), other.ID, "a")), third(f.Store.Part(t.Context(), other.ID, x.Digest, 0)), third(f.Store.Part(t.Context(), r.ID, x.Digest, 1))} {
 			if engi.KindOf(err) != engi.NotFound {
 				t.Errorf("it is another app's, or not there: %v", err)
@@ -451,28 +450,28 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Branch/has the files of a revision", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
-		revise(t, f.Store, r.ID, map[string]string{"a": "1", "b": "x"}, plenty)
-		revise(t, f.Store, r.ID, map[string]string{"a": "2", "b": "-", "c": "y"}, plenty)
+		r := put(t, f, appRecord("ann", "shop"))
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "1", "b": "x"}, plentyForApps)
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "2", "b": "-", "c": "y"}, plentyForApps)
 		branch := func(owner engi.Owner, name string, of int64, b app.Bounds) (app.Record, error) {
-			x := record(owner, name)
+			x := appRecord(owner, name)
 			x.Revision = 1
 			return x, f.Store.Branch(t.Context(), x, engi.Revision{App: x.ID, Number: 1, Of: of, From: r.ID, Message: "m", Commit: "c", Created: time.Now().UTC()}, b)
 		}
-		x, err := branch("ann", "blue", 1, plenty)
+		x, err := branch("ann", "blue", 1, plentyForApps)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := f.Store.Remove(t.Context(), r.ID); err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(map[string]string{"a": "1", "b": "x"}, contents(t, f.Store, x.ID, 1)); d != "" {
+		if d := cmp.Diff(map[string]string{"a": "1", "b": "x"}, appContents(t, f.Store, x.ID, 1)); d != "" {
 			t.Error(d)
 		}
 		if rev, err := f.Store.Revision(t.Context(), x.ID, 1); err != nil || rev.From != r.ID || rev.Of != 1 || rev.Parent != 0 {
 			t.Errorf("it is %+v (%v)", rev, err)
 		}
-		revise(t, f.Store, x.ID, map[string]string{"a": "3"}, plenty)
+		reviseApp(t, f.Store, x.ID, map[string]string{"a": "3"}, plentyForApps)
 		if d := cmp.Diff([]string{engi.EventAppCreated, engi.EventAppApplied, engi.EventAppApplied}, types(t, f, x.ID)); d != "" {
 			t.Error(d)
 		}
@@ -483,7 +482,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			of    int64
 			b     app.Bounds
 			kind  engi.Kind
-		}{{"bob", "b", 1, plenty, engi.NotFound}, {"ann", "b", 9, plenty, engi.NotFound}, {"ann", "blue", 1, plenty, engi.Conflict}, {"ann", "b", 1, app.Bounds{Revisions: 9, Bytes: 99, Owner: 3}, engi.Exhausted}} {
+		}{{"bob", "b", 1, plentyForApps, engi.NotFound}, {"ann", "b", 9, plentyForApps, engi.NotFound}, {"ann", "blue", 1, plentyForApps, engi.Conflict}, {"ann", "b", 1, app.Bounds{Revisions: 9, Bytes: 99, Owner: 3}, engi.Exhausted}} {
 			if _, err := branch(c.owner, c.name, c.of, c.b); engi.KindOf(err) != c.kind || err == nil {
 				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
 			}
@@ -494,8 +493,8 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	})
 	t.Run("Remove/takes everything", func(t *testing.T) {
 		f := open(t)
-		r := put(t, f, record("ann", "shop"))
-		revise(t, f.Store, r.ID, map[string]string{"a": "1"}, plenty)
+		r := put(t, f, appRecord("ann", "shop"))
+		reviseApp(t, f.Store, r.ID, map[string]string{"a": "1"}, plentyForApps)
 		files, err := f.Store.Files(t.Context(), r.ID, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -517,7 +516,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if err != nil || len(events) != 1 || events[0].Type != engi.EventAppRemoved || !json.Valid(events[0].Data) {
 			t.Errorf("the last event is %+v (%v)", events, err)
 		}
-		put(t, f, record("ann", "shop")) // the name is free
+		put(t, f, appRecord("ann", "shop")) // the name is free
 	})
 }
 

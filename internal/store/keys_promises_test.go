@@ -1,5 +1,4 @@
-// Package keytest holds the promises of [key.Store] as tests.
-package keytest
+package store_test
 
 import (
 	"slices"
@@ -12,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Run tests every promise of key.Store. Each call of open returns an empty store.
-func Run(t *testing.T, open func(t *testing.T) key.Store) {
+// keyPromises tests every promise of key.Store. Each call of open returns an empty store.
+func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	mine := engi.Key{ID: "key_a", Owner: "ann", Name: "laptop", Scopes: []engi.Scope{engi.ScopeRead, engi.ScopeSandboxes}, Created: at, Expires: at.Add(time.Hour)}
 	other := engi.Key{ID: "key_b", Owner: "bob", Created: at.Add(time.Second)}

@@ -1,5 +1,4 @@
-// Package e2btest tests the promises of [e2b.Store].
-package e2btest
+package store_test
 
 import (
 	"fmt"
@@ -12,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
 )
 
-// Run tests a store; open returns an empty one.
-func Run(t *testing.T, open func(*testing.T) e2b.Store) {
+// e2bPromises tests an [e2b.Store]; open returns an empty one.
+func e2bPromises(t *testing.T, open func(*testing.T) e2b.Store) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
 	one := e2b.Template{ID: "one", Owner: "ann", Name: "app", Created: at, Updated: at,
 		Builds: []e2b.Build{{ID: "b1", State: e2b.BuildReady, Template: "e2b-one-1", Snapshot: "snp_x", Tags: []string{"default"},

@@ -1,5 +1,4 @@
-// Package workspacetest holds the promises of [workspace.Store] as tests.
-package workspacetest
+package store_test
 
 import (
 	"context"
@@ -17,20 +16,20 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// A Fixture is an empty store and the log that it appends to.
-type Fixture struct {
+// A workspaceFixture is an empty store and the log that it appends to.
+type workspaceFixture struct {
 	Store  workspace.Store
 	Events engi.Events
 }
 
 // record returns a workspace that is not in the store.
-func record(owner engi.Owner, name string) workspace.Record {
+func workspaceRecord(owner engi.Owner, name string) workspace.Record {
 	now := time.Now().UTC()
 	return workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: owner, Name: name, Template: "base", State: engi.WorkspaceStopped, Created: now, Used: now}}
 }
 
 // put adds a workspace.
-func put(t *testing.T, s workspace.Store, r workspace.Record) workspace.Record {
+func putWorkspace(t *testing.T, s workspace.Store, r workspace.Record) workspace.Record {
 	t.Helper()
 	if err := s.Put(t.Context(), r, nil); err != nil {
 		t.Fatal(err)
@@ -38,10 +37,10 @@ func put(t *testing.T, s workspace.Store, r workspace.Record) workspace.Record {
 	return r
 }
 
-const plenty = 1 << 20
+const plentyForWorkspaces = 1 << 20
 
 // revise adds a revision with files, all of which it names as changed.
-func revise(t *testing.T, s workspace.Store, r workspace.Record, most int64, files map[string]string) (engi.WorkspaceRevision, error) {
+func reviseWorkspace(t *testing.T, s workspace.Store, r workspace.Record, most int64, files map[string]string) (engi.WorkspaceRevision, error) {
 	t.Helper()
 	all, rev := repo.Files{}, engi.WorkspaceRevision{Number: r.Revision + 1, Parent: r.Revision, Message: "m", Actor: "a", Of: 7, Created: time.Now().UTC()}
 	var objects []repo.Object
@@ -68,7 +67,7 @@ func revise(t *testing.T, s workspace.Store, r workspace.Record, most int64, fil
 	return rev, err
 }
 
-func kind(t *testing.T, err error, want engi.Kind) {
+func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
 	if err == nil || engi.KindOf(err) != want {
 		t.Errorf("got %v, want %v", err, want)
@@ -76,7 +75,7 @@ func kind(t *testing.T, err error, want engi.Kind) {
 }
 
 // events returns the types of the events about a workspace, the oldest first.
-func events(t *testing.T, f Fixture, id engi.WorkspaceID) (types []string) {
+func workspaceEvents(t *testing.T, f workspaceFixture, id engi.WorkspaceID) (types []string) {
 	t.Helper()
 	all, err := f.Events.List(t.Context(), "", engi.EventFilter{Subject: string(id), Oldest: true, Limit: 1000})
 	if err != nil {
@@ -88,27 +87,27 @@ func events(t *testing.T, f Fixture, id engi.WorkspaceID) (types []string) {
 	return types
 }
 
-// Run runs the promises.
-func Run(t *testing.T, fixture func(t *testing.T) Fixture) {
-	for name, f := range map[string]func(*testing.T, Fixture){
-		"1 a record is what was put and changed":            records,
-		"2 owners and who works on it find it":              finding,
-		"3 names and keys are used once":                    once,
-		"4 lists are in pages, the newest first":            pages,
-		"5 what fails changes nothing":                      atomic,
-		"6 revisions have numbers in a row and their files": revisions,
-		"7 histories are bounded":                           bounded,
-		"8 what is removed is gone":                         removed,
+// workspacePromises tests every promise of [workspace.Store].
+func workspacePromises(t *testing.T, fixture func(t *testing.T) workspaceFixture) {
+	for name, f := range map[string]func(*testing.T, workspaceFixture){
+		"1 a record is what was put and changed":            workspaceRecords,
+		"2 owners and who works on it find it":              workspaceFinding,
+		"3 names and keys are used once":                    workspaceOnce,
+		"4 lists are in pages, the newest first":            workspacePages,
+		"5 what fails changes nothing":                      workspaceAtomic,
+		"6 revisions have numbers in a row and their files": workspaceRevisions,
+		"7 histories are bounded":                           workspaceBounded,
+		"8 what is removed is gone":                         workspaceRemoved,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, fixture(t)) })
 	}
 }
 
-func records(t *testing.T, f Fixture) {
-	r := record("o", "n")
+func workspaceRecords(t *testing.T, f workspaceFixture) {
+	r := workspaceRecord("o", "n")
 	r.Collaborators = []engi.Collaborator{{Owner: "p", Role: engi.RoleEditor}}
 	r.Metadata, r.Idempotency, r.Fingerprint = map[string]string{"k": "v"}, "key", "print"
-	put(t, f.Store, r)
+	putWorkspace(t, f.Store, r)
 	r.Services = []workspace.ServiceRecord{{
 		Service: engi.Service{
 			Name: "db", Type: engi.ServicePostgres, Version: "15.3", Server: "PostgreSQL 15.3", State: engi.ServiceHealthy, Sandbox: "sb", Volume: "vol", Host: "db.workspace.internal",
@@ -134,13 +133,13 @@ func records(t *testing.T, f Fixture) {
 	}
 }
 
-func finding(t *testing.T, f Fixture) {
-	mine, yours := record("a", "x"), record("b", "x")
+func workspaceFinding(t *testing.T, f workspaceFixture) {
+	mine, yours := workspaceRecord("a", "x"), workspaceRecord("b", "x")
 	yours.Collaborators = []engi.Collaborator{{Owner: "a", Role: engi.RoleViewer}, {Owner: "c", Role: engi.RoleViewer}}
-	third := record("d", "x")
+	third := workspaceRecord("d", "x")
 	third.Collaborators = []engi.Collaborator{{Owner: "c", Role: engi.RoleViewer}}
 	for _, r := range []workspace.Record{mine, yours, third} {
-		put(t, f.Store, r)
+		putWorkspace(t, f.Store, r)
 	}
 	for _, c := range []struct {
 		owner engi.Owner
@@ -162,7 +161,7 @@ func finding(t *testing.T, f Fixture) {
 	} {
 		r, err := f.Store.Find(t.Context(), c.owner, c.name)
 		if c.want == "" {
-			kind(t, err, c.kind)
+			wantKind(t, err, c.kind)
 		} else if err != nil || r.ID != c.want {
 			t.Errorf("%q finds %s as %s: %v", c.owner, c.name, r.ID, err)
 		}
@@ -172,42 +171,42 @@ func finding(t *testing.T, f Fixture) {
 		t.Fatal(err)
 	}
 	_, err := f.Store.Find(t.Context(), "a", string(yours.ID))
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 	if n, err := f.Store.Count(t.Context(), "a"); err != nil || n != 1 {
 		t.Errorf("a owns %d: %v", n, err)
 	}
 }
 
-func once(t *testing.T, f Fixture) {
-	r := record("a", "x")
+func workspaceOnce(t *testing.T, f workspaceFixture) {
+	r := workspaceRecord("a", "x")
 	r.Idempotency = "k"
-	put(t, f.Store, r)
-	kind(t, f.Store.Put(t.Context(), record("a", "x"), nil), engi.Conflict)
-	again := record("a", "y")
+	putWorkspace(t, f.Store, r)
+	wantKind(t, f.Store.Put(t.Context(), workspaceRecord("a", "x"), nil), engi.Conflict)
+	again := workspaceRecord("a", "y")
 	again.Idempotency = "k"
-	kind(t, f.Store.Put(t.Context(), again, nil), engi.Conflict)
+	wantKind(t, f.Store.Put(t.Context(), again, nil), engi.Conflict)
 	again.Owner = "b"
-	put(t, f.Store, again)
-	put(t, f.Store, record("b", "x"))
+	putWorkspace(t, f.Store, again)
+	putWorkspace(t, f.Store, workspaceRecord("b", "x"))
 	got, err := f.Store.ByIdempotencyKey(t.Context(), "a", "k")
 	if err != nil || got.ID != r.ID {
 		t.Errorf("the key is of %s: %v", got.ID, err)
 	}
 	_, err = f.Store.ByIdempotencyKey(t.Context(), "b", "")
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 }
 
-func pages(t *testing.T, f Fixture) {
+func workspacePages(t *testing.T, f workspaceFixture) {
 	var want []engi.WorkspaceID
 	for i := range 5 {
-		r := record("a", fmt.Sprint("n", i))
+		r := workspaceRecord("a", fmt.Sprint("n", i))
 		if i == 2 {
 			r.Owner, r.Collaborators = "b", []engi.Collaborator{{Owner: "a", Role: engi.RoleViewer}}
 		}
-		put(t, f.Store, r)
+		putWorkspace(t, f.Store, r)
 		want = append([]engi.WorkspaceID{r.ID}, want...)
 	}
-	other := put(t, f.Store, record("c", "z"))
+	other := putWorkspace(t, f.Store, workspaceRecord("c", "z"))
 	var got []engi.WorkspaceID
 	for p := (engi.Paging{Limit: 2}); ; {
 		all, err := f.Store.List(t.Context(), "a", p)
@@ -226,32 +225,32 @@ func pages(t *testing.T, f Fixture) {
 		t.Error(d)
 	}
 	_, err := f.Store.List(t.Context(), "a", engi.Paging{After: string(other.ID)})
-	kind(t, err, engi.Invalid)
+	wantKind(t, err, engi.Invalid)
 	if all, err := f.Store.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 6 {
 		t.Errorf("the node sees %d: %v", len(all), err)
 	}
 }
 
-func atomic(t *testing.T, f Fixture) {
-	r := put(t, f.Store, record("a", "x"))
+func workspaceAtomic(t *testing.T, f workspaceFixture) {
+	r := putWorkspace(t, f.Store, workspaceRecord("a", "x"))
 	fails := engi.Errorf(engi.Denied, "no")
 	_, err := f.Store.Change(t.Context(), r.ID, func(x *workspace.Record, tx workspace.Tx) error {
 		x.Boots = 9
 		return cmpOr(tx.Emit(engi.EventWorkspaceState, nil), error(fails))
 	})
-	kind(t, err, engi.Denied)
-	lost := record("a", "y")
-	kind(t, f.Store.Put(t.Context(), lost, func(workspace.Tx) error { return fails }), engi.Denied)
+	wantKind(t, err, engi.Denied)
+	lost := workspaceRecord("a", "y")
+	wantKind(t, f.Store.Put(t.Context(), lost, func(workspace.Tx) error { return fails }), engi.Denied)
 	_, err = f.Store.Find(t.Context(), "a", "y")
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 	if got, err := f.Store.Find(t.Context(), "a", "x"); err != nil || got.Boots != 0 {
 		t.Errorf("a change that failed has left %d: %v", got.Boots, err)
 	}
-	if d := cmp.Diff([]string{engi.EventWorkspaceCreated}, events(t, f, r.ID)); d != "" {
+	if d := cmp.Diff([]string{engi.EventWorkspaceCreated}, workspaceEvents(t, f, r.ID)); d != "" {
 		t.Error(d)
 	}
 	_, err = f.Store.Change(t.Context(), engi.NewWorkspaceID(), func(*workspace.Record, workspace.Tx) error { return nil })
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 }
 
 func cmpOr(all ...error) error {
@@ -263,18 +262,18 @@ func cmpOr(all ...error) error {
 	return nil
 }
 
-func revisions(t *testing.T, f Fixture) {
-	r, other := put(t, f.Store, record("a", "x")), put(t, f.Store, record("a", "y"))
+func workspaceRevisions(t *testing.T, f workspaceFixture) {
+	r, other := putWorkspace(t, f.Store, workspaceRecord("a", "x")), putWorkspace(t, f.Store, workspaceRecord("a", "y"))
 	var want []engi.WorkspaceRevision
 	for i, files := range []map[string]string{{"a": "1", "d/b": "2"}, {"d/b": "3"}, {"a": ""}} {
 		r.Revision = int64(i)
-		rev, err := revise(t, f.Store, r, plenty, files)
+		rev, err := reviseWorkspace(t, f.Store, r, plentyForWorkspaces, files)
 		if err != nil {
 			t.Fatal(err)
 		}
 		want = append([]engi.WorkspaceRevision{rev}, want...)
 		for p, text := range files {
-			file, err := repo.Find(t.Context(), source(f, r.ID), rev.Commit, p)
+			file, err := repo.Find(t.Context(), workspaceSource(f, r.ID), rev.Commit, p)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -289,7 +288,7 @@ func revisions(t *testing.T, f Fixture) {
 				t.Errorf("sizes are %v: %v", sizes, err)
 			}
 			_, err = f.Store.Object(t.Context(), other.ID, file.Hash)
-			kind(t, err, engi.NotFound)
+			wantKind(t, err, engi.NotFound)
 		}
 	}
 	got, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{})
@@ -302,7 +301,7 @@ func revisions(t *testing.T, f Fixture) {
 	}
 	for _, after := range []string{"4", "x"} {
 		_, err = f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after})
-		kind(t, err, engi.Invalid)
+		wantKind(t, err, engi.Invalid)
 	}
 	got, err = f.Store.Touched(t.Context(), r.ID, "a", 3, 10)
 	if d := cmp.Diff([]engi.WorkspaceRevision{want[0], want[2]}, got); d != "" || err != nil {
@@ -312,23 +311,23 @@ func revisions(t *testing.T, f Fixture) {
 		t.Error(got, err)
 	}
 	_, err = f.Store.Revision(t.Context(), r.ID, 4)
-	kind(t, err, engi.NotFound)
-	_, err = revise(t, f.Store, r, plenty, map[string]string{"a": "twice"}) // number 3 again
-	kind(t, err, engi.Conflict)
+	wantKind(t, err, engi.NotFound)
+	_, err = reviseWorkspace(t, f.Store, r, plentyForWorkspaces, map[string]string{"a": "twice"}) // number 3 again
+	wantKind(t, err, engi.Conflict)
 	_, err = f.Store.Change(t.Context(), other.ID, func(_ *workspace.Record, tx workspace.Tx) error {
-		return tx.Revise(engi.WorkspaceRevision{Number: 1, Commit: want[0].Commit}, nil, plenty)
+		return tx.Revise(engi.WorkspaceRevision{Number: 1, Commit: want[0].Commit}, nil, plentyForWorkspaces)
 	})
-	kind(t, err, engi.Internal) // it is a commit of another workspace
-	if d := cmp.Diff([]string{engi.EventWorkspaceCreated, engi.EventWorkspaceRevised, engi.EventWorkspaceRevised, engi.EventWorkspaceRevised}, events(t, f, r.ID)); d != "" {
+	wantKind(t, err, engi.Internal) // it is a commit of another workspace
+	if d := cmp.Diff([]string{engi.EventWorkspaceCreated, engi.EventWorkspaceRevised, engi.EventWorkspaceRevised, engi.EventWorkspaceRevised}, workspaceEvents(t, f, r.ID)); d != "" {
 		t.Error(d)
 	}
 }
 
-func source(f Fixture, id engi.WorkspaceID) repo.Source {
+func workspaceSource(f workspaceFixture, id engi.WorkspaceID) repo.Source {
 	return func(ctx context.Context, hash string) (repo.Object, error) { return f.Store.Object(ctx, id, hash) }
 }
 
-func bounded(t *testing.T, f Fixture) {
+func workspaceBounded(t *testing.T, f workspaceFixture) {
 	const most = 4000
 	noise := func(seed byte) string { // that compresses badly
 		var b strings.Builder
@@ -337,33 +336,33 @@ func bounded(t *testing.T, f Fixture) {
 		}
 		return b.String()
 	}
-	r := put(t, f.Store, record("a", "x"))
-	if _, err := revise(t, f.Store, r, most, map[string]string{"a": noise(1)}); err != nil {
+	r := putWorkspace(t, f.Store, workspaceRecord("a", "x"))
+	if _, err := reviseWorkspace(t, f.Store, r, most, map[string]string{"a": noise(1)}); err != nil {
 		t.Fatal(err)
 	}
-	second := put(t, f.Store, record("a", "y"))
-	_, err := revise(t, f.Store, second, most, map[string]string{"a": noise(2), "b": noise(3)})
-	kind(t, err, engi.Exhausted)
+	second := putWorkspace(t, f.Store, workspaceRecord("a", "y"))
+	_, err := reviseWorkspace(t, f.Store, second, most, map[string]string{"a": noise(2), "b": noise(3)})
+	wantKind(t, err, engi.Exhausted)
 	if all, err := f.Store.Revisions(t.Context(), second.ID, engi.Paging{}); err != nil || len(all) > 0 {
 		t.Errorf("a revision that was too much is there: %v, %v", all, err)
 	}
-	stranger := put(t, f.Store, record("b", "y"))
-	if _, err := revise(t, f.Store, stranger, most, map[string]string{"a": noise(2), "b": noise(3)}); err != nil {
+	stranger := putWorkspace(t, f.Store, workspaceRecord("b", "y"))
+	if _, err := reviseWorkspace(t, f.Store, stranger, most, map[string]string{"a": noise(2), "b": noise(3)}); err != nil {
 		t.Error(err)
 	}
 	if err := f.Store.Remove(t.Context(), r.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := revise(t, f.Store, second, most, map[string]string{"a": noise(2), "b": noise(3)}); err != nil {
+	if _, err := reviseWorkspace(t, f.Store, second, most, map[string]string{"a": noise(2), "b": noise(3)}); err != nil {
 		t.Error("what was removed still counts:", err)
 	}
 }
 
-func removed(t *testing.T, f Fixture) {
-	r := record("a", "x")
+func workspaceRemoved(t *testing.T, f workspaceFixture) {
+	r := workspaceRecord("a", "x")
 	r.Collaborators = []engi.Collaborator{{Owner: "b", Role: engi.RoleViewer}}
-	put(t, f.Store, r)
-	rev, err := revise(t, f.Store, r, plenty, map[string]string{"a": "1"})
+	putWorkspace(t, f.Store, r)
+	rev, err := reviseWorkspace(t, f.Store, r, plentyForWorkspaces, map[string]string{"a": "1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,13 +370,13 @@ func removed(t *testing.T, f Fixture) {
 		t.Fatal(err)
 	}
 	_, err = f.Store.Find(t.Context(), "b", "x")
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 	_, err = f.Store.Object(t.Context(), r.ID, rev.Commit)
-	kind(t, err, engi.NotFound)
+	wantKind(t, err, engi.NotFound)
 	_, err = f.Store.Revision(t.Context(), r.ID, 1)
-	kind(t, err, engi.NotFound)
-	kind(t, f.Store.Remove(t.Context(), r.ID), engi.NotFound)
-	put(t, f.Store, record("a", "x"))
+	wantKind(t, err, engi.NotFound)
+	wantKind(t, f.Store.Remove(t.Context(), r.ID), engi.NotFound)
+	putWorkspace(t, f.Store, workspaceRecord("a", "x"))
 	all, err := f.Events.List(t.Context(), "a", engi.EventFilter{Subject: string(r.ID)})
 	if err != nil || len(all) == 0 || all[0].Type != engi.EventWorkspaceRemoved {
 		t.Errorf("events are %v: %v", all, err)

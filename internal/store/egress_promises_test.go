@@ -1,5 +1,4 @@
-// Package egresstest holds the promises of [egress.Store] as tests.
-package egresstest
+package store_test
 
 import (
 	"fmt"
@@ -15,9 +14,9 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress"
 )
 
-// Run tests a store. open returns an empty one that keeps so many events of
+// egressPromises tests an [egress.Store]. open returns an empty one that keeps so many events of
 // each sandbox, none older than age, until the end of t.
-func Run(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egress.Store) {
+func egressPromises(t *testing.T, open func(t *testing.T, keep int, age time.Duration) egress.Store) {
 	const a, b = engi.SandboxID("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa"), engi.SandboxID("sbx_bbbbbbbbbbbbbbbbbbbbbbbbbb")
 	now := time.Now().UTC()
 	event := func(id engi.SandboxID, owner engi.Owner, host string) engi.NetworkRecord {

@@ -1,5 +1,4 @@
-// Package pagetest holds the promises of [page.Store] as tests.
-package pagetest
+package store_test
 
 import (
 	"encoding/json"
@@ -16,17 +15,17 @@ import (
 	"github.com/engi-dev/engi/internal/page"
 )
 
-// A Fixture is an empty store and what is around it.
-type Fixture struct {
+// A pageFixture is an empty store and what is around it.
+type pageFixture struct {
 	Store  page.Store
 	Events engi.Events
 	Begin  func(owner engi.Owner) engi.SessionID // makes a session
 	End    func(id engi.SessionID)               // ends it
 }
 
-// Run tests every promise of page.Store. Each call of open returns an empty store.
-func Run(t *testing.T, open func(t *testing.T) Fixture) {
-	acted := func(t *testing.T, f Fixture, id engi.SessionID, key string) (seq int64, err error) {
+// pagePromises tests every promise of page.Store. Each call of open returns an empty store.
+func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
+	acted := func(t *testing.T, f pageFixture, id engi.SessionID, key string) (seq int64, err error) {
 		t.Helper()
 		_, err = f.Store.Change(t.Context(), id, func(r *page.Record, emit page.Emit) (err error) {
 			if seq, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"a"}`), key); err != nil {

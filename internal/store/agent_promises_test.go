@@ -1,5 +1,4 @@
-// Package agenttest tests implementations of [agent.Store] and [agent.Results].
-package agenttest
+package store_test
 
 import (
 	"fmt"
@@ -12,9 +11,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Promises tests a store. fresh returns an empty one, and the results in the
+// agentPromises tests an [agent.Store] with its [agent.Results]. fresh returns an empty one, and the results in the
 // same database.
-func Promises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results)) {
+func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Results)) {
 	record := func(owner engi.Owner, key string) agent.Record {
 		r := agent.Record{Fingerprint: "f", Seq: 3, Run: engi.Run{
 			ID: engi.NewRunID(), Owner: owner, Agent: "coder", Model: "openai:a", Conversation: engi.NewConversationID(),

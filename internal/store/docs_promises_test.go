@@ -1,5 +1,4 @@
-// Package docstest tests implementations of [docs.Store].
-package docstest
+package store_test
 
 import (
 	"testing"
@@ -11,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-func record(collection, pkg, place string) docs.Record {
+func docsRecord(collection, pkg, place string) docs.Record {
 	now := time.Date(2026, 11, 20, 20, 0, 0, 5, time.UTC)
 	return docs.Record{
 		Document: engi.Document{
@@ -22,7 +21,7 @@ func record(collection, pkg, place string) docs.Record {
 	}
 }
 
-func chunks(texts ...string) []docs.Chunk {
+func docsChunks(texts ...string) []docs.Chunk {
 	var list []docs.Chunk
 	for i, t := range texts {
 		list = append(list, docs.Chunk{
@@ -32,8 +31,8 @@ func chunks(texts ...string) []docs.Chunk {
 	return list
 }
 
-// Promises tests a store. fresh returns an empty one.
-func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
+// docsPromises tests a [docs.Store]. fresh returns an empty one.
+func docsPromises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 	put := func(t *testing.T, s docs.Store, r docs.Record, ps []docs.Chunk) docs.Record {
 		t.Helper()
 		r, err := s.Put(t.Context(), r, ps, docs.Quota{})
@@ -56,14 +55,14 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 
 	t.Run("what is put is got", func(t *testing.T) {
 		s := fresh(t)
-		r := record("d:ann", "p", "x")
+		r := docsRecord("d:ann", "p", "x")
 		r.Error = engi.Errorf(engi.Unavailable, "no").WithRemedy("wait")
-		module := record("s:1", "", "lib/a.ts")
+		module := docsRecord("s:1", "", "lib/a.ts")
 		module.Imports = []string{"p"}
 		module.Module = &engi.CodeModule{
 			Path: "lib/a.ts", Description: "d", Exports: []string{"a"}, Usage: "u", Scope: engi.ModuleUser, Source: "s", Session: engi.NewSessionID(), Saved: r.Checked,
 		}
-		ps := chunks("one", "two")
+		ps := docsChunks("one", "two")
 		put(t, s, r, ps)
 		put(t, s, module, nil)
 		got, err := s.Records(t.Context(), docs.Filter{})
@@ -102,7 +101,7 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 
 	t.Run("records are filtered", func(t *testing.T) {
 		s := fresh(t)
-		a, b, m := put(t, s, record("d:ann", "p", "x"), nil), put(t, s, record("d:", "q", "x"), nil), record("u:ann", "", "x")
+		a, b, m := put(t, s, docsRecord("d:ann", "p", "x"), nil), put(t, s, docsRecord("d:", "q", "x"), nil), docsRecord("u:ann", "", "x")
 		m.Module = &engi.CodeModule{Path: "x"}
 		m = put(t, s, m, nil)
 		for name, c := range map[string]struct {
@@ -133,8 +132,8 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 
 	t.Run("a key is unique", func(t *testing.T) {
 		s := fresh(t)
-		first := put(t, s, record("d:ann", "p", "x"), chunks("apple", "pear"))
-		next := record("d:ann", "p", "x")
+		first := put(t, s, docsRecord("d:ann", "p", "x"), docsChunks("apple", "pear"))
+		next := docsRecord("d:ann", "p", "x")
 		second := put(t, s, next, nil)
 		if second.ID != first.ID {
 			t.Errorf("ID %s, then %s", first.ID, second.ID)
@@ -142,13 +141,13 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 		if ids := match(t, s, docs.Query{Collections: []string{"d:ann"}, Words: []string{"apple"}}); len(ids) != 1 {
 			t.Errorf("a record without chunks took them away: %v", ids)
 		}
-		put(t, s, record("d:ann", "p", "x"), chunks("plum"))
+		put(t, s, docsRecord("d:ann", "p", "x"), docsChunks("plum"))
 		for word, n := range map[string]int{"apple": 0, "pear": 0, "plum": 1} {
 			if ids := match(t, s, docs.Query{Collections: []string{"d:ann"}, Words: []string{word}}); len(ids) != n {
 				t.Errorf("%s: %v", word, ids)
 			}
 		}
-		put(t, s, record("d:ann", "p", "x"), []docs.Chunk{})
+		put(t, s, docsRecord("d:ann", "p", "x"), []docs.Chunk{})
 		if v, err := s.Vectors(t.Context(), "d:ann", ""); err != nil || len(v) != 0 {
 			t.Errorf("%v, %v", v, err)
 		}
@@ -158,32 +157,32 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 		s := fresh(t)
 		q := docs.Quota{Documents: 2, Bytes: 25}
 		for _, place := range []string{"a", "b", "a"} {
-			if _, err := s.Put(t.Context(), record("d:ann", "", place), nil, q); err != nil {
+			if _, err := s.Put(t.Context(), docsRecord("d:ann", "", place), nil, q); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.Put(t.Context(), record("d:ann", "", "c"), nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
+		if _, err := s.Put(t.Context(), docsRecord("d:ann", "", "c"), nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
 			t.Errorf("too many: %v", err)
 		}
-		big := record("d:ann", "", "b")
+		big := docsRecord("d:ann", "", "b")
 		big.Bytes = 16
 		if _, err := s.Put(t.Context(), big, nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
 			t.Errorf("too much: %v", err)
 		}
-		if _, err := s.Put(t.Context(), record("d:bob", "", "c"), nil, q); err != nil {
+		if _, err := s.Put(t.Context(), docsRecord("d:bob", "", "c"), nil, q); err != nil {
 			t.Errorf("another collection: %v", err)
 		}
 	})
 
 	t.Run("words match in the given collections", func(t *testing.T) {
 		s := fresh(t)
-		a := chunks("Calling createIssue makes an issue", "nothing of the kind")
+		a := docsChunks("Calling createIssue makes an issue", "nothing of the kind")
 		a[0].Identifiers = "create issue"
-		put(t, s, record("d:ann", "@linear/sdk", "x"), a)
-		b, c, m := chunks("issues of snake_case_names"), chunks("an issue of a session"), chunks("a module of issues")
-		put(t, s, record("d:", "other", "y"), b)
-		put(t, s, record("s:1", "", "z"), c)
-		module := record("u:ann", "", "lib/x.ts")
+		put(t, s, docsRecord("d:ann", "@linear/sdk", "x"), a)
+		b, c, m := docsChunks("issues of snake_case_names"), docsChunks("an issue of a session"), docsChunks("a module of issues")
+		put(t, s, docsRecord("d:", "other", "y"), b)
+		put(t, s, docsRecord("s:1", "", "z"), c)
+		module := docsRecord("u:ann", "", "lib/x.ts")
 		module.Imports, module.Module = []string{"other"}, &engi.CodeModule{Path: "lib/x.ts"}
 		put(t, s, module, m)
 		for name, want := range map[string]struct {
@@ -217,9 +216,9 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 
 	t.Run("removed records are not found", func(t *testing.T) {
 		s := fresh(t)
-		one, two := chunks("alpha"), chunks("alpha")
-		a, b := put(t, s, record("d:ann", "", "x"), one), put(t, s, record("d:ann", "", "y"), two)
-		put(t, s, record("s:1", "", "z"), chunks("alpha"))
+		one, two := docsChunks("alpha"), docsChunks("alpha")
+		a, b := put(t, s, docsRecord("d:ann", "", "x"), one), put(t, s, docsRecord("d:ann", "", "y"), two)
+		put(t, s, docsRecord("s:1", "", "z"), docsChunks("alpha"))
 		if err := s.Remove(t.Context(), "d:bob", []engi.DocumentID{a.ID}); err != nil {
 			t.Fatal(err)
 		}
@@ -245,9 +244,9 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 
 	t.Run("vectors can be set later", func(t *testing.T) {
 		s := fresh(t)
-		ps := chunks("alpha")
+		ps := docsChunks("alpha")
 		ps[0].Vector, ps[0].Embedder = nil, ""
-		r := put(t, s, record("d:ann", "", "x"), ps)
+		r := put(t, s, docsRecord("d:ann", "", "x"), ps)
 		v, err := s.Vectors(t.Context(), "d:ann", r.ID)
 		if err != nil || len(v) != 1 || v[0].Vector != nil || v[0].Embedder != "" {
 			t.Errorf("%+v, %v", v, err)

@@ -1,5 +1,4 @@
-// Package secrettest holds the promises of [secret.Store] as tests.
-package secrettest
+package store_test
 
 import (
 	"slices"
@@ -12,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Run holds a store to its promises. Each call of open returns an empty one.
-func Run(t *testing.T, open func(*testing.T) secret.Store) {
+// secretPromises holds a [secret.Store] to its promises. Each call of open returns an empty one.
+func secretPromises(t *testing.T, open func(*testing.T) secret.Store) {
 	at := time.Date(2026, 11, 20, 23, 0, 0, 123456000, time.UTC)
 	of := func(owner engi.Owner, name string) engi.Secret {
 		return engi.Secret{ID: engi.NewSecretID(), Owner: owner, Name: name, Version: 1, Metadata: map[string]string{"k": "v"}, Hosts: []string{"a.example", "*.b.example:8443"}, Created: at, Updated: at}

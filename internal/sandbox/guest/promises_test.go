@@ -1,7 +1,4 @@
-// Package guesttest has tests for what every guest promises. A provider's tests
-// open a client to a machine, set it up, and call [Run]. Tests that need an
-// interpreter are skipped if Options have none.
-package guesttest
+package guest_test
 
 import (
 	"archive/tar"
@@ -21,8 +18,8 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// Options describe the guest under test.
-type Options struct {
+// promiseOptions describe the guest under test.
+type promiseOptions struct {
 	// Interpreters has paths by language. Tests of others are skipped.
 	Interpreters map[engi.Language]string
 	// Limited says that limits are enforced: Processes of Setup, and a disk of
@@ -32,9 +29,9 @@ type Options struct {
 	Terminal bool
 }
 
-// Run tests a guest, which must be set up. It leaves files and ended processes
+// promises tests a guest, which must be set up. It leaves files and ended processes
 // behind.
-func Run(t *testing.T, c *guest.Client, o Options) {
+func promises(t *testing.T, c *guest.Client, o promiseOptions) {
 	s := suite{c, o}
 	for _, p := range []struct {
 		name string
@@ -91,7 +88,7 @@ func Run(t *testing.T, c *guest.Client, o Options) {
 
 type suite struct {
 	c *guest.Client
-	o Options
+	o promiseOptions
 }
 
 func ok(t *testing.T, err error) {
@@ -297,8 +294,8 @@ func (s suite) missing(t *testing.T) {
 
 func (s suite) background(t *testing.T) {
 	begin := time.Now()
-	out, exit := s.sh(t, "sleep 30 & echo started")
-	if out != "started\n" || exit.Code != 0 || time.Since(begin) > 10*time.Second {
+	out, exit := s.sh(t, "sleep 90 & echo started")
+	if out != "started\n" || exit.Code != 0 || time.Since(begin) > 30*time.Second {
 		t.Errorf("got %q, %+v after %v", out, exit, time.Since(begin))
 	}
 }
