@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -10,11 +12,70 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
 )
+
+// ask runs an agent and returns its answer as a T. The schema of T, see
+// [llm.SchemaOf], replaces spec.Output; the model is asked again until its
+// answer conforms. partial, if not nil, is called with the answer as far as it
+// has been written. When ctx ends or partial returns an error, the run is
+// cancelled. In addition to the errors of [engi.Agents], ask reports Exhausted
+// for a run that a limit stopped, and the error of a failed run.
+func ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, partial func(T) error) (v T, r engi.Run, err error) {
+	schema, err := llm.SchemaOf(reflect.TypeFor[T]())
+	if err != nil {
+		return v, r, err
+	}
+	spec.Output = schema.JSON()
+	if r, err = agents.Start(ctx, spec); err != nil {
+		return v, r, err
+	}
+	owner, id := spec.Owner, r.ID
+	defer func() {
+		if err != nil && r.State == engi.RunRunning {
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+			_ = agents.Cancel(stop, owner, id)
+			cancel()
+		}
+	}()
+	for e, err := range agents.Watch(ctx, owner, id, 0) {
+		switch {
+		case err != nil:
+			return v, r, err
+		case e.Kind == engi.RunPartial && partial != nil:
+			var part T
+			if json.Unmarshal(e.Object, &part) != nil {
+				continue // an incomplete value may not fit
+			}
+			if err := partial(part); err != nil {
+				return v, r, err
+			}
+		case e.Kind == engi.RunEnd:
+			r = *e.Run
+			v, err := askAnswer[T](r)
+			return v, r, err
+		}
+	}
+	return v, r, engi.Errorf(engi.Internal, "the events of run %s ended without its end", id)
+}
+
+func askAnswer[T any](r engi.Run) (v T, err error) {
+	switch r.State {
+	case engi.RunFailed:
+		return v, r.Error
+	case engi.RunCancelled:
+		return v, engi.Errorf(engi.Expired, "run %s was cancelled", r.ID)
+	case engi.RunStopped:
+		return v, engi.Errorf(engi.Exhausted, "run %s was stopped by a limit: %s", r.ID, r.Reason).WithRemedy("raise the agent's limit, or ask for less")
+	}
+	if err := json.Unmarshal(r.Output, &v); err != nil {
+		return v, engi.Errorf(engi.Unavailable, "the answer of run %s does not fit the type: %v", r.ID, err)
+	}
+	return v, nil
+}
 
 type city struct {
 	Name   string   `json:"name" jsonschema:"in its own language"`
@@ -61,7 +122,7 @@ func TestAsk(t *testing.T) {
 		return scripted.Answer{Calls: []scripted.Call{{Name: "people", Arguments: `{"city":"Köln"}`}}}
 	}}.open(t)
 	var parts []city
-	got, r, err := agent.Ask(t.Context(), f, engi.RunSpec{Owner: "ann", Input: "Tell me of Köln."}, func(c city) error { parts = append(parts, c); return nil })
+	got, r, err := ask(t.Context(), f, engi.RunSpec{Owner: "ann", Input: "Tell me of Köln."}, func(c city) error { parts = append(parts, c); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +144,7 @@ func TestAsk(t *testing.T) {
 	if !strings.Contains(f.model.Seen()[1].Last().Results[0].Text, "1087863") {
 		t.Error("the tool did not get its dependency")
 	}
-	if _, _, err := agent.Ask[city](t.Context(), f, engi.RunSpec{Owner: "bob", Input: "x"}, nil); engi.KindOf(err) != engi.Denied {
+	if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "bob", Input: "x"}, nil); engi.KindOf(err) != engi.Denied {
 		t.Errorf("%v", err)
 	}
 }
@@ -91,19 +152,19 @@ func TestAsk(t *testing.T) {
 func TestAskFails(t *testing.T) {
 	t.Run("answers never conform", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"name":7}`} }}.open(t)
-		if _, r, err := agent.Ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Unavailable || r.State != engi.RunFailed {
+		if _, r, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Unavailable || r.State != engi.RunFailed {
 			t.Errorf("%v %+v", err, r)
 		}
 	})
 	t.Run("a limit", func(t *testing.T) {
 		f := runnerSpec{tools: []tool.Tool{add(t)}, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Calls: calls(`{"a":1,"b":1}`)} }}.open(t)
-		if _, _, err := agent.Ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
+		if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("a type without a schema", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }}.open(t)
-		if _, _, err := agent.Ask[chan int](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := ask[chan int](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Invalid {
 			t.Errorf("%v", err)
 		}
 	})
@@ -114,7 +175,7 @@ func TestAskFails(t *testing.T) {
 	t.Run("partial returns an error", func(t *testing.T) {
 		f := runnerSpec{play: slow}.open(t)
 		enough := errors.New("enough")
-		_, r, err := agent.Ask(t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { return enough })
+		_, r, err := ask(t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { return enough })
 		if !errors.Is(err, enough) {
 			t.Errorf("%v", err)
 		}
@@ -125,7 +186,7 @@ func TestAskFails(t *testing.T) {
 	t.Run("the context ends", func(t *testing.T) {
 		f := runnerSpec{play: slow}.open(t)
 		ctx, cancel := context.WithCancel(t.Context())
-		_, r, err := agent.Ask(ctx, f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { cancel(); return nil })
+		_, r, err := ask(ctx, f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { cancel(); return nil })
 		if engi.KindOf(err) != engi.Expired {
 			t.Errorf("%v", err)
 		}

@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
@@ -137,9 +136,6 @@ func LoadKey(path string) (ed25519.PrivateKey, error) {
 	}
 	return key, f.Close()
 }
-
-// Public is a public key as files have it.
-func Public(key ed25519.PublicKey) string { return base64.StdEncoding.EncodeToString(key) }
 
 // Count counts results by outcome.
 func Count(results []Result) map[string]int {

@@ -3,6 +3,7 @@ package attack
 import (
 	"bytes"
 	"crypto/ed25519"
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func TestReportsCannotBeChanged(t *testing.T) {
 	}
 	for name, bad := range map[string][]byte{
 		"a result":    bytes.Replace(file, []byte(`"broke"`), []byte(`"held"`), 1),
-		"the key":     bytes.Replace(file, []byte(Public(public)), []byte(Public(other.Public().(ed25519.PublicKey))), 1),
+		"the key":     bytes.Replace(file, []byte(base64.StdEncoding.EncodeToString(public)), []byte(base64.StdEncoding.EncodeToString(other.Public().(ed25519.PublicKey))), 1),
 		"a part":      file[:len(file)/2],
 		"no report":   []byte("{}"),
 		"a member":    bytes.Replace(file, []byte(`"report": {`), []byte(`"report": {"x": 1,`), 1),

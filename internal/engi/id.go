@@ -244,9 +244,6 @@ func (id ConversationID) Check() error { return checkID(conversePrefix, "a conve
 // NewDocumentID returns a fresh, unguessable ID.
 func NewDocumentID() DocumentID { return DocumentID(newID(documentPrefix)) }
 
-// ParseDocumentID is the only way in from outside. It reports Invalid.
-func ParseDocumentID(s string) (DocumentID, error) { return parse[DocumentID](s) }
-
 // Check reports Invalid unless the ID is well-formed.
 func (id DocumentID) Check() error { return checkID(documentPrefix, "a document", string(id)) }
 
@@ -280,26 +277,17 @@ func (id FunctionRunID) Check() error { return checkID(functionPrefix, "a functi
 // NewOperationID returns a fresh, unguessable ID.
 func NewOperationID() OperationID { return OperationID(newID(operationPrefix)) }
 
-// ParseOperationID is the only way in from outside. It reports Invalid.
-func ParseOperationID(s string) (OperationID, error) { return parse[OperationID](s) }
-
 // Check reports Invalid unless the ID is well-formed.
 func (id OperationID) Check() error { return checkID(operationPrefix, "an operation", string(id)) }
 
 // NewApprovalID returns a fresh, unguessable ID.
 func NewApprovalID() ApprovalID { return ApprovalID(newID(approvalPrefix)) }
 
-// ParseApprovalID is the only way in from outside. It reports Invalid.
-func ParseApprovalID(s string) (ApprovalID, error) { return parse[ApprovalID](s) }
-
 // Check reports Invalid unless the ID is well-formed.
 func (id ApprovalID) Check() error { return checkID(approvalPrefix, "an approval", string(id)) }
 
 // NewSSHKeyID returns a fresh, unguessable ID.
 func NewSSHKeyID() SSHKeyID { return SSHKeyID(newID(sshKeyPrefix)) }
-
-// ParseSSHKeyID is the only way in from outside. It reports Invalid.
-func ParseSSHKeyID(s string) (SSHKeyID, error) { return parse[SSHKeyID](s) }
 
 // Check reports Invalid unless the ID is well-formed.
 func (id SSHKeyID) Check() error { return checkID(sshKeyPrefix, "an SSH key", string(id)) }

@@ -8,12 +8,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/internal/agent"
+	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
@@ -67,16 +68,26 @@ func TestSwitchProvider(t *testing.T) {
 				Lines int `json:"lines"`
 			}
 			before := len(model.Seen())
-			got, r, err := agent.Ask[count](t.Context(), agents, engi.RunSpec{Owner: "ann", Input: "How many lines?"}, nil)
-			if err != nil || got.Lines != 2 || r.Model != p+":m1" || r.Steps != 3 {
-				t.Fatalf("%+v %+v %v", got, r, err)
+			schema, err := llm.SchemaOf(reflect.TypeFor[count]())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := agents.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "How many lines?", Output: schema.JSON()})
+			if err != nil {
+				t.Fatal(err)
 			}
 			text := ""
 			for e, err := range agents.Watch(t.Context(), "ann", r.ID, 0) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				text += e.Text
+				if text += e.Text; e.Kind == engi.RunEnd {
+					r = *e.Run
+				}
+			}
+			var got count
+			if err := json.Unmarshal(r.Output, &got); err != nil || got.Lines != 2 || r.Model != p+":m1" || r.Steps != 3 {
+				t.Fatalf("%+v %+v %v", got, r, err)
 			}
 			if !strings.Contains(text, "I read on.") {
 				t.Errorf("the stream has %q", text)

@@ -188,39 +188,3 @@ func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out f
 		}
 	}
 }
-
-// GenerateObject asks m for a T; see [GenerateJSON]. partial, if not nil, is
-// called with the object as far as it has been written.
-func GenerateObject[T any](ctx context.Context, m Model, q Request, partial func(T) error) (T, Reply, error) {
-	var zero T
-	schema, err := SchemaOf(reflect.TypeFor[T]())
-	if err != nil {
-		return zero, Reply{}, err
-	}
-	var out func(Delta) error
-	if partial != nil {
-		out = func(d Delta) error {
-			if d.Object == nil {
-				return nil
-			}
-			raw, err := json.Marshal(d.Object)
-			if err != nil {
-				return nil
-			}
-			var v T
-			if json.Unmarshal(raw, &v) != nil {
-				return nil // an incomplete value may not fit
-			}
-			return partial(v)
-		}
-	}
-	raw, r, err := GenerateJSON(ctx, m, q, schema, out)
-	if err != nil {
-		return zero, r, err
-	}
-	var v T
-	if err := json.Unmarshal(raw, &v); err != nil {
-		return zero, r, engi.Errorf(engi.Unavailable, "%s: the object does not fit the type: %s", m.Name(), line(err.Error()))
-	}
-	return v, r, nil
-}

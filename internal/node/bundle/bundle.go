@@ -30,9 +30,6 @@ const (
 	Script = "engi-js"
 )
 
-// Names returns every program a node needs.
-func Names() []string { return []string{Runsc, Guest, Script} }
-
 // A Program is an executable file that belongs to this version of engi.
 type Program struct {
 	Name   string
@@ -94,12 +91,6 @@ func ReadManifest(packed fs.FS) (m Manifest, err error) {
 		}
 	}
 	return m, nil
-}
-
-// IsRelease reports whether this build embeds its programs.
-func IsRelease() bool {
-	_, err := ReadManifest(Packs())
-	return err == nil
 }
 
 // Find returns the named program: the configured one, or else the embedded one,
