@@ -24,7 +24,7 @@ func openFleet(t testing.TB) fleet.Store {
 }
 
 func TestFleetKeepsPromises(t *testing.T) {
-	fleettest.RunStore(t, func(t *testing.T) fleet.Store { return openFleet(t) })
+	fleetPromises(t, func(t *testing.T) fleet.Store { return openFleet(t) })
 }
 
 // TestFleetOutlivesItsProcess opens the database again without having closed

@@ -1,6 +1,4 @@
-// Package fleettest has what tests of the fleet need: the promises that every
-// fleet.Store must keep, and fake templates.
-package fleettest
+package store
 
 import (
 	"context"
@@ -13,107 +11,11 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
+	"github.com/engi-dev/engi/internal/sandbox/fleet/fleettest"
 )
 
-// Record returns a complete execution record with a fresh ID, for tests.
-func Record(owner engi.Owner, state engi.ExecutionState) fleet.Record {
-	r := fleet.Record{
-		Execution: engi.Execution{
-			ID:       engi.NewExecutionID(),
-			Owner:    owner,
-			State:    state,
-			Language: engi.Python,
-			Template: "base",
-			Created:  time.Unix(1_700_000_000, 123456789).UTC(),
-		},
-		Limits: engi.Limits{
-			Size:          engi.Size{VCPUs: 0.5, Memory: 1 << 28, Disk: 1 << 29, Inodes: 1000, Processes: 64, OpenFiles: 256},
-			Timeout:       1500 * time.Millisecond,
-			Output:        1 << 20,
-			ArtifactBytes: 1 << 21,
-			ArtifactCount: 7,
-		},
-		OutputDir: "out",
-	}
-	if state != engi.ExecutionQueued {
-		r.Sandbox = engi.NewSandboxID()
-		r.Started = r.Created.Add(time.Second)
-	}
-	switch state {
-	case engi.ExecutionDone:
-		r.Ended = r.Started.Add(time.Second)
-		r.Output = []byte{6, 'a', 0, 0xff}
-		r.Result = &engi.Result{
-			Exit:            engi.Exit{Code: -1, Signal: "KILL", Cause: engi.CauseTimeout},
-			StdoutTruncated: true,
-			Artifacts:       []engi.Artifact{{Path: "a/ü.png", Size: 3, Mode: 0o640, SHA256: "00ff"}},
-			ArtifactsLeft:   2,
-			Duration:        time.Second,
-			Queued:          time.Millisecond,
-			Claim:           time.Microsecond,
-			Warm:            true,
-			Tier:            engi.TierGVisor,
-			NotEnforced:     []string{"memory"},
-			Error:           "why",
-		}
-	case engi.ExecutionRefused:
-		r.Started, r.Sandbox = time.Time{}, ""
-		r.Ended = r.Created.Add(time.Second)
-		r.Refusal = engi.Errorf(engi.Exhausted, "full").WithRemedy("wait").WithRetry(engi.Retry{AfterMillis: 12, Position: 3})
-	}
-	return r
-}
-
-// Sandbox returns a complete sandbox record with a fresh ID, for tests.
-func Sandbox(owner engi.Owner, state engi.State) fleet.SandboxRecord {
-	s := fleet.SandboxRecord{
-		Sandbox: engi.Sandbox{
-			ID:       engi.NewSandboxID(),
-			Owner:    owner,
-			Template: "base",
-			Digest:   "sha256:1",
-			Pool:     "base/python",
-			Tier:     engi.TierGVisor,
-			Size:     engi.Size{VCPUs: 1, Memory: 1 << 29, Disk: 1, Inodes: 2, Processes: 3, OpenFiles: 4},
-			State:    state,
-			Created:  time.Unix(1_700_000_000, 5).UTC(),
-		},
-		Token:    "secret",
-		Language: engi.Python,
-		Fixed:    engi.Size{Disk: 1},
-	}
-	if state == engi.Stopped {
-		s.End, s.Stopped = engi.CauseExited, s.Created.Add(time.Hour)
-	}
-	return s
-}
-
-// Owned returns a complete record of a sandbox that its owner created, with
-// a fresh ID, for tests.
-func Owned(owner engi.Owner, state engi.State) fleet.SandboxRecord {
-	s := Sandbox(owner, state)
-	s.Made, s.Fingerprint = true, "f"
-	s.Lifetime = engi.Lifetime{Timeout: time.Minute, Idle: time.Second, Max: time.Hour, OnTimeout: engi.EndHibernate, DiskOnly: true, AutoResume: true}
-	s.Deadline, s.Started, s.Active = s.Created.Add(time.Minute), s.Created.Add(1), s.Created.Add(2)
-	s.Snapshot = engi.NewSnapshotID()
-	s.Metadata = map[string]string{"purpose": "ü"}
-	s.Env = map[string]string{"KEY": "value"}
-	s.Volumes = []engi.VolumeMount{{Volume: "data", Path: "/data"}}
-	s.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"a"}, Deny: []string{"0.0.0.0/0"}, Detail: map[string]any{"x": "y"},
-		Grants: []engi.Grant{{Secret: "s", Hosts: []string{"a"}, As: engi.GrantHeader, Name: "X", Format: "k {}", Env: "S", Strip: true,
-			Requests: []engi.RequestRule{{Methods: []string{"GET"}, Path: "/a"}}}},
-		Requests: []engi.RequestRule{{Host: "a", Methods: []string{"POST"}, Path: "/b", Body: []string{"c absent"}, MaxBody: 7, Action: engi.RequestAsk, Reason: "r"}},
-		Headers:  []engi.HeaderRule{{Host: "a", Headers: map[string]string{"k": "v"}}}, Proxy: &engi.UpstreamProxy{Address: "a:1", User: "u", Password: "p"},
-		Group: "g", Name: "n", Limits: engi.NetworkLimits{Up: 1, Down: 2, Connections: 3, NewConnections: 4, Lookups: 5, Total: 6}}
-	s.Ports = engi.PortPolicy{Private: true, Host: "h"}
-	s.Disk = true
-	s.CPUQuota, s.Throttled = engi.CPUQuota{VCPUs: 0.5, Window: time.Minute, Credit: time.Second}, true
-	s.Notes = map[string]string{"n": "1"}
-	return s
-}
-
-// RunStore checks every promise of fleet.Store. open returns an empty store.
-func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
+// fleetPromises checks every promise of fleet.Store. open returns an empty store.
+func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 	ctx := context.Background()
 	equal := func(t *testing.T, got, want any) {
 		t.Helper()
@@ -143,7 +45,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	t.Run("1 Create/keeps every field", func(t *testing.T) {
 		s := open(t)
 		for _, state := range []engi.ExecutionState{engi.ExecutionQueued, engi.ExecutionRunning, engi.ExecutionDone, engi.ExecutionRefused} {
-			r := Record("alice", state)
+			r := fleettest.Record("alice", state)
 			r.Idempotency, r.Fingerprint = string(state), "f"
 			create(t, s, r)
 			got, err := s.Get(ctx, "alice", r.ID)
@@ -153,7 +55,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("1 Create/the sandbox with it", func(t *testing.T) {
 		s := open(t)
-		r, b := Record("alice", engi.ExecutionRunning), Sandbox("alice", engi.Running)
+		r, b := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
 		_, err := s.Create(ctx, r, &b)
 		ok(t, err)
 		got, err := s.GetSandbox(ctx, "alice", b.ID)
@@ -162,10 +64,10 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("1 Create/a key used before", func(t *testing.T) {
 		s := open(t)
-		first := Record("alice", engi.ExecutionDone)
+		first := fleettest.Record("alice", engi.ExecutionDone)
 		first.Idempotency, first.Fingerprint = "k", "f"
 		create(t, s, first)
-		second, b := Record("alice", engi.ExecutionRunning), Sandbox("alice", engi.Running)
+		second, b := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
 		second.Idempotency = "k"
 		older, err := s.Create(ctx, second, &b)
 		kind(t, err, engi.Conflict)
@@ -175,7 +77,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.GetSandbox(ctx, "", b.ID)
 		kind(t, err, engi.NotFound)
 
-		other := Record("bob", engi.ExecutionRunning)
+		other := fleettest.Record("bob", engi.ExecutionRunning)
 		other.Idempotency = "k"
 		create(t, s, other)
 		got, err := s.Repeated(ctx, "bob", "k")
@@ -190,7 +92,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		results := make(chan error, 20)
 		for range 20 {
 			wg.Go(func() {
-				r := Record("alice", engi.ExecutionRunning)
+				r := fleettest.Record("alice", engi.ExecutionRunning)
 				r.Idempotency = "k"
 				_, err := s.Create(ctx, r, nil)
 				results <- err
@@ -210,9 +112,9 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("2 Update/only from the stored state", func(t *testing.T) {
 		s := open(t)
-		r := create(t, s, Record("alice", engi.ExecutionRunning))
-		b := Sandbox("alice", engi.Stopping)
-		done := Record("alice", engi.ExecutionDone)
+		r := create(t, s, fleettest.Record("alice", engi.ExecutionRunning))
+		b := fleettest.Sandbox("alice", engi.Stopping)
+		done := fleettest.Record("alice", engi.ExecutionDone)
 		done.ID = r.ID
 		kind(t, s.Update(ctx, engi.ExecutionQueued, done, &b), engi.Conflict)
 		_, err := s.GetSandbox(ctx, "", b.ID)
@@ -224,11 +126,11 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		_, err = s.GetSandbox(ctx, "", b.ID)
 		ok(t, err)
 		kind(t, s.Update(ctx, engi.ExecutionRunning, done, nil), engi.Conflict)
-		kind(t, s.Update(ctx, engi.ExecutionRunning, Record("alice", engi.ExecutionDone), nil), engi.NotFound)
+		kind(t, s.Update(ctx, engi.ExecutionRunning, fleettest.Record("alice", engi.ExecutionDone), nil), engi.NotFound)
 	})
 	t.Run("2 Update/cannot change what is fixed", func(t *testing.T) {
 		s := open(t)
-		r := Record("alice", engi.ExecutionQueued)
+		r := fleettest.Record("alice", engi.ExecutionQueued)
 		r.Idempotency = "k"
 		create(t, s, r)
 		x := r
@@ -241,7 +143,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("3 Get/other owners see nothing", func(t *testing.T) {
 		s := open(t)
-		r := create(t, s, Record("alice", engi.ExecutionDone))
+		r := create(t, s, fleettest.Record("alice", engi.ExecutionDone))
 		_, err := s.Get(ctx, "bob", r.ID)
 		kind(t, err, engi.NotFound)
 		got, err := s.Get(ctx, "", r.ID)
@@ -262,7 +164,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 			if i%2 == 0 {
 				state = engi.ExecutionRunning
 			}
-			ids = append(ids, create(t, s, Record(owner, state)).ID)
+			ids = append(ids, create(t, s, fleettest.Record(owner, state)).ID)
 		}
 		list := func(owner engi.Owner, f engi.ExecutionFilter) (got []engi.ExecutionID) {
 			recs, err := s.List(ctx, owner, f)
@@ -293,20 +195,20 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	t.Run("5 Expire/old ones and too many, never live ones", func(t *testing.T) {
 		s := open(t)
 		old := time.Unix(1_000_000, 0).UTC()
-		live := Record("alice", engi.ExecutionRunning)
+		live := fleettest.Record("alice", engi.ExecutionRunning)
 		live.Created = old
 		create(t, s, live)
 		var ids []engi.ExecutionID
 		var sandboxes []engi.SandboxID
 		for i := range 6 {
-			r, b := Record("alice", engi.ExecutionDone), Sandbox("alice", engi.Stopped)
+			r, b := fleettest.Record("alice", engi.ExecutionDone), fleettest.Sandbox("alice", engi.Stopped)
 			r.Ended = old.Add(time.Duration(i) * time.Hour)
 			b.Execution, b.Stopped = r.ID, r.Ended
 			_, err := s.Create(ctx, r, &b)
 			ok(t, err)
 			ids, sandboxes = append(ids, r.ID), append(sandboxes, b.ID)
 		}
-		unused := Sandbox("", engi.Stopped)
+		unused := fleettest.Sandbox("", engi.Stopped)
 		unused.Stopped = old
 		ok(t, s.PutSandbox(ctx, unused))
 		gone, err := s.Expire(ctx, old.Add(2*time.Hour), 100, 100)
@@ -330,7 +232,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("6-9 sandboxes", func(t *testing.T) {
 		s := open(t)
-		a, b, c := Sandbox("", engi.Ready), Sandbox("alice", engi.Running), Sandbox("alice", engi.Stopped)
+		a, b, c := fleettest.Sandbox("", engi.Ready), fleettest.Sandbox("alice", engi.Running), fleettest.Sandbox("alice", engi.Stopped)
 		for _, r := range []fleet.SandboxRecord{a, b, c} {
 			ok(t, s.PutSandbox(ctx, r))
 		}
@@ -359,9 +261,9 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 	})
 	t.Run("6-12 sandboxes of owners", func(t *testing.T) {
 		s := open(t)
-		a, b, gone := Owned("alice", engi.Running), Owned("alice", engi.Hibernated), Owned("alice", engi.Stopped)
+		a, b, gone := fleettest.Owned("alice", engi.Running), fleettest.Owned("alice", engi.Hibernated), fleettest.Owned("alice", engi.Stopped)
 		a.Idempotency = "k"
-		pooled := Sandbox("", engi.Ready)
+		pooled := fleettest.Sandbox("", engi.Ready)
 		for _, r := range []fleet.SandboxRecord{a, b, gone, pooled} {
 			ok(t, s.PutSandbox(ctx, r))
 		}
@@ -371,7 +273,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		list, err := s.ListSandboxes(ctx, "alice")
 		ok(t, err)
 		equal(t, list, []fleet.SandboxRecord{b, a})
-		again := Owned("alice", engi.Running)
+		again := fleettest.Owned("alice", engi.Running)
 		again.Idempotency = "k"
 		kind(t, s.PutSandbox(ctx, again), engi.Conflict)
 		other := again
@@ -398,7 +300,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		}
 
 		// A pool's instance becomes a sandbox's.
-		taken := Owned("carol", engi.Running)
+		taken := fleettest.Owned("carol", engi.Running)
 		taken.ID = pooled.ID
 		ok(t, s.PutSandbox(ctx, taken))
 		one, err = s.GetSandbox(ctx, "carol", pooled.ID)
@@ -409,7 +311,7 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		s := open(t)
 		over, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err := s.Create(over, Record("alice", engi.ExecutionQueued), nil)
+		_, err := s.Create(over, fleettest.Record("alice", engi.ExecutionQueued), nil)
 		kind(t, err, engi.Expired)
 		_, err = s.Get(over, "", engi.NewExecutionID())
 		kind(t, err, engi.Expired)
@@ -420,13 +322,13 @@ func RunStore(t *testing.T, open func(t *testing.T) fleet.Store) {
 		for i := range 8 {
 			wg.Go(func() {
 				for range 10 {
-					r := Record(engi.Owner(fmt.Sprint(i)), engi.ExecutionRunning)
-					b := Sandbox(r.Owner, engi.Running)
+					r := fleettest.Record(engi.Owner(fmt.Sprint(i)), engi.ExecutionRunning)
+					b := fleettest.Sandbox(r.Owner, engi.Running)
 					if _, err := s.Create(ctx, r, &b); err != nil {
 						t.Error(err)
 						return
 					}
-					done := Record(r.Owner, engi.ExecutionDone)
+					done := fleettest.Record(r.Owner, engi.ExecutionDone)
 					done.ID = r.ID
 					b.State = engi.Stopping
 					if err := s.Update(ctx, engi.ExecutionRunning, done, &b); err != nil {
