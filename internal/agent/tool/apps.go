@@ -182,17 +182,10 @@ type ownApps struct{ all Apps }
 
 // find returns the ID of an app. It reports NotFound for one that is not owner's own.
 func (o ownApps) find(ctx context.Context, owner engi.Owner, app string) (string, error) {
-	if owner != "" {
-		return app, nil
-	}
-	x, err := o.all.Get(ctx, owner, app)
-	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
-		return "", engi.Errorf(engi.NotFound, "there is no app %.80q", app)
-	case err != nil:
-		return "", err
-	}
-	return string(x.ID), nil
+	return ownID(owner, "app", app, func() (string, engi.Owner, error) {
+		x, err := o.all.Get(ctx, owner, app)
+		return string(x.ID), x.Owner, err
+	})
 }
 
 func (o ownApps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) {
@@ -200,11 +193,7 @@ func (o ownApps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error
 }
 
 func (o ownApps) Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error) {
-	id, err := o.find(ctx, owner, app)
-	if err != nil {
-		return engi.App{}, err
-	}
-	return o.all.Get(ctx, owner, id)
+	return by(ctx, o, owner, app, func(id string) (engi.App, error) { return o.all.Get(ctx, owner, id) })
 }
 
 func (o ownApps) Apply(ctx context.Context, spec engi.ApplySpec) (seq int64, err error) {
@@ -223,17 +212,9 @@ func (o ownApps) Watch(ctx context.Context, owner engi.Owner, app string, seq in
 }
 
 func (o ownApps) Files(ctx context.Context, owner engi.Owner, app string, revision int64) ([]engi.AppFile, error) {
-	id, err := o.find(ctx, owner, app)
-	if err != nil {
-		return nil, err
-	}
-	return o.all.Files(ctx, owner, id, revision)
+	return by(ctx, o, owner, app, func(id string) ([]engi.AppFile, error) { return o.all.Files(ctx, owner, id, revision) })
 }
 
 func (o ownApps) File(ctx context.Context, owner engi.Owner, app, path string, revision int64) (io.ReadCloser, error) {
-	id, err := o.find(ctx, owner, app)
-	if err != nil {
-		return nil, err
-	}
-	return o.all.File(ctx, owner, id, path, revision)
+	return by(ctx, o, owner, app, func(id string) (io.ReadCloser, error) { return o.all.File(ctx, owner, id, path, revision) })
 }

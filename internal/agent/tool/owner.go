@@ -113,6 +113,37 @@ func ownOf[T any](list []T, owner engi.Owner, of func(T) engi.Owner) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return of(x) != "" })
 }
 
+// ownID returns by which ID or name to ask for an object that get returns: not by its
+// name, which may be another's by the time it is used. It reports NotFound for one that
+// is not owner's own.
+func ownID(owner engi.Owner, noun, idOrName string, get func() (id string, of engi.Owner, err error)) (string, error) {
+	if owner != "" {
+		return idOrName, nil
+	}
+	id, of, err := get()
+	switch {
+	case engi.KindOf(err) == engi.Conflict, err == nil && of != "": // a name that only others use
+		return "", engi.Errorf(engi.NotFound, "there is no %s %.80q", noun, idOrName)
+	case err != nil:
+		return "", err
+	}
+	return id, nil
+}
+
+// A finder returns by which ID or name to ask for an object.
+type finder interface {
+	find(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+}
+
+// by calls do with what f finds.
+func by[T any](ctx context.Context, f finder, owner engi.Owner, idOrName string, do func(id string) (T, error)) (none T, err error) {
+	id, err := f.find(ctx, owner, idOrName)
+	if err != nil {
+		return none, err
+	}
+	return do(id)
+}
+
 type ownSandboxes struct{ all engi.Sandboxes }
 
 // find reports NotFound for a sandbox that is not owner's own.
@@ -176,18 +207,10 @@ type ownSessions struct{ all engi.Sessions }
 // find returns by which ID or name to ask for a session. It reports NotFound for
 // one that is not owner's own.
 func (o ownSessions) find(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
-	if owner != "" {
-		return idOrName, nil
-	}
-	x, err := o.all.Get(ctx, owner, idOrName)
-	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
-		return "", engi.Errorf(engi.NotFound, "there is no session %.80q", idOrName)
-	case err != nil:
-		return "", err
-	}
-	// Not the name: it may be another's by the time it is used.
-	return string(x.ID), nil
+	return ownID(owner, "session", idOrName, func() (string, engi.Owner, error) {
+		x, err := o.all.Get(ctx, owner, idOrName)
+		return string(x.ID), x.Owner, err
+	})
 }
 
 func (o ownSessions) Create(ctx context.Context, spec engi.SessionSpec) (engi.Session, error) {
@@ -195,11 +218,7 @@ func (o ownSessions) Create(ctx context.Context, spec engi.SessionSpec) (engi.Se
 }
 
 func (o ownSessions) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	id, err := o.find(ctx, owner, idOrName)
-	if err != nil {
-		return engi.Session{}, err
-	}
-	return o.all.Get(ctx, owner, id)
+	return by(ctx, o, owner, idOrName, func(id string) (engi.Session, error) { return o.all.Get(ctx, owner, id) })
 }
 
 func (o ownSessions) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Session, error) {
@@ -216,11 +235,7 @@ func (o ownSessions) Enter(ctx context.Context, owner engi.Owner, idOrName strin
 }
 
 func (o ownSessions) RunCode(ctx context.Context, owner engi.Owner, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
-	id, err := o.find(ctx, owner, idOrName)
-	if err != nil {
-		return engi.CodeResult{}, err
-	}
-	return o.all.RunCode(ctx, owner, id, spec, out)
+	return by(ctx, o, owner, idOrName, func(id string) (engi.CodeResult, error) { return o.all.RunCode(ctx, owner, id, spec, out) })
 }
 
 func (o ownSessions) Release(ctx context.Context, owner engi.Owner, idOrName string) error {

@@ -374,17 +374,10 @@ type ownWorkspaces struct{ all Workspaces }
 // find returns the ID of a workspace. It reports NotFound for one that is not owner's own
 // and that owner does not work on.
 func (o ownWorkspaces) find(ctx context.Context, owner engi.Owner, workspace string) (string, error) {
-	if owner != "" {
-		return workspace, nil
-	}
-	x, err := o.all.Get(ctx, owner, workspace)
-	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
-		return "", engi.Errorf(engi.NotFound, "there is no workspace %.80q", workspace)
-	case err != nil:
-		return "", err
-	}
-	return string(x.ID), nil
+	return ownID(owner, "workspace", workspace, func() (string, engi.Owner, error) {
+		x, err := o.all.Get(ctx, owner, workspace)
+		return string(x.ID), x.Owner, err
+	})
 }
 
 func (o ownWorkspaces) Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error) {
@@ -392,27 +385,15 @@ func (o ownWorkspaces) Create(ctx context.Context, spec engi.WorkspaceSpec) (eng
 }
 
 func (o ownWorkspaces) Get(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.Workspace{}, err
-	}
-	return o.all.Get(ctx, owner, id)
+	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Get(ctx, owner, id) })
 }
 
 func (o ownWorkspaces) Start(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.Workspace{}, err
-	}
-	return o.all.Start(ctx, owner, id)
+	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Start(ctx, owner, id) })
 }
 
 func (o ownWorkspaces) Change(ctx context.Context, owner engi.Owner, workspace string, c engi.WorkspaceChange) (engi.Workspace, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.Workspace{}, err
-	}
-	return o.all.Change(ctx, owner, id, c)
+	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Change(ctx, owner, id, c) })
 }
 
 func (o ownWorkspaces) Write(ctx context.Context, spec engi.WriteSpec) (r engi.WorkspaceRevision, err error) {
@@ -423,35 +404,19 @@ func (o ownWorkspaces) Write(ctx context.Context, spec engi.WriteSpec) (r engi.W
 }
 
 func (o ownWorkspaces) Files(ctx context.Context, owner engi.Owner, workspace string, revision int64) ([]engi.WorkspaceFile, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return nil, err
-	}
-	return o.all.Files(ctx, owner, id, revision)
+	return by(ctx, o, owner, workspace, func(id string) ([]engi.WorkspaceFile, error) { return o.all.Files(ctx, owner, id, revision) })
 }
 
 func (o ownWorkspaces) File(ctx context.Context, owner engi.Owner, workspace, path string, revision int64) (io.ReadCloser, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return nil, err
-	}
-	return o.all.File(ctx, owner, id, path, revision)
+	return by(ctx, o, owner, workspace, func(id string) (io.ReadCloser, error) { return o.all.File(ctx, owner, id, path, revision) })
 }
 
 func (o ownWorkspaces) AddService(ctx context.Context, owner engi.Owner, workspace string, spec engi.ServiceSpec) (engi.Service, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.Service{}, err
-	}
-	return o.all.AddService(ctx, owner, id, spec)
+	return by(ctx, o, owner, workspace, func(id string) (engi.Service, error) { return o.all.AddService(ctx, owner, id, spec) })
 }
 
 func (o ownWorkspaces) Connection(ctx context.Context, owner engi.Owner, workspace, service string) (engi.Connection, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.Connection{}, err
-	}
-	return o.all.Connection(ctx, owner, id, service)
+	return by(ctx, o, owner, workspace, func(id string) (engi.Connection, error) { return o.all.Connection(ctx, owner, id, service) })
 }
 
 func (o ownWorkspaces) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, err error) {
@@ -483,11 +448,7 @@ func (o ownWorkspaces) Describe(ctx context.Context, q engi.Query, table string)
 }
 
 func (o ownWorkspaces) Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (engi.CommandReply, error) {
-	id, err := o.find(ctx, owner, workspace)
-	if err != nil {
-		return engi.CommandReply{}, err
-	}
-	return o.all.Command(ctx, owner, id, service, args)
+	return by(ctx, o, owner, workspace, func(id string) (engi.CommandReply, error) { return o.all.Command(ctx, owner, id, service, args) })
 }
 
 func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArgs) (Result, error) {
