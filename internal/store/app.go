@@ -83,7 +83,7 @@ func (db *DB) appValues(r app.Record) ([]any, error) {
 	if x := r.Published; x.Revision != 0 {
 		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
 	}
-	detail, err := db.closeApp(string(r.ID), r.Owner, appDetail{
+	detail, err := db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
 		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, r.Snapshots, r.Stray, r.AttemptOf, nil,
 	})
 	if err != nil {
@@ -92,33 +92,14 @@ func (db *DB) appValues(r app.Record) ([]any, error) {
 	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
 }
 
-// closeApp returns the JSON of d, sealed where it may be secret.
-func (db *DB) closeApp(id string, owner engi.Owner, d appDetail) (string, error) {
-	if db.Sealer != nil && (len(d.Env) > 0 || hasSecrets(d.Network)) {
-		network, err := encode("network policy", d.Network)
-		if err != nil {
-			return "", err
-		}
-		if d.Sealed, err = db.seal("apps", id, owner, sealedPart{Env: d.Env, Network: json.RawMessage(network)}); err != nil {
-			return "", err
-		}
-		d.Env, d.Network = nil, engi.NetworkPolicy{}
-	}
-	return encode("app", d)
+func (d *appDetail) secret() (sealedPart, bool, error) { return networkPart(d.Env, d.Network) }
+func (d *appDetail) hide(sealed []byte) {
+	d.Env, d.Network, d.Sealed = nil, engi.NetworkPolicy{}, sealed
 }
-
-// openApp reads what closeApp wrote. lost says that the key for what is sealed was
-// given up.
-func (db *DB) openApp(id string, owner engi.Owner, text string) (d appDetail, lost bool, err error) {
-	if err := decode("app "+id, text, &d); err != nil || d.Sealed == nil {
-		return d, false, err
-	}
-	p, ok, err := db.unseal("apps", id, owner, d.Sealed)
-	if err != nil || !ok {
-		return d, true, err
-	}
-	d.Sealed, d.Env = nil, p.Env
-	return d, false, decode("app "+id, string(p.Network), &d.Network)
+func (d *appDetail) hidden() []byte { return d.Sealed }
+func (d *appDetail) show(p sealedPart) error {
+	d.Env, d.Sealed = p.Env, nil
+	return decode("network policy", string(p.Network), &d.Network)
 }
 
 func (db *DB) scanApp(row scanner) (r app.Record, err error) {
@@ -126,7 +107,8 @@ func (db *DB) scanApp(row scanner) (r app.Record, err error) {
 	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
 	}
-	d, lost, err := db.openApp(string(r.ID), r.Owner, detail)
+	var d appDetail
+	lost, err := db.openDetail("apps", string(r.ID), r.Owner, detail, &d)
 	if err != nil {
 		return r, err
 	}

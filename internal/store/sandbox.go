@@ -96,12 +96,9 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 		if detail == "" {
 			return nil
 		}
-		old, lost, err := f.db.openLife(string(s.ID), s.Owner, detail)
+		old, err := f.db.openLife(string(s.ID), s.Owner, detail)
 		if err != nil {
 			return err
-		}
-		if lost {
-			old.Network = encodeNetwork(lostNetwork)
 		}
 		if d.Changed = changedFields(s, old); len(d.Changed) == 0 {
 			return nil
@@ -354,7 +351,7 @@ func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 		if s.Network.Mode == "" {
 			return "", nil
 		}
-		return db.closeLife(string(s.ID), s.Owner, lifeDetail{Network: network})
+		return db.closeDetail("sandboxes", string(s.ID), s.Owner, &lifeDetail{Network: network})
 	}
 	d := lifeDetail{
 		Fingerprint: s.Fingerprint,
@@ -383,54 +380,47 @@ func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 	for _, v := range s.Volumes {
 		d.Volumes = append(d.Volumes, lifeVolume(v))
 	}
-	return db.closeLife(string(s.ID), s.Owner, d)
+	return db.closeDetail("sandboxes", string(s.ID), s.Owner, &d)
 }
 
 func (db *DB) decodeLife(text string, s *fleet.SandboxRecord) error {
 	if !s.Made && text == "" {
 		return nil
 	}
-	d, lost, err := db.openLife(string(s.ID), s.Owner, text)
+	d, err := db.openLife(string(s.ID), s.Owner, text)
 	if err != nil {
 		return err
-	}
-	if lost {
-		d.Network = encodeNetwork(lostNetwork)
 	}
 	d.restore(s)
 	return nil
 }
 
-// closeLife returns the JSON of d, sealed where it may be secret.
-func (db *DB) closeLife(id string, owner engi.Owner, d lifeDetail) (string, error) {
-	if db.Sealer != nil && (len(d.Env)+len(d.Notes) > 0 || hasSecrets(decodeNetwork(d.Network))) {
-		network, err := json.Marshal(d.Network)
-		if err != nil {
-			return "", engi.Errorf(engi.Invalid, "encode sandbox: %v", err)
-		}
-		if d.Sealed, err = db.seal("sandboxes", id, owner, sealedPart{Env: d.Env, Notes: d.Notes, Network: network}); err != nil {
-			return "", err
-		}
-		d.Env, d.Notes, d.Network = nil, nil, lifeNetwork{}
+func (d *lifeDetail) secret() (sealedPart, bool, error) {
+	if len(d.Env)+len(d.Notes) == 0 && !hasSecrets(decodeNetwork(d.Network)) {
+		return sealedPart{}, false, nil
 	}
-	return encode("sandbox", d)
+	network, err := encode("network policy", d.Network)
+	return sealedPart{Env: d.Env, Notes: d.Notes, Network: json.RawMessage(network)}, true, err
+}
+func (d *lifeDetail) hide(sealed []byte) {
+	d.Env, d.Notes, d.Network, d.Sealed = nil, nil, lifeNetwork{}, sealed
+}
+func (d *lifeDetail) hidden() []byte { return d.Sealed }
+func (d *lifeDetail) show(p sealedPart) error {
+	d.Env, d.Notes, d.Sealed = p.Env, p.Notes, nil
+	return decode("network policy", string(p.Network), &d.Network)
 }
 
-// openLife reads what closeLife wrote, or an earlier version. lost says that the
-// key for what is sealed was given up.
-func (db *DB) openLife(id string, owner engi.Owner, text string) (d lifeDetail, lost bool, err error) {
+// openLife reads the detail of a sandbox, which a pool's has not.
+func (db *DB) openLife(id string, owner engi.Owner, text string) (d lifeDetail, err error) {
 	if text == "" {
-		return d, false, nil
+		return d, nil
 	}
-	if err := decode("sandbox "+id, text, &d); err != nil || d.Sealed == nil {
-		return d, false, err
+	lost, err := db.openDetail("sandboxes", id, owner, text, &d)
+	if lost {
+		d.Network = encodeNetwork(lostNetwork)
 	}
-	p, ok, err := db.unseal("sandboxes", id, owner, d.Sealed)
-	if err != nil || !ok {
-		return d, true, err
-	}
-	d.Sealed, d.Env, d.Notes = nil, p.Env, p.Notes
-	return d, false, decode("sandbox "+id, string(p.Network), &d.Network)
+	return d, err
 }
 
 // restore sets the fields of s that d has.

@@ -63,6 +63,52 @@ func hasSecrets(p engi.NetworkPolicy) bool {
 	return len(p.Headers) > 0 || p.Proxy != nil || len(p.Detail) > 0
 }
 
+// A detail is a part of a record, stored as JSON, of which something may be secret.
+type detail interface {
+	secret() (p sealedPart, any bool, err error) // what may be secret
+	hide(sealed []byte)                          // keeps what is sealed instead of that
+	hidden() []byte                              // what hide has kept; nil if nothing is
+	show(p sealedPart) error                     // puts it back
+}
+
+// closeDetail returns the JSON of d, sealed where it may be secret.
+func (db *DB) closeDetail(table, id string, owner engi.Owner, d detail) (string, error) {
+	p, any, err := d.secret()
+	if err != nil {
+		return "", err
+	}
+	if any && db.Sealer != nil {
+		sealed, err := db.seal(table, id, owner, p)
+		if err != nil {
+			return "", err
+		}
+		d.hide(sealed)
+	}
+	return encode(table, d)
+}
+
+// openDetail reads what closeDetail wrote, or an earlier version. lost says that the key
+// for what is sealed was given up.
+func (db *DB) openDetail(table, id string, owner engi.Owner, text string, d detail) (lost bool, err error) {
+	if err := decode(id, text, d); err != nil || d.hidden() == nil {
+		return false, err
+	}
+	p, ok, err := db.unseal(table, id, owner, d.hidden())
+	if err != nil || !ok {
+		return true, err
+	}
+	return false, d.show(p)
+}
+
+// networkPart returns the sealed part of an environment and a network policy.
+func networkPart(env map[string]string, n engi.NetworkPolicy) (p sealedPart, any bool, err error) {
+	if len(env) == 0 && !hasSecrets(n) {
+		return p, false, nil
+	}
+	network, err := encode("network policy", n)
+	return sealedPart{Env: env, Network: json.RawMessage(network)}, true, err
+}
+
 // A sealedColumn is a column of rows with sealed parts.
 type sealedColumn struct {
 	table, column string
@@ -70,35 +116,28 @@ type sealedColumn struct {
 	again         func(db *DB, id string, owner engi.Owner, text string) (string, error)
 }
 
+// sealedDetail is the column of a table with details.
+func sealedDetail[D any, P interface {
+	*D
+	detail
+}](table string) sealedColumn {
+	return sealedColumn{table, "detail", `substr(json_extract(nullif(detail, ''), '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
+		d := P(new(D))
+		if text == "" {
+			return text, nil
+		}
+		if lost, err := db.openDetail(table, id, owner, text, d); err != nil || lost {
+			return text, err
+		}
+		return db.closeDetail(table, id, owner, d)
+	}}
+}
+
 var sealedColumns = []sealedColumn{
-	{"sandboxes", "detail", `substr(json_extract(nullif(detail, ''), '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
-		d, lost, err := db.openLife(id, owner, text)
-		if err != nil || lost || text == "" {
-			return text, err
-		}
-		return db.closeLife(id, owner, d)
-	}},
-	{"sessions", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
-		d, lost, err := db.openSession(id, owner, text)
-		if err != nil || lost {
-			return text, err
-		}
-		return db.closeSession(id, owner, d)
-	}},
-	{"apps", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
-		d, lost, err := db.openApp(id, owner, text)
-		if err != nil || lost {
-			return text, err
-		}
-		return db.closeApp(id, owner, d)
-	}},
-	{"workspaces", "detail", `substr(json_extract(detail, '$.sealed'), 1, 24)`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
-		d, lost, err := db.openWorkspace(id, owner, text)
-		if err != nil || lost {
-			return text, err
-		}
-		return db.closeWorkspace(id, owner, d)
-	}},
+	sealedDetail[lifeDetail]("sandboxes"),
+	sealedDetail[sessionDetail]("sessions"),
+	sealedDetail[appDetail]("apps"),
+	sealedDetail[workspaceDetail]("workspaces"),
 	{"snapshots", "env", `CASE WHEN env LIKE '` + sealedPrefix + `%' THEN substr(env, ` + fmt.Sprint(len(sealedPrefix)+1) + `, 24) END`, func(db *DB, id string, owner engi.Owner, text string) (string, error) {
 		env, lost, err := db.decodeEnv(id, owner, text)
 		if err != nil || lost {

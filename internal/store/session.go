@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -54,7 +53,7 @@ type sessionDetail struct {
 
 // sessionValues are the values of sessionColumns.
 func (db *DB) sessionValues(r session.Record) ([]any, error) {
-	detail, err := db.closeSession(string(r.ID), r.Owner, sessionDetail{
+	detail, err := db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
 		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Git, r.MaxDuration, r.Boots, r.EndReason, r.Cleared,
 		r.Saved, r.Filled, r.Changed, r.GivenUp, r.State, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed, nil,
 	})
@@ -157,7 +156,8 @@ func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
 	}
-	d, lost, err := db.openSession(string(r.ID), r.Owner, detail)
+	var d sessionDetail
+	lost, err := db.openDetail("sessions", string(r.ID), r.Owner, detail, &d)
 	if err != nil {
 		return r, err
 	}
@@ -176,31 +176,12 @@ func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	return r, nil
 }
 
-// closeSession returns the JSON of d, sealed where it may be secret.
-func (db *DB) closeSession(id string, owner engi.Owner, d sessionDetail) (string, error) {
-	if db.Sealer != nil && (len(d.Env) > 0 || hasSecrets(d.Network)) {
-		network, err := json.Marshal(d.Network)
-		if err != nil {
-			return "", engi.Errorf(engi.Invalid, "encode session: %v", err)
-		}
-		if d.Sealed, err = db.seal("sessions", id, owner, sealedPart{Env: d.Env, Network: network}); err != nil {
-			return "", err
-		}
-		d.Env, d.Network = nil, engi.NetworkPolicy{}
-	}
-	return encode("session", d)
+func (d *sessionDetail) secret() (sealedPart, bool, error) { return networkPart(d.Env, d.Network) }
+func (d *sessionDetail) hide(sealed []byte) {
+	d.Env, d.Network, d.Sealed = nil, engi.NetworkPolicy{}, sealed
 }
-
-// openSession reads what closeSession wrote, or an earlier version. lost says that
-// the key for what is sealed was given up.
-func (db *DB) openSession(id string, owner engi.Owner, text string) (d sessionDetail, lost bool, err error) {
-	if err := decode("session "+id, text, &d); err != nil || d.Sealed == nil {
-		return d, false, err
-	}
-	p, ok, err := db.unseal("sessions", id, owner, d.Sealed)
-	if err != nil || !ok {
-		return d, true, err
-	}
-	d.Sealed, d.Env = nil, p.Env
-	return d, false, decode("session "+id, string(p.Network), &d.Network)
+func (d *sessionDetail) hidden() []byte { return d.Sealed }
+func (d *sessionDetail) show(p sealedPart) error {
+	d.Env, d.Sealed = p.Env, nil
+	return decode("network policy", string(p.Network), &d.Network)
 }

@@ -133,40 +133,25 @@ func (db *DB) workspaceValues(r workspace.Record) ([]any, error) {
 		d.Services = append(d.Services, keepService(s))
 		d.Secrets[s.Name] = keptSecret{s.Password, s.Env}
 	}
-	detail, err := db.closeWorkspace(string(r.ID), r.Owner, d)
+	detail, err := db.closeDetail("workspaces", string(r.ID), r.Owner, &d)
 	if err != nil {
 		return nil, err
 	}
 	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
 }
 
-// closeWorkspace returns the JSON of d, sealed where it may be secret.
-func (db *DB) closeWorkspace(id string, owner engi.Owner, d workspaceDetail) (string, error) {
-	if db.Sealer != nil && len(d.Secrets) > 0 {
-		secrets, err := encode("secrets of services", d.Secrets)
-		if err != nil {
-			return "", err
-		}
-		if d.Sealed, err = db.seal("workspaces", id, owner, sealedPart{Services: json.RawMessage(secrets)}); err != nil {
-			return "", err
-		}
-		d.Secrets = nil
+func (d *workspaceDetail) secret() (sealedPart, bool, error) {
+	if len(d.Secrets) == 0 {
+		return sealedPart{}, false, nil
 	}
-	return encode("workspace", d)
+	secrets, err := encode("secrets of services", d.Secrets)
+	return sealedPart{Services: json.RawMessage(secrets)}, true, err
 }
-
-// openWorkspace reads what closeWorkspace wrote. lost says that the key for what is
-// sealed was given up.
-func (db *DB) openWorkspace(id string, owner engi.Owner, text string) (d workspaceDetail, lost bool, err error) {
-	if err := decode("workspace "+id, text, &d); err != nil || d.Sealed == nil {
-		return d, false, err
-	}
-	p, ok, err := db.unseal("workspaces", id, owner, d.Sealed)
-	if err != nil || !ok {
-		return d, true, err
-	}
+func (d *workspaceDetail) hide(sealed []byte) { d.Secrets, d.Sealed = nil, sealed }
+func (d *workspaceDetail) hidden() []byte     { return d.Sealed }
+func (d *workspaceDetail) show(p sealedPart) error {
 	d.Sealed = nil
-	return d, false, decode("workspace "+id, string(p.Services), &d.Secrets)
+	return decode("secrets of services", string(p.Services), &d.Secrets)
 }
 
 func (db *DB) scanWorkspace(row scanner) (r workspace.Record, err error) {
@@ -174,8 +159,8 @@ func (db *DB) scanWorkspace(row scanner) (r workspace.Record, err error) {
 	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
 		return r, err
 	}
-	d, _, err := db.openWorkspace(string(r.ID), r.Owner, detail)
-	if err != nil {
+	var d workspaceDetail
+	if _, err := db.openDetail("workspaces", string(r.ID), r.Owner, detail, &d); err != nil {
 		return r, err
 	}
 	r.Template, r.State, r.Sandbox, r.Revision, r.Base, r.Size, r.Boots = d.Template, d.State, d.Sandbox, d.Revision, d.Base, d.Size, d.Boots
