@@ -29,9 +29,6 @@ type Engine interface {
 // An Executor executes runs for an [Engine]. It is safe for concurrent use, but
 // there is only one Execute per run at a time.
 type Executor interface {
-	// Functions returns the functions, sorted by name, for engines that list
-	// them somewhere.
-	Functions() []engi.Function
 	// Execute continues a run as far as possible. All its steps go through s.
 	// It is called again as the outcome says, and after a crash immediately.
 	// When ctx ends, it returns as soon as the current step does.

@@ -45,8 +45,6 @@ type executor struct {
 	do func(ctx context.Context) (json.RawMessage, error)
 }
 
-func (executor) Functions() []engi.Function { return nil }
-
 func (x executor) Execute(ctx context.Context, _ engi.FunctionRunID, s function.Stepper) function.Outcome {
 	out, err := s.Step(ctx, "only", x.do)
 	switch {

@@ -24,8 +24,6 @@ type Wall interface {
 	// Open puts a policy in force, in place of any other, and returns what
 	// the guest must be told. It breaks connections that p does not allow.
 	Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error)
-	// Shut makes nothing reachable, and keeps the link.
-	Shut(id engi.SandboxID)
 	// Detach removes the link of a machine that is gone. It may be repeated;
 	// an unknown ID is no error.
 	Detach(ctx context.Context, id engi.SandboxID) error

@@ -97,12 +97,6 @@ func (w *fakeWall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner
 	}, nil
 }
 
-func (w *fakeWall) Shut(id engi.SandboxID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.open, id)
-}
-
 func (w *fakeWall) Detach(ctx context.Context, id engi.SandboxID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
