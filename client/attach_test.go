@@ -14,8 +14,8 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/rest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // A cutter passes connections on to a server until it cuts them all.

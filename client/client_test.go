@@ -23,8 +23,8 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/rest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 func TestMain(m *testing.M) {

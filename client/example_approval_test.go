@@ -8,7 +8,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // held is connect with a sandbox that waits for a decision.

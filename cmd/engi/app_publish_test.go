@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 func TestAppPublishCommands(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // askServer runs engi against a server and returns what it printed.

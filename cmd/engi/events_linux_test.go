@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	v1 "github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // eventsAt runs "engi events" at a server and returns what it printed.

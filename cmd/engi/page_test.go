@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	v1 "github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 func TestUICommands(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // A person sits at a terminal with engi in it.

@@ -11,7 +11,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // TestTerminalCommands goes through the life of a terminal of a session.

@@ -111,7 +111,6 @@ var rules = []rule{
 
 	{"api/v1", "", ""},
 	{"server/pagestream", "engi page server/httpio api/v1", "golang.org/x/net/html/..."},
-	{"server/apitest", "engi page server/... terminal access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook function function/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
 	{"server/mcp", "engi agent/tool server/httpio server/pagestream", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"server/compat/e2b", "engi server/httpio", ""},
 	{"server/...", "engi api/v1 server/... access/... network/... terminal spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},

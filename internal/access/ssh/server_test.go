@@ -22,8 +22,8 @@ import (
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/access/ssh"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // A fixture is a server with sandboxes in this process. Ann has an API key, an SSH

@@ -22,7 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/agent/remote"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // A fixture is a Remote with fake services.

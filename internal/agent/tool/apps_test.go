@@ -6,7 +6,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // TestApps makes an app, changes it, breaks it, and reads it, as a model would, and as

@@ -6,7 +6,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // TestWorkspaces works in a workspace as a model would, and as somebody else would.

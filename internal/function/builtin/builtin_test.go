@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/function/builtin"
 	"github.com/engi-dev/engi/internal/function/functiontest"
 	"github.com/engi-dev/engi/internal/function/memory"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 type fixture struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/mcp"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 type carrying struct{ secret string }

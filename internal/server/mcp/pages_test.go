@@ -19,8 +19,8 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/mcp"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 const (

@@ -14,8 +14,8 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/mcp"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // A restarting is what servers one after the other share, as a node's after restarts.

@@ -21,8 +21,8 @@ import (
 	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // office is a real one, with a model that follows a script.

@@ -7,7 +7,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 func TestAppsAreLookedAt(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // instant runs nothing, so that only the surface is measured.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // TestPagesOfOtherOrigins has pages of several origins ask as browsers do.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 func TestEmbeddings(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
 	"github.com/engi-dev/engi/internal/server/rest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // held is one object of each kind that belongs to one owner.

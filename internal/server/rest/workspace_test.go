@@ -16,7 +16,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 const newShop = `{"name":"shop","services":[{"type":"postgres"},{"type":"redis","name":"cache"}],"files":[{"path":"README.md","content":"# Shop\n"}]}`

@@ -14,7 +14,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/access/signin"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/apitest"
+	"github.com/engi-dev/engi/test/apitest"
 )
 
 // site is a dashboard before an API with fakes behind it.
