@@ -43,10 +43,7 @@ type listRuns struct {
 // Agents puts language models to work; service and embedder may be nil.
 func Agents(service engi.Agents, embedder Embedder) Resource {
 	a := &agents{service, embedder}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no agents").WithRemedy("switch them on in its configuration, section [models]")
-	}
+	absent := absentUnless(service != nil, "this node has no agents", "switch them on in its configuration, section [models]")
 	const (
 		streamed = "Asked for events (SSE or NDJSON by Accept), it answers with what happens: text and tool calls as the model makes them, output of programs while they run, results, and last the run. A caller that leaves changes nothing for the run."
 		repeated = "a repeated key returns the first run instead of making another"

@@ -82,10 +82,7 @@ type getAppLogs struct {
 // their pages are, and events how far the log is.
 func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 	a := &apps{service, ports, events}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no apps").WithRemedy("use /v1/sandboxes: a server in a sandbox has a preview, too")
-	}
+	absent := absentUnless(service != nil, "this node has no apps", "use /v1/sandboxes: a server in a sandbox has a preview, too")
 	const one = appPath + "/{id}"
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(append(a.publishing(one), a.inspecting(one)...), []Route{

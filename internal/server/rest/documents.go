@@ -26,10 +26,7 @@ type searchDocuments struct {
 // nil.
 func Docs(service engi.Docs) Resource {
 	l := &library{service}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no library").WithRemedy("switch it on in its configuration: off = false in section [docs]")
-	}
+	absent := absentUnless(service != nil, "this node has no library", "switch it on in its configuration: off = false in section [docs]")
 	look, change := reads(engi.ScopeDocs), writes(engi.ScopeDocs)
 	return Resource{tag: "docs", about: "documentation and modules of code that agents search", missing: absent, routes: []Route{
 		send(Route{

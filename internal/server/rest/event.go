@@ -67,10 +67,7 @@ func Events(log engi.Events, functions engi.Functions) Resource {
 
 // Functions takes in events that start durable functions; service may be nil.
 func Functions(log engi.Events, service engi.Functions) Resource {
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no functions").WithRemedy("switch them on in its configuration, section [events]")
-	}
+	absent := absentUnless(service != nil, "this node has no functions", "switch them on in its configuration, section [events]")
 	f := &events{log, service}
 	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
 	return Resource{tag: "events", missing: absent, routes: []Route{

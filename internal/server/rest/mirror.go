@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/engi-dev/engi/api/v1"
-	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -19,10 +18,7 @@ type mirrorResource struct{ *mirror.Broker }
 // Mirror manages the package broker, which may be nil.
 func Mirror(broker *mirror.Broker) Resource {
 	m := mirrorResource{broker}
-	var absent error
-	if broker == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node serves no packages").WithRemedy("its sandboxes have no network: 'engi doctor' says why")
-	}
+	absent := absentUnless(broker != nil, "this node serves no packages", "its sandboxes have no network: 'engi doctor' says why")
 	return Resource{tag: "mirror", about: "packages of public registries that sandboxes get from the node", missing: absent, routes: []Route{
 		fetch(Route{Pattern: "GET " + mirrorPath, ID: "get-mirror", Summary: "Describe the package broker", Text: "What it keeps, and what was asked of it. Needs an admin key.", Access: Access{Admin: true}, Objects: Shared}, m.get),
 		act(Route{Pattern: "DELETE " + mirrorPath, ID: "clear-mirror", Summary: "Forget all packages", Text: "What is asked for again is fetched again. Needs an admin key.", Access: adminOnly, Objects: Shared},

@@ -48,10 +48,7 @@ type pageWatch struct {
 // Pages are the pages of sessions, which models write and change; service may be nil.
 func Pages(service engi.Pages) Resource {
 	u := &pageRoutes{service}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no generated interfaces").WithRemedy("switch agents on in its configuration, section [models]")
-	}
+	absent := absentUnless(service != nil, "this node has no generated interfaces", "switch agents on in its configuration, section [models]")
 	const path = sessionPath + "/{id}/page"
 	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
 	return Resource{tag: "interfaces", about: "pages of sessions that a model writes and changes while they are used", missing: absent, routes: []Route{

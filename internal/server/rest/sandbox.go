@@ -119,10 +119,15 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 
 // missing returns the error for a part of the node that is not there.
 func missing(there bool, what string) error {
+	return absentUnless(there, "this server has no "+what, "")
+}
+
+// absentUnless is missing with a remedy.
+func absentUnless(there bool, text, remedy string) error {
 	if there {
 		return nil
 	}
-	return engi.Errorf(engi.Unsupported, "this server has no %s", what)
+	return engi.Errorf(engi.Unsupported, "%s", text).WithRemedy("%s", remedy)
 }
 
 func (s *sandboxes) create(c *call, _ *none, q v1.SandboxRequest) (v1.Sandbox, error) {

@@ -7,11 +7,7 @@ import (
 
 // Scripts runs small programs in the script tier; service may be nil.
 func Scripts(service engi.Scripts) Resource {
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node runs no scripts").
-			WithRemedy("send the program to /v1/executions; 'engi doctor' says why the script tier is off")
-	}
+	absent := absentUnless(service != nil, "this node runs no scripts", "send the program to /v1/executions; 'engi doctor' says why the script tier is off")
 	return Resource{tag: "scripts", about: "small programs that answer in a millisecond", missing: absent, routes: []Route{
 		send(Route{
 			Pattern: "POST /v1/scripts", ID: "run-script", Summary: "Run a script", Access: writes(engi.ScopeExecutions), Objects: Owned,

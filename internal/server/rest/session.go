@@ -32,11 +32,7 @@ func Sessions(service engi.Sessions) Resource {
 	files, _ := service.(engi.SessionFiles)
 	cycle, _ := service.(engi.SessionLifecycle)
 	s := &sessions{service, files, cycle}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no sessions").
-			WithRemedy("use /v1/executions, /v1/scripts or /v1/sandboxes")
-	}
+	absent := absentUnless(service != nil, "this node has no sessions", "use /v1/executions, /v1/scripts or /v1/sandboxes")
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	const about = "long-lived contexts that code runs in, with packages and files that outlive sandboxes"
 	return Resource{tag: "sessions", about: about, missing: absent, routes: []Route{

@@ -20,10 +20,7 @@ type listDeliveries struct {
 
 // Webhooks sends events to URLs; service may be nil.
 func Webhooks(service engi.Webhooks) Resource {
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no webhooks").WithRemedy("switch on durable functions in its configuration, section [events]")
-	}
+	absent := absentUnless(service != nil, "this node has no webhooks", "switch on durable functions in its configuration, section [events]")
 	w := &webhooks{service}
 	const one = webhookPath + "/{id}"
 	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)

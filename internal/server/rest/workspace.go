@@ -118,10 +118,7 @@ type WorkspacePreviews interface {
 // Workspaces are files with a history and services; service may be nil, and previews too.
 func Workspaces(service engi.Workspaces, previews WorkspacePreviews) Resource {
 	w := &workspaces{service, previews}
-	var absent error
-	if service == nil {
-		absent = engi.Errorf(engi.Unsupported, "this node has no workspaces").WithRemedy("use /v1/sandboxes and /v1/volumes")
-	}
+	absent := absentUnless(service != nil, "this node has no workspaces", "use /v1/sandboxes and /v1/volumes")
 	const one = workspacePath + "/{id}"
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	return Resource{
