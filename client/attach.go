@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/coder/websocket"
 
@@ -100,7 +99,7 @@ type AttachOptions struct {
 // long as the terminal keeps it. Output must be read; Write and Resize are safe to
 // call at the same time. Close it.
 type Attachment struct {
-	c      *Client
+	view
 	path   string
 	secret string // of a link; empty with a key
 	o      AttachOptions
@@ -108,14 +107,11 @@ type Attachment struct {
 
 	wake chan struct{} // has an element when there is something to send
 
-	mu      sync.Mutex
-	ws      *websocket.Conn
-	at      int64 // offset of the next byte
+	// Guarded by mu.
 	pending []byte
-	taken   int64         // number of the first byte in pending
-	sent    int64         // number of the next byte to send over ws
-	drained chan struct{} // closed when pending is empty; nil unless somebody waits for that
-	exit    *v1.Exit
+	taken   int64               // number of the first byte in pending
+	sent    int64               // number of the next byte to send over ws
+	drained chan struct{}       // closed when pending is empty; nil unless somebody waits for that
 	size    *v1.TerminalMessage // to send; nil if the terminal has it
 	last    *v1.TerminalMessage // size that Resize has set; nil before
 }
@@ -131,7 +127,7 @@ func (c *Client) FollowTerminal(ctx context.Context, secret string, o AttachOpti
 }
 
 func (c *Client) attach(ctx context.Context, path, secret string, o AttachOptions) (*Attachment, error) {
-	a := &Attachment{c: c, path: path, secret: secret, o: o, client: rand.Text(), at: o.Offset, wake: make(chan struct{}, 1)}
+	a := &Attachment{view: view{c: c, at: o.Offset}, path: path, secret: secret, o: o, client: rand.Text(), wake: make(chan struct{}, 1)}
 	if err := a.dial(ctx); err != nil {
 		return nil, err
 	}
@@ -142,69 +138,21 @@ func (c *Client) attach(ctx context.Context, path, secret string, o AttachOption
 const maxPending = 1 << 20
 
 func (a *Attachment) dial(ctx context.Context) error {
-	a.mu.Lock()
-	query := url.Values{"offset": {strconv.FormatInt(a.at, 10)}, "client": {a.client}, "name": {a.o.Name}, "read_only": {strconv.FormatBool(a.o.ReadOnly)}}
-	a.mu.Unlock()
-	header := http.Header{"User-Agent": {a.c.agent}}
-	if key := a.c.key; a.secret != "" {
-		header.Set("Authorization", "Bearer "+a.secret)
-	} else if key != "" {
-		header.Set("Authorization", "Bearer "+key)
+	query := url.Values{"offset": {strconv.FormatInt(a.Offset(), 10)}, "client": {a.client}, "name": {a.o.Name}, "read_only": {strconv.FormatBool(a.o.ReadOnly)}}
+	ws, err := a.c.dial(ctx, a.path, query, a.secret, v1.TerminalProtocol)
+	if err == nil {
+		a.look(ws, 4<<20)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, a.c.url+a.path+"?"+query.Encode(), &websocket.DialOptions{
-		HTTPClient: a.c.http, HTTPHeader: header, Subprotocols: []string{v1.TerminalProtocol}, CompressionMode: websocket.CompressionDisabled,
-	})
-	if err != nil {
-		if resp != nil && resp.StatusCode >= 400 {
-			return refused(resp)
-		}
-		return a.c.unreachable(ctx, err)
-	}
-	ws.SetReadLimit(4 << 20)
-	a.mu.Lock()
-	a.ws = ws
-	a.mu.Unlock()
-	return nil
-}
-
-func (a *Attachment) conn() *websocket.Conn {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ws
+	return err
 }
 
 // Output yields what the terminal shows until its program ends: output, or where
 // that is not kept what paints the screen. It comes back to a broken connection
 // where it left off. Data is valid until the next is asked for.
 func (a *Attachment) Output(ctx context.Context) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		for attempt := 0; ; {
-			more, progress, err := a.read(ctx, yield)
-			if !more {
-				return
-			}
-			if progress {
-				attempt = 0
-			}
-			for again := true; again; attempt++ {
-				if attempt >= a.c.retries || !a.c.pause(ctx, &call{}, attempt, err) {
-					if ctx.Err() != nil {
-						err = a.c.unreachable(ctx, err)
-					}
-					yield(nil, err)
-					return
-				}
-				err = a.dial(ctx)
-				again = err != nil
-			}
-		}
-	}
+	return a.output(ctx, a.dial, a.read)
 }
 
-// read reads one connection. It returns false when the caller has had
-// everything, and else why it ended, and whether it brought anything.
 func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (more, progress bool, err error) {
 	ws := a.conn()
 	var sending sync.WaitGroup
@@ -225,9 +173,7 @@ func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (
 		if kind == websocket.MessageBinary {
 			progress = true
 			if !painting {
-				a.mu.Lock()
-				a.at += int64(len(data))
-				a.mu.Unlock()
+				a.seek(a.Offset() + int64(len(data)))
 			}
 			painting = false
 			if !yield(data, nil) {
@@ -253,13 +199,9 @@ func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (
 			a.acknowledged(*m.Input)
 		case (m.Type == v1.TerminalOutput || m.Type == v1.TerminalScreenAt) && m.Offset != nil:
 			painting = m.Type == v1.TerminalScreenAt
-			a.mu.Lock()
-			a.at = *m.Offset
-			a.mu.Unlock()
+			a.seek(*m.Offset)
 		case m.Type == v1.EventExit && m.Exit != nil:
-			a.mu.Lock()
-			a.exit = m.Exit
-			a.mu.Unlock()
+			a.ended(m.Exit)
 			return false, progress, nil
 		case m.Type == v1.EventError && m.Error != nil:
 			told = &Error{*m.Error}
@@ -378,24 +320,4 @@ func (a *Attachment) Resize(cols, rows int) {
 	a.last = &v1.TerminalMessage{Type: v1.TerminalResize, Cols: cols, Rows: rows}
 	a.size = a.last
 	a.wakeLocked()
-}
-
-// Offset returns the offset of the next byte of output.
-func (a *Attachment) Offset() int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.at
-}
-
-// Exit returns how the program ended, once Output has; else nil.
-func (a *Attachment) Exit() *v1.Exit {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.exit
-}
-
-// Close leaves; the program goes on.
-func (a *Attachment) Close() error {
-	_ = a.conn().Close(websocket.StatusNormalClosure, "") // the connection is gone either way
-	return nil
 }

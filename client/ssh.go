@@ -3,11 +3,7 @@ package client
 import (
 	"context"
 	"net"
-	"net/http"
 	"net/url"
-	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/engi-dev/engi/api/v1"
 )
@@ -43,25 +39,5 @@ func (c *Client) SSHServer(ctx context.Context) (v1.SSHServer, error) {
 // a session or a sandbox; if it is empty, the name of the user in SSH is. SSH asks for
 // no key, since the client has one of the API. ctx bounds the opening only.
 func (c *Client) SSH(ctx context.Context, target string) (net.Conn, error) {
-	return c.stream(ctx, "/v1/ssh?"+url.Values{"target": {target}}.Encode())
-}
-
-// stream opens a WebSocket whose binary messages are the bytes of a connection.
-func (c *Client) stream(ctx context.Context, path string) (net.Conn, error) {
-	header := http.Header{"User-Agent": {c.agent}}
-	if c.key != "" {
-		header.Set("Authorization", "Bearer "+c.key)
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	ws, resp, err := websocket.Dial(ctx, c.url+path, &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: header, CompressionMode: websocket.CompressionDisabled,
-	})
-	if err != nil {
-		if resp != nil && resp.StatusCode >= 400 {
-			return nil, refused(resp)
-		}
-		return nil, c.unreachable(ctx, err)
-	}
-	return websocket.NetConn(context.WithoutCancel(ctx), ws, websocket.MessageBinary), nil
+	return c.stream(ctx, "/v1/ssh", url.Values{"target": {target}})
 }

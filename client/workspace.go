@@ -43,7 +43,7 @@ func (c *Client) LinkWorkspace(ctx context.Context, name, service string, ttl ti
 // ConnectService opens a connection to a service that is exposed, whatever protocol it
 // speaks. ctx bounds the opening only. The caller closes it.
 func (c *Client) ConnectService(ctx context.Context, name, service string) (net.Conn, error) {
-	return c.stream(ctx, workspaces+segment(name)+"/services"+segment(service)+"/connect")
+	return c.stream(ctx, workspaces+segment(name)+"/services"+segment(service)+"/connect", nil)
 }
 
 // StartWorkspace returns a workspace once its sandbox has the files of the last revision
