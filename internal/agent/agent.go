@@ -23,6 +23,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/agent/tool"
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -235,18 +236,12 @@ func (r *Runner) Run(ctx context.Context, ready func()) error {
 		}
 	}
 	ready()
-	tick := time.NewTicker(time.Hour)
-	defer tick.Stop()
-	for ctx.Err() == nil {
+	for range clock.Every(ctx, time.Hour) {
 		if err := r.opt.Store.Forget(ctx, time.Now().Add(-r.opt.Retention)); err != nil && ctx.Err() == nil {
 			r.opt.Log.WarnContext(ctx, "delete old runs", "error", err)
 		}
 		if err := r.removeOldEvents(); err != nil {
 			r.opt.Log.WarnContext(ctx, "delete old events of runs", "error", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 		}
 	}
 	r.mu.Lock()

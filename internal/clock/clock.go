@@ -3,6 +3,7 @@ package clock
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -17,5 +18,32 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return nil
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
+	}
+}
+
+// Every yields at once, and then each time that d has passed, until ctx ends.
+func Every(ctx context.Context, d time.Duration) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		t := time.NewTicker(d)
+		defer t.Stop()
+		for at := time.Now(); ctx.Err() == nil && yield(at); {
+			select {
+			case at = <-t.C:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// Later is Every without the first time.
+func Later(ctx context.Context, d time.Duration) iter.Seq[time.Time] {
+	return func(yield func(time.Time) bool) {
+		first := true
+		for at := range Every(ctx, d) {
+			if !first && !yield(at) {
+				return
+			}
+			first = false
+		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -254,17 +255,11 @@ func (l *Index) Run(ctx context.Context, ready func()) error {
 	wg.Go(func() { l.saveAnnounced(ctx) })
 	ready()
 	l.syncConfigured(ctx)
-	tick := time.NewTicker(min(l.opt.MaxAge, retryFailed))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			l.syncConfigured(ctx)
-			l.refreshStale(ctx)
-			l.sweepSessions(ctx)
-			l.wakeEmbedder()
-		}
+	for range clock.Later(ctx, min(l.opt.MaxAge, retryFailed)) {
+		l.syncConfigured(ctx)
+		l.refreshStale(ctx)
+		l.sweepSessions(ctx)
+		l.wakeEmbedder()
 	}
+	return nil
 }

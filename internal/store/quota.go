@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -44,18 +45,12 @@ func (r *Refusals) Add(owner engi.Owner, quota string) {
 // Run appends what was counted now and then, and once more when ctx ends.
 func (r *Refusals) Run(ctx context.Context, ready func()) error {
 	ready()
-	tick := time.NewTicker(refusalBeat)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return r.Flush(context.WithoutCancel(ctx))
-		case <-tick.C:
-			if err := r.Flush(ctx); err != nil && ctx.Err() == nil && r.db.Log != nil {
-				r.db.Log.WarnContext(ctx, "append what quotas refused", "error", err)
-			}
+	for range clock.Later(ctx, refusalBeat) {
+		if err := r.Flush(ctx); err != nil && ctx.Err() == nil && r.db.Log != nil {
+			r.db.Log.WarnContext(ctx, "append what quotas refused", "error", err)
 		}
 	}
+	return r.Flush(context.WithoutCancel(ctx))
 }
 
 // Flush appends what was counted.

@@ -36,6 +36,7 @@ import (
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -194,26 +195,20 @@ func migrate(ctx context.Context, db *sql.DB) error {
 func (db *DB) Run(ctx context.Context, ready func()) error {
 	log := cmp.Or(db.Log, slog.New(slog.DiscardHandler))
 	ready()
-	tick := time.NewTicker(checkpointEvery)
-	defer tick.Stop()
 	trimmed := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			if time.Since(trimmed) >= trimEvery || db.appended.Load() > trimBytes {
-				trimmed = time.Now()
-				db.appended.Store(0)
-				if _, err := TrimEvents(ctx, db, db.Keep); err != nil && ctx.Err() == nil {
-					log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
-				}
+	for range clock.Later(ctx, checkpointEvery) {
+		if time.Since(trimmed) >= trimEvery || db.appended.Load() > trimBytes {
+			trimmed = time.Now()
+			db.appended.Store(0)
+			if _, err := TrimEvents(ctx, db, db.Keep); err != nil && ctx.Err() == nil {
+				log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
 			}
-			// A passive checkpoint waits for nobody. What it cannot move now, it
-			// moves next time.
-			_, _ = db.exec(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
 		}
+		// A passive checkpoint waits for nobody. What it cannot move now, it
+		// moves next time.
+		_, _ = db.exec(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
 	}
+	return nil
 }
 
 // Close closes the database.

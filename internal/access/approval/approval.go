@@ -30,6 +30,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -147,18 +148,12 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 // Run forgets what is over until ctx ends.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
-	tick := time.NewTicker(tidyEvery)
-	defer tick.Stop()
-	for {
+	for range clock.Every(ctx, tidyEvery) {
 		if err := m.tidy(ctx, time.Now().UTC()); err != nil && ctx.Err() == nil {
 			m.o.Log.WarnContext(ctx, "forget old approvals; it is tried again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 func (m *Manager) tidy(ctx context.Context, now time.Time) error {

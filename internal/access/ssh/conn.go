@@ -12,6 +12,7 @@ import (
 
 	xssh "golang.org/x/crypto/ssh"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -242,14 +243,7 @@ var errKeyDeleted = engi.Errorf(engi.Denied, "this SSH key was deleted").WithRem
 // stayAlive asks for a sign of life again and again, and ends the connection of a
 // client that gives none or may not go on.
 func (c *conn) stayAlive() {
-	tick := time.NewTicker(keepalive)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-c.ctx.Done():
-			return
-		}
+	for range clock.Later(c.ctx, keepalive) {
 		if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
 			c.end(err)
 			return

@@ -17,6 +17,7 @@ import (
 	"github.com/dbos-inc/dbos-transact-golang/dbos"
 	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // sqlite for dbos
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/function"
 )
@@ -114,14 +115,8 @@ func (e *Engine) Run(ctx context.Context, x function.Executor, ready func()) (er
 	e.runtime = rt
 	e.mu.Unlock()
 	ready()
-	tick := time.NewTicker(cleanupInterval)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
-			rt.removeEnded()
-		}
+	for range clock.Later(ctx, cleanupInterval) {
+		rt.removeEnded()
 	}
 	e.mu.Lock()
 	e.runtime = nil

@@ -313,18 +313,12 @@ func (t *Templates) Run(ctx context.Context, ready func()) error {
 		t.completeStages(ctx)
 	}()
 	defer func() { <-completed }()
-	tick := time.NewTicker(gcEvery)
-	defer tick.Stop()
-	for {
+	for range clock.Every(ctx, gcEvery) {
 		if err := t.collect(ctx); err != nil && ctx.Err() == nil {
 			t.o.Log.ErrorContext(ctx, "remove unused templates", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 func (t *Templates) collect(ctx context.Context) error {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
@@ -102,9 +103,7 @@ func (s *sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.Sandb
 
 // sampleLoop measures running sandboxes from time to time until ctx ends.
 func (s *sandboxes) sampleLoop(ctx context.Context) {
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
-	for {
+	for range clock.Every(ctx, sampleEvery) {
 		var workers sync.WaitGroup
 		limit := make(chan struct{}, sampleMany)
 		for _, sb := range s.all() {
@@ -118,11 +117,6 @@ func (s *sandboxes) sampleLoop(ctx context.Context) {
 			})
 		}
 		workers.Wait()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -46,14 +47,8 @@ func (p *pool) run(ctx context.Context, ready func()) error {
 	p.mu.Unlock()
 	p.refill()
 	ready()
-	tick := time.NewTicker(helperIdleTime / 4)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-tick.C:
-			p.retire(time.Now().Add(-helperIdleTime))
-		case <-ctx.Done():
-		}
+	for range clock.Later(ctx, helperIdleTime/4) {
+		p.retire(time.Now().Add(-helperIdleTime))
 	}
 	p.mu.Lock()
 	p.ctx = nil

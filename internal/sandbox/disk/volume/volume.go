@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -657,18 +658,12 @@ func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 // does not touch volumes that sandboxes have.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
-	tick := time.NewTicker(cleanUpEvery)
-	defer tick.Stop()
-	for {
+	for range clock.Every(ctx, cleanUpEvery) {
 		if err := m.cleanUp(ctx); err != nil && ctx.Err() == nil {
 			m.o.Log.ErrorContext(ctx, "clean up volumes", "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
 	}
+	return nil
 }
 
 func (m *Manager) cleanUp(ctx context.Context) error {

@@ -21,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -198,18 +199,12 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		return err
 	}
 	ready()
-	tick := time.NewTicker(10 * time.Minute)
-	defer tick.Stop()
-	for ctx.Err() == nil {
+	for range clock.Every(ctx, 10*time.Minute) {
 		if err := s.sweep(0); err != nil {
 			s.Log.Warn("remove old uploads", "error", err)
 		}
 		if err := s.sweepTemplates(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Warn("remove forgotten builds", "error", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 		}
 	}
 	s.mu.Lock()
