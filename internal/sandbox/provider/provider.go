@@ -10,6 +10,8 @@ package provider
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/engi-dev/engi/internal/engi"
 )
@@ -31,6 +33,31 @@ type Spec struct {
 	// WantedWeight. nil means never.
 	Wanted       <-chan struct{}
 	WantedWeight int
+}
+
+// Check reports Invalid for a spec with which no machine can be started.
+func (spec Spec) Check() error {
+	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
+		return err
+	}
+	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
+		return engi.Errorf(engi.Invalid, "the root %q is not a directory", spec.Root).
+			WithRemedy("build the template again")
+	}
+	s := spec.Size
+	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
+		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
+			WithRemedy("set every limit to more than zero")
+	}
+	for _, m := range spec.Mounts {
+		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
+			return engi.Errorf(engi.Invalid, "the mount of %q at %q has a path that is not absolute and clean", m.Source, m.Target)
+		}
+		if _, err := os.Stat(m.Source); err != nil {
+			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
+		}
+	}
+	return nil
 }
 
 // HostNetwork says how much of the host's network a machine can use.

@@ -238,25 +238,16 @@ func (p *Provider) flags(d machineDir, spec record) []string {
 // rootFlag begins the flag that identifies a machine's processes.
 const rootFlag = "--root="
 
-// checkSpec reports Invalid for a spec that cannot work.
+// checkSpec reports Invalid for a spec that cannot work here.
 func checkSpec(spec provider.Spec) error {
-	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
+	if err := spec.Check(); err != nil {
 		return err
-	}
-	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
-		return engi.Errorf(engi.Invalid, "the root %q is not a directory", spec.Root).
-			WithRemedy("build the template again")
-	}
-	s := spec.Size
-	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
-		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
-			WithRemedy("set every limit to more than zero")
 	}
 	if min(spec.Weight, spec.WantedWeight) < 0 || max(spec.Weight, spec.WantedWeight) > 100 {
 		return engi.Errorf(engi.Invalid, "weights of %d and %d; they can be 1 to 100", spec.Weight, spec.WantedWeight)
 	}
-	if s.Memory < minMemory {
-		return engi.Errorf(engi.Invalid, "%d bytes of memory are not enough to boot", s.Memory).
+	if spec.Size.Memory < minMemory {
+		return engi.Errorf(engi.Invalid, "%d bytes of memory are not enough to boot", spec.Size.Memory).
 			WithRemedy("give the sandbox at least %d MiB", minMemory>>20)
 	}
 	if spec.Netns != "" {
@@ -268,14 +259,8 @@ func checkSpec(spec provider.Spec) error {
 		}
 	}
 	for _, m := range spec.Mounts {
-		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
-			return engi.Errorf(engi.Invalid, "the mount of %q at %q has a path that is not absolute and clean", m.Source, m.Target)
-		}
 		if isBelow(m.Target, wire.Dir) || isBelow(m.Target, "/proc") || isBelow(m.Target, "/sys") || isBelow(m.Target, "/dev") {
 			return engi.Errorf(engi.Invalid, "nothing can be mounted at %q", m.Target)
-		}
-		if _, err := os.Stat(m.Source); err != nil {
-			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
 		}
 	}
 	return nil

@@ -183,7 +183,7 @@ func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) 
 }
 
 func (p *Provider) start(ctx context.Context, spec provider.Spec, image string) (provider.Machine, error) {
-	if err := checkSpec(spec); err != nil {
+	if err := spec.Check(); err != nil {
 		return nil, err
 	}
 	from := spec.Root
@@ -249,31 +249,6 @@ func (h *Host) build(ctx context.Context, spec provider.Spec, from string) (*con
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.server = guestd.New(guestd.Options{Root: root, Token: spec.Token, InProcess: true})
 	return c, nil
-}
-
-// checkSpec reports Invalid for specs that other providers do not accept either.
-func checkSpec(spec provider.Spec) error {
-	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
-		return err
-	}
-	if fi, err := os.Stat(spec.Root); err != nil || !fi.IsDir() {
-		return engi.Errorf(engi.Invalid, "the root %q is not a directory", spec.Root).
-			WithRemedy("build the template again")
-	}
-	s := spec.Size
-	if s.VCPUs <= 0 || s.Memory <= 0 || s.Disk <= 0 || s.Inodes <= 0 || s.Processes <= 0 || s.OpenFiles <= 0 {
-		return engi.Errorf(engi.Invalid, "the size %+v is not complete", s).
-			WithRemedy("set every limit to more than zero")
-	}
-	for _, m := range spec.Mounts {
-		if !filepath.IsAbs(m.Source) || !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) != m.Target || m.Target == "/" {
-			return engi.Errorf(engi.Invalid, "the mount of %q at %q has a path that is not absolute and clean", m.Source, m.Target)
-		}
-		if _, err := os.Stat(m.Source); err != nil {
-			return engi.Errorf(engi.Invalid, "the source of the mount at %q: %v", m.Target, err)
-		}
-	}
-	return nil
 }
 
 // Adopt takes over a machine that another provider on the same host started.
