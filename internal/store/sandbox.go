@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
-	"github.com/engi-dev/engi/internal/server/compat/e2b"
 )
 
 func (f fleetStore) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
@@ -77,7 +77,7 @@ type sandboxEvent struct {
 func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
 	d := sandboxEvent{Template: s.Template, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline, Throttled: s.Throttled}
 	if s.Made && !s.Started.IsZero() {
-		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, e2b.EventNotes(s.Notes)
+		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, registry.EventNotes(s.Notes)
 	}
 	return d
 }

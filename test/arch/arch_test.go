@@ -47,6 +47,8 @@ var rules = []rule{
 	{"sandbox/provider", "engi", ""},
 
 	{"sandbox/disk/blob", "engi", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
+	{"sandbox/disk/registry/registrytest", "engi sandbox/disk/registry", "github.com/google/go-cmp/..."},
+	{"sandbox/disk/registry", "engi", ""},
 	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"access/key/keytest", "engi access/key", "github.com/google/go-cmp/..."},
 	{"access/secret/secrettest", "engi access/secret", "github.com/google/go-cmp/..."},
@@ -110,14 +112,13 @@ var rules = []rule{
 	{"operation", "engi sandbox/outputlog", ""},
 
 	{"sandbox/fleet/...", "engi sandbox/fleet/... sandbox/outputlog sandbox/provider sandbox/guest sandbox/guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workspace/... server/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workspace/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"server/pagestream", "engi page server/httpio api/v1", "golang.org/x/net/html/..."},
 	{"server/apitest", "engi page server/... terminal access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook function function/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
 	{"server/mcp", "engi agent/tool server/httpio server/pagestream", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"server/compat/e2b/e2btest", "engi server/compat/e2b", "github.com/google/go-cmp/..."},
-	{"server/compat/e2b", "engi server/httpio", ""},
+	{"server/compat/e2b", "engi sandbox/disk/registry server/httpio", ""},
 	{"server/...", "engi api/v1 server/... access/... network/... terminal spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 	{"attack", "api/v1 client", ""},
@@ -144,6 +145,21 @@ func TestImports(t *testing.T) {
 		for imp, file := range p.imports {
 			if !allowed(r, imp) {
 				t.Errorf("%s: %s must not import %s", file, pkg, imp)
+			}
+		}
+	}
+}
+
+// TestServerIsOnTop fails when a package below the server's interfaces imports one
+// of them: what a protocol calls things must not reach features and records.
+func TestServerIsOnTop(t *testing.T) {
+	for pkg, p := range packages(t) {
+		if matchAny("server/... node/... cmd/... test/...", pkg) {
+			continue
+		}
+		for imp, file := range p.imports {
+			if match(module+"/internal/server/...", imp) {
+				t.Errorf("%s: %s must not import %s: declare the types that both need in the package of the feature", file, pkg, imp)
 			}
 		}
 	}

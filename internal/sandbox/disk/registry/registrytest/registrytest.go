@@ -1,5 +1,5 @@
-// Package e2btest tests the promises of [e2b.Store].
-package e2btest
+// Package registrytest tests the promises of [registry.Store].
+package registrytest
 
 import (
 	"fmt"
@@ -9,18 +9,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/server/compat/e2b"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // Run tests a store; open returns an empty one.
-func Run(t *testing.T, open func(*testing.T) e2b.Store) {
+func Run(t *testing.T, open func(*testing.T) registry.Store) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
-	one := e2b.Template{ID: "one", Owner: "ann", Name: "app", Created: at, Updated: at,
-		Builds: []e2b.Build{{ID: "b1", State: e2b.BuildReady, Template: "e2b-one-1", Snapshot: "snp_x", Tags: []string{"default"},
-			Size: engi.Size{VCPUs: 2, Memory: 1 << 20}, Created: at, Updated: at}, {ID: "b2", State: e2b.BuildFailed, Reason: "why", Step: "3", Created: at, Updated: at}},
-		Tags: []e2b.Tag{{Name: "default", Build: "b1", Created: at}}}
-	two := e2b.Template{ID: "two", Owner: "ben", Name: "app", Created: at, Updated: at}
-	put := func(t *testing.T, s e2b.Store, all ...e2b.Template) {
+	one := registry.Template{ID: "one", Owner: "ann", Name: "app", Created: at, Updated: at,
+		Builds: []registry.Build{{ID: "b1", State: registry.BuildReady, Template: "e2b-one-1", Snapshot: "snp_x", Tags: []string{"default"},
+			Size: engi.Size{VCPUs: 2, Memory: 1 << 20}, Created: at, Updated: at}, {ID: "b2", State: registry.BuildFailed, Reason: "why", Step: "3", Created: at, Updated: at}},
+		Tags: []registry.Tag{{Name: "default", Build: "b1", Created: at}}}
+	two := registry.Template{ID: "two", Owner: "ben", Name: "app", Created: at, Updated: at}
+	put := func(t *testing.T, s registry.Store, all ...registry.Template) {
 		t.Helper()
 		for _, v := range all {
 			if err := s.Put(t.Context(), v); err != nil {
@@ -65,7 +65,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 		if got, err := s.Get(t.Context(), "", "two"); err != nil || got.Owner != "ben" {
 			t.Errorf("got %+v, %v", got, err)
 		}
-		put(t, s, e2b.Template{ID: "zzz", Name: "app"})
+		put(t, s, registry.Template{ID: "zzz", Name: "app"})
 		if got, err := s.Get(t.Context(), "", "app"); err != nil || got.ID != "zzz" {
 			t.Errorf("the node's own comes first: got %+v, %v", got, err)
 		}
@@ -74,11 +74,11 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 				t.Errorf("%q has %d templates, want %d (%v)", owner, len(list), want, err)
 			}
 		}
-		kind(t, s.Put(t.Context(), e2b.Template{ID: "three", Owner: "ann", Name: "app"}), engi.Conflict)
+		kind(t, s.Put(t.Context(), registry.Template{ID: "three", Owner: "ann", Name: "app"}), engi.Conflict)
 	})
 	t.Run("an ID goes before a name", func(t *testing.T) {
 		s := open(t)
-		put(t, s, e2b.Template{ID: "a", Owner: "aaa", Name: "one"}, e2b.Template{ID: "b", Name: "one"}, one, e2b.Template{ID: "c", Owner: "ann", Name: "one"})
+		put(t, s, registry.Template{ID: "a", Owner: "aaa", Name: "one"}, registry.Template{ID: "b", Name: "one"}, one, registry.Template{ID: "c", Owner: "ann", Name: "one"})
 		for _, owner := range []engi.Owner{"", "ann"} {
 			if got, err := s.Get(t.Context(), owner, "one"); err != nil || got.ID != "one" {
 				t.Errorf("%q gets %+v, %v", owner, got, err)
@@ -91,11 +91,11 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	t.Run("logs", func(t *testing.T) {
 		s := open(t)
 		put(t, s, one)
-		var want []e2b.LogLine
+		var want []registry.LogLine
 		for i := range 7 {
-			want = append(want, e2b.LogLine{Time: at.Add(time.Duration(i) * time.Second), Level: "info", Step: "1", Text: fmt.Sprintf("line %d ä", i)})
+			want = append(want, registry.LogLine{Time: at.Add(time.Duration(i) * time.Second), Level: "info", Step: "1", Text: fmt.Sprintf("line %d ä", i)})
 		}
-		for _, part := range [][]e2b.LogLine{want[:3], want[3:]} {
+		for _, part := range [][]registry.LogLine{want[:3], want[3:]} {
 			if err := s.AddLines(t.Context(), "one", "b1", part); err != nil {
 				t.Fatal(err)
 			}
@@ -119,7 +119,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	t.Run("removal", func(t *testing.T) {
 		s := open(t)
 		put(t, s, one)
-		if err := s.AddLines(t.Context(), "one", "b1", []e2b.LogLine{{Time: at, Text: "x"}}); err != nil {
+		if err := s.AddLines(t.Context(), "one", "b1", []registry.LogLine{{Time: at, Text: "x"}}); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -132,7 +132,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 		if got, err := s.Lines(t.Context(), "b1", 0, 10); err != nil || len(got) != 0 {
 			t.Errorf("a removed template has %d lines (%v)", len(got), err)
 		}
-		if err := s.AddLines(t.Context(), "one", "b1", []e2b.LogLine{{Time: at, Text: "x"}}); err == nil {
+		if err := s.AddLines(t.Context(), "one", "b1", []registry.LogLine{{Time: at, Text: "x"}}); err == nil {
 			t.Error("a removed template takes lines")
 		}
 	})

@@ -1,4 +1,7 @@
-package e2b
+// Package registry has the records of templates that are built under a name: their
+// builds, the tags that point at builds, and the logs of builds. Package store
+// implements [Store]; package registrytest tests its promises.
+package registry
 
 import (
 	"context"
@@ -8,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Template is a template of E2B: a name with builds, and tags that point at some
-// of them. The result of a build is a template of engi, or a snapshot.
+// A Template is a name with builds, and tags that point at some of them. The result
+// of a build is an [engi.Template], or a snapshot.
 type Template struct {
 	ID      string // 20 letters and digits
 	Owner   engi.Owner
@@ -22,14 +25,14 @@ type Template struct {
 
 // A Build is one attempt to build a template.
 type Build struct {
-	ID       string // a UUID, because clients require it
+	ID       string // a UUID, because E2B's clients require it
 	State    BuildState
-	Template string          // of engi; unique to this build
-	Snapshot engi.SnapshotID // that sandboxes start from; empty if they start from Template
-	Tags     []string        // that it gets once it is ready
+	Template string          // name of the [engi.Template] that results; unique to this build
+	Snapshot engi.SnapshotID // sandboxes start from this snapshot; empty if they start from Template
+	Tags     []string        // the build gets these tags once it is ready
 	Size     engi.Size
-	Reason   string // why it failed
-	Step     string // that failed
+	Reason   string // why the build failed; empty if it did not
+	Step     string // the step that failed; empty if none did
 	Created  time.Time
 	Updated  time.Time
 }
@@ -38,7 +41,7 @@ type Build struct {
 type BuildState string
 
 const (
-	BuildWaiting  BuildState = "waiting" // for its steps
+	BuildWaiting  BuildState = "waiting" // its steps have not been sent
 	BuildBuilding BuildState = "building"
 	BuildReady    BuildState = "ready"
 	BuildFailed   BuildState = "error"
@@ -51,7 +54,7 @@ type Tag struct {
 	Created time.Time
 }
 
-// A Line is one line of a build's log.
+// A LogLine is one line of a build's log.
 type LogLine struct {
 	Time  time.Time
 	Level string // debug, info, warn or error
@@ -60,7 +63,6 @@ type LogLine struct {
 }
 
 // A Store keeps templates and logs of builds. It is safe for concurrent use.
-// Package e2btest tests its promises.
 //
 //  1. Put stores a template, new or not; Conflict if another one of its owner
 //     has the name. It deletes the logs of builds that were removed.
@@ -81,8 +83,8 @@ type Store interface {
 	Lines(ctx context.Context, build string, skip, limit int) ([]LogLine, error)
 }
 
-// build returns the build with an ID, or nil.
-func (t *Template) build(id string) *Build {
+// Build returns the build with an ID, or nil.
+func (t *Template) Build(id string) *Build {
 	for i := range t.Builds {
 		if t.Builds[i].ID == id {
 			return &t.Builds[i]
@@ -91,18 +93,18 @@ func (t *Template) build(id string) *Build {
 	return nil
 }
 
-// tagged returns the build that a tag points at, or nil.
-func (t *Template) tagged(tag string) *Build {
+// Tagged returns the build that a tag points at, or nil.
+func (t *Template) Tagged(tag string) *Build {
 	for _, g := range t.Tags {
 		if g.Name == tag {
-			return t.build(g.Build)
+			return t.Build(g.Build)
 		}
 	}
 	return nil
 }
 
-// latest returns the newest build that is ready, or nil.
-func (t *Template) latest() *Build {
+// Latest returns the newest build that is ready, or nil.
+func (t *Template) Latest() *Build {
 	for i := range slices.Backward(t.Builds) {
 		if t.Builds[i].State == BuildReady {
 			return &t.Builds[i]
@@ -111,23 +113,24 @@ func (t *Template) latest() *Build {
 	return nil
 }
 
-// tag points names at a build.
-func (t *Template) tag(names []string, build string, now time.Time) {
+// Tag points tags at a build.
+func (t *Template) Tag(names []string, build string, now time.Time) {
 	for _, n := range names {
-		t.untag([]string{n})
+		t.Untag([]string{n})
 		t.Tags = append(t.Tags, Tag{n, build, now})
 	}
 }
 
-func (t *Template) untag(names []string) {
+// Untag removes tags.
+func (t *Template) Untag(names []string) {
 	t.Tags = slices.DeleteFunc(t.Tags, func(g Tag) bool { return slices.Contains(names, g.Name) })
 }
 
 // keepBuilds is how many builds without tags a template keeps.
 const keepBuilds = 10
 
-// forget drops old builds that no tag points at and returns them.
-func (t *Template) forget() (gone []Build) {
+// Forget removes old builds that no tag points at, and returns them.
+func (t *Template) Forget() (gone []Build) {
 	free := 0
 	for i := range slices.Backward(t.Builds) {
 		b := &t.Builds[i]
@@ -144,20 +147,24 @@ func (t *Template) forget() (gone []Build) {
 	return gone
 }
 
-// change loads a template, changes it with f and stores it.
-func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*Template) error) (Template, error) {
-	s.naming.Lock()
-	defer s.naming.Unlock()
-	t, err := s.Store.Get(ctx, owner, idOrName)
-	if err != nil {
-		return t, err
-	}
-	if err := f(&t); err != nil {
-		return t, err
-	}
-	t.Updated = now()
-	return t, s.Store.Put(ctx, t)
-}
+// Keys of [engi.Sandbox.Notes] that say which build a sandbox belongs to.
+const (
+	NoteTemplate = "e2b.template" // ID of the template
+	NoteBuild    = "e2b.build"    // ID of the build that uses the sandbox; owners do not see the sandbox
+	NoteFrom     = "e2b.from"     // ID of the build that the sandbox began from
+)
 
-// now returns the time with the precision of stores.
-func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+// EventNotes returns the notes of a sandbox that its events carry, so that readers
+// learn the sandbox's build after the sandbox is gone.
+func EventNotes(notes map[string]string) map[string]string {
+	var some map[string]string
+	for _, name := range []string{NoteTemplate, NoteBuild, NoteFrom} {
+		if v := notes[name]; v != "" {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[name] = v
+		}
+	}
+	return some
+}

@@ -4,13 +4,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/engi-dev/engi/internal/server/compat/e2b"
-	"github.com/engi-dev/engi/internal/server/compat/e2b/e2btest"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry/registrytest"
 	"github.com/engi-dev/engi/internal/store"
 )
 
-func TestE2BKeepsThePromises(t *testing.T) {
-	e2btest.Run(t, func(t *testing.T) e2b.Store {
+func TestRegistryKeepsThePromises(t *testing.T) {
+	registrytest.Run(t, func(t *testing.T) registry.Store {
 		db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
 		if err != nil {
 			t.Fatal(err)
@@ -20,6 +20,6 @@ func TestE2BKeepsThePromises(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return store.E2B(db)
+		return store.Registry(db)
 	})
 }
