@@ -116,10 +116,13 @@ var rules = []rule{
 
 	{"api/v1", "", ""},
 	{"server/pagestream", "engi page server/httpio api/v1", "golang.org/x/net/html/..."},
-	{"server/apitest", "engi page server/... terminal access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook function function/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
+	{"server/apitest", "engi api/v1 agent agent/llm agent/llm/scripted agent/tool page server/... terminal access/... network/... sandbox/guest sandbox/guest/guestd sandbox/guest/wire operation store store/storetest webhook function function/memory workspace/repo workspace/transfer", "github.com/prometheus/client_golang/..."},
 	{"server/mcp", "engi agent/tool server/httpio server/pagestream", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"server/compat/e2b", "engi sandbox/disk/registry server/httpio", ""},
-	{"server/...", "engi api/v1 server/... access/... network/... terminal spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"server/compat/dialect", "engi api/v1 server/httpio server/rest", ""},
+	{"server/compat/...", "engi api/v1 server/compat/dialect server/httpio server/rest", ""},
+	{"server/rest", "engi api/v1 access/... network/... server/guesthttp server/httpio server/pagestream server/strict spelling terminal", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"server/...", "engi api/v1 server/... access/... terminal spelling", "github.com/go-json-experiment/json/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 	{"attack", "api/v1 client", ""},
 

@@ -1,20 +1,19 @@
-package rest
+package openai
 
 import (
 	"context"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/compat/dialect"
+	"github.com/engi-dev/engi/internal/server/rest"
 )
 
-// The wire format of OpenAI's responses, in front of agents as that of chat
-// completions is: model is an agent's name, calls of the request's tools are the
-// client's, and a field that cannot be honoured is refused. A response is a run;
-// what of its request belongs into answers is in the run's note.
+// A response is a run. What of its request belongs into answers is in the run's note.
 
 // aResponse names a response: its run's ID, with the prefix that clients expect.
 type aResponse struct {
@@ -27,53 +26,51 @@ type getResponse struct {
 	After  int  `query:"starting_after" default:"-1" doc:"of a stream, only events after this sequence number"`
 }
 
-func responses(a *agents) []Route {
-	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
-	answers := []answer{jsonOf[map[string]any](http.StatusOK, nil)}
-	return []Route{
-		raw(Route{
-			Pattern: "POST /v1/responses", ID: "create-response", Summary: "Make a response, as OpenAI's clients ask for it", Access: change, Objects: Owned,
+// responses are the routes of responses.
+func (f *front) responses() []rest.Route {
+	return []rest.Route{
+		rest.Foreign(rest.Route{
+			Pattern: "POST /v1/responses", ID: "create-response", Summary: "Make a response, as OpenAI's clients ask for it", Access: change, Objects: rest.Owned,
 			Text: "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. previous_response_id continues a response of yours. " +
 				"A client that leaves ends the run, unless background is true or it sent an Idempotency-Key. With store false, what was said is deleted when it has been answered.",
-			Creates: "a repeated key returns the first answer instead of asking again",
-			Answers: answers, Error: completionError,
-		}, a.respond),
-		raw(Route{Pattern: "GET /v1/responses/{id}", ID: "get-response", Summary: "Get a response", Access: look, Answers: answers, Error: responseError}, a.response),
-		raw(Route{
+			Creates: "a repeated key returns the first answer instead of asking again", Error: errorOf,
+		}, f.respond),
+		rest.Foreign(rest.Route{Pattern: "GET /v1/responses/{id}", ID: "get-response", Summary: "Get a response", Access: look, Error: responseError}, f.response),
+		rest.Foreign(rest.Route{
 			Pattern: "DELETE /v1/responses/{id}", ID: "delete-response", Summary: "Delete a response", Text: "With the run behind it, which is cancelled if it is active.",
-			Access: change, Answers: answers, Error: responseError,
-		}, func(c *call, in *aResponse, _ none) error {
-			x, _, err := a.responseRun(c, in.ID)
+			Access: change, Error: responseError,
+		}, func(ex *rest.Exchange, in *aResponse) error {
+			x, _, err := f.responseRun(ex, in.ID)
 			if err == nil {
-				err = a.forget(c, x)
+				err = f.forget(ex, x)
 			}
 			if err != nil {
 				return err
 			}
-			return c.reply(http.StatusOK, map[string]any{"id": in.ID, "object": "response", "deleted": true})
+			return ex.Reply(map[string]any{"id": in.ID, "object": "response", "deleted": true})
 		}),
-		raw(Route{
+		rest.Foreign(rest.Route{
 			Pattern: "POST /v1/responses/{id}/cancel", ID: "cancel-response", Summary: "Cancel a response", Text: "One that was made with background true. Cancelling twice is no error.",
-			Access: change, Answers: answers, Error: responseError,
-		}, func(c *call, in *aResponse, _ none) error {
-			x, note, err := a.responseRun(c, in.ID)
+			Access: change, Error: responseError,
+		}, func(ex *rest.Exchange, in *aResponse) error {
+			x, note, err := f.responseRun(ex, in.ID)
 			if err == nil && !note.is("background") {
 				err = engi.Errorf(engi.Invalid, "response %s is not in the background", in.ID).WithRemedy("a client that leaves ends it")
 			}
 			if err == nil {
-				err = a.service.Cancel(c, x.Owner, x.ID)
+				err = f.agents.Cancel(ex.Context(), x.Owner, x.ID)
 			}
 			if err != nil {
 				return err
 			}
-			return a.response(c, &getResponse{aResponse: *in}, none{})
+			return f.response(ex, &getResponse{aResponse: *in})
 		}),
 	}
 }
 
 // responseError is an error about a response, as OpenAI's clients read it.
 func responseError(p v1.Problem) any {
-	e := completionError(p).(map[string]any)
+	e := errorObject(p)
 	if p.Kind == v1.NotFound {
 		e["code"] = nil
 	}
@@ -105,12 +102,12 @@ type responseNote map[string]json.RawMessage
 func (n responseNote) is(field string) bool { return string(n[field]) == "true" }
 
 // responseRun returns the run of a response, and its note.
-func (a *agents) responseRun(c *call, id string) (x engi.Run, note responseNote, err error) {
+func (f *front) responseRun(ex *rest.Exchange, id string) (x engi.Run, note responseNote, err error) {
 	run, err := runOfResponse(id)
 	if err != nil {
 		return x, nil, err
 	}
-	x, err = a.service.Get(c, c.owner(), run)
+	x, err = f.agents.Get(ex.Context(), ex.Owner(), run)
 	switch {
 	case engi.KindOf(err) == engi.NotFound:
 		return x, nil, noResponse(id)
@@ -122,13 +119,16 @@ func (a *agents) responseRun(c *call, id string) (x engi.Run, note responseNote,
 	return x, note, nil
 }
 
+// forgetTime bounds the deletion of a run, whether or not its client is still there.
+const forgetTime = 10 * time.Second
+
 // forget deletes a run.
-func (a *agents) forget(c *call, x engi.Run) error {
-	d, ok := a.service.(engi.RunDeleter)
+func (f *front) forget(ex *rest.Exchange, x engi.Run) error {
+	d, ok := f.agents.(engi.RunDeleter)
 	if !ok {
 		return engi.Errorf(engi.Unsupported, "runs of this node cannot be deleted")
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context), finishTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ex.Context()), forgetTime)
 	defer cancel()
 	return d.Delete(ctx, x.Owner, x.ID)
 }
@@ -187,83 +187,83 @@ var responseValues = map[string][]string{
 	"user": nil, "safety_identifier": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil, "prompt_cache_options": nil,
 }
 
-func (a *agents) respond(c *call, _ *none, _ none) error {
+func (f *front) respond(ex *rest.Exchange, _ *struct{}) error {
 	var q responseRequest
-	if err := c.decodeForeign(&q, responseValues); err != nil {
+	if err := dialect.Decode(ex, &q, responseValues); err != nil {
 		return err
 	}
-	spec, note, err := a.responseSpec(c, q)
+	spec, note, err := f.responseSpec(ex, q)
 	if err != nil {
 		return err
 	}
 	if spec.Note, err = json.Marshal(note); err != nil {
 		return engi.Errorf(engi.Internal, "keep the request of a response: %v", err)
 	}
-	x, err := a.launch(c, spec)
+	x, err := ex.StartRun(f.agents, spec)
 	if err != nil {
 		return err
 	}
-	b := a.responseBuilder(x, note)
+	b := f.responseBuilder(x, note)
 	switch {
 	case q.Background && !q.Stream && x.State == engi.RunRunning:
-		return c.reply(http.StatusOK, b.response())
-	case !q.Background && c.key == "":
+		return ex.Reply(b.response())
+	case !q.Background && ex.IdempotencyKey() == "":
 		defer func() {
-			if c.gone() {
-				a.abandon(c, []engi.Run{x})
+			if ex.Left() {
+				dialect.Abandon(ex, f.agents, x)
 			}
 			if !note.is("store") {
-				if err := a.forget(c, x); err != nil {
-					c.logInternal(err)
+				if err := f.forget(ex, x); err != nil {
+					ex.Report(err)
 				}
 			}
 		}()
 	}
 	if q.Stream {
-		a.streamResponse(c, b, -1)
+		f.streamResponse(ex, b, -1)
 		return nil
 	}
-	end, err := a.endSeen(c, x, func(e engi.RunUpdate) { b.see(e) })
+	end, err := ex.WaitRun(f.agents, x, func(e engi.RunUpdate) { b.see(e) })
 	if err != nil {
 		return err
 	}
 	b.finish(end)
-	return c.reply(http.StatusOK, b.response())
+	return ex.Reply(b.response())
 }
 
 // response answers with a response as it is now, or with its events.
-func (a *agents) response(c *call, in *getResponse, _ none) error {
-	x, note, err := a.responseRun(c, in.ID)
+func (f *front) response(ex *rest.Exchange, in *getResponse) error {
+	x, note, err := f.responseRun(ex, in.ID)
 	if err != nil {
 		return err
 	}
-	b := a.responseBuilder(x, note)
+	b := f.responseBuilder(x, note)
 	if in.Stream {
-		a.streamResponse(c, b, in.After)
+		f.streamResponse(ex, b, in.After)
 		return nil
 	}
 	if x.State != engi.RunRunning {
-		end, err := a.endSeen(c, x, func(e engi.RunUpdate) { b.see(e) })
+		end, err := ex.WaitRun(f.agents, x, func(e engi.RunUpdate) { b.see(e) })
 		if err != nil && end.State != engi.RunFailed {
 			return err
 		}
 		b.finish(end)
 	}
-	return c.reply(http.StatusOK, b.response())
+	return ex.Reply(b.response())
 }
 
 // streamResponse answers with the events of a response that come after one.
-func (a *agents) streamResponse(c *call, b *responseBuilder, after int) {
-	out := a.dialectStream(c)
-	out.failures = true
+func (f *front) streamResponse(ex *rest.Exchange, b *responseBuilder, after int) {
+	out := dialect.NewStream(ex, f.agents)
+	out.Failures = true
 	b.run.State = engi.RunRunning // as it began
 	b.send = func(kind string, event map[string]any) bool {
-		return b.sequence <= after || out.send(kind, event)
+		return b.sequence <= after || out.Send(kind, event)
 	}
 	b.tell("response.created", map[string]any{"response": b.response()})
 	b.tell("response.in_progress", map[string]any{"response": b.response()})
-	end, ok := out.follow(b.run, b.see, func(p v1.Problem) (string, any) {
-		e := completionError(p).(map[string]any)
+	end, ok := out.Follow(b.run, b.see, func(p v1.Problem) (string, any) {
+		e := errorObject(p)
 		return "error", map[string]any{"type": "error", "sequence_number": b.sequence + 1, "code": e["code"], "message": e["message"], "param": e["param"]}
 	})
 	if ok {
@@ -272,7 +272,7 @@ func (a *agents) streamResponse(c *call, b *responseBuilder, after int) {
 }
 
 // responseSpec translates a request, and says what answers repeat of it.
-func (a *agents) responseSpec(c *call, q responseRequest) (spec engi.RunSpec, note responseNote, err error) {
+func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.RunSpec, note responseNote, err error) {
 	spec.Agent, spec.Session, spec.Workspace, spec.System = q.Model, q.Session, q.Workspace, q.Instructions
 	spec.Sampling = engi.Sampling{Temperature: q.Temperature, TopP: q.TopP, OneCall: q.ParallelCalls != nil && !*q.ParallelCalls}
 	if q.MaxTokens != nil {
@@ -345,16 +345,19 @@ func (a *agents) responseSpec(c *call, q responseRequest) (spec engi.RunSpec, no
 	if q.Metadata == nil {
 		q.Metadata = map[string]string{}
 	}
+	if q.Tools == nil {
+		q.Tools = []responseTool{} // not null
+	}
 	q.Text.Verbosity = "medium"
 	switch {
 	case q.Previous != "" && spec.After != "":
 		err = engi.Errorf(engi.Invalid, "previous_response_id: the input refers to a response, too").WithRemedy("leave one of the two out")
 	case q.Previous != "":
-		err = a.continueResponse(c, &spec, q.Previous, "previous_response_id")
+		err = f.continueResponse(ex, &spec, q.Previous, "previous_response_id")
 	case spec.After != "":
-		err = a.continueResponse(c, &spec, responsePrefix+suffixOf(spec.After), "input")
+		err = f.continueResponse(ex, &spec, responsePrefix+suffixOf(spec.After), "input")
 	default:
-		err = a.continueRun(c, &spec, "input")
+		err = dialect.Continue(ex, f.agents, &spec, "input")
 	}
 	if err != nil {
 		return spec, nil, err
@@ -362,7 +365,7 @@ func (a *agents) responseSpec(c *call, q responseRequest) (spec engi.RunSpec, no
 	note = responseNote{}
 	for field, v := range map[string]any{
 		"model": q.Model, "instructions": orNull(q.Instructions), "previous_response_id": orNull(q.Previous), "store": q.Store == nil || *q.Store, "background": q.Background,
-		"metadata": q.Metadata, "text": q.Text, "reasoning": q.Reasoning, "tools": orEmpty(q.Tools), "tool_choice": choice,
+		"metadata": q.Metadata, "text": q.Text, "reasoning": q.Reasoning, "tools": q.Tools, "tool_choice": choice,
 		"parallel_tool_calls": !spec.Sampling.OneCall, "max_output_tokens": q.MaxTokens, "temperature": q.Temperature, "top_p": q.TopP,
 	} {
 		if note[field], err = json.Marshal(v); err != nil {
@@ -382,17 +385,17 @@ func orNull(text string) any {
 
 // continueResponse has a run go on where a response ends, which a field of the request
 // names.
-func (a *agents) continueResponse(c *call, spec *engi.RunSpec, previous, field string) error {
-	x, _, err := a.responseRun(c, previous)
-	if err == nil && x.Owner != c.owner() {
+func (f *front) continueResponse(ex *rest.Exchange, spec *engi.RunSpec, previous, field string) error {
+	x, _, err := f.responseRun(ex, previous)
+	if err == nil && x.Owner != ex.Owner() {
 		err = noResponse(previous) // an administrator sees those of others, and continues only its own
 	}
 	if err != nil {
 		return engi.Errorf(engi.KindOf(err), "%s: %w", field, err)
 	}
-	nameCalls(x, spec.Messages)
+	dialect.NameCalls(x, spec.Messages)
 	spec.After = x.ID
-	return lastIsInput(spec, "input")
+	return dialect.LastIsInput(spec, "input")
 }
 
 type responseItem struct {
@@ -413,7 +416,7 @@ func addItems(spec *engi.RunSpec, input json.RawMessage) error {
 		spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleUser, Text: text})
 		return nil
 	}
-	items, err := elements[responseItem](input)
+	items, err := dialect.Elements[responseItem](input)
 	if err != nil {
 		return engi.Errorf(engi.Invalid, "input: it is neither a text nor a list of items")
 	}
@@ -481,7 +484,7 @@ func (item responseItem) add(spec *engi.RunSpec) error {
 		if err != nil {
 			return err
 		}
-		addResult(spec, engi.ToolResult{Call: item.CallID, Text: text, Images: images})
+		dialect.AddResult(spec, engi.ToolResult{Call: item.CallID, Text: text, Images: images})
 	case "reasoning":
 		// The run that it is of still has it.
 	default:
@@ -495,12 +498,12 @@ func responseContent(raw json.RawMessage) (text string, images []engi.Image, err
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil
 	}
-	parts, err := elements[struct {
+	parts, err := dialect.Elements[struct {
 		Type    string `json:"type"`
 		Text    string `json:"text"`
 		Refusal string `json:"refusal"`
 		URL     string `json:"image_url"`
-		foreignFile
+		file
 	}](raw)
 	if err != nil {
 		return "", nil, engi.Errorf(engi.Invalid, "its content is neither text nor a list of parts")

@@ -1,47 +1,53 @@
-package rest
+// Package anthropic speaks the format of Anthropic's messages, so that its unmodified
+// clients work: model is the name of an agent. What the agent's own tools do happens
+// here and is not seen; calls of the request's tools are the client's. A field that
+// cannot be honoured is refused, never ignored.
+package anthropic
 
 import (
 	"encoding/base64"
 	"encoding/json"
-	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/compat/dialect"
+	"github.com/engi-dev/engi/internal/server/rest"
 )
 
-// The wire format of Anthropic's messages, in front of agents as that of chat
-// completions is: model is an agent's name, calls of the request's tools are the
-// client's, and a field that cannot be honoured is refused.
+// front answers requests with runs of agents.
+type front struct{ agents engi.Agents }
 
-func anthropicMessages(a *agents) []Route {
-	return []Route{
-		raw(Route{
-			Pattern: "POST /v1/messages", ID: "create-message", Summary: "Continue a conversation, as Anthropic's clients ask for it", Access: writes(engi.ScopeAgents), Objects: Owned,
+// Resource returns the routes for Anthropic's clients; agents may be nil.
+func Resource(agents engi.Agents) rest.Resource {
+	f := &front{agents}
+	change := rest.Access{Scope: engi.ScopeAgents, Write: true}
+	return dialect.Resource(agents,
+		rest.Foreign(rest.Route{
+			Pattern: "POST /v1/messages", ID: "create-message", Summary: "Continue a conversation, as Anthropic's clients ask for it", Access: change, Objects: rest.Owned,
 			Text:    "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. A client that leaves ends the run, unless it sent an Idempotency-Key. Point a client's base URL at this server and its key at yours.",
-			Creates: "a repeated key returns the first answer instead of asking again",
-			Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)}, Error: anthropicError,
-		}, a.message),
-		raw(Route{
-			Pattern: "POST /v1/messages/count_tokens", ID: "count-message-tokens", Summary: "Estimate the tokens of a request, as Anthropic's clients ask for it", Access: writes(engi.ScopeAgents), Objects: Shared,
-			Text: "A token for four bytes: which model an agent uses, and how that counts, is not known before.", Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)}, Error: anthropicError,
-		}, func(c *call, _ *none, _ none) error {
-			body, err := c.readBody()
+			Creates: "a repeated key returns the first answer instead of asking again", Error: errorOf,
+		}, f.message),
+		rest.Foreign(rest.Route{
+			Pattern: "POST /v1/messages/count_tokens", ID: "count-message-tokens", Summary: "Estimate the tokens of a request, as Anthropic's clients ask for it", Access: change, Objects: rest.Shared,
+			Text: "A token for four bytes: which model an agent uses, and how that counts, is not known before.", Error: errorOf,
+		}, func(ex *rest.Exchange, _ *struct{}) error {
+			body, free, err := ex.ReadBody()
 			if err != nil {
 				return err
 			}
-			c.free(body)
+			defer free()
 			if !json.Valid(body) {
 				return engi.Errorf(engi.Invalid, "the body is not JSON")
 			}
-			return c.reply(http.StatusOK, map[string]any{"input_tokens": len(body)/4 + 1})
+			return ex.Reply(map[string]any{"input_tokens": len(body)/4 + 1})
 		}),
-	}
+	)
 }
 
-// anthropicError is an error as Anthropic's clients read it.
-func anthropicError(p v1.Problem) any {
+// errorOf returns a problem as Anthropic's clients read errors.
+func errorOf(p v1.Problem) any {
 	kind, ok := map[string]string{
 		v1.Anonymous: "authentication_error", v1.Denied: "permission_error", v1.NotFound: "not_found_error", v1.Exhausted: "rate_limit_error",
 		v1.Internal: "api_error", v1.Expired: "api_error", v1.Unavailable: "overloaded_error",
@@ -49,10 +55,10 @@ func anthropicError(p v1.Problem) any {
 	if !ok {
 		kind = "invalid_request_error"
 	}
-	return map[string]any{"type": kind, "message": withRemedy(p)}
+	return map[string]any{"type": kind, "message": dialect.WithRemedy(p)}
 }
 
-type anthropicRequest struct {
+type request struct {
 	Model    string          `json:"model"`
 	Stream   bool            `json:"stream"`
 	System   json.RawMessage `json:"system"`
@@ -91,12 +97,14 @@ type anthropicRequest struct {
 	Workspace string `json:"workspace"`
 }
 
-var anthropicValues = map[string][]string{
+// values are the values of fields that ask for nothing we could not do; a field
+// without values may have any.
+var values = map[string][]string{
 	"service_tier": {`"auto"`, `"standard_only"`}, "mcp_servers": {"[]"},
 	"metadata": nil, "context_management": nil, "cache_control": nil, // savings that are left to the node
 }
 
-type anthropicBlock struct {
+type block struct {
 	Type      string          `json:"type"`
 	Text      string          `json:"text"`
 	ID        string          `json:"id"`
@@ -117,34 +125,34 @@ type anthropicBlock struct {
 	} `json:"citations"`
 }
 
-// anthropicBlocks reads a content, which is a text or a list of blocks.
-func anthropicBlocks(raw json.RawMessage) (blocks []anthropicBlock, err error) {
+// blocksOf reads a content, which is a text or a list of blocks.
+func blocksOf(raw json.RawMessage) (blocks []block, err error) {
 	var text string
 	switch {
 	case len(raw) == 0 || string(raw) == "null":
 	case json.Unmarshal(raw, &text) == nil:
-		blocks = []anthropicBlock{{Type: "text", Text: text}}
+		blocks = []block{{Type: "text", Text: text}}
 	default:
-		if blocks, err = elements[anthropicBlock](raw); err != nil {
+		if blocks, err = dialect.Elements[block](raw); err != nil {
 			return nil, engi.Errorf(engi.Invalid, "its content is neither a text nor a list of blocks")
 		}
 	}
 	return blocks, nil
 }
 
-// anthropicContent reads the texts and images of a content.
-func anthropicContent(raw json.RawMessage) (text string, images []engi.Image, err error) {
-	blocks, err := anthropicBlocks(raw)
+// contentOf reads the texts and images of a content.
+func contentOf(raw json.RawMessage) (text string, images []engi.Image, err error) {
+	blocks, err := blocksOf(raw)
 	if err != nil {
 		return "", nil, err
 	}
-	return readBlocks(blocks, func(b anthropicBlock) error {
+	return readBlocks(blocks, func(b block) error {
 		return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images and documents")
 	})
 }
 
 // readBlocks reads texts and images, and has other read the other blocks.
-func readBlocks(blocks []anthropicBlock, other func(anthropicBlock) error) (text string, images []engi.Image, err error) {
+func readBlocks(blocks []block, other func(block) error) (text string, images []engi.Image, err error) {
 	var texts []string
 	for _, b := range blocks {
 		switch b.Type {
@@ -189,7 +197,7 @@ func join(lines ...string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return l == "" }), "\n")
 }
 
-func (b anthropicBlock) image() (engi.Image, error) {
+func (b block) image() (engi.Image, error) {
 	if b.Source.Type != "base64" {
 		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a document is not part of the request").WithRemedy("send it in base64; nothing is fetched for you")
 	}
@@ -200,30 +208,30 @@ func (b anthropicBlock) image() (engi.Image, error) {
 	return engi.Image{MediaType: b.Source.MediaType, Data: raw}, nil
 }
 
-func (a *agents) message(c *call, _ *none, _ none) error {
-	var q anthropicRequest
-	if err := c.decodeForeign(&q, anthropicValues); err != nil {
+func (f *front) message(ex *rest.Exchange, _ *struct{}) error {
+	var q request
+	if err := dialect.Decode(ex, &q, values); err != nil {
 		return err
 	}
-	spec, err := a.anthropicSpec(c, q)
+	spec, err := f.spec(ex, q)
 	if err != nil {
 		return err
 	}
-	x, err := a.launch(c, spec)
+	x, err := ex.StartRun(f.agents, spec)
 	if err != nil {
 		return err
 	}
-	if c.key == "" {
+	if ex.IdempotencyKey() == "" {
 		defer func() {
-			if c.gone() {
-				a.abandon(c, []engi.Run{x})
+			if ex.Left() {
+				dialect.Abandon(ex, f.agents, x)
 			}
 		}()
 	}
 	if q.Stream {
-		return a.streamMessage(c, q, x, a.typed(spec))
+		return f.streamMessage(ex, q, x, dialect.Typed(f.agents, spec))
 	}
-	end, err := a.end(c, x)
+	end, err := ex.WaitRun(f.agents, x, func(engi.RunUpdate) {})
 	if err != nil {
 		return err
 	}
@@ -232,11 +240,11 @@ func (a *agents) message(c *call, _ *none, _ none) error {
 		content = append(content, map[string]any{"type": "text", "text": end.Text})
 	}
 	for i, t := range end.Calls {
-		content = append(content, map[string]any{"type": "tool_use", "id": callID(end, i), "name": t.Name, "input": arguments(t)})
+		content = append(content, map[string]any{"type": "tool_use", "id": dialect.CallID(end, i), "name": t.Name, "input": arguments(t)})
 	}
-	return c.reply(http.StatusOK, map[string]any{
+	return ex.Reply(map[string]any{
 		"id": string(x.ID), "type": "message", "role": "assistant", "model": q.Model, "content": content,
-		"stop_reason": anthropicStop(end), "stop_sequence": nil, "usage": anthropicUsage(end.Tokens),
+		"stop_reason": stopReason(end), "stop_sequence": nil, "usage": usageOf(end.Tokens),
 	})
 }
 
@@ -249,11 +257,11 @@ func arguments(t engi.ToolCall) json.RawMessage {
 	return json.RawMessage(t.Arguments)
 }
 
-func anthropicUsage(t engi.Tokens) map[string]any {
+func usageOf(t engi.Tokens) map[string]any {
 	return map[string]any{"input_tokens": t.Input, "output_tokens": t.Output, "cache_read_input_tokens": t.CacheRead, "cache_creation_input_tokens": t.CacheWrite}
 }
 
-func anthropicStop(x engi.Run) string {
+func stopReason(x engi.Run) string {
 	switch {
 	case len(x.Calls) > 0:
 		return "tool_use"
@@ -265,7 +273,7 @@ func anthropicStop(x engi.Run) string {
 	return "max_tokens"
 }
 
-func (a *agents) anthropicSpec(c *call, q anthropicRequest) (spec engi.RunSpec, err error) {
+func (f *front) spec(ex *rest.Exchange, q request) (spec engi.RunSpec, err error) {
 	spec.Agent, spec.Session, spec.Workspace = q.Model, q.Session, q.Workspace
 	if q.MaxTokens < 1 {
 		return spec, engi.Errorf(engi.Invalid, "max_tokens: it is missing")
@@ -311,11 +319,11 @@ func (a *agents) anthropicSpec(c *call, q anthropicRequest) (spec engi.RunSpec, 
 	default:
 		return spec, engi.Errorf(engi.Invalid, "tool_choice: there is no type %.40q", q.ToolChoice.Type).WithRemedy("use auto, any, tool or none")
 	}
-	if spec.System, _, err = anthropicContent(q.System); err != nil {
+	if spec.System, _, err = contentOf(q.System); err != nil {
 		return spec, engi.Errorf(engi.Invalid, "system: %w", err)
 	}
 	for i, m := range q.Messages {
-		blocks, err := anthropicBlocks(m.Content)
+		blocks, err := blocksOf(m.Content)
 		if err == nil {
 			err = addBlocks(&spec, m.Role, blocks)
 		}
@@ -323,26 +331,26 @@ func (a *agents) anthropicSpec(c *call, q anthropicRequest) (spec engi.RunSpec, 
 			return spec, engi.Errorf(engi.Invalid, "messages[%d]: %w", i, err)
 		}
 	}
-	return spec, a.continueRun(c, &spec, "messages")
+	return spec, dialect.Continue(ex, f.agents, &spec, "messages")
 }
 
 // addBlocks adds a message. The user's may have results before its own words.
-func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
+func addBlocks(spec *engi.RunSpec, role string, blocks []block) error {
 	m := engi.Message{Role: engi.Role(role)}
 	if role != "user" && role != "assistant" {
 		return engi.Errorf(engi.Invalid, "there is no role %.40q", role).WithRemedy("use user and assistant")
 	}
 	var err error
-	m.Text, m.Images, err = readBlocks(blocks, func(b anthropicBlock) error {
+	m.Text, m.Images, err = readBlocks(blocks, func(b block) error {
 		switch b.Type {
 		case "tool_use":
 			m.Calls = append(m.Calls, engi.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
 		case "tool_result":
-			text, images, err := anthropicContent(b.Content)
+			text, images, err := contentOf(b.Content)
 			if err != nil {
 				return err
 			}
-			addResult(spec, engi.ToolResult{Call: b.ToolUseID, Text: text, Images: images, Failed: b.IsError})
+			dialect.AddResult(spec, engi.ToolResult{Call: b.ToolUseID, Text: text, Images: images, Failed: b.IsError})
 		case "thinking", "redacted_thinking":
 			// The run that they are of still has them.
 		default:
@@ -357,11 +365,11 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []anthropicBlock) error {
 }
 
 // streamMessage answers with events. Texts of all steps are one block.
-func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run, typed bool) error {
-	out := a.dialectStream(c)
+func (f *front) streamMessage(ex *rest.Exchange, q request, x engi.Run, typed bool) error {
+	out := dialect.NewStream(ex, f.agents)
 	send := func(kind string, fields map[string]any) bool {
 		fields["type"] = kind
-		return out.send(kind, fields)
+		return out.Send(kind, fields)
 	}
 	index, open := -1, ""
 	stop := func() bool {
@@ -389,12 +397,12 @@ func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run, typed bo
 		return start("text", map[string]any{"text": ""}) && delta(map[string]any{"type": "text_delta", "text": text})
 	}
 	if !send("message_start", map[string]any{"message": map[string]any{
-		"id": string(x.ID), "type": "message", "role": "assistant", "model": q.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": anthropicUsage(engi.Tokens{}),
+		"id": string(x.ID), "type": "message", "role": "assistant", "model": q.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usageOf(engi.Tokens{}),
 	}}) {
 		return nil
 	}
 	thinks := q.Thinking.Type == "enabled" || q.Thinking.Type == "adaptive"
-	end, ok := out.follow(x, func(e engi.RunUpdate) bool {
+	end, ok := out.Follow(x, func(e engi.RunUpdate) bool {
 		switch {
 		case e.Kind == engi.RunText && !typed:
 			return say(e.Text)
@@ -403,17 +411,17 @@ func (a *agents) streamMessage(c *call, q anthropicRequest, x engi.Run, typed bo
 		}
 		return true
 	}, func(p v1.Problem) (string, any) {
-		return "error", map[string]any{"type": "error", "error": anthropicError(p)}
+		return "error", map[string]any{"type": "error", "error": errorOf(p)}
 	})
 	if !ok || typed && end.Text != "" && !say(end.Text) {
 		return nil
 	}
 	for i, t := range end.Calls {
-		if !start("tool_use", map[string]any{"id": callID(end, i), "name": t.Name, "input": map[string]any{}}) || !delta(map[string]any{"type": "input_json_delta", "partial_json": string(arguments(t))}) {
+		if !start("tool_use", map[string]any{"id": dialect.CallID(end, i), "name": t.Name, "input": map[string]any{}}) || !delta(map[string]any{"type": "input_json_delta", "partial_json": string(arguments(t))}) {
 			return nil
 		}
 	}
-	if stop() && send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": anthropicStop(end), "stop_sequence": nil}, "usage": anthropicUsage(end.Tokens)}) {
+	if stop() && send("message_delta", map[string]any{"delta": map[string]any{"stop_reason": stopReason(end), "stop_sequence": nil}, "usage": usageOf(end.Tokens)}) {
 		send("message_stop", map[string]any{})
 	}
 	return nil

@@ -1,4 +1,4 @@
-package rest
+package openai
 
 import (
 	"context"
@@ -6,10 +6,11 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math"
-	"net/http"
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/compat/dialect"
+	"github.com/engi-dev/engi/internal/server/rest"
 )
 
 // An Embedder turns texts into vectors. It is safe for concurrent use.
@@ -20,23 +21,22 @@ type Embedder interface {
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
-// What one request may have embedded.
+// Bounds of one request.
 const (
 	maxTexts     = 2048
-	maxTextBytes = 1 << 20
+	maxTextBytes = 1 << 20 // of all texts
 )
 
-// embeddings are the routes of OpenAI's wire format for vectors of texts.
-func embeddings(a *agents) []Route {
-	return []Route{raw(Route{
-		Pattern: "POST /v1/embeddings", ID: "create-embeddings", Summary: "Turn texts into vectors, as OpenAI's clients ask for it", Access: writes(engi.ScopeAgents), Objects: Owned,
-		Text:    "model is the node's embedder, which GET /v1/models lists. Tokens are counted as one for four bytes.",
-		Answers: []answer{jsonOf[map[string]any](http.StatusOK, nil)}, Error: completionError,
-	}, a.embed)}
+// embeddings is the route of vectors of texts.
+func (f *front) embeddings() rest.Route {
+	return rest.Foreign(rest.Route{
+		Pattern: "POST /v1/embeddings", ID: "create-embeddings", Summary: "Turn texts into vectors, as OpenAI's clients ask for it", Access: change, Objects: rest.Owned,
+		Text: "model is the node's embedder, which GET /v1/models lists. Tokens are counted as one for four bytes.", Error: errorOf,
+	}, f.embed)
 }
 
-func (a *agents) embed(c *call, _ *none, _ none) error {
-	service := a.embedder
+func (f *front) embed(ex *rest.Exchange, _ *struct{}) error {
+	service := f.embedder
 	if service == nil {
 		return engi.Errorf(engi.Unsupported, "this node has no embedder").WithRemedy("set models.embedding in its configuration")
 	}
@@ -46,7 +46,7 @@ func (a *agents) embed(c *call, _ *none, _ none) error {
 		Encoding   string          `json:"encoding_format"`
 		Dimensions *int            `json:"dimensions"`
 	}
-	if err := c.decodeForeign(&q, map[string][]string{"user": nil}); err != nil {
+	if err := dialect.Decode(ex, &q, map[string][]string{"user": nil}); err != nil {
 		return err
 	}
 	if name := service.Name(); q.Model != name && !strings.HasSuffix(name, ":"+q.Model) {
@@ -68,7 +68,7 @@ func (a *agents) embed(c *call, _ *none, _ none) error {
 	if len(texts) == 0 || len(texts) > maxTexts || size > maxTextBytes {
 		return engi.Errorf(engi.Invalid, "input: %d texts with %d bytes, not 1 to %d with %d at most", len(texts), size, maxTexts, maxTextBytes).WithRemedy("send them in several requests")
 	}
-	vectors, err := service.Embed(c, c.owner(), texts)
+	vectors, err := service.Embed(ex.Context(), ex.Owner(), texts)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (a *agents) embed(c *call, _ *none, _ none) error {
 		data[i] = map[string]any{"object": "embedding", "index": i, "embedding": one}
 	}
 	tokens := size/4 + 1
-	return c.reply(http.StatusOK, map[string]any{
+	return ex.Reply(map[string]any{
 		"object": "list", "model": service.Name(), "data": data, "usage": map[string]any{"prompt_tokens": tokens, "total_tokens": tokens},
 	})
 }

@@ -1,4 +1,4 @@
-package rest_test
+package openai_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/agent/llm/scripted"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // A response is one as clients read it.
@@ -135,7 +136,7 @@ func accumulate(t *testing.T, all []responseEvent) (last response) {
 func TestResponses(t *testing.T) {
 	var mu sync.Mutex
 	var heard []scripted.Conversation
-	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(c scripted.Conversation) scripted.Answer {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = append(heard, c)
@@ -152,7 +153,7 @@ func TestResponses(t *testing.T) {
 	})
 	const rest = `"model":"coder","instructions":"be brief","metadata":{"a":"b"},"tools":[{"type":"function","name":"get_weather","parameters":{"type":"object"},"strict":true}]`
 	const want = `message(commentary) First this.; message(commentary) Let me see.; function_call() get_weather{"city":"Bonn"}`
-	whole := read[response](t, ask(t, w, "POST", "/v1/responses", `{"input":[{"role":"user","content":[{"type":"input_text","text":"How is it?"},{"type":"input_image","image_url":"data:image/png;base64,iVBORw=="}]}],`+rest+`}`), 200)
+	whole := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"input":[{"role":"user","content":[{"type":"input_text","text":"How is it?"},{"type":"input_image","image_url":"data:image/png;base64,iVBORw=="}]}],`+rest+`}`), 200)
 	if whole.said() != want || whole.Status != "completed" || whole.Object != "response" || whole.Model != "coder" || whole.Usage.Total == 0 || !strings.HasPrefix(whole.ID, "resp_") ||
 		*whole.Instructions != "be brief" || whole.Metadata["a"] != "b" || whole.Tools[0]["name"] != "get_weather" || whole.Error != nil || whole.Previous != nil {
 		t.Fatalf("%+v", whole)
@@ -160,26 +161,26 @@ func TestResponses(t *testing.T) {
 	if heard[0].System != "be brief" || heard[0].Last().Images != 1 {
 		t.Errorf("the model heard %s", heard[0].Raw)
 	}
-	if got := read[response](t, ask(t, w, "GET", "/v1/responses/"+whole.ID, ""), 200); cmp.Diff(whole, got) != "" {
+	if got := apitest.Read[response](t, apitest.Ask(t, w, "GET", "/v1/responses/"+whole.ID, ""), 200); cmp.Diff(whole, got) != "" {
 		t.Errorf("made and got: %s", cmp.Diff(whole, got))
 	}
-	streamed := accumulate(t, responseEvents(t, ask(t, w, "POST", "/v1/responses", `{"stream":true,"input":"How is it?",`+rest+`}`).Body.String()))
+	streamed := accumulate(t, responseEvents(t, apitest.Ask(t, w, "POST", "/v1/responses", `{"stream":true,"input":"How is it?",`+rest+`}`).Body.String()))
 	if streamed.said() != want {
 		t.Errorf("streamed %+v", streamed)
 	}
-	again := responseEvents(t, ask(t, w, "GET", "/v1/responses/"+streamed.ID+"?stream=true", "").Body.String())
+	again := responseEvents(t, apitest.Ask(t, w, "GET", "/v1/responses/"+streamed.ID+"?stream=true", "").Body.String())
 	if diff := cmp.Diff(streamed, accumulate(t, again)); diff != "" {
 		t.Errorf("streamed again: %s", diff)
 	}
-	if late := responseEvents(t, ask(t, w, "GET", "/v1/responses/"+streamed.ID+"?stream=true&starting_after=4", "").Body.String()); len(late) != len(again)-5 || late[0].Sequence != 5 {
+	if late := responseEvents(t, apitest.Ask(t, w, "GET", "/v1/responses/"+streamed.ID+"?stream=true&starting_after=4", "").Body.String()); len(late) != len(again)-5 || late[0].Sequence != 5 {
 		t.Errorf("%d of %d events after the fifth", len(late), len(again))
 	}
 
 	// The call's result goes on by the response's ID, and by the items alone.
 	call := whole.Output[2].CallID
 	output := fmt.Sprintf(`{"type":"function_call_output","call_id":%q,"output":"rain"}`, call)
-	first := read[v1.AgentRun](t, ask(t, w, "GET", "/v1/runs/run_"+whole.ID[5:], ""), 200)
-	next := read[response](t, ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+whole.ID+`","input":[`+output+`],`+rest+`}`), 200)
+	first := apitest.Read[v1.AgentRun](t, apitest.Ask(t, w, "GET", "/v1/runs/run_"+whole.ID[5:], ""), 200)
+	next := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+whole.ID+`","input":[`+output+`],`+rest+`}`), 200)
 	if next.said() != "message(final_answer) It rains in Bonn." || *next.Previous != whole.ID {
 		t.Errorf("%+v", next)
 	}
@@ -188,16 +189,16 @@ func TestResponses(t *testing.T) {
 			t.Errorf("the model was told %+v", r)
 		}
 	}
-	if x := read[v1.AgentRun](t, ask(t, w, "GET", "/v1/runs/run_"+next.ID[5:], ""), 200); x.ConversationID != first.ConversationID {
+	if x := apitest.Read[v1.AgentRun](t, apitest.Ask(t, w, "GET", "/v1/runs/run_"+next.ID[5:], ""), 200); x.ConversationID != first.ConversationID {
 		t.Errorf("conversation %s goes on as %s", first.ConversationID, x.ConversationID)
 	}
-	items := read[response](t, ask(t, w, "POST", "/v1/responses", fmt.Sprintf(`{"input":[{"role":"user","content":"How is it?"},{"type":"reasoning","id":"rs_1","summary":[]},
+	items := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", fmt.Sprintf(`{"input":[{"role":"user","content":"How is it?"},{"type":"reasoning","id":"rs_1","summary":[]},
 		{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Let me see."}]},{"type":"function_call","call_id":%q,"name":"get_weather","arguments":"{}"},%s],`, call, output)+rest+`}`), 200)
 	if items.said() != "message(final_answer) It rains in Bonn." || len(heard[len(heard)-1].Last().Results) != 2 {
 		t.Errorf("%+v", items)
 	}
 	// So it does by references to items, as clients send them that know what is stored.
-	referred := read[response](t, ask(t, w, "POST", "/v1/responses", fmt.Sprintf(`{"input":[{"role":"user","content":"How is it?"},{"type":"item_reference","id":%q},{"type":"item_reference","id":%q},
+	referred := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", fmt.Sprintf(`{"input":[{"role":"user","content":"How is it?"},{"type":"item_reference","id":%q},{"type":"item_reference","id":%q},
 		{"type":"function_call","id":%q,"call_id":%q,"name":"get_weather","arguments":"{}"},%s],`, whole.Output[0].ID, whole.Output[1].ID, whole.Output[2].ID, call, output)+rest+`}`), 200)
 	if referred.said() != "message(final_answer) It rains in Bonn." || len(heard[len(heard)-1].Last().Results) != 2 {
 		t.Errorf("%+v", referred)
@@ -207,114 +208,114 @@ func TestResponses(t *testing.T) {
 		if key == w.User {
 			body += `"previous_response_id":"` + whole.ID + `",`
 		}
-		if rec := ask(t, w, "POST", "/v1/responses", body+rest+`}`, "Authorization", "Bearer "+key); rec.Code != code {
+		if rec := apitest.Ask(t, w, "POST", "/v1/responses", body+rest+`}`, "Authorization", "Bearer "+key); rec.Code != code {
 			t.Errorf("%d %s", rec.Code, rec.Body)
 		}
 	}
 	// A response can go on more than once.
 	for range 2 {
-		fork := read[response](t, ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"And Cologne?",`+rest+`}`), 200)
+		fork := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"And Cologne?",`+rest+`}`), 200)
 		if n := len(heard[len(heard)-1].Turns); fork.said() != "message(final_answer) The same." || n != 7 {
 			t.Errorf("%+v after %d turns", fork, n)
 		}
 	}
 	// A call without a result.
-	if rec := ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+whole.ID+`","input":"Well?",`+rest+`}`); rec.Code != 400 || !strings.Contains(rec.Body.String(), "has no result") {
+	if rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+whole.ID+`","input":"Well?",`+rest+`}`); rec.Code != 400 || !strings.Contains(rec.Body.String(), "has no result") {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	// Nobody but its owner can go on, nor see that there is one.
 	for who, key := range map[string]string{"another owner": w.Other, "an administrator": w.Admin} {
-		rec := ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"x",`+rest+`}`, "Authorization", "Bearer "+key)
+		rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"x",`+rest+`}`, "Authorization", "Bearer "+key)
 		if rec.Code != 404 || !strings.Contains(rec.Body.String(), `"code":"previous_response_not_found"`) || !strings.Contains(rec.Body.String(), `"param":"previous_response_id"`) {
 			t.Errorf("%s: %d %s", who, rec.Code, rec.Body)
 		}
 	}
 	// Runs of other kinds are no responses.
-	chat := read[v1.ChatAnswer](t, ask(t, w, "POST", "/v1/chat", `{"message":"x"}`), 200)
-	refused(t, ask(t, w, "GET", "/v1/responses/resp_"+chat.Run.ID[4:], ""), 404, engi.NotFound)
+	chat := apitest.Read[v1.ChatAnswer](t, apitest.Ask(t, w, "POST", "/v1/chat", `{"message":"x"}`), 200)
+	apitest.Refused(t, apitest.Ask(t, w, "GET", "/v1/responses/resp_"+chat.Run.ID[4:], ""), 404, engi.NotFound)
 
-	deleted := read[map[string]any](t, ask(t, w, "DELETE", "/v1/responses/"+next.ID, ""), 200)
+	deleted := apitest.Read[map[string]any](t, apitest.Ask(t, w, "DELETE", "/v1/responses/"+next.ID, ""), 200)
 	if deleted["deleted"] != true || deleted["id"] != next.ID {
 		t.Errorf("%v", deleted)
 	}
 	for path, method := range map[string]string{"/v1/responses/" + next.ID: "GET", "/v1/runs/run_" + next.ID[5:]: "GET", "/v1/runs/run_" + next.ID[5:] + "/messages": "GET", "/v1/responses/" + next.ID + "#": "DELETE"} {
 		path, _, _ := strings.Cut(path, "#")
-		refused(t, ask(t, w, method, path, ""), 404, engi.NotFound)
+		apitest.Refused(t, apitest.Ask(t, w, method, path, ""), 404, engi.NotFound)
 	}
-	if rec := ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"x",`+rest+`}`); rec.Code != 404 {
+	if rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"previous_response_id":"`+next.ID+`","input":"x",`+rest+`}`); rec.Code != 404 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 }
 
 // TestResponsesThatAreNotStored leaves nothing of them.
 func TestResponsesThatAreNotStored(t *testing.T) {
-	w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
+	w, _ := apitest.ServeAgents(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Text: "yes"} })
 	for _, fields := range []string{"", `,"stream":true`} {
-		rec := ask(t, w, "POST", "/v1/responses", `{"model":"quiet","store":false,"input":"hi"`+fields+`}`)
+		rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","store":false,"input":"hi"`+fields+`}`)
 		if rec.Code != 200 || !strings.Contains(rec.Body.String(), "yes") {
 			t.Fatalf("%d %s", rec.Code, rec.Body)
 		}
-		if list := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200); len(list.Items) != 0 {
+		if list := apitest.Read[v1.List[v1.AgentRun]](t, apitest.Ask(t, w, "GET", "/v1/runs", ""), 200); len(list.Items) != 0 {
 			t.Errorf("%+v is left", list.Items)
 		}
 	}
 	// What can be asked for again is kept for that, and nothing else.
 	for range 2 {
-		r := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","store":false,"input":"hi"}`, "Idempotency-Key", "k"), 200)
-		refused(t, ask(t, w, "GET", "/v1/responses/"+r.ID, ""), 404, engi.NotFound)
+		r := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","store":false,"input":"hi"}`, "Idempotency-Key", "k"), 200)
+		apitest.Refused(t, apitest.Ask(t, w, "GET", "/v1/responses/"+r.ID, ""), 404, engi.NotFound)
 	}
-	if list := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200); len(list.Items) != 1 {
+	if list := apitest.Read[v1.List[v1.AgentRun]](t, apitest.Ask(t, w, "GET", "/v1/runs", ""), 200); len(list.Items) != 1 {
 		t.Errorf("%+v", list.Items)
 	}
 }
 
 // TestResponsesInTheBackground go on without their client, until they are cancelled.
 func TestResponsesInTheBackground(t *testing.T) {
-	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(c scripted.Conversation) scripted.Answer {
 		if c.Last().Text == "hi" {
 			return scripted.Answer{Text: "yes"}
 		}
 		return scripted.Answer{Text: strings.Repeat("so ", 1000), Pace: 20 * time.Millisecond}
 	})
-	begun := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","background":true,"input":"long"}`), 200)
+	begun := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","background":true,"input":"long"}`), 200)
 	if begun.Status != "in_progress" || len(begun.Output) != 0 || begun.Usage != nil {
 		t.Errorf("%+v", begun)
 	}
-	if got := read[response](t, ask(t, w, "GET", "/v1/responses/"+begun.ID, ""), 200); got.Status != "in_progress" {
+	if got := apitest.Read[response](t, apitest.Ask(t, w, "GET", "/v1/responses/"+begun.ID, ""), 200); got.Status != "in_progress" {
 		t.Errorf("%+v", got)
 	}
-	if rec := ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"x","previous_response_id":"`+begun.ID+`"}`); rec.Code != 409 {
+	if rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"x","previous_response_id":"`+begun.ID+`"}`); rec.Code != 409 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	for range 2 {
-		if got := read[response](t, ask(t, w, "POST", "/v1/responses/"+begun.ID+"/cancel", ""), 200); got.Status != "cancelled" {
+		if got := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses/"+begun.ID+"/cancel", ""), 200); got.Status != "cancelled" {
 			t.Errorf("%+v", got)
 		}
 	}
-	if all := responseEvents(t, ask(t, w, "GET", "/v1/responses/"+begun.ID+"?stream=true", "").Body.String()); all[len(all)-1].Type != "response.incomplete" || accumulate(t, all).Status != "cancelled" {
+	if all := responseEvents(t, apitest.Ask(t, w, "GET", "/v1/responses/"+begun.ID+"?stream=true", "").Body.String()); all[len(all)-1].Type != "response.incomplete" || accumulate(t, all).Status != "cancelled" {
 		t.Errorf("%+v", all[len(all)-1])
 	}
-	quick := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi"}`), 200)
-	refused(t, ask(t, w, "POST", "/v1/responses/"+quick.ID+"/cancel", ""), 400, engi.Invalid)
+	quick := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi"}`), 200)
+	apitest.Refused(t, apitest.Ask(t, w, "POST", "/v1/responses/"+quick.ID+"/cancel", ""), 400, engi.Invalid)
 	// A repeated key gets what came of it.
 	for _, want := range []string{"in_progress", "completed"} {
-		got := read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","background":true,"input":"hi"}`, "Idempotency-Key", "k"), 200)
+		got := apitest.Read[response](t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","background":true,"input":"hi"}`, "Idempotency-Key", "k"), 200)
 		if got.Status != want || (want == "completed") != (got.said() == "message(final_answer) yes") {
 			t.Errorf("%s: %+v", want, got)
 		}
-		ask(t, w, "GET", "/v1/responses/"+got.ID+"?stream=true", "") // to its end
+		apitest.Ask(t, w, "GET", "/v1/responses/"+got.ID+"?stream=true", "") // to its end
 	}
 	// A client that leaves one in the foreground ends it.
 	ctx, leave := context.WithCancel(t.Context())
 	running := func() []v1.AgentRun {
-		all := read[v1.List[v1.AgentRun]](t, ask(t, w, "GET", "/v1/runs", ""), 200).Items
+		all := apitest.Read[v1.List[v1.AgentRun]](t, apitest.Ask(t, w, "GET", "/v1/runs", ""), 200).Items
 		return slices.DeleteFunc(all, func(x v1.AgentRun) bool { return x.State != v1.AgentRunning })
 	}
 	r := httptest.NewRequestWithContext(ctx, "POST", "http://localhost/v1/responses", strings.NewReader(`{"model":"quiet","stream":true,"input":"long"}`))
 	r.Header.Set("Authorization", "Bearer "+w.User)
 	var request sync.WaitGroup
 	request.Go(func() { w.Handler.ServeHTTP(httptest.NewRecorder(), r) })
-	until(t, "the run goes on", func() bool { return len(running()) > 0 })
+	apitest.Until(t, "the run goes on", func() bool { return len(running()) > 0 })
 	leave()
 	request.Wait()
 	if all := running(); len(all) > 0 {
@@ -334,17 +335,17 @@ func TestResponsesThatEndBadly(t *testing.T) {
 		"limited": {scripted.Answer{Status: 429, Text: "slow down"}, "", "response.failed", 429},
 		"cut":     {scripted.Answer{Text: "hello", Cut: 2}, "", "response.failed", 503},
 	} {
-		w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer { return c.answer })
-		all := responseEvents(t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","stream":true,"input":"hi"`+c.fields+`}`).Body.String())
+		w, _ := apitest.ServeAgents(t, func(scripted.Conversation) scripted.Answer { return c.answer })
+		all := responseEvents(t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","stream":true,"input":"hi"`+c.fields+`}`).Body.String())
 		last := all[len(all)-1]
 		if last.Type != c.end || last.Response.Status != "failed" || last.Response.Error == nil || last.Response.Error.Message == "" || (last.Response.Error.Code == "rate_limit_exceeded") != (name == "limited") {
 			t.Errorf("%s: %+v", name, last)
 		}
 		accumulate(t, all)
-		if got := read[response](t, ask(t, w, "GET", "/v1/responses/"+last.Response.ID, ""), 200); got.Status != "failed" || got.Error == nil {
+		if got := apitest.Read[response](t, apitest.Ask(t, w, "GET", "/v1/responses/"+last.Response.ID, ""), 200); got.Status != "failed" || got.Error == nil {
 			t.Errorf("%s: %+v", name, got)
 		}
-		rec := ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi"}`)
+		rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi"}`)
 		var e struct {
 			Error struct{ Message, Type string }
 		}
@@ -354,13 +355,13 @@ func TestResponsesThatEndBadly(t *testing.T) {
 	}
 	// An attempt that broke off is not part of the answer, though it was streamed.
 	n := 0
-	w, _ := withAgents(t, func(scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(scripted.Conversation) scripted.Answer {
 		if n++; n == 1 {
 			return scripted.Answer{Text: "broken off in the middle", Cut: 2}
 		}
 		return scripted.Answer{Text: "whole"}
 	})
-	all := responseEvents(t, ask(t, w, "POST", "/v1/responses", `{"model":"quiet","stream":true,"input":"hi"}`).Body.String())
+	all := responseEvents(t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","stream":true,"input":"hi"}`).Body.String())
 	if end := accumulate(t, all); end.said() != "message(final_answer) whole" {
 		t.Errorf("%+v", end)
 	}
@@ -370,7 +371,7 @@ func TestResponsesThatEndBadly(t *testing.T) {
 // by its name.
 func TestResponseFields(t *testing.T) {
 	var heard scripted.Conversation
-	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c
 		return scripted.Answer{Text: "yes", Object: "{}"}
 	})
@@ -410,7 +411,7 @@ func TestResponseFields(t *testing.T) {
 		`"input":[{"role":"user","content":[{"type":"input_file","file_id":"file_1"}]}]`:                    `!input[0]`,
 		`"previous_response_id":"resp_1"`: `!previous_response_id`,
 	} {
-		rec := ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi",`+fields+`}`)
+		rec := apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"quiet","input":"hi",`+fields+`}`)
 		if param, refused := strings.CutPrefix(want, "!"); refused {
 			var e struct {
 				Error struct{ Message, Type, Param string }
@@ -429,14 +430,14 @@ func TestResponseFields(t *testing.T) {
 // TestTypedResponses streams a typed answer of an agent with tools, whose model says
 // more than that.
 func TestTypedResponses(t *testing.T) {
-	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(c scripted.Conversation) scripted.Answer {
 		if len(c.Last().Results) > 0 {
 			return scripted.Answer{Text: `{"city":"Bonn"}`}
 		}
 		return scripted.Answer{Text: "I look.", Calls: []scripted.Call{{ID: "c", Name: "execute_code", Arguments: `{"language":"bash","code":"echo hello"}`}}}
 	})
 	const schema = `{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}`
-	r := accumulate(t, responseEvents(t, ask(t, w, "POST", "/v1/responses", `{"model":"coder","stream":true,"input":"where?","text":{"format":{"type":"json_schema","name":"place","schema":`+schema+`}}}`).Body.String()))
+	r := accumulate(t, responseEvents(t, apitest.Ask(t, w, "POST", "/v1/responses", `{"model":"coder","stream":true,"input":"where?","text":{"format":{"type":"json_schema","name":"place","schema":`+schema+`}}}`).Body.String()))
 	if r.said() != `message(final_answer) {"city":"Bonn"}` {
 		t.Errorf("%+v", r)
 	}

@@ -1,4 +1,4 @@
-package rest
+package openai
 
 import (
 	"encoding/json"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/server/compat/dialect"
+	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
 // A responseBuilder makes the output of a response of what happens in its run, and
@@ -30,13 +32,13 @@ type responseBuilder struct {
 	text   strings.Builder
 }
 
-func (a *agents) responseBuilder(x engi.Run, note responseNote) *responseBuilder {
+func (f *front) responseBuilder(x engi.Run, note responseNote) *responseBuilder {
 	b := &responseBuilder{run: x, note: note, sequence: -1, output: []map[string]any{}}
 	var text struct{ Format responseFormat }
 	var reasoning struct{ Summary *string }
 	_, _ = json.Unmarshal(note["text"], &text), json.Unmarshal(note["reasoning"], &reasoning) // what they were made of was checked
 	b.thoughts = reasoning.Summary != nil
-	b.typed = text.Format.Type != "text" || a.typed(engi.RunSpec{Agent: x.Agent})
+	b.typed = text.Format.Type != "text" || dialect.Typed(f.agents, engi.RunSpec{Agent: x.Agent})
 	return b
 }
 
@@ -166,7 +168,7 @@ func (b *responseBuilder) finish(x engi.Run) {
 	}
 	b.close(status, phase)
 	for i, t := range x.Calls {
-		b.begin("fc", map[string]any{"type": "function_call", "call_id": callID(x, i), "name": t.Name, "arguments": ""})
+		b.begin("fc", map[string]any{"type": "function_call", "call_id": dialect.CallID(x, i), "name": t.Name, "arguments": ""})
 		b.about("response.function_call_arguments.delta", map[string]any{"delta": t.Arguments})
 		b.about("response.function_call_arguments.done", map[string]any{"arguments": t.Arguments, "name": t.Name})
 		b.open["arguments"] = t.Arguments
@@ -219,8 +221,9 @@ func (b *responseBuilder) response() map[string]any {
 		out["incomplete_details"] = map[string]any{"reason": reason}
 	case engi.RunFailed:
 		e := map[string]any{"code": "server_error", "message": "the run has failed"}
-		if p := problemOf(x.Error); p != nil {
-			e["message"] = withRemedy(*p)
+		if x.Error != nil {
+			p := httpio.Describe(x.Error, "")
+			e["message"] = dialect.WithRemedy(p)
 			if p.Kind == v1.Exhausted {
 				e["code"] = "rate_limit_exceeded"
 			}

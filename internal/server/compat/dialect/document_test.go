@@ -1,4 +1,4 @@
-package rest_test
+package dialect_test
 
 import (
 	"encoding/base64"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/agent/llm/scripted"
+	"github.com/engi-dev/engi/internal/server/apitest"
 )
 
 // TestPDFs sends PDFs by every format.
@@ -13,7 +14,7 @@ func TestPDFs(t *testing.T) {
 	pdf := base64.StdEncoding.EncodeToString([]byte("%PDF-1.7\n%%EOF"))
 	url := "data:application/pdf;base64," + pdf
 	var heard scripted.Conversation
-	w, _ := withAgents(t, func(c scripted.Conversation) scripted.Answer {
+	w, _ := apitest.ServeAgents(t, func(c scripted.Conversation) scripted.Answer {
 		heard = c
 		return scripted.Answer{Text: "yes"}
 	})
@@ -47,7 +48,7 @@ func TestPDFs(t *testing.T) {
 		{response, `{"type":"input_file","file_url":"http://x.example/a.pdf"}`, "!is not part of the request"},
 	} {
 		path, body := c.form(c.file)
-		rec := ask(t, w, "POST", path, body)
+		rec := apitest.Ask(t, w, "POST", path, body)
 		if text, refused := strings.CutPrefix(c.want, "!"); refused {
 			if rec.Code != 400 || !strings.Contains(rec.Body.String(), text) || !strings.Contains(rec.Body.String(), `"remedy"`) && text != "no base64" {
 				t.Errorf("%s %s: %d %s", path, c.file, rec.Code, rec.Body)
@@ -58,7 +59,7 @@ func TestPDFs(t *testing.T) {
 	}
 	large := base64.StdEncoding.EncodeToString([]byte("%PDF-1.7\n" + strings.Repeat("x", 8<<20)))
 	path, body := completion(`{"file_data":"` + large + `"}`)
-	if rec := ask(t, w, "POST", path, body); rec.Code != 400 || !strings.Contains(rec.Body.String(), "bytes") {
+	if rec := apitest.Ask(t, w, "POST", path, body); rec.Code != 400 || !strings.Contains(rec.Body.String(), "bytes") {
 		t.Errorf("%d %.300s", rec.Code, rec.Body)
 	}
 }
