@@ -1,4 +1,4 @@
-package page_test
+package markup_test
 
 import (
 	"bufio"
@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 	"golang.org/x/net/html"
 )
 
@@ -51,14 +51,14 @@ func TestVectors(t *testing.T) {
 		t.Errorf("%d vectors, want 200", len(all))
 	}
 	for _, v := range all {
-		shown := page.NewPage(v.HTML)
+		shown := markup.NewPage(v.HTML)
 		if v.Patches != nil {
-			shown = page.NewPage(v.Start)
+			shown = markup.NewPage(v.Start)
 			applied, _ := shown.Apply(v.Patches)
 			for _, p := range applied {
-				for _, markup := range []*string{p.HTML, p.Append, p.Prepend, p.Before, p.After, p.Replace} {
-					if markup != nil {
-						if err := harmless(*markup); err != nil {
+				for _, part := range []*string{p.HTML, p.Append, p.Prepend, p.Before, p.After, p.Replace} {
+					if part != nil {
+						if err := harmless(*part); err != nil {
 							t.Errorf("%s: an applied patch has %v", v.Name, err)
 						}
 					}
@@ -69,7 +69,7 @@ func TestVectors(t *testing.T) {
 		if err := harmless(got); err != nil {
 			t.Errorf("%s: %v\n%s", v.Name, err, got)
 		}
-		if again := page.NewPage(got).HTML(); again != got {
+		if again := markup.NewPage(got).HTML(); again != got {
 			t.Errorf("%s: read again:\n%s\nwant\n%s", v.Name, again, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package page
+package markup
 
 import (
 	"fmt"
@@ -32,7 +32,7 @@ func (s size) check() error {
 	switch {
 	case s.nodes > maxNodes:
 		return invalid(remedy, "the page would have more than %d elements and texts", maxNodes)
-	case s.bytes > maxHTML, s.json > maxJSON:
+	case s.bytes > maxHTML, s.json > MaxJSON:
 		return invalid(remedy, "the page would have more than %d bytes", maxHTML)
 	}
 	return nil

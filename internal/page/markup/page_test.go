@@ -1,4 +1,4 @@
-package page_test
+package markup_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 func patches(t testing.TB, s string) []engi.PagePatch {
@@ -39,7 +39,7 @@ func TestApply(t *testing.T) {
 		{`<table></table>`, `[{"selector":"table","html":"<tr><td>1"}]`, `<table><tbody><tr><td>1</td></tr></tbody></table>`},
 		{`<p>1</p>`, `[{"selector":"body","html":"<h1>x"},{"selector":"body","append":"y"}]`, `<h1>x</h1>y`},
 	} {
-		p := page.NewPage(tt.start)
+		p := markup.NewPage(tt.start)
 		before := p.Clone()
 		applied, errs := p.Apply(patches(t, tt.patches))
 		if len(errs) > 0 || p.HTML() != tt.want {
@@ -48,7 +48,7 @@ func TestApply(t *testing.T) {
 		if again, errs := before.Apply(applied); len(errs) > 0 || len(again) != len(applied) || before.HTML() != tt.want {
 			t.Errorf("what was applied, %+v, makes\n%s\nwant\n%s\n%v", applied, before.HTML(), tt.want, errs)
 		}
-		if got := page.NewPage(tt.want).HTML(); got != tt.want {
+		if got := markup.NewPage(tt.want).HTML(); got != tt.want {
 			t.Errorf("read again:\n%s\nwant\n%s", got, tt.want)
 		}
 	}
@@ -63,8 +63,8 @@ func TestRandomPatches(t *testing.T) {
 		"strong sub summary sup table tbody td textarea tfoot th thead time tr u ul var wbr svg g path rect text tspan linearGradient stop title desc defs " +
 		"script style template math mtext noscript foreignObject nobr font center x-y"
 	const marks = "class=a class=b id=c id=d title=x style=color:red data-action=go href=#x name=n value=v onclick=x"
-	var markup func(depth int) string
-	markup = func(depth int) string {
+	var tree func(depth int) string
+	tree = func(depth int) string {
 		var b strings.Builder
 		for range 1 + r.IntN(3) {
 			switch name := pick(names); {
@@ -73,7 +73,7 @@ func TestRandomPatches(t *testing.T) {
 			case depth == 0 || r.IntN(12) == 0:
 				b.WriteString("<" + name + ">") // not ended
 			default:
-				b.WriteString("<" + name + " " + pick(marks) + ">" + markup(depth-1) + "</" + name + ">")
+				b.WriteString("<" + name + " " + pick(marks) + ">" + tree(depth-1) + "</" + name + ">")
 			}
 		}
 		return b.String()
@@ -92,10 +92,10 @@ func TestRandomPatches(t *testing.T) {
 	width := "1px"
 	counts := map[string]int{}
 	for range 150 {
-		page := page.NewPage(markup(4))
+		page := markup.NewPage(tree(4))
 		stable(t, page)
 		for range 40 {
-			text, old := markup(2), page.HTML()
+			text, old := tree(2), page.HTML()
 			p := engi.PagePatch{Selector: selector(old)}
 			what := pick("text html append prepend before after replace remove move class attr style value")
 			switch what {
@@ -171,7 +171,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{`<p>1</p>`, `{"selector":"` + strings.Repeat("p ", 20) + `p","text":"x"}`, "more than 16 parts"},
 		{`<table></table><p></p>`, `{"selector":"table,p","html":"<tr></tr>"}`, "means different things"},
 	} {
-		p := page.NewPage(tt.start)
+		p := markup.NewPage(tt.start)
 		before := p.HTML()
 		applied, errs := p.Apply(patches(t, "["+tt.patch+"]"))
 		if len(applied) > 0 || p.HTML() != before {
@@ -189,7 +189,7 @@ func TestWhatIsRefused(t *testing.T) {
 
 // TestGoodPartsStand applies what is right in a patch and in a list of them.
 func TestGoodPartsStand(t *testing.T) {
-	p := page.NewPage(`<p>1</p>`)
+	p := markup.NewPage(`<p>1</p>`)
 	applied, errs := p.Apply(patches(t, `[{"selector":"p","attr":{"title":"x","onclick":"y"}},{"selector":"q","text":"x"},{"selector":"p","style":{"color":"red","position":"fixed"}},{"selector":"p","text":"2"}]`))
 	const want = `<p style="color: red;" title="x">2</p>`
 	if p.HTML() != want || len(applied) != 3 || len(errs) != 3 {
@@ -198,7 +198,7 @@ func TestGoodPartsStand(t *testing.T) {
 }
 
 func TestSelectors(t *testing.T) {
-	const markup = `<main id="m" class="a b"><h1 title="x-y">t</h1><ul><li class="a">1</li><li data-n="5 6">2</li><li class="a b">3</li><li></li></ul>` +
+	const source = `<main id="m" class="a b"><h1 title="x-y">t</h1><ul><li class="a">1</li><li data-n="5 6">2</li><li class="a b">3</li><li></li></ul>` +
 		`<input type="TEXT" name="q"><svg viewBox="0 0 9 9"><linearGradient id="g"></linearGradient></svg><i>x</i><i id="1:2">y</i></main>`
 	for selector, want := range map[string]int{
 		"li": 4, "LI": 4, "main, main *": 12, "#m": 1, ".a": 3, ".a.b": 2, "li.a": 2, "ul > li": 4, "main li": 4, "main > li": 0, "h1 + ul": 1, "h1 ~ i": 2, "ul li + li": 3,
@@ -208,7 +208,7 @@ func TestSelectors(t *testing.T) {
 		"linearGradient": 1, "lineargradient": 0, "[viewBox]": 1, "[viewbox]": 0, "svg > *": 1, `#\31 \:2`: 1, `[id="1:2"]`: 1, "li , h1": 5, "\n.b\t": 2, "main > ul > li.a:first-child": 1,
 		"li:nth-child( 2 )": 1, "li:nth-child(n)": 4, "li:nth-child(0n+0)": 0, ".A": 0, "ul>li~li": 3, "q li, li.b": 1,
 	} {
-		p := page.NewPage(markup)
+		p := markup.NewPage(source)
 		mark := "1"
 		_, errs := p.Apply([]engi.PagePatch{{Selector: selector, Attr: map[string]*string{"data-mark": &mark}}})
 		if got := strings.Count(p.HTML(), "data-mark"); got != want || (want > 0) != (errs == nil) {
@@ -217,7 +217,7 @@ func TestSelectors(t *testing.T) {
 	}
 	for _, selector := range []string{"", " ", ",", "li,", ">li", "li >", "li > > li", "..a", "#", "a:b", "li:has(a)", "li:hover", "::before", "li::before", "[a=b", "[=b]", "[a!=b]", "[a=5]", "li:nth-child(", "li:nth-child(n+)",
 		"li:nth-child(1 of .a)", ":not(:not(a))", ":not(a b)", "svg|a", "a$", "<p>", "5", "#5", ".5", ".- a", "#-1", ":root", ":scope", "li:nth-child(+ 2)", "a{}", "/**/a", `[a="b`, `a\`} {
-		p := page.NewPage(markup)
+		p := markup.NewPage(source)
 		if _, errs := p.Apply([]engi.PagePatch{{Selector: selector, Remove: true}}); len(errs) != 1 || engi.KindOf(errs[0]) != engi.Invalid {
 			t.Errorf("%q: %v, want Invalid", selector, errs)
 		}
@@ -233,7 +233,7 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 		}
 		return b.String()
 	}
-	for name, markup := range map[string]string{
+	for name, source := range map[string]string{
 		"formatting begun again": "<p>" + ids("<b id=%d>", 400) + strings.Repeat("<p>y", 10_000),
 		"hidden in svg":          "<svg><style><p>" + ids("<b id=%d>", 400) + strings.Repeat("<p>y", 10_000),
 		"deep":                   strings.Repeat("<div>", 50_000),
@@ -244,7 +244,7 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 		"entities":               strings.Repeat("&amp", 50_000),
 	} {
 		start := time.Now()
-		p := page.NewPage(markup)
+		p := markup.NewPage(source)
 		if d := time.Since(start); d > 30*time.Second {
 			t.Errorf("%s: %s", name, d)
 		}
@@ -252,7 +252,7 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 			t.Errorf("%s is a page of %d bytes", name, len(got))
 		}
 	}
-	p := page.NewPage(strings.Repeat("<p></p>", 10_000))
+	p := markup.NewPage(strings.Repeat("<p></p>", 10_000))
 	start := time.Now()
 	text := "x"
 	for _, selector := range []string{"* * * * * * * * * * * * * * * q", "*~*~*~*~*~*~*~*~*~*~*~*~*~*~*~q", "q:nth-last-of-type(3n+1)", "* > :not(p)"} {
@@ -267,7 +267,7 @@ func TestHostileMarkupIsCheap(t *testing.T) {
 
 func TestPagesStayInBounds(t *testing.T) {
 	for name, item := range map[string]string{"bytes": "<p>" + strings.Repeat("x", 1000) + "</p>", "nodes": strings.Repeat("<br>", 100), "JSON": "<p>" + strings.Repeat(`"`, 1000) + "</p>"} {
-		p := page.NewPage("<main></main>")
+		p := markup.NewPage("<main></main>")
 		var ps []engi.PagePatch
 		for range 300 {
 			ps = append(ps, engi.PagePatch{Selector: "main", Append: &item})

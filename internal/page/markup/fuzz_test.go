@@ -1,4 +1,4 @@
-package page_test
+package markup_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 func FuzzParser(f *testing.F) {
@@ -24,8 +24,8 @@ func FuzzParser(f *testing.F) {
 	f.Add("{\"type\":\"full\",\"html\":\"a\x00\\\n{\"type\":\"full\" b\"}", uint8(3))
 	f.Fuzz(func(t *testing.T, text string, size uint8) {
 		want := show(read(text))
-		var p page.Parser
-		var lines []page.Line
+		var p markup.Parser
+		var lines []markup.Line
 		last, partial := "", false
 		step := int(size)%16 + 1
 		for rest := text; rest != ""; {
@@ -83,7 +83,7 @@ func FuzzPage(f *testing.F) {
 		if json.Unmarshal([]byte(list), &ps) != nil {
 			return
 		}
-		page := page.NewPage(start)
+		page := markup.NewPage(start)
 		stable(t, page)
 		for _, p := range ps {
 			before, old := page.Clone(), page.HTML()
@@ -118,13 +118,13 @@ func encode(t testing.TB, v any) string {
 }
 
 // stable returns the page, which must be harmless and the same when it is read again.
-func stable(t testing.TB, p *page.Page) string {
+func stable(t testing.TB, p *markup.Page) string {
 	t.Helper()
 	got := p.HTML()
 	if err := harmless(got); err != nil {
 		t.Fatalf("%v\n%s", err, got)
 	}
-	if again := page.NewPage(got).HTML(); again != got {
+	if again := markup.NewPage(got).HTML(); again != got {
 		t.Fatalf("read again:\n%s\nwant\n%s", again, got)
 	}
 	if raw := encode(t, got); len(got) > 192<<10 || len(raw) > 240<<10 {

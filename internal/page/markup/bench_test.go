@@ -1,4 +1,4 @@
-package page_test
+package markup_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 func BenchmarkParser(b *testing.B) {
@@ -26,7 +26,7 @@ func BenchmarkParser(b *testing.B) {
 			b.SetBytes(int64(len(bench.text)))
 			b.ReportAllocs()
 			for b.Loop() {
-				var p page.Parser
+				var p markup.Parser
 				n := 0
 				for i := 0; i < len(bench.text); i += bench.piece {
 					for _, l := range p.Write(bench.text[i:min(i+bench.piece, len(bench.text))]) {
@@ -63,7 +63,7 @@ func BenchmarkApply(b *testing.B) {
 		{"move", engi.PagePatch{Selector: ".row", Move: &engi.PageMove{To: "body", Place: "append"}}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			p := page.NewPage(source.String())
+			p := markup.NewPage(source.String())
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, errs := p.Apply([]engi.PagePatch{bench.patch}); len(errs) > 0 {
@@ -73,7 +73,7 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 	b.Run("HTML", func(b *testing.B) {
-		p := page.NewPage(source.String())
+		p := markup.NewPage(source.String())
 		for b.Loop() {
 			if _, errs := p.Apply([]engi.PagePatch{{Selector: "#r0 > span", Text: text("5")}}); len(errs) > 0 || p.HTML() == "" {
 				b.Fatal(errs)
@@ -82,7 +82,7 @@ func BenchmarkApply(b *testing.B) {
 	})
 	b.Run("NewPage", func(b *testing.B) {
 		for b.Loop() {
-			page.NewPage(source.String())
+			markup.NewPage(source.String())
 		}
 	})
 }

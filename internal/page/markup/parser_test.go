@@ -1,4 +1,4 @@
-package page_test
+package markup_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 // answer has everything that models write around and in lines.
@@ -23,7 +23,7 @@ over lines"}]}` + "\n" +
 	`{"type":"code_modules","modules":[{"path":"lib/a.ts","description":"d","exports":["f"],"usage":"u"}]}` + "\n```\nDone \xff \xe2\x82 {} {{" +
 	`{"type":"stats"}`
 
-func show(lines []page.Line) string {
+func show(lines []markup.Line) string {
 	var b strings.Builder
 	for _, l := range lines {
 		switch {
@@ -43,9 +43,9 @@ func show(lines []page.Line) string {
 	return b.String()
 }
 
-func read(pieces ...string) []page.Line {
-	var p page.Parser
-	var lines []page.Line
+func read(pieces ...string) []markup.Line {
+	var p markup.Parser
+	var lines []markup.Line
 	for _, s := range pieces {
 		lines = append(lines, p.Write(s)...)
 	}
@@ -102,7 +102,7 @@ func TestBounds(t *testing.T) {
 	many := `{"type":"patches","patches":[` + strings.Repeat(`{"selector":"p","text":"x"},`, 1000) + `{"selector":"p","text":"x"}]}`
 	endless := `{"type":"full","html":"` + strings.Repeat("x\n", 300<<10)
 	for text, want := range map[string]string{long: "longer than 262144 bytes", many: "more than 1000", endless: "another line begins"} {
-		var p page.Parser
+		var p markup.Parser
 		lines := p.Write(text)
 		if html, ok := p.Partial(); ok && len(html) > 256<<10 {
 			t.Errorf("%d bytes of HTML", len(html))
@@ -124,7 +124,7 @@ func TestBounds(t *testing.T) {
 func TestPartial(t *testing.T) {
 	const text = `{"type":"full","html":"<p>\u00e9\ud83d\ude00 \"x\"</p>"}`
 	const want = `<p>é😀 "x"</p>`
-	var p page.Parser
+	var p markup.Parser
 	shown := map[string]bool{}
 	for i := range len(text) - 1 {
 		if lines := p.Write(text[i : i+1]); lines != nil {
