@@ -17,7 +17,7 @@ func (versionCommand) Help() string {
 // Run implements the command.
 func (versionCommand) Run(ctx context.Context, g *globals) error {
 	all, err := programs(ctx, g)
-	v := versions{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, all}
+	v := versions{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Programs: all}
 	if g.JSON {
 		return g.printJSON(v)
 	}

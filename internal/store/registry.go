@@ -45,7 +45,7 @@ func (s registryStore) Put(ctx context.Context, x registry.Template) (err error)
 	defer engi.Annotate(&err, "put template %s", x.ID)
 	var d registryDetail
 	for _, b := range x.Builds {
-		d.Builds = append(d.Builds, registryBuild{b.ID, string(b.State), b.Template, string(b.Snapshot), b.Tags, fleetSize(b.Size), b.Reason, b.Step, nanos(b.Created), nanos(b.Updated)})
+		d.Builds = append(d.Builds, registryBuild{ID: b.ID, State: string(b.State), Template: b.Template, Snapshot: string(b.Snapshot), Tags: b.Tags, Size: fleetSize(b.Size), Reason: b.Reason, Step: b.Step, Created: nanos(b.Created), Updated: nanos(b.Updated)})
 	}
 	for _, g := range x.Tags {
 		d.Tags = append(d.Tags, registryTag{g.Name, g.Build, nanos(g.Created)})

@@ -320,7 +320,7 @@ func decodeRequests(list []lifeRequest) (rules []engi.RequestRule) {
 func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
 	d := lifeNetwork{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Requests: encodeRequests(n.Requests), Proxy: (*lifeProxy)(n.Proxy), Group: n.Group, Name: n.Name, Detail: n.Detail}
 	for _, g := range n.Grants {
-		d.Grants = append(d.Grants, lifeGrant{g.Secret, g.Hosts, string(g.As), g.Name, g.Format, g.Env, g.Strip, encodeRequests(g.Requests)})
+		d.Grants = append(d.Grants, lifeGrant{Secret: g.Secret, Hosts: g.Hosts, As: string(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip, Requests: encodeRequests(g.Requests)})
 	}
 	for _, h := range n.Headers {
 		d.Headers = append(d.Headers, lifeHeaders(h))

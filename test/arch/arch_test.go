@@ -275,6 +275,73 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
+// maxUnkeyed is how many fields a literal of a struct may have without their names.
+const maxUnkeyed = 4
+
+// TestLiteralsHaveKeys fails when a literal of a struct type that has a name gives more
+// than maxUnkeyed fields by their position alone: nobody can read those.
+func TestLiteralsHaveKeys(t *testing.T) {
+	ps := packages(t)
+	for dir, p := range ps {
+		for file, f := range p.files {
+			names := map[string]string{} // of imported packages of ours, to their directories
+			for _, i := range f.Imports {
+				in, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module+"/")
+				imported := ps[strings.TrimPrefix(in, "internal/")]
+				switch {
+				case !ours || imported == nil:
+				case i.Name != nil:
+					names[i.Name.Name] = strings.TrimPrefix(in, "internal/")
+				default:
+					names[imported.name] = strings.TrimPrefix(in, "internal/")
+				}
+			}
+			isStruct := func(typ ast.Expr) bool {
+				switch x := typ.(type) {
+				case *ast.Ident:
+					return p.structs[x.Name]
+				case *ast.SelectorExpr:
+					pkg, ok := x.X.(*ast.Ident)
+					return ok && names[pkg.Name] != "" && ps[names[pkg.Name]].structs[x.Sel.Name]
+				}
+				return false
+			}
+			var check func(c *ast.CompositeLit, typ ast.Expr)
+			check = func(c *ast.CompositeLit, typ ast.Expr) {
+				if len(c.Elts) > maxUnkeyed && isStruct(typ) {
+					if _, keyed := c.Elts[0].(*ast.KeyValueExpr); !keyed {
+						t.Errorf("%s: a literal of %s.%v has %d fields without their names, %d at most: write field: value", file, dir, typ, len(c.Elts), maxUnkeyed)
+					}
+				}
+				var of ast.Expr // the type of elements that do not say theirs
+				switch x := typ.(type) {
+				case *ast.ArrayType:
+					of = x.Elt
+				case *ast.MapType:
+					of = x.Value
+				}
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				for _, e := range c.Elts {
+					if kv, ok := e.(*ast.KeyValueExpr); ok {
+						e = kv.Value
+					}
+					if inner, ok := e.(*ast.CompositeLit); ok && inner.Type == nil {
+						check(inner, of)
+					}
+				}
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if c, ok := n.(*ast.CompositeLit); ok && c.Type != nil {
+					check(c, c.Type)
+				}
+				return true
+			})
+		}
+	}
+}
+
 // TestNoReplace keeps the module installable: a replaced module cannot be
 // fetched by anybody else.
 func TestNoReplace(t *testing.T) {
@@ -345,6 +412,8 @@ type info struct {
 	doc        string
 	idents     map[string]bool // exported top-level names
 	interfaces map[string]int  // exported interfaces to their own methods
+	structs    map[string]bool // names of struct types
+	files      map[string]*ast.File
 }
 
 // packages reads every Go file itself, so that it sees all build tags, and so
@@ -379,7 +448,7 @@ func packages(t *testing.T) map[string]*info {
 		dir := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(rel)), "internal/")
 		p := ps[dir]
 		if p == nil {
-			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}}
+			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}, structs: map[string]bool{}, files: map[string]*ast.File{}}
 			ps[dir] = p
 		}
 		for _, i := range f.Imports {
@@ -393,6 +462,7 @@ func packages(t *testing.T) map[string]*info {
 			p.docs = append(p.docs, rel)
 			p.doc = f.Doc.Text()
 		}
+		p.files[rel] = f
 		p.read(f)
 		return nil
 	})
@@ -414,6 +484,9 @@ func (p *info) read(f *ast.File) {
 				switch s := s.(type) {
 				case *ast.TypeSpec:
 					p.idents[s.Name.Name] = true
+					if _, ok := s.Type.(*ast.StructType); ok {
+						p.structs[s.Name.Name] = true
+					}
 					if it, ok := s.Type.(*ast.InterfaceType); ok && s.Name.IsExported() {
 						p.interfaces[s.Name.Name] = methods(it)
 					}
