@@ -12,7 +12,7 @@ func (versionCommand) Help() string { return example("engi version", "engi versi
 
 func (versionCommand) Run(ctx context.Context, g *globals) error {
 	all, err := programs(ctx, g)
-	v := versions{version, commit, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, all}
+	v := versions{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Programs: all}
 	if g.JSON {
 		return g.printJSON(v)
 	}

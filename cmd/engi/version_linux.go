@@ -15,7 +15,7 @@ func programs(ctx context.Context, g *globals) ([]programFacts, error) {
 	found, err := node.FindPrograms(ctx, c)
 	var all []programFacts
 	for _, p := range found {
-		all = append(all, programFacts{p.Name, p.Path, p.Module(), p.Digest, p.From})
+		all = append(all, programFacts{Name: p.Name, Path: p.Path, Module: p.Module(), Digest: p.Digest, From: p.From})
 	}
 	return all, err
 }

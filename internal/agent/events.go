@@ -54,7 +54,7 @@ func (a *activeRun) emit(e engi.RunUpdate) {
 	if e.Kind == engi.RunEnd {
 		step = a.rec.Steps
 	}
-	raw, err := json.Marshal(eventLine{e.Kind, step, time.Now().UnixMilli(), e.Text, e.Stream, e.Call, e.Result, e.Object})
+	raw, err := json.Marshal(eventLine{Kind: e.Kind, Step: step, Time: time.Now().UnixMilli(), Text: e.Text, Stream: e.Stream, Call: e.Call, Result: e.Result, Object: e.Object})
 	if err == nil {
 		err = a.events.Append(engi.Stdout, append(raw, '\n'))
 	}

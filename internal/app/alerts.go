@@ -114,12 +114,12 @@ func (s *Service) measures(a *app, h health, most int64) []measure {
 	files := a.copy.usual()
 	long := func(d time.Duration) string { return d.Round(time.Millisecond).String() }
 	all := []measure{
-		{"memory", memory, o.Memory, h.memory > 0, false, o.OnMemory, fmt.Sprintf("the sandbox uses %s of its memory, more than %s", share(memory), share(o.Memory))},
-		{"errors", h.errors(), o.Errors, len(h.failed) >= fewOutcomes, false, o.OnErrors, fmt.Sprintf("%s of the last operations failed, more than %s", share(h.errors()), share(o.Errors))},
-		{"latency", h.latency.Seconds(), time.Duration(o.Latency).Seconds(), true, false, o.OnLatency, fmt.Sprintf("the server takes %s to answer, more than %s", long(h.latency), o.Latency)},
-		{"files", files.Seconds(), time.Duration(o.Files).Seconds(), files > 0, false, o.OnFiles, fmt.Sprintf("reading or writing files takes %s, more than %s", long(files), o.Files)},
-		{"cache", hits, o.Cache, readings >= fewOutcomes, true, o.OnCache, fmt.Sprintf("only %s of the files are known without reading them again, less than %s", share(hits), share(o.Cache))},
-		{"startup", h.startup.Seconds(), time.Duration(o.Startup).Seconds(), h.startup > 0, false, o.OnStartup, fmt.Sprintf("the server was up after %s, later than %s", long(h.startup), o.Startup)},
+		{metric: "memory", value: memory, limit: o.Memory, known: h.memory > 0, action: o.OnMemory, text: fmt.Sprintf("the sandbox uses %s of its memory, more than %s", share(memory), share(o.Memory))},
+		{metric: "errors", value: h.errors(), limit: o.Errors, known: len(h.failed) >= fewOutcomes, action: o.OnErrors, text: fmt.Sprintf("%s of the last operations failed, more than %s", share(h.errors()), share(o.Errors))},
+		{metric: "latency", value: h.latency.Seconds(), limit: time.Duration(o.Latency).Seconds(), known: true, action: o.OnLatency, text: fmt.Sprintf("the server takes %s to answer, more than %s", long(h.latency), o.Latency)},
+		{metric: "files", value: files.Seconds(), limit: time.Duration(o.Files).Seconds(), known: files > 0, action: o.OnFiles, text: fmt.Sprintf("reading or writing files takes %s, more than %s", long(files), o.Files)},
+		{metric: "cache", value: hits, limit: o.Cache, known: readings >= fewOutcomes, low: true, action: o.OnCache, text: fmt.Sprintf("only %s of the files are known without reading them again, less than %s", share(hits), share(o.Cache))},
+		{metric: "startup", value: h.startup.Seconds(), limit: time.Duration(o.Startup).Seconds(), known: h.startup > 0, action: o.OnStartup, text: fmt.Sprintf("the server was up after %s, later than %s", long(h.startup), o.Startup)},
 	}
 	all = slices.DeleteFunc(all, func(m measure) bool { return m.limit == 0 })
 	down := measure{metric: metricServer, limit: 0.5, known: true, action: engi.AppActRestartServer, text: "the server does not answer and is started again"}

@@ -9,8 +9,31 @@ import (
 )
 
 // An App is a web application that models write: files with a history, a sandbox
-// in which its server runs while it is written, and a preview. The record is the
-// truth: a sandbox that is lost is made again from the last revision. It is a value.
+// in which its server runs while it is written, and a preview. It is a value: a copy of
+// the record. This is its life:
+//
+//  1. [Apps].Create and Branch record an app, which is starting, boot a sandbox and start
+//     the app's server in it. They return when the server answers: the app is ready, and
+//     its first revision has the files of the template or of the app it branches from.
+//     If there is no sandbox and trying again would not help, the record is removed.
+//     After another error the app stays, and is failed.
+//  2. An app becomes failed when it can get no sandbox, or when its server does not
+//     answer even after a restart. Error says why. The next use tries again, and makes
+//     it ready.
+//  3. One caller at a time works in the sandbox; the others wait. One apply or edit at a
+//     time is under way; beginning another reports Conflict. It goes on when its caller
+//     leaves. An apply ends with a new revision or changes nothing; an edit is several.
+//  4. A sandbox that nobody uses hibernates, and the app stays ready. The next use wakes
+//     the sandbox.
+//  5. Stop ends an apply or edit, records changes made by hand in the sandbox as a
+//     revision if the sandbox answers, and destroys it: the app is stopped. An app whose
+//     sandbox is lost is stopped, too. The next use boots another sandbox with the files
+//     of the last revision; changes that no revision has are gone.
+//  6. The end of the server, also by kill -9, ends an apply or edit. The next server
+//     records that end, and puts the files back to the last revision before anybody
+//     uses the app. The branches of attempts are removed.
+//  7. Remove ends what is under way, destroys the sandbox, and deletes the history and
+//     snapshots. The app is NotFound from then on.
 type App struct {
 	ID       AppID
 	Owner    Owner

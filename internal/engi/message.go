@@ -95,7 +95,7 @@ type Tokens struct {
 // Add returns the sum of t and o.
 func (t Tokens) Add(o Tokens) Tokens {
 	return Tokens{
-		t.Input + o.Input, t.Output + o.Output, t.Reasoning + o.Reasoning,
-		t.CacheRead + o.CacheRead, t.CacheWrite + o.CacheWrite, t.Cost + o.Cost, t.Calls + o.Calls,
+		Input: t.Input + o.Input, Output: t.Output + o.Output, Reasoning: t.Reasoning + o.Reasoning,
+		CacheRead: t.CacheRead + o.CacheRead, CacheWrite: t.CacheWrite + o.CacheWrite, Cost: t.Cost + o.Cost, Calls: t.Calls + o.Calls,
 	}
 }

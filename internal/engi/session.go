@@ -123,8 +123,32 @@ func ClientOf(ctx context.Context) SessionClient {
 	return c
 }
 
-// A Session is a caller's long-lived context, which outlives its sandboxes. It
-// is a value.
+// A Session is a caller's long-lived context, which outlives its sandboxes. It is a
+// value: a copy of the record, with the state at that moment. This is its life:
+//
+//  1. [Sessions].Create records a session. It is idle: it has no sandbox and no volume.
+//     In mode warm its sandbox boots in the background.
+//  2. The first use (Enter, RunCode, Attach or Resume) makes the volume, unless
+//     Persistence is none, and boots a sandbox. The session is booting, then running.
+//     If the boot fails, the caller gets the error, the session is idle, and the next
+//     use tries again.
+//  3. Several callers may use a running session at once; pieces of code run one after
+//     the other. While a use lasts, Dormancy and TTL do not count, and Release, Suspend
+//     and Hibernate report Conflict.
+//  4. After Dormancy without use, or on Release, the sandbox is stopped and the session
+//     is idle again. Persistence says what is kept then; with persistence snapshot the
+//     sandbox is hibernated instead. Suspend pauses the sandbox, and Hibernate writes it
+//     to disk, on request. The next use resumes it, or boots another with what was kept.
+//  5. A sandbox can be lost or stopped at any moment. The session is idle then, and what
+//     its volume has is not lost. The next use boots another sandbox.
+//  6. A session ends with Terminate, after TTL without use, and MaxDuration after its
+//     creation, even while it is used. Its sandbox and its volume are deleted. The copy
+//     that persistence workspace has made stays if the session has a name, unless
+//     Terminate ended it. Get returns the session for a while; uses report NotFound with
+//     the reason.
+//  7. The end of the server, also by kill -9, ends no session and no sandbox. The next
+//     server takes over each sandbox, even one that was not recorded yet. Until it has,
+//     uses report Unavailable. Then it completes the deletion of sessions that had ended.
 type Session struct {
 	ID          SessionID
 	Owner       Owner

@@ -380,7 +380,7 @@ func (r *Runner) unqueue(function string, i int) queuedRun {
 func (r *Runner) opened(rec Record) queuedRun {
 	_, static := r.functions[rec.Function]
 	r.places++
-	q := queuedRun{rec.ID, rec.Function, rec.Owner, !static && r.opt.Source != nil, r.places}
+	q := queuedRun{id: rec.ID, function: rec.Function, owner: rec.Owner, dynamic: !static && r.opt.Source != nil, place: r.places}
 	r.open[q.function]++
 	if q.dynamic {
 		r.dynamic++

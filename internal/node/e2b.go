@@ -11,31 +11,23 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// tokensName is the file of the secret that tokens are derived from.
-const tokensName = "tokens.key"
-
 // openE2B opens the server for E2B's clients.
 func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
-	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, tokensName))
+	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, "tokens.key")) // tokens are derived from it
 	if err != nil {
 		return err
+	}
+	internet := engi.Network(n.config.Network.Max) // the widest mode
+	if n.wall == nil {
+		internet = "" // sandboxes have no network
 	}
 	builder, _ := any(n.templates).(engi.TemplateBuilder)
 	n.e2b = e2b.New(e2b.Options{
 		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes,
 		Templates: n.templates, Builder: builder,
-		Keys: keys, Store: store.E2B(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
+		Keys: keys, Store: store.Registry(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
 		Secrets: n.secrets, Events: n.Events(), Webhooks: n.Webhooks(), Domain: n.domain(), Hosts: n.hosts(), Target: func(r *http.Request) (engi.SandboxID, int, bool) { return preview.TargetOf(r.Context()) },
-		Log: n.log.With("component", "e2b"), Leave: leave, Internet: n.maxNetwork(), Rules: n.config.Network.Allow, BuildTime: time.Duration(n.config.Builds.Timeout),
+		Log: n.log.With("component", "e2b"), Leave: leave, Internet: internet, Rules: n.config.Network.Allow, BuildTime: time.Duration(n.config.Builds.Timeout),
 	})
 	return nil
-}
-
-// maxNetwork returns the widest network mode of sandboxes; empty if they have no
-// network.
-func (n *Node) maxNetwork() engi.Network {
-	if n.wall == nil {
-		return ""
-	}
-	return engi.Network(n.config.Network.Max)
 }

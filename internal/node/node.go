@@ -47,7 +47,9 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 	"github.com/engi-dev/engi/internal/sandbox/provider/gvisor"
 	"github.com/engi-dev/engi/internal/sandbox/script"
+	"github.com/engi-dev/engi/internal/server/compat/anthropic"
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
+	"github.com/engi-dev/engi/internal/server/compat/openai"
 	"github.com/engi-dev/engi/internal/server/rest"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/terminal"
@@ -263,7 +265,9 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
 		rest.Terminals(terminal.New(terminal.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
-		rest.Agents(n.Agents(), n.embedder),
+		rest.Agents(n.Agents()),
+		openai.Resource(n.Agents(), n.embedder, n.started),
+		anthropic.Resource(n.Agents()),
 		rest.ToolServers(n.remote),
 		rest.Docs(n.Docs()),
 		rest.Events(n.Events(), n.Functions()),

@@ -12,6 +12,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 const (
@@ -36,12 +37,12 @@ type answer struct {
 	*processor
 	rec   Record
 	run   engi.RunID
-	page  *Page
+	page  *markup.Page
 	since int // lines since the page was stored
 
 	step    int
 	attempt int // at this step: how often its text had begun anew
-	parser  *Parser
+	parser  *markup.Parser
 	at      int     // lines of this attempt so far
 	lines   []entry // of the step that have events
 	total   int     // of all steps
@@ -56,7 +57,7 @@ type answer struct {
 		bad           []string // of earlier steps
 		told          bool     // they are in the answer's
 	}
-	behind []Line // of attempts that the log says are over, in case the last one is missing
+	behind []markup.Line // of attempts that the log says are over, in case the last one is missing
 
 	last    atomic.Int64 // Seq of the last event
 	partial time.Time    // when the last part of a page was shown
@@ -77,7 +78,7 @@ func (p *processor) watch(r Record) error {
 	if err != nil {
 		return err
 	}
-	a := &answer{processor: p, rec: r, run: r.Batch.Run, page: page.Page, parser: &Parser{}, calls: map[string]bool{}}
+	a := &answer{processor: p, rec: r, run: r.Batch.Run, page: page.Page, parser: &markup.Parser{}, calls: map[string]bool{}}
 	a.last.Store(page.seq)
 	a.output.send = func(c engi.ToolCall, text string) {
 		p.live.send(p.id, liveUpdate{engi.PageUpdate{Time: time.Now().UTC(), Kind: engi.PageOutput, Run: a.run, Call: &engi.ToolCall{ID: c.ID, Name: c.Name}, Text: text}, a.last.Load()})
@@ -188,7 +189,7 @@ func (a *answer) update(u engi.RunUpdate) error {
 		a.showPartial()
 	case engi.RunReset:
 		a.attempt++
-		a.at, a.parser, a.behind = 0, &Parser{}, nil
+		a.at, a.parser, a.behind = 0, &markup.Parser{}, nil
 		return a.endPreview()
 	case engi.RunCall, engi.RunResult:
 		if u.Kind == engi.RunResult {
@@ -204,7 +205,7 @@ func (a *answer) update(u engi.RunUpdate) error {
 }
 
 func (a *answer) beginStep(n int) {
-	a.step, a.attempt, a.at, a.lines, a.parser = n, 0, 0, nil, &Parser{}
+	a.step, a.attempt, a.at, a.lines, a.parser = n, 0, 0, nil, &markup.Parser{}
 	switch l := &a.logged; {
 	case n == l.step:
 		a.lines, a.bad, l.told = l.lines, append(a.bad, l.bad...), true
@@ -243,7 +244,7 @@ func (a *answer) endStep() error {
 }
 
 // take works on lines that are complete.
-func (a *answer) take(lines []Line) error {
+func (a *answer) take(lines []markup.Line) error {
 	if len(lines) == 0 {
 		return nil
 	}
@@ -272,7 +273,7 @@ func (a *answer) take(lines []Line) error {
 			}
 		}
 		if a.total == maxLines {
-			l = Line{Raw: l.Raw, Err: engi.Errorf(engi.Exhausted, "the answer has more than %d lines; the rest was left out", maxLines)}
+			l = markup.Line{Raw: l.Raw, Err: engi.Errorf(engi.Exhausted, "the answer has more than %d lines; the rest was left out", maxLines)}
 		}
 		if a.total++; a.total > maxLines+1 {
 			continue
@@ -297,7 +298,7 @@ type lineEvent struct {
 }
 
 // apply changes the page and returns the events that say so.
-func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
+func (a *answer) apply(l markup.Line, hash string) (events []lineEvent, err error) {
 	x := entry{hash: hash}
 	add := func(kind string, d eventData) {
 		d.Line, d.Hash = a.at, hash
@@ -343,7 +344,7 @@ func (a *answer) apply(l Line, hash string) (events []lineEvent, err error) {
 		case a.preview:
 			whole()
 		case len(applied) > 0:
-			if add(engi.EventPagePatched, eventData{Patches: applied}); len(events[0].Data) > maxJSON {
+			if add(engi.EventPagePatched, eventData{Patches: applied}); len(events[0].Data) > markup.MaxJSON {
 				events = nil
 				whole() // which is never that large
 			}
@@ -450,7 +451,7 @@ func (a *answer) showPartial() {
 	}
 	a.partial, a.preview = time.Now(), true
 	a.live.send(a.id, liveUpdate{engi.PageUpdate{
-		Time: time.Now().UTC(), Kind: engi.PageReplaced, Run: a.run, HTML: NewPage(html).HTML(), Partial: true,
+		Time: time.Now().UTC(), Kind: engi.PageReplaced, Run: a.run, HTML: markup.NewPage(html).HTML(), Partial: true,
 	}, a.last.Load()})
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/test/seed"
@@ -158,8 +159,8 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 
 // readPage returns the last event of a journal, whether it is the last of all, and the
 // page that they make.
-func readPage(dir, name string) (last int64, over bool, p *page.Page, err error) {
-	p = page.NewPage("")
+func readPage(dir, name string) (last int64, over bool, p *markup.Page, err error) {
+	p = markup.NewPage("")
 	f, err := os.Open(filepath.Join(dir, name))
 	if os.IsNotExist(err) {
 		return 0, false, p, nil
@@ -178,7 +179,7 @@ func readPage(dir, name string) (last int64, over bool, p *page.Page, err error)
 		}
 		over = u.Action == "over"
 		if last = u.Seq; u.Kind == engi.PageReplaced {
-			p = page.NewPage(u.HTML)
+			p = markup.NewPage(u.HTML)
 		}
 		p.Apply(u.Patches)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 const (
@@ -265,7 +266,7 @@ func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.Pa
 
 // A pageAt is a page at a point of the log.
 type pageAt struct {
-	*Page
+	*markup.Page
 	seq  int64 // of the last event about the page so far
 	time time.Time
 }
@@ -287,7 +288,7 @@ func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err
 	case at < 0:
 		return p, engi.Errorf(engi.Invalid, "%d is not the number of an event", at)
 	case at == 0 || at >= r.Seq && r.Seq > 0:
-		p.Page, p.seq = NewPage(r.HTML), r.Seq
+		p.Page, p.seq = markup.NewPage(r.HTML), r.Seq
 	default:
 		if p, err = s.pageBefore(ctx, r, at); err != nil {
 			return p, err
@@ -328,7 +329,7 @@ func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt,
 		return p, err
 	}
 	if len(events) > 0 {
-		p = pageAt{NewPage(""), events[0].Seq, events[0].Time}
+		p = pageAt{markup.NewPage(""), events[0].Seq, events[0].Time}
 		return p, applyEvent(p.Page, events[0])
 	}
 	if r.First > 0 {
@@ -340,11 +341,11 @@ func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt,
 			return p, errTooOld
 		}
 	}
-	return pageAt{Page: NewPage(""), seq: max(r.First-1, 0)}, nil
+	return pageAt{Page: markup.NewPage(""), seq: max(r.First-1, 0)}, nil
 }
 
 // applyEvent changes a page as an event says that it was changed.
-func applyEvent(p *Page, e engi.Event) error {
+func applyEvent(p *markup.Page, e engi.Event) error {
 	switch e.Type {
 	case engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored:
 	default:

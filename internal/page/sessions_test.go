@@ -24,6 +24,7 @@ import (
 	"github.com/engi-dev/engi/internal/docs"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
 )
@@ -243,7 +244,7 @@ func (p *process) working(t testing.TB, id engi.SessionID) {
 
 // A client is somebody who looks at a page, over any number of connections.
 type client struct {
-	page *page.Page
+	page *markup.Page
 	seq  int64
 	seen []engi.PageUpdate // that are kept
 }
@@ -271,7 +272,7 @@ func (c *client) look(ctx context.Context, t testing.TB, p engi.Pages, id engi.S
 		c.seen = append(c.seen, u)
 		switch u.Kind {
 		case engi.PageReplaced:
-			c.page = page.NewPage(u.HTML)
+			c.page = markup.NewPage(u.HTML)
 		case engi.PagePatched:
 			if _, errs := c.page.Apply(u.Patches); len(errs) > 0 {
 				t.Errorf("patches of %d: %v", u.Seq, errs)
@@ -680,8 +681,8 @@ func TestModelStartsOver(t *testing.T) {
 			if !<-looked || c.page.HTML() != ui.HTML {
 				t.Errorf("the client has %s, not %s", c.page.HTML(), ui.HTML)
 			}
-			want := page.NewPage("")
-			var parser page.Parser
+			want := markup.NewPage("")
+			var parser markup.Parser
 			for _, l := range append(parser.Write(then), parser.Close()...) {
 				if l.HTML != nil {
 					if err := want.Set(*l.HTML); err != nil {

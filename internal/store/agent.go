@@ -200,7 +200,7 @@ func encodeMessage(m engi.Message) (string, error) {
 		d.Calls = append(d.Calls, agentCall(c))
 	}
 	for _, r := range m.Results {
-		d.Results = append(d.Results, agentResult{r.Call, r.Name, r.Text, encodeImages(r.Images), r.Failed})
+		d.Results = append(d.Results, agentResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: encodeImages(r.Images), Failed: r.Failed})
 	}
 	if m.Signed != nil {
 		d.Signed = &agentSigned{Model: m.Signed.Model}

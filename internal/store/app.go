@@ -81,10 +81,10 @@ func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + 
 func (db *DB) appValues(r app.Record) ([]any, error) {
 	var p *publication
 	if x := r.Published; x.Revision != 0 {
-		p = &publication{x.Revision, nanos(x.At), x.Files, x.Bytes, x.Private}
+		p = &publication{Revision: x.Revision, At: nanos(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}
 	detail, err := db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
-		r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing, keepError(r.Error), r.Metadata, r.Boots, r.Undo, r.Env, r.Network, r.Alerts, p, r.Snapshots, r.Stray, r.AttemptOf, nil,
+		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf,
 	})
 	if err != nil {
 		return nil, err
@@ -269,7 +269,7 @@ func (x appTx) Emit(kind string, data any, key string) (int64, error) {
 }
 
 func (x appTx) Revise(r engi.Revision, put []app.File, removed []string, contents map[string][]byte, b app.Bounds) error {
-	detail, err := encode("revision", revisionDetail{r.Parent, r.Of, r.From, r.Message, r.Actor, r.Commit, r.Changed})
+	detail, err := encode("revision", revisionDetail{Parent: r.Parent, Of: r.Of, From: r.From, Message: r.Message, Actor: r.Actor, Commit: r.Commit, Changed: r.Changed})
 	if err != nil {
 		return err
 	}

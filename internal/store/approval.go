@@ -39,8 +39,8 @@ type approvalEvent struct {
 
 func (t *tx) recordApproval(ctx context.Context, a engi.Approval, kind string) error {
 	return t.record(ctx, a.Owner, string(a.ID), kind, approvalEvent{
-		a.Sandbox, a.Host, a.Port, a.Method, a.Path, append([]string{}, a.Secrets...), a.Rule, a.BodySize, a.Expires,
-		a.State, a.Reason, string(a.Record), a.Signature, a.PublicKey,
+		Sandbox: a.Sandbox, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, BodySize: a.BodySize, Expires: a.Expires,
+		State: a.State, Reason: a.Reason, Record: string(a.Record), Signature: a.Signature, PublicKey: a.PublicKey,
 	})
 }
 

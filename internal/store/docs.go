@@ -432,7 +432,7 @@ func libraryText(r docs.Record) (string, error) {
 	}
 	d.Error = keepError(r.Error)
 	if m := r.Module; m != nil {
-		d.Module = &libraryModule{m.Path, m.Description, m.Exports, m.Usage, m.Scope, m.Source, m.Session, nanos(m.Saved)}
+		d.Module = &libraryModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: nanos(m.Saved)}
 	}
 	return encode("document", d)
 }

@@ -249,7 +249,7 @@ func keepError(e *engi.Error) *keptError {
 	if e == nil {
 		return nil
 	}
-	return &keptError{e.Kind.String(), e.Text, e.Remedy, e.Retry.AfterMillis, e.Retry.Position}
+	return &keptError{Kind: e.Kind.String(), Text: e.Text, Remedy: e.Remedy, After: e.Retry.AfterMillis, Position: e.Retry.Position}
 }
 
 // decode returns nil for nil.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
-	"github.com/engi-dev/engi/internal/server/compat/e2b"
 )
 
 func (f fleetStore) PutSandbox(ctx context.Context, s fleet.SandboxRecord) (err error) {
@@ -77,7 +77,7 @@ type sandboxEvent struct {
 func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
 	d := sandboxEvent{Template: s.Template, Cause: s.End, Metadata: s.Metadata, Deadline: s.Deadline, Throttled: s.Throttled}
 	if s.Made && !s.Started.IsZero() {
-		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, e2b.EventNotes(s.Notes)
+		d.Started, d.VCPUs, d.Memory, d.Notes = s.Started, s.Size.VCPUs, s.Size.Memory, registry.EventNotes(s.Notes)
 	}
 	return d
 }
@@ -317,7 +317,7 @@ func decodeRequests(list []lifeRequest) (rules []engi.RequestRule) {
 func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
 	d := lifeNetwork{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Requests: encodeRequests(n.Requests), Proxy: (*lifeProxy)(n.Proxy), Group: n.Group, Name: n.Name, Detail: n.Detail}
 	for _, g := range n.Grants {
-		d.Grants = append(d.Grants, lifeGrant{g.Secret, g.Hosts, string(g.As), g.Name, g.Format, g.Env, g.Strip, encodeRequests(g.Requests)})
+		d.Grants = append(d.Grants, lifeGrant{Secret: g.Secret, Hosts: g.Hosts, As: string(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip, Requests: encodeRequests(g.Requests)})
 	}
 	for _, h := range n.Headers {
 		d.Headers = append(d.Headers, lifeHeaders(h))

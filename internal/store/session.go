@@ -54,8 +54,8 @@ type sessionDetail struct {
 // sessionValues are the values of sessionColumns.
 func (db *DB) sessionValues(r session.Record) ([]any, error) {
 	detail, err := db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
-		r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy, r.Network, r.Metadata, r.Env, r.Git, r.MaxDuration, r.Boots, r.EndReason, r.Cleared,
-		r.Saved, r.Filled, r.Changed, r.GivenUp, r.State, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed, nil,
+		Mode: r.Mode, Persistence: r.Persistence, Template: r.Template, Size: r.Size, Capacity: r.Capacity, TTL: r.TTL, Dormancy: r.Dormancy, Network: r.Network, Metadata: r.Metadata, Env: r.Env, Git: r.Git, MaxDuration: r.MaxDuration, Boots: r.Boots, Why: r.EndReason, Cleared: r.Cleared,
+		Saved: r.Saved, Filled: r.Filled, Changed: r.Changed, GivenUp: r.GivenUp, State: r.State, Attached: r.Attached, Overlay: r.Overlay, Stale: r.Stale, CPUQuota: r.CPUQuota, Freed: r.Freed,
 	})
 	if err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func (s webhookStore) write(ctx context.Context, r webhook.Record, kind, query s
 		if err != nil {
 			return err
 		}
-		return t.record(ctx, r.Owner, string(r.ID), kind, webhookEvent{r.Name, r.Types, r.Format, r.Enabled, r.Reason})
+		return t.record(ctx, r.Owner, string(r.ID), kind, webhookEvent{Name: r.Name, Types: r.Types, Format: r.Format, Enabled: r.Enabled, Reason: r.Reason})
 	})
 }
 
@@ -54,7 +54,7 @@ func (s webhookStore) Update(ctx context.Context, r webhook.Record) error {
 
 func (s webhookStore) Remove(ctx context.Context, id engi.WebhookID) error {
 	return change(ctx, s.db, errNoWebhook, scanWebhook, func(t *tx, r webhook.Record) error {
-		return t.record(ctx, r.Owner, string(id), engi.EventWebhookRemoved, webhookEvent{r.Name, r.Types, r.Format, r.Enabled, r.Reason})
+		return t.record(ctx, r.Owner, string(id), engi.EventWebhookRemoved, webhookEvent{Name: r.Name, Types: r.Types, Format: r.Format, Enabled: r.Enabled, Reason: r.Reason})
 	}, `DELETE FROM webhooks WHERE id = ? RETURNING `+webhookColumns, id)
 }
 

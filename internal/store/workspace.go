@@ -87,8 +87,8 @@ type keptSecret struct {
 
 func keepService(s workspace.ServiceRecord) keptService {
 	return keptService{
-		s.Name, s.Type, s.Version, s.Server, s.State, s.Sandbox, s.Volume, s.Host, s.Port, s.Exposed, s.Needs, s.Restarts, keepError(s.Error), nanos(s.Started),
-		s.User, s.Database, s.Wanted, s.Boots, s.Failures, s.Going,
+		Name: s.Name, Type: s.Type, Version: s.Version, Server: s.Server, State: s.State, Sandbox: s.Sandbox, Volume: s.Volume, Host: s.Host, Port: s.Port, Exposed: s.Exposed, Needs: s.Needs, Restarts: s.Restarts, Error: keepError(s.Error), Started: nanos(s.Started),
+		User: s.User, Database: s.Database, Wanted: s.Wanted, Boots: s.Boots, Failures: s.Failures, Going: s.Going,
 	}
 }
 
@@ -359,7 +359,7 @@ func (x workspaceTx) Emit(kind string, data any) error {
 const rowBytes = 100
 
 func (x workspaceTx) Revise(r engi.WorkspaceRevision, objects []repo.Object, most int64) error {
-	detail, err := encode("revision", workspaceRevision{r.Parent, r.Of, r.Message, r.Actor, r.Commit, r.Changed})
+	detail, err := encode("revision", workspaceRevision{Parent: r.Parent, Of: r.Of, Message: r.Message, Actor: r.Actor, Commit: r.Commit, Changed: r.Changed})
 	if err != nil {
 		return err
 	}

@@ -160,7 +160,7 @@ func (c *cast) header(size engi.TerminalSize, command string) error {
 			Timestamp int64             `json:"timestamp"`
 			Command   string            `json:"command,omitempty"`
 			Env       map[string]string `json:"env"`
-		}{2, size.Cols, size.Rows, c.from.Unix(), command, map[string]string{"TERM": "xterm-256color"}}
+		}{Version: 2, Width: size.Cols, Height: size.Rows, Timestamp: c.from.Unix(), Command: command, Env: map[string]string{"TERM": "xterm-256color"}}
 	}
 	return c.line(head)
 }

@@ -56,7 +56,7 @@ func (standard) Request(_ context.Context, _ engi.Webhook, secret string, _ engi
 	if err != nil {
 		return nil, nil, err
 	}
-	body, err := json.Marshal(payload{e.Type, e.Time.UTC(), e.ID, e.Seq, e.Owner, e.Subject, e.Actor, e.Replay, e.Data})
+	body, err := json.Marshal(payload{Type: e.Type, Timestamp: e.Time.UTC(), ID: e.ID, Seq: e.Seq, Owner: e.Owner, Subject: e.Subject, Actor: e.Actor, ReplayOf: e.Replay, Data: e.Data})
 	if err != nil {
 		return nil, nil, engi.Errorf(engi.Internal, "encode event %s: %v", e.ID, err)
 	}

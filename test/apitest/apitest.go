@@ -22,6 +22,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/operation"
+	"github.com/engi-dev/engi/internal/server/compat/anthropic"
+	"github.com/engi-dev/engi/internal/server/compat/openai"
 	"github.com/engi-dev/engi/internal/server/rest"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/store/storetest"
@@ -79,7 +81,7 @@ type Options struct {
 	Workspaces  engi.Workspaces
 	Terminals   *terminal.Manager
 	Agents      engi.Agents
-	Embedder    rest.Embedder
+	Embedder    openai.Embedder
 	ToolServers engi.ToolServers
 	Spending    engi.UsageReporter
 	Docs        engi.Docs
@@ -113,7 +115,9 @@ func (o *Options) Serve() *rest.Server {
 		rest.Apps(o.Apps, o.Ports, o.Events),
 		rest.Workspaces(o.Workspaces, o.Ports),
 		rest.Terminals(o.Terminals),
-		rest.Agents(o.Agents, o.Embedder),
+		rest.Agents(o.Agents),
+		openai.Resource(o.Agents, o.Embedder, o.Started),
+		anthropic.Resource(o.Agents),
 		rest.ToolServers(o.ToolServers),
 		rest.Docs(o.Docs),
 		rest.Events(o.Events, o.Functions),

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 // Pages is a fake whose answers to actions are these: demo-counter writes a page with a
@@ -30,7 +30,7 @@ type Pages struct {
 
 type sessionPage struct {
 	engi.Page
-	page  *page.Page
+	page  *markup.Page
 	count int
 	log   []pageEvent
 	acted map[string]pageRepeat // by Idempotency-Key
@@ -62,7 +62,7 @@ func (u *Pages) find(ctx context.Context, owner engi.Owner, session string) (*se
 	}
 	x := u.of[s.ID]
 	if x == nil {
-		x = &sessionPage{page: page.NewPage(""), Page: engi.Page{Session: s.ID, Owner: s.Owner}, acted: map[string]pageRepeat{}}
+		x = &sessionPage{page: markup.NewPage(""), Page: engi.Page{Session: s.ID, Owner: s.Owner}, acted: map[string]pageRepeat{}}
 		u.of[s.ID] = x
 	}
 	return x, nil
@@ -81,7 +81,7 @@ func (u *Pages) happen(x *sessionPage, updates ...engi.PageUpdate) {
 		}
 		switch {
 		case e.Kind == engi.PageReplaced && !e.Partial:
-			x.page = page.NewPage(e.HTML)
+			x.page = markup.NewPage(e.HTML)
 			x.HTML, x.Updated = x.page.HTML(), e.Time
 		case e.Kind == engi.PagePatched:
 			e.Patches, _ = x.page.Apply(e.Patches)

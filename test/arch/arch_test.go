@@ -54,6 +54,7 @@ var rules = []rule{
 	{"sandbox/provider", "engi", ""},
 
 	{"sandbox/disk/blob", "engi", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
+	{"sandbox/disk/registry", "engi", ""},
 	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"network/egress/request", "engi", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
 	{"network/egress/policy", "engi network/egress/request", "golang.org/x/net/..."},
@@ -75,7 +76,8 @@ var rules = []rule{
 	{"session/...", "engi session/...", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/budget", "engi agent/llm", ""},
-	{"page", "engi agent/tool", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
+	{"page/markup", "engi", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
+	{"page", "engi agent/tool page/markup", ""},
 	{"agent/tool", "engi agent/llm sandbox/guest/fileops", ""},
 	{"agent/remote", "engi agent/llm agent/tool", "github.com/modelcontextprotocol/go-sdk/..."},
 	{"agent", "engi agent/llm agent/tool sandbox/outputlog", ""},
@@ -107,13 +109,16 @@ var rules = []rule{
 	{"operation", "engi sandbox/outputlog", ""},
 
 	{"sandbox/fleet/...", "engi sandbox/fleet/... sandbox/outputlog sandbox/provider sandbox/guest sandbox/guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workspace/... server/compat/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workspace/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
-	{"server/pagestream", "engi page server/httpio api/v1", "golang.org/x/net/html/..."},
+	{"server/pagestream", "engi page/markup server/httpio api/v1", "golang.org/x/net/html/..."},
 	{"server/mcp", "engi agent/tool server/httpio server/pagestream", "github.com/modelcontextprotocol/go-sdk/..."},
-	{"server/compat/e2b", "engi server/httpio", ""},
-	{"server/...", "engi api/v1 server/... access/... network/... terminal spelling", "github.com/danielgtaylor/huma/v2/... github.com/go-json-experiment/json/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"server/compat/e2b", "engi sandbox/disk/registry server/httpio", ""},
+	{"server/compat/dialect", "engi api/v1 server/httpio server/rest", ""},
+	{"server/compat/...", "engi api/v1 server/compat/dialect server/httpio server/rest", ""},
+	{"server/rest", "engi api/v1 access/... network/... server/guesthttp server/httpio server/pagestream server/strict spelling terminal", "github.com/danielgtaylor/huma/v2/... github.com/prometheus/client_golang/... github.com/coder/websocket"},
+	{"server/...", "engi api/v1 server/... access/... terminal spelling", "github.com/go-json-experiment/json/... github.com/coder/websocket"},
 	{"client", "api/v1", "github.com/coder/websocket"},
 	{"attack", "api/v1 client", ""},
 
@@ -139,6 +144,21 @@ func TestImports(t *testing.T) {
 		for imp, file := range p.imports {
 			if !allowed(r, imp) {
 				t.Errorf("%s: %s must not import %s", file, pkg, imp)
+			}
+		}
+	}
+}
+
+// TestServerIsOnTop fails when a package below the server's interfaces imports one
+// of them: what a protocol calls things must not reach features and records.
+func TestServerIsOnTop(t *testing.T) {
+	for pkg, p := range packages(t) {
+		if matchAny("server/... node/... cmd/... test/...", pkg) {
+			continue
+		}
+		for imp, file := range p.imports {
+			if match(module+"/internal/server/...", imp) {
+				t.Errorf("%s: %s must not import %s: declare the types that both need in the package of the feature", file, pkg, imp)
 			}
 		}
 	}
@@ -250,6 +270,73 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
+// maxUnkeyed is how many fields a literal of a struct may have without their names.
+const maxUnkeyed = 4
+
+// TestLiteralsHaveKeys fails when a literal of a struct type that has a name gives more
+// than maxUnkeyed fields by their position alone: nobody can read those.
+func TestLiteralsHaveKeys(t *testing.T) {
+	ps := packages(t)
+	for dir, p := range ps {
+		for file, f := range p.files {
+			names := map[string]string{} // of imported packages of ours, to their directories
+			for _, i := range f.Imports {
+				in, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module+"/")
+				imported := ps[strings.TrimPrefix(in, "internal/")]
+				switch {
+				case !ours || imported == nil:
+				case i.Name != nil:
+					names[i.Name.Name] = strings.TrimPrefix(in, "internal/")
+				default:
+					names[imported.name] = strings.TrimPrefix(in, "internal/")
+				}
+			}
+			isStruct := func(typ ast.Expr) bool {
+				switch x := typ.(type) {
+				case *ast.Ident:
+					return p.structs[x.Name]
+				case *ast.SelectorExpr:
+					pkg, ok := x.X.(*ast.Ident)
+					return ok && names[pkg.Name] != "" && ps[names[pkg.Name]].structs[x.Sel.Name]
+				}
+				return false
+			}
+			var check func(c *ast.CompositeLit, typ ast.Expr)
+			check = func(c *ast.CompositeLit, typ ast.Expr) {
+				if len(c.Elts) > maxUnkeyed && isStruct(typ) {
+					if _, keyed := c.Elts[0].(*ast.KeyValueExpr); !keyed {
+						t.Errorf("%s: a literal of %s.%v has %d fields without their names, %d at most: write field: value", file, dir, typ, len(c.Elts), maxUnkeyed)
+					}
+				}
+				var of ast.Expr // the type of elements that do not say theirs
+				switch x := typ.(type) {
+				case *ast.ArrayType:
+					of = x.Elt
+				case *ast.MapType:
+					of = x.Value
+				}
+				if star, ok := of.(*ast.StarExpr); ok {
+					of = star.X
+				}
+				for _, e := range c.Elts {
+					if kv, ok := e.(*ast.KeyValueExpr); ok {
+						e = kv.Value
+					}
+					if inner, ok := e.(*ast.CompositeLit); ok && inner.Type == nil {
+						check(inner, of)
+					}
+				}
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if c, ok := n.(*ast.CompositeLit); ok && c.Type != nil {
+					check(c, c.Type)
+				}
+				return true
+			})
+		}
+	}
+}
+
 // TestNoReplace keeps the module installable: a replaced module cannot be
 // fetched by anybody else.
 func TestNoReplace(t *testing.T) {
@@ -321,6 +408,8 @@ type info struct {
 	doc        string
 	idents     map[string]bool // exported top-level names
 	interfaces map[string]int  // exported interfaces to their own methods
+	structs    map[string]bool // names of struct types
+	files      map[string]*ast.File
 }
 
 // packages reads every Go file itself, so that it sees all build tags, and so
@@ -355,7 +444,7 @@ func packages(t *testing.T) map[string]*info {
 		dir := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(rel)), "internal/")
 		p := ps[dir]
 		if p == nil {
-			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}}
+			p = &info{name: f.Name.Name, imports: map[string]string{}, idents: map[string]bool{}, interfaces: map[string]int{}, structs: map[string]bool{}, files: map[string]*ast.File{}}
 			ps[dir] = p
 		}
 		for _, i := range f.Imports {
@@ -369,6 +458,7 @@ func packages(t *testing.T) map[string]*info {
 			p.docs = append(p.docs, rel)
 			p.doc = f.Doc.Text()
 		}
+		p.files[rel] = f
 		p.read(f)
 		return nil
 	})
@@ -390,6 +480,9 @@ func (p *info) read(f *ast.File) {
 				switch s := s.(type) {
 				case *ast.TypeSpec:
 					p.idents[s.Name.Name] = true
+					if _, ok := s.Type.(*ast.StructType); ok {
+						p.structs[s.Name.Name] = true
+					}
 					if it, ok := s.Type.(*ast.InterfaceType); ok && s.Name.IsExported() {
 						p.interfaces[s.Name.Name] = methods(it)
 					}

@@ -37,8 +37,8 @@ type Record struct {
 // sign adds the signed record of its decision to an approval.
 func (m *Manager) sign(a *engi.Approval) (err error) {
 	r := Record{
-		a.ID, a.Owner, a.Sandbox, a.Maker, a.Host, a.Port, a.Method, a.Path, append([]string{}, a.Secrets...), a.Rule, a.Digest, a.Created,
-		a.State, a.Reason, a.Decider, a.Ended, nil, a.Memory.AllSandboxes, a.Memory.WholeRule,
+		Approval: a.ID, Owner: a.Owner, Sandbox: a.Sandbox, Maker: a.Maker, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, Digest: a.Digest, Requested: a.Created,
+		Decision: a.State, Reason: a.Reason, Decider: a.Decider, Decided: a.Ended, AllSandboxes: a.Memory.AllSandboxes, WholeRule: a.Memory.WholeRule,
 	}
 	if !a.Memory.Until.IsZero() {
 		r.Until = &a.Memory.Until

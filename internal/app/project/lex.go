@@ -174,7 +174,7 @@ func (l *lexer) emit(kind byte, text string, line, at int) {
 	l.tokens++
 	l.work += l.top * l.top
 	if l.token != nil {
-		l.token(token{kind, text, line, at, len(l.frames)})
+		l.token(token{kind: kind, text: text, line: line, at: at, deep: len(l.frames)})
 	}
 }
 

@@ -47,7 +47,7 @@ func accounts(t *tree.Tree) ([]account, error) {
 		if err1 != nil || err2 != nil || uid < 0 || gid < 0 {
 			continue
 		}
-		all = append(all, account{f[0], uid, gid, f[5], f[6]})
+		all = append(all, account{name: f[0], uid: uid, gid: gid, home: f[5], shell: f[6]})
 	}
 	return all, nil
 }

@@ -36,12 +36,12 @@ type distribution struct {
 
 var distributions = map[string]distribution{
 	"debian": {
-		"http://deb.debian.org/debian", "http://deb.debian.org/debian-security", "main",
-		"/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring",
+		mirror: "http://deb.debian.org/debian", security: "http://deb.debian.org/debian-security", components: "main",
+		keyring: "/usr/share/keyrings/debian-archive-keyring.gpg", keyPackage: "debian-archive-keyring",
 	},
 	"ubuntu": {
-		"http://archive.ubuntu.com/ubuntu", "http://security.ubuntu.com/ubuntu", "main universe",
-		"/usr/share/keyrings/ubuntu-archive-keyring.gpg", "ubuntu-archive-keyring",
+		mirror: "http://archive.ubuntu.com/ubuntu", security: "http://security.ubuntu.com/ubuntu", components: "main universe",
+		keyring: "/usr/share/keyrings/ubuntu-archive-keyring.gpg", keyPackage: "ubuntu-archive-keyring",
 	},
 }
 

@@ -75,16 +75,21 @@ type Mount struct {
 	Writable bool   // what is written is in Source when the write returns
 }
 
-// A Provider starts machines. It is safe for concurrent use.
+// A Provider starts machines, which outlive it. It has no Close: when its process
+// ends, its machines go on. All methods may be called concurrently. The life of a
+// machine begins here and goes on in the comment of [Machine]:
 //
-//  1. Start returns a machine whose guest has opened its first stream, or an
-//     error after cleaning up. When ctx ends first, it reports Expired.
-//  2. Machines survive the process that started them: after a kill -9 a new
-//     provider on the same directory can Adopt each one.
-//  3. Found lists every machine that has left a trace, alive or not. Once each
-//     is adopted and closed, or removed, nothing is left.
-//  4. Remove destroys whatever is left of a machine. It may be repeated, and
-//     an unknown ID is not an error.
+//  1. Start makes a machine and returns once the guest has opened its first stream.
+//     The caller then owns the machine. After an error nothing of it is left. Start
+//     reports Expired if ctx ends first, and Conflict if the ID has a machine.
+//  2. A kill -9 of the owner's process does not end the machine. A new provider on the
+//     same directory takes it over with Adopt, and the caller of Adopt owns it. A
+//     machine whose owner was saving it continues. Adopt reports NotFound for a
+//     machine that does not run, and for one whose boot had not ended.
+//  3. Found lists each machine that has left a trace on the host, whether it runs or
+//     not. When each of them is adopted and closed, or removed, no trace is left.
+//  4. Remove ends a machine that has no owner, and deletes its traces. It may be
+//     repeated, and an unknown ID is not an error.
 type Provider interface {
 	// Tier returns the tier of the machines.
 	Tier() engi.Tier
@@ -115,17 +120,22 @@ type Networked interface {
 	Netns(ctx context.Context, id engi.SandboxID) (string, error)
 }
 
-// A Machine is one running sandbox, owned by the caller of Start or Adopt. It is
-// safe for concurrent use.
+// A Machine is one running sandbox. Its owner is the caller of Start, Restore or
+// Adopt; a process has at most one owner of a machine. All methods may be called
+// concurrently. This is the rest of its life, see [Provider] for the beginning:
 //
-//  5. Each call of Guest returns a new stream to the guest program. After the
-//     machine's end it reports Unavailable.
-//  6. Done is closed when nothing of the machine runs any more, whatever ended
-//     it.
-//  7. End returns why the machine has ended, once Done is closed: memory if its
-//     memory limit was the reason and ending the program that used most did not help, cancelled after Close, or sandbox_lost.
-//  8. Close destroys the machine, waits for Done, and leaves nothing behind: no
-//     processes, mounts, cgroups or files. It may be repeated.
+//  5. As long as the machine runs, each call of Guest returns a new stream to the guest
+//     program, which the caller closes. Guest waits for the guest until ctx ends, and
+//     then reports Expired. After the machine's end it reports Unavailable.
+//  6. The machine runs until its owner calls Close, until Checkpoint has saved it, until
+//     its guest powers off, until it runs out of memory, or until the host ends its
+//     processes. Done is closed when no process of it runs any more.
+//  7. End returns the cause once Done is closed, and the empty cause before: memory if
+//     the machine had reached its memory limit and ending the largest program did not
+//     help, cancelled after Close, and sandbox_lost for everything else.
+//  8. The owner calls Close in any case, also when the machine has ended by itself.
+//     Close ends the machine, waits for Done, and removes its processes, mounts, control
+//     groups and files. It may be repeated; after an error the owner calls it again.
 type Machine interface {
 	ID() engi.SandboxID
 	Guest(ctx context.Context) (net.Conn, error)

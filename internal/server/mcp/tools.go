@@ -147,7 +147,7 @@ type sandbox struct {
 }
 
 func sandboxOf(b engi.Sandbox) sandbox {
-	return sandbox{string(b.ID), string(b.State), b.Template, b.Deadline, b.Metadata}
+	return sandbox{Sandbox: string(b.ID), State: string(b.State), Template: b.Template, Deadline: b.Deadline, Metadata: b.Metadata}
 }
 
 type session struct {

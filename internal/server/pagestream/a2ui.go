@@ -17,7 +17,7 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 // a2UI sends the messages of A2UI 0.9: a surface with the components of its basic
@@ -35,7 +35,7 @@ type a2UI struct {
 }
 
 func newA2UI(s Start) Encoder {
-	return &a2UI{Start: s, shown: shown{page: page.NewPage("")}, data: map[string]any{}}
+	return &a2UI{Start: s, shown: shown{page: markup.NewPage("")}, data: map[string]any{}}
 }
 
 const (
@@ -178,7 +178,7 @@ type a2Page struct {
 const maxBound = 20_000
 
 // componentsOf returns the components of a page and the values of its fields.
-func componentsOf(page *page.Page) (*element, map[string]any) {
+func componentsOf(page *markup.Page) (*element, map[string]any) {
 	p := &a2Page{values: map[string]any{}, labels: map[string]string{}, used: map[*html.Node]bool{}, around: map[*html.Node]string{}}
 	body := &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body}
 	nodes, err := html.ParseFragment(strings.NewReader(page.HTML()), body)

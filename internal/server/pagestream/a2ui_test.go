@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 	testseed "github.com/engi-dev/engi/test/seed"
 )
 
@@ -139,7 +139,7 @@ func TestA2UIDrawsWithTheBasicCatalogue(t *testing.T) {
 		`<img src="data:image/png;base64,AA" alt="a dot"><svg aria-label="a chart"><path d="M0 0"/></svg><p>![x](y)</p>`: "Column(Row(Image \"data:image/png;base64,AA\", Text \"caption\" \"a chart\"), Text \"![x]\u2060(y)\")",
 	} {
 		var s surface
-		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(in).HTML()})
+		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: markup.NewPage(in).HTML()})
 		s.take(t, events)
 		if got := outline(s.tree(t, "root", map[string]bool{})); got != want {
 			t.Errorf("%s\n got %s\nwant %s", in, got, want)
@@ -154,7 +154,7 @@ b</textarea><input type="checkbox" name="big" checked aria-label="Big"><input ty
 		`<input type="password" name="0"><button>Save</button><button data-action="other">Other</button></form><input type="checkbox" data-action="toggle" data-id="9" aria-label="done"><select id="pick" data-action="pick"><option>x</select>`
 	var s surface
 	enc := newA2UI(Start{Session: "ses_a"})
-	events, _ := enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(form).HTML()})
+	events, _ := enc.Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: markup.NewPage(form).HTML()})
 	s.take(t, events)
 	wantData := map[string]any{
 		"/__23f/_name": "Ann", "/__23f/_text": "a\nb", "/__23f/_big": true, "/__23f/_size": []any{"M"}, "/__23f/_r": []any{"2"}, "/__23f/_n": 4., "/__23f/_d": "2026-11-23", "/__23f/_0": "", "/_/__23pick": []any{"x"},
@@ -229,7 +229,7 @@ func TestA2UIFollows(t *testing.T) {
 			}
 			return s
 		}
-		enc, whole := newA2UI(Start{Session: "ses_a"}), page.NewPage("")
+		enc, whole := newA2UI(Start{Session: "ses_a"}), markup.NewPage("")
 		var s surface
 		step := func(u engi.PageUpdate) {
 			events, _ := enc.Encode(u)
@@ -237,12 +237,12 @@ func TestA2UIFollows(t *testing.T) {
 		}
 		for i := range 12 {
 			if i == 0 || r.IntN(5) == 0 {
-				html := page.NewPage(blocks()).HTML()
+				html := markup.NewPage(blocks()).HTML()
 				if r.IntN(2) == 0 {
 					step(engi.PageUpdate{Kind: engi.PageReplaced, Partial: true, HTML: html})
 				}
 				if i == 0 || r.IntN(2) == 0 {
-					whole = page.NewPage(html)
+					whole = markup.NewPage(html)
 					step(engi.PageUpdate{Kind: engi.PageReplaced, HTML: html})
 				} else {
 					step(engi.PageUpdate{Kind: engi.PageDone})
@@ -289,7 +289,7 @@ func TestA2UIIsLinear(t *testing.T) {
 		"nested":        many(250, func(int) string { return "<span>" }) + many(5000, func(int) string { return "a<b>b</b>" }),
 	} {
 		began := time.Now()
-		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: page.NewPage(html).HTML()})
+		events, _ := newA2UI(Start{Session: "ses_a"}).Encode(engi.PageUpdate{Kind: engi.PageReplaced, HTML: markup.NewPage(html).HTML()})
 		size := len(strings.Join(wire(t, events), ""))
 		t.Logf("%s: %v, %d bytes of %d", name, time.Since(began), size, len(html))
 		if size > 4<<20 {

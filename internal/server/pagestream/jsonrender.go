@@ -12,7 +12,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 // jsonRender sends json-render's stream: RFC 6902 patches of a spec, whose catalogue
@@ -29,17 +29,17 @@ type jsonRender struct {
 
 // A shown is the page that a client has.
 type shown struct {
-	page *page.Page
+	page *markup.Page
 	part bool // what is being written was sent instead of it
 }
 
 // after returns the page after an update; nil if that does not change it.
-func (s *shown) after(u engi.PageUpdate) *page.Page {
+func (s *shown) after(u engi.PageUpdate) *markup.Page {
 	part := s.part
 	s.part = u.Partial
 	switch {
 	case u.Partial:
-		return page.NewPage(u.HTML)
+		return markup.NewPage(u.HTML)
 	case u.Kind == engi.PageReplaced:
 		if s.page.Set(u.HTML) != nil { // more than a page may have; the next one replaces it
 			return nil
@@ -65,7 +65,7 @@ type element struct {
 
 var seed = maphash.MakeSeed()
 
-func newJSONRender(Start) Encoder { return &jsonRender{shown: shown{page: page.NewPage("")}} }
+func newJSONRender(Start) Encoder { return &jsonRender{shown: shown{page: markup.NewPage("")}} }
 
 // Encode implements Encoder.
 func (j *jsonRender) Encode(u engi.PageUpdate) ([]Event, bool) {

@@ -13,7 +13,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 // wire returns events as a client reads them.
@@ -293,7 +293,7 @@ func TestJSONRenderIsThePage(t *testing.T) {
 			}
 			return b.String()
 		}
-		enc, sent, page := newJSONRender(Start{}), &spec{}, page.NewPage("")
+		enc, sent, page := newJSONRender(Start{}), &spec{}, markup.NewPage("")
 		for step := range 25 {
 			u := engi.PageUpdate{Kind: engi.PagePatched}
 			w := words[r.IntN(len(words))]

@@ -1,10 +1,10 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"net/http"
-	"slices"
 	"strconv"
 
 	"github.com/engi-dev/engi/api/v1"
@@ -14,10 +14,10 @@ import (
 
 const runPath = "/v1/runs"
 
-type agents struct {
-	service  engi.Agents
-	embedder Embedder // nil if there is none
-}
+type agents struct{ service engi.Agents }
+
+// ErrNoAgents is the error of routes that need agents on a node that has none.
+var ErrNoAgents = engi.Errorf(engi.Unsupported, "this node has no agents").WithRemedy("switch them on in its configuration, section [models]")
 
 type aRun = byID[engi.RunID]
 
@@ -32,7 +32,7 @@ type aCall struct {
 	Call string `path:"call" maxLength:"200" doc:"ID of the call"`
 }
 
-type startRun struct {
+type anAgent struct {
 	Name string `path:"name" maxLength:"64" doc:"of the agent"`
 }
 
@@ -40,10 +40,13 @@ type listRuns struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Agents puts language models to work; service and embedder may be nil.
-func Agents(service engi.Agents, embedder Embedder) Resource {
-	a := &agents{service, embedder}
-	absent := absentUnless(service != nil, "this node has no agents", "switch them on in its configuration, section [models]")
+// Agents puts language models to work; service may be nil.
+func Agents(service engi.Agents) Resource {
+	a := &agents{service}
+	var absent error
+	if service == nil {
+		absent = ErrNoAgents
+	}
 	const (
 		streamed = "Asked for events (SSE or NDJSON by Accept), it answers with what happens: text and tool calls as the model makes them, output of programs while they run, results, and last the run. A caller that leaves changes nothing for the run."
 		repeated = "a repeated key returns the first run instead of making another"
@@ -51,7 +54,7 @@ func Agents(service engi.Agents, embedder Embedder) Resource {
 	started := jsonOf[v1.AgentRun](http.StatusAccepted, nil)
 	started.headers = map[string]string{"Location": "address of the run"}
 	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
-	return Resource{tag: "agents", about: "language models at work, and their runs", missing: absent, routes: append([]Route{
+	return Resource{tag: "agents", about: "language models at work, and their runs", missing: absent, routes: []Route{
 		list(Route{Pattern: "GET /v1/agents", ID: "list-agents", Summary: "List agents", Text: "Agents are configured by the node's operator.", Access: look, Objects: Shared},
 			func(*call, *none) ([]engi.AgentSpec, error) { return service.Agents(), nil }, agentOf),
 		raw(Route{
@@ -87,7 +90,7 @@ func Agents(service engi.Agents, embedder Embedder) Resource {
 				"Needs a key that names the scope approvals, or an admin's, as approvals do. A call that does not wait is a conflict.",
 			Bodies: []example{{"refuse", "with a word to the model", `{"allow": false, "reason": "not on a Friday"}`}},
 		}, a.decide),
-	}, slices.Concat(completions(a), responses(a), anthropicMessages(a), embeddings(a))...)}
+	}}
 }
 
 // ToolServers lists the MCP servers that agents may use; service may be nil.
@@ -143,12 +146,12 @@ func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, err
 	return spec, check.err()
 }
 
-func (a *agents) start(c *call, in *startRun, q v1.RunRequest) error {
+func (a *agents) start(c *call, in *anAgent, q v1.RunRequest) error {
 	spec, err := a.spec(c, in.Name, q)
 	if err != nil {
 		return err
 	}
-	x, err := a.launch(c, spec)
+	x, err := startRun(c, a.service, spec)
 	if err != nil {
 		return err
 	}
@@ -159,15 +162,15 @@ func (a *agents) start(c *call, in *startRun, q v1.RunRequest) error {
 	return c.reply(http.StatusAccepted, runOf(x))
 }
 
-// launch begins a run, whose tools do no more than the caller may.
-func (a *agents) launch(c *call, spec engi.RunSpec) (engi.Run, error) {
+// startRun begins a run, whose tools do no more than the caller may.
+func startRun(c *call, service engi.Agents, spec engi.RunSpec) (engi.Run, error) {
 	if spec.Sandbox != "" || spec.Session != "" || spec.Workspace != "" {
 		if err := c.auth.May(engi.ScopeSandboxes, true); err != nil {
 			return engi.Run{}, err
 		}
 	}
-	spec.Owner, spec.Scopes, spec.Idempotency = c.owner(), c.auth.Scopes, c.key
-	return a.service.Start(c, spec)
+	spec.Owner, spec.Scopes, spec.Idempotency = c.owner(), c.auth.Scopes, cmp.Or(spec.Idempotency, c.key)
+	return service.Start(c, spec)
 }
 
 func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
@@ -181,7 +184,7 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 	if err != nil {
 		return err
 	}
-	x, err := a.launch(c, spec)
+	x, err := startRun(c, a.service, spec)
 	if err != nil {
 		return err
 	}
@@ -189,23 +192,18 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 	if c.form != httpio.JSON {
 		return a.stream(c, x.ID, 0)
 	}
-	if x, err = a.end(c, x); err != nil {
+	if x, err = waitRun(c, a.service, x, func(engi.RunUpdate) {}); err != nil {
 		return err
 	}
 	return c.reply(http.StatusOK, v1.ChatAnswer{Response: x.Text, Output: x.Output, ConversationID: string(x.Conversation), Run: runOf(x)})
 }
 
-// end waits for the end of a run, which goes on if the caller leaves. The error
-// of a run that has failed is the caller's.
-func (a *agents) end(c *call, x engi.Run) (engi.Run, error) {
-	return a.endSeen(c, x, func(engi.RunUpdate) {})
-}
-
-// endSeen is end for who wants to see what happens before.
-func (a *agents) endSeen(c *call, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
+// waitRun waits for the end of a run, which goes on if the caller leaves, and calls
+// see with what happens before. The error of a run that has failed is the caller's.
+func waitRun(c *call, service engi.Agents, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
 	ctx, cancel := c.waiting()
 	defer cancel()
-	for e, err := range a.service.Watch(ctx, x.Owner, x.ID, 0) {
+	for e, err := range service.Watch(ctx, x.Owner, x.ID, 0) {
 		switch {
 		case err != nil:
 			return x, orEnded(ctx, err)

@@ -2,13 +2,10 @@ package rest
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"mime"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -35,59 +32,6 @@ func (c *call) decode(v any) error {
 		return typed
 	}
 	return wrong(strict.Unmarshal(body, v))
-}
-
-// decodeForeign reads the body, which has another server's format, into v, a pointer
-// to a struct. Of the body's own members, those that v does not have need one of
-// their values; null is one of each. Members inside them may be unknown, because
-// clients send back what servers add to their answers.
-func (c *call) decodeForeign(v any, values map[string][]string) error {
-	body, err := c.readJSON()
-	if err != nil {
-		return err
-	}
-	defer c.free(body)
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(body, &fields); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
-	}
-	known := map[string]bool{}
-	for f := range reflect.TypeOf(v).Elem().Fields() {
-		known[f.Tag.Get("json")] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		value := string(fields[name])
-		allowed, neutral := values[name]
-		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
-			continue
-		}
-		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
-		if neutral {
-			return e.WithRemedy("leave it out, or send %s", allowed[0])
-		}
-		return e.WithRemedy("leave it out")
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is no request of this kind: %v", err)
-	}
-	return nil
-}
-
-// elements decodes a JSON list, whose elements may be large, up to the first that is
-// wrong: Unmarshal would allocate the others, too.
-func elements[T any](raw []byte) (all []T, err error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := d.Token(); err != nil || t != json.Delim('[') {
-		return nil, engi.Errorf(engi.Invalid, "it is not a list")
-	}
-	for d.More() {
-		var x T
-		if err := d.Decode(&x); err != nil {
-			return nil, err
-		}
-		all = append(all, x)
-	}
-	return all, nil
 }
 
 // emptyBody reports whether there is no body.

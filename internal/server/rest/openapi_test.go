@@ -388,7 +388,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("POST", "/v1/chat/completions", `{"model":"echo","messages":[{"role":"user","content":"hello"}]}`)
 	do("POST", "/v1/messages", `{"model":"echo","max_tokens":9,"messages":[{"role":"user","content":"hello"}]}`)
 	do("POST", "/v1/messages/count_tokens", `{"model":"echo","messages":[]}`)
-	answered := "/v1/responses/" + read[response](t, do("POST", "/v1/responses", `{"model":"echo","input":"hello","background":true}`), 200).ID
+	answered := "/v1/responses/" + read[struct{ ID string }](t, do("POST", "/v1/responses", `{"model":"echo","input":"hello","background":true}`), 200).ID
 	do("GET", answered, "")
 	do("POST", answered+"/cancel", "")
 	do("DELETE", answered, "")

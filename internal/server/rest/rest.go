@@ -6,7 +6,8 @@
 // that it needs, and whoever calls [New] listens.
 //
 // To add a resource: wire types in package v1, and here a file with a function
-// that returns the [Resource] with its routes.
+// that returns the [Resource] with its routes. Routes in the format of another server
+// are made by the packages below server/compat, with [Foreign].
 package rest
 
 import (

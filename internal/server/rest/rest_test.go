@@ -29,35 +29,17 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) { http.DefaultClient.CloseIdleConnections() }))
 }
 
-// ask sends one request to a world's handler, without a network.
-func ask(t *testing.T, w *apitest.Fixture, method, path, body string, header ...string) *httptest.ResponseRecorder {
+var ask, refused, until = apitest.Ask, apitest.Refused, apitest.Until
+
+func read[T any](t *testing.T, rec *httptest.ResponseRecorder, status int) T {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
-	r.Header.Set("Authorization", "Bearer "+w.User)
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	rec := httptest.NewRecorder()
-	w.Handler.ServeHTTP(rec, r)
-	return rec
+	return apitest.Read[T](t, rec, status)
 }
 
 func newFixture(t *testing.T, change func(*apitest.Options)) *apitest.Fixture {
 	w := apitest.New(change)
 	t.Cleanup(w.Close)
 	return w
-}
-
-func read[T any](t *testing.T, rec *httptest.ResponseRecorder, status int) T {
-	t.Helper()
-	var v T
-	if rec.Code != status {
-		t.Fatalf("status %d, want %d: %s", rec.Code, status, rec.Body)
-	}
-	if err := json.Unmarshal(rec.Body.Bytes(), &v); err != nil {
-		t.Fatalf("%v in %s", err, rec.Body)
-	}
-	return v
 }
 
 // program returns a request that runs code.
@@ -67,20 +49,6 @@ func program(code string) string {
 		panic(err)
 	}
 	return string(body)
-}
-
-// refused checks that an answer is a whole problem document.
-func refused(t *testing.T, rec *httptest.ResponseRecorder, status int, kind engi.Kind) v1.Problem {
-	t.Helper()
-	p := read[v1.Problem](t, rec, status)
-	if ct := rec.Header().Get("Content-Type"); ct != "application/problem+json" {
-		t.Errorf("Content-Type %q", ct)
-	}
-	if p.Status != status || p.Kind != kind.String() || p.Type != "urn:engi:problem:"+kind.String() || p.Title != http.StatusText(status) ||
-		p.Detail == "" || p.Remedy == "" || p.RequestID == "" || p.RequestID != rec.Header().Get("X-Request-Id") {
-		t.Errorf("problem %+v, want status %d and kind %s, and every field", p, status, kind)
-	}
-	return p
 }
 
 // reading counts how often artifacts of executions are read.

@@ -68,7 +68,7 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 		h.link[noun] = read[v1.TerminalLink](t, ask(t, w, "POST", path+"/"+h.terminal[noun]+"/links", ""), 201).ID
 	}
 	h.run = read[v1.AgentRun](t, ask(t, w, "POST", "/v1/agents/echo/runs", `{"input":"wait"}`), 202).ID
-	h.response = read[response](t, ask(t, w, "POST", "/v1/responses", `{"model":"echo","input":"wait","background":true}`), 200).ID
+	h.response = read[struct{ ID string }](t, ask(t, w, "POST", "/v1/responses", `{"model":"echo","input":"wait","background":true}`), 200).ID
 	sent := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/wait"}`), 202)
 	h.event, h.functionRun = sent.ID, sent.RunIDs[0]
 	waits, _ := w.Hold("ann", "/v1/x")
@@ -186,16 +186,6 @@ func (l leaver) Write(b []byte) (int, error) {
 func (l leaver) Flush() {
 	l.ResponseRecorder.Flush()
 	l.wrote()
-}
-
-// until waits for a state that nothing announces.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it never came to this: ", what)
-		}
-	}
 }
 
 // TestEveryRouteKeepsOwnersApart tries every route that names an object with

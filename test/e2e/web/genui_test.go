@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/page"
+	"github.com/engi-dev/engi/internal/page/markup"
 
 	"github.com/engi-dev/engi/test/env"
 	"github.com/engi-dev/engi/test/seed"
@@ -29,7 +29,7 @@ type vector struct {
 
 func vectors(t *testing.T) []vector {
 	t.Helper()
-	f, err := os.Open("../../../internal/page/testdata/xss.jsonl")
+	f, err := os.Open("../../../internal/page/markup/testdata/xss.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +41,8 @@ func vectors(t *testing.T) []vector {
 		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
 			t.Fatalf("%s: %v", lines.Text(), err)
 		}
-		v.Clean = &vector{HTML: page.NewPage(v.HTML).HTML(), Start: page.NewPage(v.Start).HTML()}
-		v.Clean.Patches, _ = page.NewPage(v.Start).Apply(v.Patches) // refuses most
+		v.Clean = &vector{HTML: markup.NewPage(v.HTML).HTML(), Start: markup.NewPage(v.Start).HTML()}
+		v.Clean.Patches, _ = markup.NewPage(v.Start).Apply(v.Patches) // refuses most
 		all = append(all, v)
 	}
 	if err := lines.Err(); err != nil {
@@ -73,12 +73,12 @@ func sequences(seed uint64, n int) ([]sequence, map[string]int) {
 	kinds := map[string]int{}
 	for i := range all {
 		r := author{rand.New(rand.NewPCG(seed, uint64(i)))}
-		shown := page.NewPage(r.markup(4))
+		shown := markup.NewPage(r.markup(4))
 		all[i] = sequence{Number: i, Start: shown.HTML()}
 		for range 2 + r.IntN(6) {
 			var s step
 			if r.IntN(8) == 0 {
-				html := page.NewPage(r.markup(4)).HTML()
+				html := markup.NewPage(r.markup(4)).HTML()
 				if shown.Set(html) == nil {
 					s.HTML = &html
 				}

@@ -162,8 +162,8 @@ type finish struct {
 
 // MarshalJSON implements json.Marshaler.
 func (f Finish) MarshalJSON() ([]byte, error) {
-	return json.Marshal(finish{f.Exit.Code, f.Exit.Signal, f.Exit.Cause, f.Duration, f.Warm, f.StdoutBytes, f.StderrBytes,
-		f.StdoutTruncated, f.StderrTruncated, f.Artifacts, f.ArtifactsLeft, f.Error})
+	return json.Marshal(finish{Code: f.Exit.Code, Signal: f.Exit.Signal, Cause: f.Exit.Cause, Duration: f.Duration, Warm: f.Warm, StdoutBytes: f.StdoutBytes, StderrBytes: f.StderrBytes,
+		StdoutTruncated: f.StdoutTruncated, StderrTruncated: f.StderrTruncated, Artifacts: f.Artifacts, ArtifactsLeft: f.ArtifactsLeft, Error: f.Error})
 }
 
 // UnmarshalJSON implements json.Unmarshaler.
@@ -172,8 +172,8 @@ func (f *Finish) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*f = Finish{engi.Exit{Code: w.Code, Signal: w.Signal, Cause: w.Cause}, w.Duration, w.Warm, w.StdoutBytes, w.StderrBytes,
-		w.StdoutTruncated, w.StderrTruncated, w.Artifacts, w.ArtifactsLeft, w.Error}
+	*f = Finish{Exit: engi.Exit{Code: w.Code, Signal: w.Signal, Cause: w.Cause}, Duration: w.Duration, Warm: w.Warm, StdoutBytes: w.StdoutBytes, StderrBytes: w.StderrBytes,
+		StdoutTruncated: w.StdoutTruncated, StderrTruncated: w.StderrTruncated, Artifacts: w.Artifacts, ArtifactsLeft: w.ArtifactsLeft, Error: w.Error}
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // Bounds of one build.
@@ -123,7 +124,7 @@ func (s *Server) startBuild(w http.ResponseWriter, r *http.Request, who caller) 
 	if err != nil {
 		return err
 	}
-	if b.State != BuildWaiting {
+	if b.State != registry.BuildWaiting {
 		return engi.Errorf(engi.Conflict, "build %s is %s", b.ID, b.State)
 	}
 	base := q.FromTemplate
@@ -188,11 +189,11 @@ func (s *Server) base(ctx context.Context, who caller, ref string) (string, erro
 	name, tag := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
 	if err == nil {
-		b := t.tagged(tag)
+		b := t.Tagged(tag)
 		if b == nil && tag == defaultTag {
-			b = t.latest()
+			b = t.Latest()
 		}
-		if b == nil || b.State != BuildReady {
+		if b == nil || b.State != registry.BuildReady {
 			return "", errTemplate(ref)
 		}
 		return b.Template, nil
@@ -208,22 +209,22 @@ func (s *Server) base(ctx context.Context, who caller, ref string) (string, erro
 }
 
 // build runs a build and records its result.
-func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.BuildSpec, start, ready string) {
+func (s *Server) build(ctx context.Context, t registry.Template, b registry.Build, spec engi.BuildSpec, start, ready string) {
 	log := &buildLog{s: s, template: t.ID, build: b.ID}
 	stop := log.keep()
 	defer stop()
-	state := func(st BuildState) error {
+	state := func(st registry.BuildState) error {
 		b.State, b.Updated = st, now()
-		gone := []Build(nil)
-		_, err := s.change(context.WithoutCancel(ctx), "", t.ID, func(t *Template) error {
-			p := t.build(b.ID)
+		gone := []registry.Build(nil)
+		_, err := s.change(context.WithoutCancel(ctx), "", t.ID, func(t *registry.Template) error {
+			p := t.Build(b.ID)
 			if p == nil {
 				return engi.Errorf(engi.NotFound, "the template was removed")
 			}
 			*p = b
-			if st == BuildReady {
-				t.tag(b.Tags, b.ID, b.Updated)
-				gone = t.forget()
+			if st == registry.BuildReady {
+				t.Tag(b.Tags, b.ID, b.Updated)
+				gone = t.Forget()
 			}
 			return nil
 		})
@@ -232,14 +233,14 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 		}
 		return err
 	}
-	err := state(BuildBuilding)
+	err := state(registry.BuildBuilding)
 	if err == nil {
 		err = s.inTurn(ctx, t.Owner, func(ctx context.Context) error { return s.make(ctx, &b, spec, start, ready, log) })
 	}
-	last := BuildReady
+	last := registry.BuildReady
 	if err != nil {
-		last, b.Reason, b.Step = BuildFailed, reason(err, b.Template), log.step()
-		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
+		last, b.Reason, b.Step = registry.BuildFailed, reason(err, b.Template), log.step()
+		s.discard(context.WithoutCancel(ctx), t.Owner, []registry.Build{b})
 		b.Snapshot = ""
 		log.add("error", b.Step, b.Reason)
 	} else {
@@ -248,7 +249,7 @@ func (s *Server) build(ctx context.Context, t Template, b Build, spec engi.Build
 	stop() // the log must be complete before the state changes
 	if err := state(last); err != nil {
 		s.Log.Warn("record a build", "build", b.ID, "error", err)
-		s.discard(context.WithoutCancel(ctx), t.Owner, []Build{b})
+		s.discard(context.WithoutCancel(ctx), t.Owner, []registry.Build{b})
 	}
 }
 
@@ -310,7 +311,7 @@ func reason(err error, template string) string {
 
 // make builds the template and, if it has a start command, a snapshot of a sandbox
 // in which that runs.
-func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
+func (s *Server) make(ctx context.Context, b *registry.Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
 	if _, err := s.Builder.BuildSteps(ctx, spec, log.progress); err != nil {
 		return err
 	}
@@ -319,7 +320,7 @@ func (s *Server) make(ctx context.Context, b *Build, spec engi.BuildSpec, start,
 	}
 	log.at("finalize")
 	sandbox, err := s.Sandboxes.Create(ctx, engi.SandboxSpec{
-		Owner: spec.Owner, Template: spec.Name, Size: spec.Size, Notes: map[string]string{noteBuild: b.ID},
+		Owner: spec.Owner, Template: spec.Name, Size: spec.Size, Notes: map[string]string{registry.NoteBuild: b.ID},
 		Lifetime: engi.Lifetime{Timeout: readyTime + 5*time.Minute, OnTimeout: engi.EndKill},
 	})
 	if err != nil {
@@ -454,8 +455,8 @@ func (s *Server) recover(ctx context.Context) error {
 	for _, t := range all {
 		changed := false
 		for i := range t.Builds {
-			if b := &t.Builds[i]; b.State == BuildBuilding {
-				b.State, b.Reason, b.Updated, changed = BuildFailed, "the node was restarted during the build", now(), true
+			if b := &t.Builds[i]; b.State == registry.BuildBuilding {
+				b.State, b.Reason, b.Updated, changed = registry.BuildFailed, "the node was restarted during the build", now(), true
 			}
 		}
 		if changed {
@@ -474,7 +475,7 @@ type buildLog struct {
 	template, build string
 
 	mu      sync.Mutex
-	lines   []LogLine
+	lines   []registry.LogLine
 	count   int
 	current string // step
 }
@@ -525,7 +526,7 @@ func (l *buildLog) add(level, step, text string) {
 	if l.count++; l.count > maxLogLines && level != "error" {
 		return
 	}
-	l.lines = append(l.lines, LogLine{now(), level, step, text})
+	l.lines = append(l.lines, registry.LogLine{Time: now(), Level: level, Step: step, Text: text})
 }
 
 func (l *buildLog) at(step string) {

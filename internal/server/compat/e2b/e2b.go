@@ -23,6 +23,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -49,7 +50,7 @@ type Options struct {
 	Templates engi.Templates
 	Builder   engi.TemplateBuilder
 	Keys      engi.Keys
-	Store     Store
+	Store     registry.Store
 
 	Secret []byte // 32 bytes or more; tokens are derived from it
 	Dir    string // for uploads; created if missing, and used by this server alone

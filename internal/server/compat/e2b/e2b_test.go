@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 func TestSignature(t *testing.T) {
@@ -560,18 +561,18 @@ func uploadsAreBounded(t *testing.T, body func(string) io.Reader) {
 }
 
 func TestRecover(t *testing.T) {
-	store := &memory{all: map[string]Template{}, lines: map[string][]LogLine{}}
+	store := newStore(t)
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "builds", "left"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	store.Put(t.Context(), Template{ID: "t", Owner: "ann", Name: "x", Builds: []Build{{ID: "a", State: BuildBuilding}, {ID: "b", State: BuildReady}, {ID: "c", State: BuildWaiting}}})
+	store.Put(t.Context(), registry.Template{ID: "t", Owner: "ann", Name: "x", Builds: []registry.Build{{ID: "a", State: registry.BuildBuilding}, {ID: "b", State: registry.BuildReady}, {ID: "c", State: registry.BuildWaiting}}})
 	w := newFixture(t, func(o *Options) { o.Store, o.Dir = store, dir })
 	got, err := w.Store.Get(t.Context(), "ann", "x")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Builds[0].State != BuildFailed || got.Builds[0].Reason == "" || got.Builds[1].State != BuildReady || got.Builds[2].State != BuildWaiting {
+	if got.Builds[0].State != registry.BuildFailed || got.Builds[0].Reason == "" || got.Builds[1].State != registry.BuildReady || got.Builds[2].State != registry.BuildWaiting {
 		t.Errorf("got %+v", got.Builds)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "builds")); !os.IsNotExist(err) {
@@ -584,7 +585,7 @@ func TestSweepTemplates(t *testing.T) {
 	id := strings.Repeat("a", 20)
 	lost, kept, failed := w.Server.built(id, "00000000"), w.Server.built(id, "00000001"), w.Server.built(id, "00000002")
 	others := "e2b-01234567-" + id + "-00000000" // of a node that shares the cache
-	w.Store.Put(t.Context(), Template{ID: id, Name: "x", Builds: []Build{{ID: "1", State: BuildReady, Template: kept}, {ID: "2", State: BuildFailed, Template: failed}}})
+	w.Store.Put(t.Context(), registry.Template{ID: id, Name: "x", Builds: []registry.Build{{ID: "1", State: registry.BuildReady, Template: kept}, {ID: "2", State: registry.BuildFailed, Template: failed}}})
 	w.templates.mu.Lock()
 	for _, name := range []string{lost, kept, failed, others, "e2b-mine"} {
 		w.templates.names[name] = true
@@ -597,17 +598,6 @@ func TestSweepTemplates(t *testing.T) {
 	defer w.templates.mu.Unlock()
 	if n := w.templates.names; n[lost] || n[failed] || !n[kept] || !n["base"] || !n[others] || !n["e2b-mine"] {
 		t.Errorf("left %v", n)
-	}
-}
-
-func TestForget(t *testing.T) {
-	tpl := Template{Tags: []Tag{{Name: "old", Build: "b0"}}}
-	for i := range 20 {
-		tpl.Builds = append(tpl.Builds, Build{ID: "b" + string(rune('0'+i)), State: BuildReady})
-	}
-	gone := tpl.forget()
-	if len(gone) != 9 || len(tpl.Builds) != keepBuilds+1 || tpl.build("b0") == nil || tpl.Builds[len(tpl.Builds)-1].ID != "b"+string(rune('0'+19)) {
-		t.Errorf("%d gone, left %+v", len(gone), tpl.Builds)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // Types of the events that clients know.
@@ -128,7 +129,7 @@ func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 		return none, false
 	}
 	var d sandboxData
-	if err := json.Unmarshal(e.Data, &d); err != nil || d.Started.IsZero() || d.Notes[noteBuild] != "" {
+	if err := json.Unmarshal(e.Data, &d); err != nil || d.Started.IsZero() || d.Notes[registry.NoteBuild] != "" {
 		return none, false
 	}
 	kind := lifeType(e, d.From)
@@ -137,7 +138,7 @@ func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 	}
 	v := lifecycleEvent{
 		Version: "v2", ID: string(e.ID), Type: kind, SandboxID: id.Label(), TeamID: team(e.Owner), Timestamp: e.Time,
-		TemplateID: d.Notes[noteTemplate], BuildID: d.Notes[noteFrom], ExecutionID: executionID(id, d.Started),
+		TemplateID: d.Notes[registry.NoteTemplate], BuildID: d.Notes[registry.NoteFrom], ExecutionID: executionID(id, d.Started),
 		Data: lifeData{Metadata: d.Metadata},
 	}
 	if v.TemplateID == "" {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // eventList is a log of events in memory that counts what is read of it.
@@ -141,7 +142,7 @@ func TestLifecycleEvent(t *testing.T) {
 	id := engi.NewSandboxID()
 	data := func(more ...any) map[string]any {
 		d := map[string]any{"template": "e2b-x", "started": began, "vcpus": 1.5, "memory": 512 << 20, "metadata": map[string]string{"app": "x"},
-			"notes": map[string]string{noteTemplate: "tpl", noteFrom: "build"}}
+			"notes": map[string]string{registry.NoteTemplate: "tpl", registry.NoteFrom: "build"}}
 		for i := 0; i < len(more); i += 2 {
 			d[more[i].(string)] = more[i+1]
 		}
@@ -168,7 +169,7 @@ func TestLifecycleEvent(t *testing.T) {
 		"metadata removed":       {"sandbox.updated", data("changed", []string{"metadata"}, "metadata", nil), lifeUpdated, lifeData{Metadata: map[string]string{}, Changed: []string{"metadata"}}},
 		"snapshot":               {"sandbox.snapshotted", data("snapshot_id", "snp_x"), lifeCheckpointed, lifeData{Metadata: app, SnapshotID: "snp_x"}},
 		"clock that went back":   {"sandbox.paused", data("from", "running", "started", began.Add(time.Hour)), lifePaused, lifeData{Metadata: app, Execution: &lifeExecution{began.Add(time.Hour), 2, 512, 0}}},
-		"of a build":             {"sandbox.running", data("notes", map[string]string{noteBuild: "b"}), "", lifeData{}},
+		"of a build":             {"sandbox.running", data("notes", map[string]string{registry.NoteBuild: "b"}), "", lifeData{}},
 		"of an execution":        {"sandbox.running", map[string]any{"from": "ready", "execution_id": "exe_x"}, "", lifeData{}},
 		"never ran":              {"sandbox.stopped", map[string]any{"from": "starting"}, "", lifeData{}},
 		"end of the end":         {"sandbox.stopped", data("from", "stopping"), "", lifeData{}},

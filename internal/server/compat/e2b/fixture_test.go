@@ -7,12 +7,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
+	"github.com/engi-dev/engi/internal/store"
 )
 
 // fakeKeys has keys whose secrets are their IDs.
@@ -240,68 +243,15 @@ func (s *fakeTemplates) BuildSteps(ctx context.Context, spec engi.BuildSpec, pro
 	return engi.Template{Name: spec.Name}, nil
 }
 
-// memory is a Store for the tests of this package. store.E2B cannot be used,
-// because package store imports this one.
-type memory struct {
-	mu    sync.Mutex
-	all   map[string]Template
-	lines map[string][]LogLine
-}
-
-func (m *memory) Put(_ context.Context, t Template) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b, _ := json.Marshal(t)
-	var c Template
-	json.Unmarshal(b, &c)
-	m.all[t.ID] = c
-	return nil
-}
-func (m *memory) Get(_ context.Context, owner engi.Owner, ref string) (Template, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	found, ok := m.all[ref]
-	if ok = ok && (owner == "" || found.Owner == owner); !ok {
-		for _, t := range m.all {
-			if t.Name == ref && (owner == "" || t.Owner == owner) && (!ok || t.Owner < found.Owner) {
-				found, ok = t, true
-			}
-		}
+// newStore returns an empty store of templates.
+func newStore(t *testing.T) registry.Store {
+	t.Helper()
+	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if ok {
-		b, _ := json.Marshal(found)
-		var c Template
-		json.Unmarshal(b, &c)
-		return c, nil
-	}
-	return Template{}, engi.Errorf(engi.NotFound, "no such template")
-}
-func (m *memory) List(_ context.Context, owner engi.Owner) (list []Template, _ error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, t := range m.all {
-		list = append(list, t)
-	}
-	return list, nil
-}
-func (m *memory) Remove(_ context.Context, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.all, id)
-	return nil
-}
-func (m *memory) AddLines(_ context.Context, _, build string, lines []LogLine) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lines[build] = append(m.lines[build], lines...)
-	return nil
-}
-func (m *memory) Lines(_ context.Context, build string, skip, limit int) ([]LogLine, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := m.lines[build]
-	all = all[min(skip, len(all)):]
-	return all[:min(limit, len(all))], nil
+	t.Cleanup(func() { db.Close() })
+	return store.Registry(db)
 }
 
 type fixture struct {
@@ -317,7 +267,7 @@ func newFixture(t *testing.T, more ...func(*Options)) *fixture {
 	w := &fixture{t: t, sandboxes: &fakeSandboxes{guest: http.NotFoundHandler()}, templates: &fakeTemplates{names: map[string]bool{"base": true}}}
 	o := Options{
 		Internet:  engi.NetworkOpen,
-		Sandboxes: w.sandboxes, Templates: w.templates, Builder: w.templates, Store: &memory{all: map[string]Template{}, lines: map[string][]LogLine{}},
+		Sandboxes: w.sandboxes, Templates: w.templates, Builder: w.templates, Store: newStore(t),
 		Keys: &fakeKeys{all: []engi.Key{{ID: "ann", Owner: "ann"}, {ID: "ann's other", Owner: "ann"}, {ID: "ben", Owner: "ben"}, {ID: "root", Admin: true},
 			{ID: "look", Owner: "ann", Scopes: []engi.Scope{engi.ScopeRead}}}},
 		Secret: make([]byte, 32), Dir: t.TempDir(), MaxUpload: 1000, MaxUploads: 1500,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -188,7 +189,7 @@ func (s *Server) listV1(w http.ResponseWriter, r *http.Request, who caller) erro
 
 // visible removes the sandboxes of builds.
 func visible(sandboxes []engi.Sandbox) []engi.Sandbox {
-	return slices.DeleteFunc(sandboxes, func(b engi.Sandbox) bool { return b.Notes[noteBuild] != "" })
+	return slices.DeleteFunc(sandboxes, func(b engi.Sandbox) bool { return b.Notes[registry.NoteBuild] != "" })
 }
 
 func listedAll(sandboxes []engi.Sandbox) []listedSandbox {

@@ -18,7 +18,7 @@ type secretView struct {
 }
 
 func secretOf(c engi.Secret) secretView {
-	v := secretView{string(c.ID), c.Name, c.Version, c.Metadata, c.Created, c.Updated}
+	v := secretView{SecretID: string(c.ID), Name: c.Name, Version: c.Version, Metadata: c.Metadata, Created: c.Created, Updated: c.Updated}
 	if v.Metadata == nil {
 		v.Metadata = map[string]string{}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/server/compat/e2b"
 	"github.com/engi-dev/engi/internal/store"
@@ -27,7 +28,7 @@ func (oneKey) Authenticate(_ context.Context, secret string) (engi.Key, error) {
 // eventServer serves the events of a log; nothing else of it works.
 func eventServer(t testing.TB, log engi.Events) *e2b.Server {
 	return e2b.New(e2b.Options{
-		Sandboxes: struct{ engi.Sandboxes }{}, Templates: struct{ engi.Templates }{}, Keys: oneKey{}, Store: struct{ e2b.Store }{},
+		Sandboxes: struct{ engi.Sandboxes }{}, Templates: struct{ engi.Templates }{}, Keys: oneKey{}, Store: struct{ registry.Store }{},
 		Secret: make([]byte, 32), Dir: t.TempDir(), Events: log,
 		Hosts: []string{"example.com"}, // httptest's
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // defaultTag is the tag of a name without one.
@@ -85,14 +86,14 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 	name, tag := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
 	if err == nil {
-		b := t.tagged(tag)
+		b := t.Tagged(tag)
 		if b == nil && tag == defaultTag {
-			b = t.latest()
+			b = t.Latest()
 		}
-		if b == nil || b.State != BuildReady {
+		if b == nil || b.State != registry.BuildReady {
 			return errTemplate(ref)
 		}
-		spec.Notes[noteTemplate], spec.Notes[noteAlias], spec.Notes[noteFrom] = t.ID, t.Name, b.ID
+		spec.Notes[registry.NoteTemplate], spec.Notes[noteAlias], spec.Notes[registry.NoteFrom] = t.ID, t.Name, b.ID
 		if spec.Snapshot = b.Snapshot; b.Snapshot == "" {
 			spec.Template = b.Template
 		}
@@ -104,7 +105,7 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 	if s.Snapshots != nil && tag == defaultTag {
 		p, err := s.Snapshots.Get(ctx, who.viewer, strings.TrimSuffix(ref, ":"+defaultTag))
 		if err == nil && !strings.HasPrefix(p.Name, buildSnapshots) {
-			spec.Snapshot, spec.Notes[noteTemplate], spec.Notes[noteAlias] = p.ID, string(p.ID), p.Name
+			spec.Snapshot, spec.Notes[registry.NoteTemplate], spec.Notes[noteAlias] = p.ID, string(p.ID), p.Name
 			return nil
 		}
 		if err != nil && !missing(err) && engi.KindOf(err) != engi.Invalid {
@@ -118,12 +119,12 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 	if err != nil {
 		return err
 	}
-	spec.Template, spec.Notes[noteTemplate], spec.Notes[noteAlias] = name, name, name
+	spec.Template, spec.Notes[registry.NoteTemplate], spec.Notes[noteAlias] = name, name, name
 	return nil
 }
 
 // ours returns a template of the registry.
-func (s *Server) ours(ctx context.Context, who caller, ref string) (Template, error) {
+func (s *Server) ours(ctx context.Context, who caller, ref string) (registry.Template, error) {
 	name, _ := reference(ref)
 	t, err := s.Store.Get(ctx, who.viewer, name)
 	if missing(err) {
@@ -182,14 +183,14 @@ func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) er
 	if q.CPUCount < 0 || q.MemoryMB < 0 || q.FreeDisk < 0 || q.MemoryMB > 1<<30 || q.FreeDisk > 1<<30 {
 		return engi.Errorf(engi.Invalid, "cpuCount, memoryMB or minFreeDiskMb is out of range")
 	}
-	b := Build{ID: newUUID(), State: BuildWaiting, Tags: q.Tags, Created: now(), Updated: now(),
+	b := registry.Build{ID: newUUID(), State: registry.BuildWaiting, Tags: q.Tags, Created: now(), Updated: now(),
 		Size: engi.Size{VCPUs: float64(q.CPUCount), Memory: q.MemoryMB << 20, Disk: q.FreeDisk << 20}}
 
 	s.naming.Lock()
 	defer s.naming.Unlock()
 	t, err := s.Store.Get(r.Context(), who.viewer, name)
 	if missing(err) {
-		t, err = Template{ID: strings.ToLower(rand.Text()[:20]), Owner: who.owner, Name: name, Created: now()}, nil
+		t, err = registry.Template{ID: strings.ToLower(rand.Text()[:20]), Owner: who.owner, Name: name, Created: now()}, nil
 	}
 	if err != nil {
 		return err
@@ -197,7 +198,7 @@ func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) er
 	b.Template = s.built(t.ID, b.ID)
 	t.Updated = now()
 	t.Builds = append(t.Builds, b)
-	gone := t.forget()
+	gone := t.Forget()
 	if err := s.Store.Put(r.Context(), t); err != nil {
 		return err
 	}
@@ -251,12 +252,12 @@ func (s *Server) linesOf(r *http.Request, build string) ([]string, []logEntry, e
 	return texts, entries, nil
 }
 
-func (s *Server) findBuild(r *http.Request, who caller) (Template, *Build, error) {
+func (s *Server) findBuild(r *http.Request, who caller) (registry.Template, *registry.Build, error) {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
 		return t, nil, err
 	}
-	b := t.build(r.PathValue("build"))
+	b := t.Build(r.PathValue("build"))
 	if b == nil {
 		return t, nil, engi.Errorf(engi.NotFound, "build %.40q not found", r.PathValue("build"))
 	}
@@ -273,7 +274,7 @@ func (s *Server) buildStatus(w http.ResponseWriter, r *http.Request, who caller)
 		return err
 	}
 	v := map[string]any{"templateID": t.ID, "buildID": b.ID, "status": b.State, "logs": texts, "logEntries": entries}
-	if b.State == BuildFailed {
+	if b.State == registry.BuildFailed {
 		reason := map[string]any{"message": b.Reason, "logEntries": []logEntry{}}
 		if b.Step != "" {
 			reason["step"] = b.Step
@@ -296,16 +297,16 @@ func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request, who caller) e
 }
 
 // view returns a template as lists show it.
-func view(t Template) map[string]any {
+func view(t registry.Template) map[string]any {
 	v := map[string]any{
 		"templateID": t.ID, "buildID": "", "cpuCount": 1, "memoryMB": 0, "diskSizeMB": 0, "public": false,
 		"aliases": []string{t.Name}, "names": []string{t.Name}, "createdAt": t.Created, "updatedAt": t.Updated,
-		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": len(t.Builds), "envdVersion": EnvdVersion, "buildStatus": BuildWaiting,
+		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": len(t.Builds), "envdVersion": EnvdVersion, "buildStatus": registry.BuildWaiting,
 	}
 	if len(t.Builds) > 0 {
 		v["buildStatus"] = t.Builds[len(t.Builds)-1].State
 	}
-	if b := t.latest(); b != nil {
+	if b := t.Latest(); b != nil {
 		v["buildID"], v["cpuCount"], v["memoryMB"], v["diskSizeMB"] = b.ID, cpus(b.Size.VCPUs), b.Size.Memory>>20, b.Size.Disk>>20
 	}
 	return v
@@ -316,7 +317,7 @@ func builtIn(t engi.Template) map[string]any {
 	return map[string]any{
 		"templateID": t.Name, "buildID": "00000000-0000-4000-8000-000000000000", "cpuCount": cpus(t.Size.VCPUs), "memoryMB": t.Size.Memory >> 20,
 		"diskSizeMB": t.Size.Disk >> 20, "public": true, "aliases": []string{t.Name}, "names": []string{t.Name}, "createdAt": t.Built, "updatedAt": t.Built,
-		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": 1, "envdVersion": EnvdVersion, "buildStatus": BuildReady, "isDefault": true,
+		"createdBy": nil, "lastSpawnedAt": nil, "spawnCount": 0, "buildCount": 1, "envdVersion": EnvdVersion, "buildStatus": registry.BuildReady, "isDefault": true,
 	}
 }
 
@@ -325,7 +326,7 @@ func (s *Server) listTemplates(w http.ResponseWriter, r *http.Request, who calle
 	if err != nil {
 		return err
 	}
-	if all, err = paginate(w, r, all, func(t Template) string { return t.ID }); err != nil {
+	if all, err = paginate(w, r, all, func(t registry.Template) string { return t.ID }); err != nil {
 		return err
 	}
 	list := make([]map[string]any, len(all))
@@ -345,7 +346,7 @@ func (s *Server) getTemplate(w http.ResponseWriter, r *http.Request, who caller)
 	for i, b := range t.Builds {
 		builds[i] = map[string]any{"buildID": b.ID, "status": b.State, "createdAt": b.Created, "updatedAt": b.Updated,
 			"cpuCount": cpus(b.Size.VCPUs), "memoryMB": b.Size.Memory >> 20, "envdVersion": EnvdVersion}
-		if b.State == BuildReady || b.State == BuildFailed {
+		if b.State == registry.BuildReady || b.State == registry.BuildFailed {
 			builds[i]["finishedAt"] = b.Updated
 		}
 	}
@@ -374,7 +375,7 @@ func (s *Server) patchTemplate(w http.ResponseWriter, r *http.Request, who calle
 // alias reports whether the caller or the node has a template of a name.
 func (s *Server) alias(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 	t, err := s.ours(r.Context(), who, ref)
-	if err == nil && (t.latest() == nil || strings.Contains(ref, ":") && t.tagged(ref[strings.Index(ref, ":")+1:]) == nil) {
+	if err == nil && (t.Latest() == nil || strings.Contains(ref, ":") && t.Tagged(ref[strings.Index(ref, ":")+1:]) == nil) {
 		return errTemplate(ref)
 	}
 	if err == nil {
@@ -419,13 +420,13 @@ func (s *Server) assignTags(w http.ResponseWriter, r *http.Request, who caller) 
 	}
 	name, tag := reference(q.Target)
 	build := ""
-	_, err := s.change(r.Context(), who.viewer, name, func(t *Template) error {
-		b := t.tagged(tag)
+	_, err := s.change(r.Context(), who.viewer, name, func(t *registry.Template) error {
+		b := t.Tagged(tag)
 		if b == nil {
 			return errTemplate(q.Target)
 		}
 		build = b.ID
-		t.tag(q.Tags, b.ID, now())
+		t.Tag(q.Tags, b.ID, now())
 		return nil
 	})
 	if missing(err) {
@@ -446,13 +447,13 @@ func (s *Server) removeTags(w http.ResponseWriter, r *http.Request, who caller) 
 		return err
 	}
 	name, _ := reference(q.Name)
-	_, err := s.change(r.Context(), who.viewer, name, func(t *Template) error {
+	_, err := s.change(r.Context(), who.viewer, name, func(t *registry.Template) error {
 		for _, g := range q.Tags {
-			if t.tagged(g) == nil {
+			if t.Tagged(g) == nil {
 				return engi.Errorf(engi.NotFound, "tag %.80q not found", g)
 			}
 		}
-		t.untag(q.Tags)
+		t.Untag(q.Tags)
 		return nil
 	})
 	if err != nil {
@@ -496,7 +497,7 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 
 // discard removes the results of builds that are not in use; sweepTemplates removes
 // the others later.
-func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []Build) {
+func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []registry.Build) {
 	for _, b := range builds {
 		if b.Snapshot != "" && s.Snapshots != nil {
 			if err := s.Snapshots.Remove(ctx, owner, string(b.Snapshot)); err != nil && !missing(err) {
@@ -524,13 +525,31 @@ func (s *Server) sweepTemplates(ctx context.Context) error {
 	used := map[string]bool{}
 	for _, t := range known {
 		for _, b := range t.Builds {
-			used[b.Template] = b.State != BuildFailed
+			used[b.Template] = b.State != registry.BuildFailed
 		}
 	}
 	for _, t := range all {
 		if strings.HasPrefix(t.Name, s.builtPrefix()) && !used[t.Name] {
-			s.discard(ctx, t.Owner, []Build{{Template: t.Name}})
+			s.discard(ctx, t.Owner, []registry.Build{{Template: t.Name}})
 		}
 	}
 	return nil
 }
+
+// change loads a template, changes it with f and stores it.
+func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*registry.Template) error) (registry.Template, error) {
+	s.naming.Lock()
+	defer s.naming.Unlock()
+	t, err := s.Store.Get(ctx, owner, idOrName)
+	if err != nil {
+		return t, err
+	}
+	if err := f(&t); err != nil {
+		return t, err
+	}
+	t.Updated = now()
+	return t, s.Store.Put(ctx, t)
+}
+
+// now returns the time with the precision of stores.
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }

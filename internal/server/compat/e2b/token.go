@@ -158,7 +158,7 @@ type signature struct{ path, operation, user, value, expires string }
 // signatureOf returns the signature of a URL, or false.
 func signatureOf(q url.Values, method string) (signature, bool) {
 	// A plus sign that a client did not escape arrives as a space.
-	g := signature{q.Get("path"), "read", q.Get("username"), strings.ReplaceAll(q.Get("signature"), " ", "+"), q.Get("signature_expiration")}
+	g := signature{path: q.Get("path"), operation: "read", user: q.Get("username"), value: strings.ReplaceAll(q.Get("signature"), " ", "+"), expires: q.Get("signature_expiration")}
 	if method != "GET" && method != "HEAD" {
 		g.operation = "write"
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 const (
@@ -33,7 +34,9 @@ func (s *Server) archive(owner engi.Owner, hash string) string {
 }
 
 // uploadOf names what a link is for.
-func uploadOf(t Template, hash, expires string) string { return t.ID + "/" + hash + "/" + expires }
+func uploadOf(t registry.Template, hash, expires string) string {
+	return t.ID + "/" + hash + "/" + expires
+}
 
 // fileLink says whether an archive is present, or else where to upload it.
 func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {

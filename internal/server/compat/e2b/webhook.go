@@ -68,7 +68,7 @@ type webhookView struct {
 }
 
 func webhookOf(h engi.Webhook) webhookView {
-	v := webhookView{string(h.ID), team(h.Owner), h.Name, h.Created, h.Enabled, h.URL, h.Types}
+	v := webhookView{ID: string(h.ID), TeamID: team(h.Owner), Name: h.Name, Created: h.Created, Enabled: h.Enabled, URL: h.URL, Events: h.Types}
 	if len(v.Events) == 0 {
 		v.Events = lifeTypes
 	}

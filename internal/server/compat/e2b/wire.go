@@ -8,34 +8,17 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // Keys of [engi.Sandbox.Notes].
 const (
 	noteOpen     = "e2b.open"     // "1": envd needs no token
-	noteTemplate = "e2b.template" // ID
 	noteAlias    = "e2b.alias"    // name by which it was requested
 	noteInternet = "e2b.internet" // "true" or "false" if the client said
 	noteMCP      = "e2b.mcp"      // as JSON
 	noteIAM      = "e2b.iam"      // as JSON
-	noteBuild    = "e2b.build"    // it belongs to this build; owners do not see it
-	noteFrom     = "e2b.from"     // ID of the build of the template that it began from
 )
-
-// EventNotes returns the notes of a sandbox that its events carry, so that they can
-// be translated for E2B's clients after the sandbox is gone.
-func EventNotes(notes map[string]string) map[string]string {
-	var some map[string]string
-	for _, name := range []string{noteTemplate, noteBuild, noteFrom} {
-		if v := notes[name]; v != "" {
-			if some == nil {
-				some = map[string]string{}
-			}
-			some[name] = v
-		}
-	}
-	return some
-}
 
 // secure reports whether envd needs a token. It does for sandboxes created by
 // other APIs.
@@ -129,7 +112,7 @@ func (s *Server) domain() *string {
 const clientID = "engi"
 
 func templateOf(sandbox engi.Sandbox) (id, alias string) {
-	if id = sandbox.Notes[noteTemplate]; id == "" {
+	if id = sandbox.Notes[registry.NoteTemplate]; id == "" {
 		id = sandbox.Template
 		if sandbox.Snapshot != "" {
 			id = string(sandbox.Snapshot)

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
+)
+
+// registryStore implements [registry.Store].
+type registryStore struct{ db *DB }
+
+var _ registry.Store = registryStore{}
+
+// Registry returns the store of package registry's templates.
+func Registry(db *DB) registry.Store { return registryStore{db} }
+
+// registryDetail has the fields of a template that no query selects by.
+type registryDetail struct {
+	Builds []registryBuild `json:"builds,omitempty"`
+	Tags   []registryTag   `json:"tags,omitempty"`
+}
+
+type registryBuild struct {
+	ID       string    `json:"id"`
+	State    string    `json:"state"`
+	Template string    `json:"template"`
+	Snapshot string    `json:"snapshot,omitempty"`
+	Tags     []string  `json:"tags,omitempty"`
+	Size     fleetSize `json:"size"`
+	Reason   string    `json:"reason,omitempty"`
+	Step     string    `json:"step,omitempty"`
+	Created  int64     `json:"created"`
+	Updated  int64     `json:"updated"`
+}
+
+type registryTag struct {
+	Name    string `json:"name"`
+	Build   string `json:"build"`
+	Created int64  `json:"created"`
+}
+
+func (s registryStore) Put(ctx context.Context, x registry.Template) (err error) {
+	defer engi.Annotate(&err, "put template %s", x.ID)
+	var d registryDetail
+	for _, b := range x.Builds {
+		d.Builds = append(d.Builds, registryBuild{ID: b.ID, State: string(b.State), Template: b.Template, Snapshot: string(b.Snapshot), Tags: b.Tags, Size: fleetSize(b.Size), Reason: b.Reason, Step: b.Step, Created: nanos(b.Created), Updated: nanos(b.Updated)})
+	}
+	for _, g := range x.Tags {
+		d.Tags = append(d.Tags, registryTag{g.Name, g.Build, nanos(g.Created)})
+	}
+	detail, err := encode("template", d)
+	if err != nil {
+		return err
+	}
+	return s.db.tx(ctx, func(t *tx) error {
+		_, err := t.exec(ctx, `INSERT INTO e2b_templates (id, owner, name, detail, created, updated) VALUES (?, ?, ?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
+			x.ID, x.Owner, x.Name, detail, nanos(x.Created), nanos(x.Updated))
+		if engi.KindOf(err) == engi.Conflict {
+			return engi.Errorf(engi.Conflict, "there is a template %q", x.Name)
+		}
+		if err != nil {
+			return err
+		}
+		keep, args := make([]string, len(x.Builds)), []any{x.ID}
+		for i, b := range x.Builds {
+			keep[i], args = "?", append(args, b.ID)
+		}
+		if _, err := t.exec(ctx, `DELETE FROM e2b_lines WHERE template = ? AND build NOT IN (`+strings.Join(keep, ",")+`)`, args...); err != nil {
+			return err
+		}
+		return nil
+	})
+}
+
+const registryColumns = `id, owner, name, detail, created, updated`
+
+func (s registryStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (registry.Template, error) {
+	return first(ctx, s.db.read, errNoTemplate, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates
+		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY id = ? DESC, owner LIMIT 1`, idOrName, idOrName, owner, owner, idOrName)
+}
+
+var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")
+
+func (s registryStore) List(ctx context.Context, owner engi.Owner) ([]registry.Template, error) {
+	var w where
+	w.owned(owner)
+	return list(ctx, s.db.read, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates`+w.String()+` ORDER BY name, id`, w.args...)
+}
+
+func scanRegistry(row scanner) (t registry.Template, err error) {
+	var detail string
+	if err := row.Scan(&t.ID, &t.Owner, &t.Name, &detail, (*stamp)(&t.Created), (*stamp)(&t.Updated)); err != nil {
+		return t, err
+	}
+	var d registryDetail
+	if err := decode("template "+t.ID, detail, &d); err != nil {
+		return t, err
+	}
+	for _, b := range d.Builds {
+		t.Builds = append(t.Builds, registry.Build{ID: b.ID, State: registry.BuildState(b.State), Template: b.Template, Snapshot: engi.SnapshotID(b.Snapshot),
+			Tags: b.Tags, Size: engi.Size(b.Size), Reason: b.Reason, Step: b.Step, Created: moment(b.Created), Updated: moment(b.Updated)})
+	}
+	for _, g := range d.Tags {
+		t.Tags = append(t.Tags, registry.Tag{Name: g.Name, Build: g.Build, Created: moment(g.Created)})
+	}
+	return t, nil
+}
+
+func (s registryStore) Remove(ctx context.Context, id string) error {
+	_, err := s.db.exec(ctx, `DELETE FROM e2b_templates WHERE id = ?`, id)
+	return err
+}
+
+func (s registryStore) AddLines(ctx context.Context, template, build string, lines []registry.LogLine) (err error) {
+	defer engi.Annotate(&err, "log build %s", build)
+	return s.db.tx(ctx, func(t *tx) error {
+		for _, l := range lines {
+			_, err := t.exec(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
+				template, build, nanos(l.Time), l.Level, l.Step, l.Text)
+			if engi.KindOf(err) == engi.NotFound {
+				return errNoTemplate
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s registryStore) Lines(ctx context.Context, build string, skip, limit int) ([]registry.LogLine, error) {
+	return list(ctx, s.db.read, func(row scanner) (l registry.LogLine, err error) {
+		err = row.Scan((*stamp)(&l.Time), &l.Level, &l.Step, &l.Text)
+		return l, err
+	}, `SELECT time, level, step, text FROM e2b_lines WHERE build = ? ORDER BY seq LIMIT ? OFFSET ?`, build, limit, skip)
+}
