@@ -181,7 +181,7 @@ func (o ownSessions) find(ctx context.Context, owner engi.Owner, idOrName string
 	}
 	x, err := o.all.Get(ctx, owner, idOrName)
 	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
+	case engi.Is(err, engi.Conflict), err == nil && x.Owner != "": // a name that only others use
 		return "", engi.Errorf(engi.NotFound, "there is no session %.80q", idOrName)
 	case err != nil:
 		return "", err

@@ -379,7 +379,7 @@ func (o ownWorkspaces) find(ctx context.Context, owner engi.Owner, workspace str
 	}
 	x, err := o.all.Get(ctx, owner, workspace)
 	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && x.Owner != "": // a name that only others use
+	case engi.Is(err, engi.Conflict), err == nil && x.Owner != "": // a name that only others use
 		return "", engi.Errorf(engi.NotFound, "there is no workspace %.80q", workspace)
 	case err != nil:
 		return "", err

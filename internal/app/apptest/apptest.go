@@ -124,7 +124,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 					t.Errorf("%s for %q (%v):\n%s", name, owner, err, d)
 				}
 			}
-			if _, err := f.Store.Find(t.Context(), "bob", name); engi.KindOf(err) != engi.NotFound {
+			if _, err := f.Store.Find(t.Context(), "bob", name); !engi.Is(err, engi.NotFound) {
 				t.Errorf("bob finds %s: %v", name, err)
 			}
 		}
@@ -132,7 +132,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Errorf("by its key: %v, %v", got.ID, err)
 		}
 		for owner, key := range map[engi.Owner]string{"bob": "k", "ann": ""} {
-			if _, err := f.Store.ByIdempotencyKey(t.Context(), owner, key); engi.KindOf(err) != engi.NotFound {
+			if _, err := f.Store.ByIdempotencyKey(t.Context(), owner, key); !engi.Is(err, engi.NotFound) {
 				t.Errorf("%s by %q: %v", owner, key, err)
 			}
 		}
@@ -145,18 +145,18 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		a := record("ann", "shop")
 		a.Idempotency = "k"
 		put(t, f, a)
-		if err := f.Store.Put(t.Context(), record("ann", "shop")); engi.KindOf(err) != engi.Conflict {
+		if err := f.Store.Put(t.Context(), record("ann", "shop")); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the name again: %v", err)
 		}
 		b := record("ann", "other")
 		b.Idempotency = "k"
-		if err := f.Store.Put(t.Context(), b); engi.KindOf(err) != engi.Conflict {
+		if err := f.Store.Put(t.Context(), b); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the key again: %v", err)
 		}
 		c := record("bob", "shop")
 		c.Idempotency = "k"
 		put(t, f, c)
-		if _, err := f.Store.Find(t.Context(), "", "shop"); engi.KindOf(err) != engi.Conflict {
+		if _, err := f.Store.Find(t.Context(), "", "shop"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("two of one name: %v", err)
 		}
 	})
@@ -177,7 +177,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("%q, %+v: %q, %v; want %q", want.owner, want.page, names, err, want.names)
 			}
 		}
-		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("after another's: %v", err)
 		}
 	})
@@ -216,7 +216,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Errorf("the key has %d, %v; want %d", got, err, seq)
 		}
 		other := put(t, f, record("ann", "other"))
-		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("the key of another app: %v", err)
 		}
 		stop := engi.Errorf(engi.Denied, "no")
@@ -230,7 +230,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			}
 			return stop
 		})
-		if engi.KindOf(err) != engi.Denied {
+		if !engi.Is(err, engi.Denied) {
 			t.Errorf("the error is %v", err)
 		}
 		if got, err := f.Store.Find(t.Context(), "ann", "shop"); err != nil || got.State != engi.AppReady {
@@ -239,16 +239,16 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if got := types(t, f, r.ID); !cmp.Equal(got, []string{engi.EventAppCreated, engi.EventAppApplying}) {
 			t.Errorf("the events are %v", got)
 		}
-		if _, err := f.Store.Revision(t.Context(), r.ID, 1); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Revision(t.Context(), r.ID, 1); !engi.Is(err, engi.NotFound) {
 			t.Errorf("the revision: %v", err)
 		}
 		if _, err := f.Store.Change(t.Context(), r.ID, func(_ *app.Record, tx app.Tx) error {
 			_, err := tx.Emit(engi.EventAppApplying, map[string]string{}, "key")
 			return err
-		}); engi.KindOf(err) != engi.Conflict {
+		}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the key again: %v", err)
 		}
-		if _, err := f.Store.Change(t.Context(), engi.NewAppID(), func(*app.Record, app.Tx) error { return nil }); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Change(t.Context(), engi.NewAppID(), func(*app.Record, app.Tx) error { return nil }); !engi.Is(err, engi.NotFound) {
 			t.Errorf("no app: %v", err)
 		}
 	})
@@ -275,11 +275,11 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			t.Errorf("after 2: %+v, %v", revs, err)
 		}
 		for _, after := range []string{"9", "x"} {
-			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after}); engi.KindOf(err) != engi.Invalid {
+			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after}); !engi.Is(err, engi.Invalid) {
 				t.Errorf("after %s: %v", after, err)
 			}
 		}
-		if _, err := f.Store.Files(t.Context(), r.ID, 4); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Files(t.Context(), r.ID, 4); !engi.Is(err, engi.NotFound) {
 			t.Errorf("revision 4: %v", err)
 		}
 	})
@@ -301,7 +301,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Store.Content(t.Context(), b.ID, files[0].Digest); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Content(t.Context(), b.ID, files[0].Digest); !engi.Is(err, engi.NotFound) {
 			t.Errorf("another app's: %v", err)
 		}
 	})
@@ -319,7 +319,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			})
 			return err
 		}
-		if err := more(b.ID); engi.KindOf(err) != engi.Exhausted {
+		if err := more(b.ID); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("12 of 10 bytes: %v", err)
 		}
 		if err := more(other.ID); err != nil {
@@ -384,7 +384,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		}
 		read := func(path string) string {
 			x, err := f.Store.Published(t.Context(), r.ID, path)
-			if engi.KindOf(err) == engi.NotFound && err != nil {
+			if engi.Is(err, engi.NotFound) {
 				return "none"
 			}
 			if err != nil {
@@ -425,7 +425,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			}
 			want(step.want)
 		}
-		if err := publish(app.Bounds{Owner: 10}, map[string]string{"a": "12345678901"}); engi.KindOf(err) != engi.Exhausted {
+		if err := publish(app.Bounds{Owner: 10}, map[string]string{"a": "12345678901"}); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("more than 10 bytes: %v", err)
 		}
 		want(map[string]string{"a": "none"})
@@ -438,14 +438,14 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		}
 		other := put(t, f, record("ann", "other"))
 		for _, err := range []error{second(f.Store.Published(t.Context(), other.ID, "a")), third(f.Store.Part(t.Context(), other.ID, x.Digest, 0)), third(f.Store.Part(t.Context(), r.ID, x.Digest, 1))} {
-			if engi.KindOf(err) != engi.NotFound {
+			if !engi.Is(err, engi.NotFound) {
 				t.Errorf("it is another app's, or not there: %v", err)
 			}
 		}
 		if err := f.Store.Remove(t.Context(), r.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := third(f.Store.Part(t.Context(), r.ID, x.Digest, 0)); engi.KindOf(err) != engi.NotFound {
+		if err := third(f.Store.Part(t.Context(), r.ID, x.Digest, 0)); !engi.Is(err, engi.NotFound) {
 			t.Errorf("it outlives the app: %v", err)
 		}
 	})
@@ -484,7 +484,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			b     app.Bounds
 			kind  engi.Kind
 		}{{"bob", "b", 1, plenty, engi.NotFound}, {"ann", "b", 9, plenty, engi.NotFound}, {"ann", "blue", 1, plenty, engi.Conflict}, {"ann", "b", 1, app.Bounds{Revisions: 9, Bytes: 99, Owner: 3}, engi.Exhausted}} {
-			if _, err := branch(c.owner, c.name, c.of, c.b); engi.KindOf(err) != c.kind || err == nil {
+			if _, err := branch(c.owner, c.name, c.of, c.b); !engi.Is(err, c.kind) {
 				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
 			}
 		}
@@ -509,7 +509,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 			"content":  second(f.Store.Content(t.Context(), r.ID, files[0].Digest)),
 			"remove":   f.Store.Remove(t.Context(), r.ID),
 		} {
-			if engi.KindOf(err) != engi.NotFound {
+			if !engi.Is(err, engi.NotFound) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

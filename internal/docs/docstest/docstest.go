@@ -162,12 +162,12 @@ func Promises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.Put(t.Context(), record("d:ann", "", "c"), nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
+		if _, err := s.Put(t.Context(), record("d:ann", "", "c"), nil, q); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("too many: %v", err)
 		}
 		big := record("d:ann", "", "b")
 		big.Bytes = 16
-		if _, err := s.Put(t.Context(), big, nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
+		if _, err := s.Put(t.Context(), big, nil, q); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("too much: %v", err)
 		}
 		if _, err := s.Put(t.Context(), record("d:bob", "", "c"), nil, q); err != nil {

@@ -114,7 +114,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 		if err == nil {
 			return e.repeated(older, j)
 		}
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return engi.Execution{}, err
 		}
 	}
@@ -163,7 +163,7 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 	if err != nil {
 		inst.unassign()
 		e.pools.giveBack(inst)
-		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+		if engi.Is(err, engi.Conflict) && older.ID != "" {
 			return e.repeated(older, j)
 		}
 		return engi.Execution{}, err
@@ -229,7 +229,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	u.add(func() { e.files.dropQueued(rec.ID) })
 	older, err := e.opt.Store.Create(ctx, rec, nil)
 	if err != nil {
-		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+		if engi.Is(err, engi.Conflict) && older.ID != "" {
 			return e.repeated(older, j)
 		}
 		return engi.Execution{}, err

@@ -193,7 +193,7 @@ func (a *attached) show(offset int64) error {
 			return err
 		}
 		err = a.follow(&ended)
-		if engi.KindOf(err) == engi.Conflict && err != nil { // it was overtaken
+		if engi.Is(err, engi.Conflict) { // it was overtaken
 			offset = a.at
 			continue
 		}

@@ -117,7 +117,7 @@ func (h *Handler) listen(ctx, reads context.Context, ws *websocket.Conn, p engi.
 		}
 		// A process that has ended refuses input, but the client may not have
 		// received all its output yet.
-		if err != nil && engi.KindOf(err) != engi.Conflict && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.Conflict, engi.NotFound) {
 			if ctx.Err() == nil {
 				h.broke(ws, err)
 			}

@@ -355,7 +355,7 @@ func (a *agents) continueRun(c *call, spec *engi.RunSpec, field string) error {
 			break // another server's
 		}
 		x, err := a.service.Get(c, c.owner(), id)
-		if engi.KindOf(err) == engi.NotFound || err == nil && x.Owner != c.owner() {
+		if engi.Is(err, engi.NotFound) || err == nil && x.Owner != c.owner() {
 			break // an administrator sees those of others, and continues only its own
 		}
 		if err != nil {

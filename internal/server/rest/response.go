@@ -112,7 +112,7 @@ func (a *agents) responseRun(c *call, id string) (x engi.Run, note responseNote,
 	}
 	x, err = a.service.Get(c, c.owner(), run)
 	switch {
-	case engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		return x, nil, noResponse(id)
 	case err != nil:
 		return x, nil, err

@@ -95,14 +95,14 @@ func expects(t *testing.T, log Log, _ func() Log) {
 		}
 		return events[0], nil
 	}
-	if _, err := try(7); engi.KindOf(err) != engi.Conflict {
+	if _, err := try(7); !engi.Is(err, engi.Conflict) {
 		t.Errorf("nothing is there: %v, want Conflict", err)
 	}
 	first, err := try(engi.NoEvents)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := try(engi.NoEvents); engi.KindOf(err) != engi.Conflict {
+	if _, err := try(engi.NoEvents); !engi.Is(err, engi.Conflict) {
 		t.Errorf("one is there: %v, want Conflict", err)
 	}
 	last := first
@@ -118,7 +118,7 @@ func expects(t *testing.T, log Log, _ func() Log) {
 					mu.Lock()
 					defer mu.Unlock()
 					won = append(won, e)
-				case engi.KindOf(err) != engi.Conflict:
+				case !engi.Is(err, engi.Conflict):
 					t.Error(err)
 				}
 			})
@@ -150,10 +150,10 @@ func together(t *testing.T, log Log, _ func() Log) {
 			}
 		}
 	})
-	if _, err := log.Append(t.Context(), engi.EventSpec{Subject: "x", Type: "one"}, engi.EventSpec{Subject: "x", Type: "two", Expect: engi.NoEvents}); engi.KindOf(err) != engi.Conflict {
+	if _, err := log.Append(t.Context(), engi.EventSpec{Subject: "x", Type: "one"}, engi.EventSpec{Subject: "x", Type: "two", Expect: engi.NoEvents}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("%v, want Conflict", err)
 	}
-	if _, err := log.Append(t.Context(), engi.EventSpec{Type: "one"}, engi.EventSpec{Type: "no type"}); engi.KindOf(err) != engi.Invalid {
+	if _, err := log.Append(t.Context(), engi.EventSpec{Type: "one"}, engi.EventSpec{Type: "no type"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v, want Invalid", err)
 	}
 	add(t, log, engi.EventSpec{Type: "end"})
@@ -173,7 +173,7 @@ func refuses(t *testing.T, log Log, _ func() Log) {
 		"a long type": {Type: strings.Repeat("a", 129)},
 		"much data":   {Type: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("a", 256<<10) + `"}`)},
 	} {
-		if _, err := log.Append(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, err := log.Append(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
@@ -234,7 +234,7 @@ func lists(t *testing.T, log Log, _ func() Log) {
 	if got, err := log.List(t.Context(), "", engi.EventFilter{Limit: 7}); len(got) != 7 || got[0].Seq != all[29].Seq || err != nil {
 		t.Errorf("%d of 7: %v", len(got), err)
 	}
-	if _, err := log.Get(t.Context(), "bert", all[0].ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := log.Get(t.Context(), "bert", all[0].ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bert gets anna's event: %v", err)
 	}
 	if e, err := log.Get(t.Context(), "anna", all[0].ID); err != nil || e.ID != all[0].ID {
@@ -319,7 +319,7 @@ func wakes(t *testing.T, log Log, _ func() Log) {
 		t.Error("nobody was woken")
 	}
 	cancel(fmt.Errorf("enough"))
-	if err := <-ended; engi.KindOf(err) != engi.Expired || !strings.Contains(err.Error(), "enough") {
+	if err := <-ended; !engi.Is(err, engi.Expired) || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("ended with %v, want Expired", err)
 	}
 }
@@ -418,11 +418,11 @@ func bounded(t *testing.T, log Log, _ func() Log) {
 	}
 	for _, types := range [][]string{{""}, {"a b"}, {"a*b"}, {"sandbox[.]*"}, {strings.Repeat("x", 200)}, make([]string, 51)} {
 		f := engi.EventFilter{Types: types}
-		if _, err := log.List(t.Context(), "ann", f); engi.KindOf(err) != engi.Invalid {
+		if _, err := log.List(t.Context(), "ann", f); !engi.Is(err, engi.Invalid) {
 			t.Errorf("types %.40q: %v", types, err)
 		}
 		for _, err := range log.Follow(t.Context(), "ann", f) {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Errorf("follow types %.40q: %v", types, err)
 			}
 			break

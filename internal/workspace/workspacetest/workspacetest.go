@@ -70,7 +70,7 @@ func revise(t *testing.T, s workspace.Store, r workspace.Record, most int64, fil
 
 func kind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("got %v, want %v", err, want)
 	}
 }

@@ -30,7 +30,7 @@ func Run(t *testing.T, open func(*testing.T) e2b.Store) {
 	}
 	kind := func(t *testing.T, err error, want engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != want {
+		if !engi.Is(err, want) {
 			t.Fatalf("error %v, want kind %s", err, want)
 		}
 	}
