@@ -46,7 +46,7 @@ func serve() error {
 	}
 	for {
 		run, err := h.next()
-		if engi.KindOf(err) == engi.Unavailable {
+		if engi.Is(err, engi.Unavailable) {
 			return nil // the host has closed the pipe
 		}
 		if err != nil {
@@ -97,7 +97,7 @@ func (h *host) serve(e *engine.Engine, run wire.Run) error {
 	}
 	done.Run = run.ID
 	err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
-	if engi.KindOf(err) == engi.Invalid { // the engine's limits should prevent this
+	if engi.Is(err, engi.Invalid) { // the engine's limits should prevent this
 		done = wire.Done{Run: run.ID, Duration: done.Duration, Error: &wire.Error{Kind: engi.ScriptMemory, Name: "RangeError", Message: "the answer is too large"}}
 		err = wire.Write(os.Stdout, wire.From{Done: &done}, run.Limits.Frame())
 	}

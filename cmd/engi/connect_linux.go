@@ -63,7 +63,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*con
 	if err == nil {
 		return &connection{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
 	}
-	if engi.KindOf(err) != engi.NotFound || w == serverOnly {
+	if !engi.Is(err, engi.NotFound) || w == serverOnly {
 		return nil, err
 	}
 	c.Pools = nil // only sandboxes that this command needs

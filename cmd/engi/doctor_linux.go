@@ -173,7 +173,7 @@ func (g *globals) look(ctx context.Context, c config.Config, fix bool) (found []
 			live = append(live, engi.SandboxID(s.ID))
 		}
 		served = true
-	case engi.KindOf(err) != engi.NotFound:
+	case !engi.Is(err, engi.NotFound):
 		return nil, false, err
 	}
 	found, err = node.Leaks(ctx, c, g.options(nil), live, fix)

@@ -379,7 +379,7 @@ type exchange struct {
 func (x *exchange) post(ctx context.Context) error {
 	resp, err := x.send(ctx, http.MethodPost, x)
 	if err != nil {
-		if engi.KindOf(err) == engi.Invalid {
+		if engi.Is(err, engi.Invalid) {
 			return err
 		}
 		if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {

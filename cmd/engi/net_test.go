@@ -30,7 +30,7 @@ func TestGrantsOnTheCommandLine(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "github", "@a.com", "github@", "k@a.com:cookie", "k@a.com:header", "k@a.com,:bearer", "k@:bearer", "k@a.com:bearer=x", "k@a.com:strip=1", "k@a.com::"} {
-		if g, err := grantOf(text); engi.KindOf(err) != engi.Invalid {
+		if g, err := grantOf(text); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q is %+v, %v", text, g, err)
 		}
 	}
@@ -54,7 +54,7 @@ func TestRequestsOnTheCommandLine(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "api.example.com", "drop POST a.example.com", "POST a.example.com /v1", "where a absent"} {
-		if r, err := requestOf(text); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+		if r, err := requestOf(text); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%q is %+v, %v", text, r, err)
 		}
 	}

@@ -268,7 +268,7 @@ func (s *stopCommand) Run(ctx context.Context, g *globals) error {
 	ctx, cancel := context.WithTimeout(ctx, wait.Std())
 	defer cancel()
 	pid, err := datadir.Stop(ctx, c.DataDir)
-	if err != nil && !(s.Destroy && engi.KindOf(err) == engi.NotFound) {
+	if err != nil && !(s.Destroy && engi.Is(err, engi.NotFound)) {
 		return err
 	}
 	destroyed := 0

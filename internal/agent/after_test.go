@@ -54,7 +54,7 @@ func TestGoingOn(t *testing.T) {
 		"with a long note":  {engi.RunSpec{Owner: "ann", Input: "x", Note: make([]byte, 2<<20)}, engi.Invalid},
 		"odd earlier image": {engi.RunSpec{Owner: "ann", Input: "x", Messages: []engi.Message{{Role: engi.RoleUser, Images: []engi.Image{{MediaType: "text/html", Data: []byte("x")}}}}}, engi.Invalid},
 	} {
-		if _, err := f.Start(ctx, c.spec); engi.KindOf(err) != c.kind {
+		if _, err := f.Start(ctx, c.spec); !engi.Is(err, c.kind) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -68,18 +68,18 @@ func TestGoingOn(t *testing.T) {
 	}
 
 	// Deleting an active run cancels it first.
-	if err := f.Delete(ctx, "bob", active.ID); engi.KindOf(err) != engi.NotFound {
+	if err := f.Delete(ctx, "bob", active.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%v", err)
 	}
 	for _, id := range []engi.RunID{active.ID, first.ID} {
 		if err := f.Delete(ctx, "ann", id); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Get(ctx, "ann", id); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Get(ctx, "ann", id); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 		for _, err := range f.Watch(ctx, "ann", id, 0) {
-			if engi.KindOf(err) != engi.NotFound {
+			if !engi.Is(err, engi.NotFound) {
 				t.Errorf("%v", err)
 			}
 		}

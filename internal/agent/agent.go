@@ -270,7 +270,7 @@ func (r *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 			return old.Run, nil
 		case err == nil:
 			return engi.Run{}, engi.Errorf(engi.Conflict, "the idempotency key was used for a different run, %s", old.ID).WithRemedy("use a new key for each run")
-		case engi.KindOf(err) != engi.NotFound:
+		case !engi.Is(err, engi.NotFound):
 			return engi.Run{}, err
 		}
 	}
@@ -285,7 +285,7 @@ func (r *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 	}
 	if err := r.opt.Store.Put(ctx, rec, messages); err != nil {
 		a.discard()
-		if engi.KindOf(err) == engi.Conflict { // another request has used the same key in the meantime
+		if engi.Is(err, engi.Conflict) { // another request has used the same key in the meantime
 			if old, e := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); e == nil && old.Fingerprint == rec.Fingerprint {
 				return old.Run, nil
 			}

@@ -275,7 +275,7 @@ func TestContext(t *testing.T) {
 		"the input's": {part("NOW", "x")}, "no UTF-8": {part("A", "\xff")}, "no UTF-8 name": {part("\xff", "x")},
 		"many": slices.Repeat([]engi.ContextPart{part("A", "x")}, 33), "much": {part("A", strings.Repeat("x", 1<<20))},
 	} {
-		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Context: parts}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Context: parts}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -285,7 +285,7 @@ func TestContext(t *testing.T) {
 	if err != nil || again.ID != first.ID {
 		t.Errorf("%v %v", again.ID, err)
 	}
-	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "2")}}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Idempotency: "k", Context: []engi.ContextPart{part("A", "2")}}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("%v", err)
 	}
 }
@@ -304,7 +304,7 @@ func TestOwners(t *testing.T) {
 	_, e5 := f.Start(ctx, engi.RunSpec{Owner: "bob", Input: "x", Conversation: r.Conversation})
 	_, e6 := f.Start(ctx, engi.RunSpec{Input: "x", Conversation: r.Conversation}) // agents of the node itself, too, act as one owner
 	for i, err := range []error{e1, e2, e3, e4, e5, e6, f.Cancel(ctx, "bob", r.ID)} {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -396,10 +396,10 @@ func TestLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Conversation: r.Conversation}); engi.KindOf(err) != engi.Conflict {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x", Conversation: r.Conversation}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("%v", err)
 		}
-		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); engi.KindOf(err) != engi.Exhausted {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "x"}); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("%v", err)
 		}
 		if err := f.Cancel(t.Context(), "ann", r.ID); err != nil {
@@ -443,7 +443,7 @@ func TestLimits(t *testing.T) {
 			"unknown role":         {engi.RunSpec{Input: "x", Messages: []engi.Message{{Role: "root"}}}, engi.Invalid},
 			"no such conversation": {engi.RunSpec{Input: "x", Conversation: engi.NewConversationID()}, engi.NotFound},
 		} {
-			if _, err := f.Start(t.Context(), c.spec); engi.KindOf(err) != c.want {
+			if _, err := f.Start(t.Context(), c.spec); !engi.Is(err, c.want) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -536,7 +536,7 @@ func TestCutCalls(t *testing.T) {
 			switch {
 			case test.reason == "" && (r.State != engi.RunDone || r.Text != "fine" || asked != test.times+1),
 				test.reason != "" && (r.State != engi.RunStopped || r.Reason != test.reason || asked > 4),
-				test.reason == "filter" && (r.Text != "No." || engi.KindOf(r.Error) != engi.Denied || !strings.Contains(r.Error.Error(), "refusal")):
+				test.reason == "filter" && (r.Text != "No." || !engi.Is(r.Error, engi.Denied) || !strings.Contains(r.Error.Error(), "refusal")):
 				t.Errorf("after %d requests: %+v, %v", asked, r, r.Error)
 			}
 		})
@@ -569,7 +569,7 @@ func TestRepeatedKeys(t *testing.T) {
 			break
 		}
 	}
-	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "y", Idempotency: "k"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("%v", err)
 	}
 }
@@ -634,7 +634,7 @@ func TestRestart(t *testing.T) {
 		}
 	}()
 	f.stopRunner()
-	if err := <-watched; engi.KindOf(err) != engi.Unavailable {
+	if err := <-watched; !engi.Is(err, engi.Unavailable) {
 		t.Errorf("a watcher got %v when the runner stopped", err)
 	}
 	f.stop()

@@ -83,7 +83,7 @@ func TestConfirm(t *testing.T) {
 	decide := func(owner engi.Owner, call string, allow bool, reason string, want engi.Kind) {
 		t.Helper()
 		err := f.Decide(ctx, owner, r.ID, call, allow, reason)
-		if (want == 0) != (err == nil) || err != nil && engi.KindOf(err) != want {
+		if (want == 0) != (err == nil) || err != nil && !engi.Is(err, want) {
 			t.Errorf("call %s: %v, want %v", call, err, want)
 		}
 	}
@@ -166,7 +166,7 @@ func TestConfirmIsNotAvoided(t *testing.T) {
 		t.Errorf("a tool that does not exist: %+v", r)
 	}
 	for _, names := range [][]string{{""}, make([]string, 65), {strings.Repeat("x", 201)}} {
-		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "go", Confirm: names}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Start(t.Context(), engi.RunSpec{Owner: "ann", Input: "go", Confirm: names}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%d names: %v", len(names), err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestConfirmOutlivesARestart(t *testing.T) {
 		if err == nil {
 			break
 		}
-		if engi.KindOf(err) != engi.Conflict || time.Now().After(deadline) { // it is not resumed yet
+		if !engi.Is(err, engi.Conflict) || time.Now().After(deadline) { // it is not resumed yet
 			t.Fatal(err)
 		}
 	}

@@ -99,7 +99,7 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 		var buf []byte // ends with an incomplete line
 		for {
 			c, err := r.Next(ctx)
-			if err == io.EOF || engi.KindOf(err) == engi.Invalid { // Invalid: after is beyond the end
+			if err == io.EOF || engi.Is(err, engi.Invalid) { // Invalid: after is beyond the end
 				return
 			}
 			if err != nil {

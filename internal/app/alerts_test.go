@@ -237,7 +237,7 @@ func TestSettings(t *testing.T) {
 		"cache": func(s *app.Settings) { s.Cache = -1 }, "action": func(s *app.Settings) { s.OnErrors = "reboot" },
 	} {
 		o := app.DefaultSettings()
-		if change(&o); engi.KindOf(o.Validate()) != engi.Invalid {
+		if change(&o); !engi.Is(o.Validate(), engi.Invalid) {
 			t.Errorf("%s is accepted", what)
 		}
 	}

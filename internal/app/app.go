@@ -214,7 +214,7 @@ func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 		if err := retry(ctx, putBackTries, func() error {
 			_, err := s.Open(ctx, "", string(id))
 			return err
-		}); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		}); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "put an app back to its last revision; its next use tries again", "app", id, "error", err)
 		}
 	})
@@ -294,7 +294,7 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 			if r.Owner != spec.Owner || r.State == engi.AppStopped {
 				continue
 			}
-			if err := s.Stop(ctx, r.Owner, string(r.ID)); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := engi.Ignore(s.Stop(ctx, r.Owner, string(r.ID)), engi.NotFound); err != nil {
 				return engi.App{}, err
 			}
 		}
@@ -340,7 +340,7 @@ func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerpri
 	case err == nil && older.Fingerprint != fingerprint:
 		return "", engi.Errorf(engi.Conflict, "idempotency key was used before for another request, app %s", older.ID).
 			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-	case err != nil && engi.KindOf(err) != engi.NotFound:
+	case err != nil && !engi.Is(err, engi.NotFound):
 		return "", err
 	}
 	return older.ID, nil
@@ -349,14 +349,11 @@ func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerpri
 // openNew opens an app that was just recorded. It is removed again if nothing came of it.
 func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
 	opened, err := s.Open(ctx, "", string(id))
-	switch engi.KindOf(err) {
-	case engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied:
-		if err != nil && opened.Sandbox == "" {
-			// Nothing came of it, and asking again would bring no more.
-			late, cancel := s.late(ctx)
-			defer cancel()
-			return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
-		}
+	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied) && opened.Sandbox == "" {
+		// Nothing came of it, and asking again would bring no more.
+		late, cancel := s.late(ctx)
+		defer cancel()
+		return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
 	}
 	if err != nil && opened.State == engi.AppFailed {
 		return opened, nil // its Error says why
@@ -469,7 +466,7 @@ func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
 		if sb.Notes[noteApp] != string(r.ID) {
 			continue
 		}
-		if err := s.opt.Sandboxes.Stop(ctx, "", sb.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", sb.ID), engi.NotFound); err != nil {
 			return err
 		}
 	}
@@ -489,7 +486,7 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 		s.keepChanges(ctx, a, r)
 	}
 	if r.Sandbox != "" {
-		if err := s.opt.Sandboxes.Stop(ctx, "", r.Sandbox); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", r.Sandbox), engi.NotFound); err != nil {
 			return err
 		}
 	}
@@ -520,7 +517,7 @@ func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 		if t, err = s.opt.Templates.Get(ctx, r.Template); err == nil {
 			_, err = s.capture(ctx, a, r, g, t.WorkDir)
 		}
-	} else if engi.KindOf(err) == engi.NotFound {
+	} else if engi.Is(err, engi.NotFound) {
 		return
 	}
 	if err != nil {

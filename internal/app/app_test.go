@@ -460,7 +460,7 @@ func TestCancel(t *testing.T) {
 	defer close(w.slow)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	if err := s.Cancel(t.Context(), "ann", "shop"); engi.KindOf(err) != engi.Conflict {
+	if err := s.Cancel(t.Context(), "ann", "shop"); !engi.Is(err, engi.Conflict) {
 		t.Errorf("without an apply: %v", err)
 	}
 	seq, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>wait</command>", Idempotency: "k"})
@@ -470,7 +470,7 @@ func TestCancel(t *testing.T) {
 	if again, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: "x", Idempotency: "k"}); err != nil || again != seq {
 		t.Errorf("the same again: %d, %v", again, err)
 	}
-	if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: "x"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: "x"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another: %v", err)
 	}
 	for u, err := range s.Watch(t.Context(), "ann", "shop", seq) {
@@ -494,15 +494,15 @@ func TestOwnersAndNames(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
-	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("the name again: %v", err)
 	}
 	for _, name := range []string{"-a", "a_b", strings.Repeat("a", 64), "../a"} {
-		if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: name}); engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: name}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
-	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Template: "other"}); engi.KindOf(err) != engi.Unavailable {
+	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Template: "other"}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("a template that is not built: %v", err)
 	}
 	for what, err := range map[string]error{
@@ -512,7 +512,7 @@ func TestOwnersAndNames(t *testing.T) {
 		"remove": s.Remove(t.Context(), "bob", string(a.ID)),
 		"status": second(s.Status(t.Context(), "bob", string(a.ID))),
 	} {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s by another owner: %v", what, err)
 		}
 	}
@@ -534,7 +534,7 @@ func TestOwnersAndNames(t *testing.T) {
 	if err := s.Remove(t.Context(), "ann", "two"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), "ann", "two"); engi.KindOf(err) != engi.NotFound || len(w.boxes) != 0 {
+	if _, err := s.Get(t.Context(), "ann", "two"); !engi.Is(err, engi.NotFound) || len(w.boxes) != 0 {
 		t.Errorf("it was removed: %v; %d sandboxes", err, len(w.boxes))
 	}
 }
@@ -546,7 +546,7 @@ func TestNothingIsLeftOfWhatCannotStart(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	w.full = true
-	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Create(t.Context(), engi.AppSpec{Owner: "ann", Name: "shop"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("it says %v", err)
 	}
 	if all, err := s.List(t.Context(), "ann", engi.Paging{}); err != nil || len(all) != 0 {

@@ -36,7 +36,7 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 	}
 	if spec.Idempotency != "" {
 		seq, err := s.opt.Store.Emitted(ctx, r.Owner, r.ID, spec.Idempotency)
-		if err == nil || engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return seq, err
 		}
 	}
@@ -178,7 +178,7 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j
 	}
 	s.meter.applied(began, o.err)
 	_, broken := errors.AsType[faulty](o.err)
-	a.count(o.err != nil && !broken && slices.Contains([]engi.Kind{engi.Internal, engi.Unavailable, engi.Exhausted}, engi.KindOf(o.err)))
+	a.count(!broken && engi.Is(o.err, engi.Internal, engi.Unavailable, engi.Exhausted))
 	if o.err == nil || s.life.Err() != nil {
 		return o // the next node tells of what this one has not ended
 	}
@@ -198,7 +198,7 @@ func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bo
 	}
 	_, leave, err := s.reconnect(ctx, r.Sandbox)
 	leave()
-	if err == nil || engi.KindOf(err) != engi.NotFound {
+	if !engi.Is(err, engi.NotFound) {
 		return false
 	}
 	s.reporter(ctx, &use{app: a, rec: r}, seq).warn("", 0, "the sandbox was lost, so the apply begins again in a new one")
@@ -212,7 +212,7 @@ func (s *Service) endApply(id engi.AppID, why error) {
 	if err := insist(s.life, func() (err error) {
 		r, err = s.ended(s.life, id, why)
 		return err
-	}); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
+	}); err != nil && !engi.Is(err, engi.NotFound) && s.life.Err() == nil {
 		s.opt.Log.Error("record the end of an apply", "app", id, "error", err)
 	}
 	if r.Undo != nil {
@@ -581,7 +581,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 		r.Undo = nil
 		r.keep(snapshot, rev.Number)
 		to := engi.AppReady
-		if wrong != nil && engi.KindOf(wrong) == engi.Unavailable { // its server does not answer
+		if engi.Is(wrong, engi.Unavailable) { // its server does not answer
 			to = engi.AppFailed
 		}
 		if err := become(r, tx, to, asError(wrong)); err != nil {
@@ -618,7 +618,7 @@ func (s *Service) settle(ctx context.Context, u *use, changed []string, say *rep
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		if err != nil && engi.KindOf(err) != engi.Unavailable {
+		if err != nil && !engi.Is(err, engi.Unavailable) {
 			return nil, err
 		}
 		if err != nil {

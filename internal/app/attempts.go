@@ -231,7 +231,7 @@ func (x *attempt) in() (err error) {
 		}
 	}()
 	opened, err := x.s.Open(ctx, "", string(x.id))
-	if err != nil && (opened.Sandbox == "" || engi.KindOf(err) != engi.Unavailable) { // its server may be what is to be repaired
+	if err != nil && (opened.Sandbox == "" || !engi.Is(err, engi.Unavailable)) { // its server may be what is to be repaired
 		return err
 	}
 	if err := x.tell(ctx, eventData{Kind: engi.AppAttempt, Branch: x.id, Name: x.name, Port: opened.Port, Model: x.spec.Model}); err != nil {
@@ -254,7 +254,7 @@ func noneWell(all []*attempt) error {
 	kind := engi.KindOf(all[0].err)
 	var lines []string
 	for _, x := range all {
-		if lines = append(lines, x.line()); engi.KindOf(x.err) != kind {
+		if lines = append(lines, x.line()); !engi.Is(x.err, kind) {
 			kind = engi.Conflict
 		}
 	}
@@ -433,7 +433,7 @@ func (e *session) leave(ctx context.Context, all []*attempt) {
 		switch {
 		case x.id == "" || s.life.Err() != nil:
 		case e.spec.Keep && ctx.Err() == nil && x.rounds > 0:
-			if err := insist(s.life, func() error { return s.release(s.life, x.id) }); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
+			if err := insist(s.life, func() error { return s.release(s.life, x.id) }); err != nil && !engi.Is(err, engi.NotFound) && s.life.Err() == nil {
 				s.opt.Log.WarnContext(ctx, "keep an attempt", "app", x.id, "error", err)
 			}
 		default:
@@ -467,7 +467,7 @@ func (s *Service) discardLater(ctx context.Context, id engi.AppID, done func()) 
 	if !s.begin(ctx, func(ctx context.Context) {
 		defer done()
 		err := insist(ctx, func() error { return s.Remove(ctx, "", string(id)) })
-		if err == nil || engi.KindOf(err) == engi.NotFound {
+		if err == nil || engi.Is(err, engi.NotFound) {
 			s.forget(id)
 		} else if ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "remove an attempt; the next start does", "app", id, "error", err)

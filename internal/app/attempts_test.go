@@ -238,7 +238,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		"criteria": {Attempts: 2, Judge: &engi.AppJudge{Criteria: long}},
 	} {
 		spec.Owner, spec.App, spec.Prompt = "ann", "shop", "x"
-		if _, err := s.Edit(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Edit(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -387,7 +387,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 		},
 		"change the app": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
 			for _, name := range []string{"shop", branches[2].Name} {
-				if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: name, Text: file("a.js", "a")}); engi.KindOf(err) != engi.Conflict {
+				if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: name, Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
 					t.Errorf("an apply to %s: %v", name, err)
 				}
 			}
@@ -411,7 +411,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 			}
 			for _, b := range branches {
 				for _, err := range []error{second(s.Get(t.Context(), "bob", string(b.Branch))), s.Cancel(t.Context(), "bob", string(b.Branch)), s.Remove(t.Context(), "bob", b.Name), second(s.Files(t.Context(), "bob", b.Name, 0))} {
-					if engi.KindOf(err) != engi.NotFound {
+					if !engi.Is(err, engi.NotFound) {
 						t.Errorf("bob: %v", err)
 					}
 				}

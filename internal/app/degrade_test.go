@@ -19,7 +19,7 @@ func TestSandboxDoesNotAnswer(t *testing.T) {
 		t.Errorf("after a moment: %+v, %v", got, err)
 	}
 	w.set(func() { w.gone = -1 })
-	if got, err := s.Open(t.Context(), "ann", "shop"); engi.KindOf(err) != engi.Unavailable || got.State != engi.AppFailed || got.Error == nil {
+	if got, err := s.Open(t.Context(), "ann", "shop"); !engi.Is(err, engi.Unavailable) || got.State != engi.AppFailed || got.Error == nil {
 		t.Errorf("for long: %+v, %v", got, err)
 	}
 	w.set(func() {

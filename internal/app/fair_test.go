@@ -66,7 +66,7 @@ func TestPlacesOfEditsAreGivenBack(t *testing.T) {
 		return nil
 	})
 	for i := range 150 {
-		if _, err := s.Edit(t.Context(), spec); engi.KindOf(err) != engi.Unavailable {
+		if _, err := s.Edit(t.Context(), spec); !engi.Is(err, engi.Unavailable) {
 			t.Fatalf("edit %d: %v", i, err)
 		}
 	}

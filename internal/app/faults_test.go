@@ -636,7 +636,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 		second(h.s.Snapshot(t.Context(), "bob", string(a.ID))):                                     "snapshot",
 		second(h.s.Restore(t.Context(), "bob", string(a.ID), 0)):                                   "restore",
 	} {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("another owner's %s: %v", what, err)
 		}
 	}

@@ -41,7 +41,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 	if ctx.Err() != nil {
 		return r, engi.Errorf(engi.Expired, "look what is in the sandbox: %v", context.Cause(ctx))
 	}
-	if engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Expired {
+	if !engi.Is(err, engi.NotFound, engi.Expired) {
 		s.opt.Log.WarnContext(ctx, "look what is in the sandbox of an app; its last revision is read", "app", r.ID, "error", err)
 	}
 	return s.opt.Store.Find(ctx, "", string(r.ID))

@@ -125,7 +125,7 @@ const gitRef = ".git/refs/engi/head"
 func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir string) (err error) {
 	defer engi.Annotate(&err, "update the git repository of app %s", r.ID)
 	if _, err := g.Stat(ctx, dir+"/.git/objects"); err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return nil // the template has none
 		}
 		return err
@@ -133,7 +133,7 @@ func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir strin
 	old := ""
 	if content, err := readFile(ctx, g, dir+"/"+gitRef); err == nil {
 		old = strings.TrimSpace(string(content))
-	} else if engi.KindOf(err) != engi.NotFound {
+	} else if !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	revisions, err := s.opt.Store.Revisions(ctx, r.ID, engi.Paging{})
@@ -209,7 +209,7 @@ func (s *Service) objects(ctx context.Context, app engi.AppID, revisions []engi.
 			parent = revisions[i+1].Commit
 		} else if r.Parent > 0 {
 			before, err := s.opt.Store.Revision(ctx, app, r.Parent)
-			if engi.KindOf(err) == engi.NotFound && err != nil {
+			if engi.Is(err, engi.NotFound) {
 				// Its commit names one that nobody can make any more, so the history
 				// begins with the next.
 				cut = true

@@ -113,7 +113,7 @@ func (s *Service) checking(owner engi.Owner, on bool) bool {
 // checkEach checks apps of one owner, a few at a time.
 func (s *Service) checkEach(ctx context.Context, apps []Record) {
 	_ = parallel(len(apps), func(i int) error { // nothing fails for all
-		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "check an app", "app", apps[i].ID, "error", err)
 		}
 		return ctx.Err()
@@ -129,7 +129,7 @@ func (s *Service) checkInUse(ctx context.Context, r Record) error {
 			return err
 		}
 	}
-	gone := engi.KindOf(err) == engi.NotFound && err != nil || sb.State == engi.Stopped
+	gone := engi.Is(err, engi.NotFound) || sb.State == engi.Stopped
 	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
 		return nil
 	}
@@ -258,7 +258,7 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 	}
 	if r.Revision > 0 {
 		files, err := s.opt.Store.Files(ctx, r.ID, r.Revision)
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return st, err
 		}
 		st.Files = len(files)

@@ -251,7 +251,7 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName, after st
 	}
 	defer leave()
 	p, err := g.Attach(ctx, serviceTag)
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		return engi.AppLogs{}, nil
 	}
 	if err != nil {

@@ -332,7 +332,7 @@ func TestCheck(t *testing.T) {
 	if c, err := s.Check(ctx, "ann", "shop"); err != nil || len(c.Problems) != 1 || c.Problems[0].Source != "server" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := s.Check(ctx, "eve", "shop"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Check(ctx, "eve", "shop"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("of somebody else: %v", err)
 	}
 }
@@ -350,15 +350,15 @@ func TestScreenshot(t *testing.T) {
 		t.Errorf("%+v, %v of %v", c, err, w.shown)
 	}
 	for _, path := range []string{"cart", "//evil.example", "http://evil.example/", "/\x00", "/" + strings.Repeat("x", 600)} {
-		if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Path: path}); engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Path: path}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Width: 1 << 20}); engi.KindOf(err) != engi.Invalid {
+	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Width: 1 << 20}); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 	w.browser = "none"
-	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}); engi.KindOf(err) != engi.Unavailable {
+	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}); !engi.Is(err, engi.Unavailable) {
 		t.Error(err)
 	}
 }

@@ -72,7 +72,7 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if spec.Idempotency != "" {
 		key = "edit\x1f" + spec.Idempotency
 		seq, err := s.opt.Store.Emitted(ctx, r.Owner, r.ID, key)
-		if err == nil || engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return seq, err
 		}
 	}
@@ -153,7 +153,7 @@ func (s *Service) edit(ctx context.Context, e *session) {
 	}
 	d := e.summary(err)
 	// Until that is recorded, nothing else may change the app.
-	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && engi.KindOf(err) != engi.NotFound && s.life.Err() == nil {
+	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && !engi.Is(err, engi.NotFound) && s.life.Err() == nil {
 		s.opt.Log.ErrorContext(ctx, "record the end of an edit", "app", e.id, "error", err)
 	}
 }
@@ -188,7 +188,7 @@ func (e *session) run(ctx context.Context) error {
 // prepare makes up what the model is told first.
 func (e *session) prepare(ctx context.Context) error {
 	s := e.s
-	if _, err := s.Open(ctx, "", string(e.id)); err != nil && engi.KindOf(err) != engi.Unavailable { // it may be what is to be repaired
+	if _, err := s.Open(ctx, "", string(e.id)); err != nil && !engi.Is(err, engi.Unavailable) { // it may be what is to be repaired
 		return err
 	}
 	r, err := s.opt.Store.Find(ctx, "", string(e.id))
@@ -580,7 +580,7 @@ func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.D
 	}
 	defer leave()
 	p, err := g.Attach(ctx, serviceTag)
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		return "", now, nil
 	}
 	if err != nil {

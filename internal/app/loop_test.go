@@ -234,15 +234,15 @@ func TestEditIsBounded(t *testing.T) {
 		"empty": {}, "long": {Prompt: strings.Repeat("x", 33<<10)}, "rounds": {Prompt: "x", Rounds: 11}, "cost": {Prompt: "x", MaxCost: -1}, "bytes": {Prompt: "\xff"},
 	} {
 		spec.Owner, spec.App = "ann", "shop"
-		if _, err := s.Edit(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Edit(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "bob", App: "shop", Prompt: "x"}); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "bob", App: "shop", Prompt: "x"}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bob edits it: %v", err)
 	}
 	m.refuse = engi.Errorf(engi.Unsupported, "no model").WithRemedy("configure one")
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); engi.KindOf(err) != engi.Unsupported {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without a model: %v", err)
 	}
 	if x, err := s.Get(t.Context(), "ann", "shop"); err != nil || x.Editing != 0 {
@@ -265,16 +265,16 @@ func TestEditExcludesOthers(t *testing.T) {
 	if again, err := s.Edit(ctx, spec); err != nil || again != seq {
 		t.Errorf("again: %d, %v; want %d", again, err, seq)
 	}
-	if _, err := s.Edit(ctx, engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Edit(ctx, engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another edit: %v", err)
 	}
-	if _, err := s.Apply(ctx, engi.ApplySpec{Owner: "ann", App: "shop", Text: file("a.js", "a")}); engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Apply(ctx, engi.ApplySpec{Owner: "ann", App: "shop", Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("an apply: %v", err)
 	}
-	if _, err := s.Rollback(ctx, "ann", "shop", 1); engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Rollback(ctx, "ann", "shop", 1); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a rollback: %v", err)
 	}
-	if err := s.Cancel(ctx, "bob", "shop"); engi.KindOf(err) != engi.NotFound {
+	if err := s.Cancel(ctx, "bob", "shop"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bob cancels it: %v", err)
 	}
 	if err := s.Cancel(ctx, "ann", "shop"); err != nil {
@@ -374,7 +374,7 @@ func TestEditFails(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); engi.KindOf(err) != engi.Unsupported {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without models: %v", err)
 	}
 	w.models = brokenModel{}

@@ -108,10 +108,10 @@ func TestManifest(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if _, err := s.Manifest(t.Context(), "bob", string(a.ID), 0); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Manifest(t.Context(), "bob", string(a.ID), 0); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner: %v", err)
 	}
-	if _, err := s.Manifest(t.Context(), "ann", "shop", last+1); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Manifest(t.Context(), "ann", "shop", last+1); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a revision that is not there: %v", err)
 	}
 }

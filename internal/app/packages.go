@@ -56,7 +56,7 @@ var failures = []struct {
 func (s *Service) install(ctx context.Context, u *use, packages []string, line func(string)) error {
 	_, err := u.g.Stat(ctx, u.dir+"/package.json")
 	npm := err == nil
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	args := []string{"npm", "install", "--legacy-peer-deps", "--no-audit", "--no-fund", "--no-progress", "--fetch-retries=1", "--fetch-retry-mintimeout=1000",
@@ -115,7 +115,7 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 // does to package.json.
 func (u *use) require(ctx context.Context, packages []string) error {
 	text, err := readFile(ctx, u.g, u.dir+"/requirements.txt")
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	installed := map[string]string{}
@@ -185,10 +185,7 @@ func (u *use) end(ctx context.Context, tag string) error {
 		_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, "STOP") })
 	}
 	if err != nil {
-		if engi.KindOf(err) == engi.NotFound {
-			return nil
-		}
-		return err
+		return engi.Ignore(err, engi.NotFound)
 	}
 	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -KILL -- -%d", p.PID())}, Timeout: guestTime})
 	if err != nil {

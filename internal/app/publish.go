@@ -117,7 +117,7 @@ func (s *Service) build(ctx context.Context, u *use, sources tree) error {
 			WithRemedy("correct it and publish again; what was published before stays")
 	}
 	fi, err := u.g.Stat(ctx, u.dir+"/"+distDir)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	if err != nil || !fi.Mode.IsDir() {

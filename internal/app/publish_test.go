@@ -102,7 +102,7 @@ func TestPublishersAreFair(t *testing.T) {
 
 func gone(t testing.TB, s *app.Service, app, path string) {
 	t.Helper()
-	if _, err := s.Published(t.Context(), "", app, path, false); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Published(t.Context(), "", app, path, false); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%s: %v", path, err)
 	}
 }
@@ -204,7 +204,7 @@ func TestPublish(t *testing.T) {
 		t.Error(d)
 	}
 	for _, err := range []error{s.Unpublish(t.Context(), "bob", "shop"), second(s.Publish(t.Context(), engi.PublishSpec{Owner: "bob", App: "shop"})), second(s.Published(t.Context(), "bob", "shop", "index.html", false))} {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("bob: %v", err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestPublishRefuses(t *testing.T) {
 	refuses := func(kind engi.Kind, want string) {
 		t.Helper()
 		_, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
-		if engi.KindOf(err) != kind || !strings.Contains(err.Error(), want) || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, kind) || !strings.Contains(err.Error(), want) || engi.RemedyOf(err) == "" {
 			t.Errorf("%v (%q), want %s", err, engi.RemedyOf(err), want)
 		}
 	}
@@ -246,7 +246,7 @@ func TestPublishRefuses(t *testing.T) {
 	} {
 		w.dist, w.links = page, []tar.Header{h}
 		_, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
-		if engi.KindOf(err) != engi.Conflict || !strings.Contains(err.Error(), "of the build") && !strings.Contains(err.Error(), "no path") {
+		if !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "of the build") && !strings.Contains(err.Error(), "no path") {
 			t.Errorf("%q: %v", h.Name, err)
 		}
 	}
@@ -334,7 +334,7 @@ func TestBranch(t *testing.T) {
 		{engi.BranchSpec{Owner: "bob", App: "shop"}, engi.NotFound},
 		{engi.BranchSpec{Owner: "bob", App: string(a.ID)}, engi.NotFound},
 	} {
-		if x, err := s.Branch(t.Context(), c.spec); engi.KindOf(err) != c.kind || err == nil {
+		if x, err := s.Branch(t.Context(), c.spec); !engi.Is(err, c.kind) {
 			t.Errorf("%+v: %+v, %v", c.spec, x, err)
 		}
 	}
@@ -379,7 +379,7 @@ func TestBranchIsAllOrNothing(t *testing.T) {
 		s, stop = w.begin(t)
 		_, e := s.Open(t.Context(), "ann", name)
 		switch {
-		case engi.KindOf(e) == engi.NotFound && e != nil && err != nil:
+		case engi.Is(e, engi.NotFound) && err != nil:
 		case e != nil:
 			t.Fatalf("cut at step %d: %v", step, e)
 		default:

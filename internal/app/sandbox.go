@@ -71,14 +71,14 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 		}
 		late, cancel := s.late(ctx)
 		defer cancel()
-		if _, e := s.setState(late, id, engi.AppFailed, err); e != nil && engi.KindOf(e) != engi.NotFound && engi.KindOf(e) != engi.Conflict {
+		if _, e := s.setState(late, id, engi.AppFailed, err); e != nil && !engi.Is(e, engi.NotFound, engi.Conflict) {
 			s.opt.Log.WarnContext(ctx, "record that an app has failed", "app", id, "error", e)
 		}
 	}()
 	fresh := false
 	if r.Sandbox != "" {
 		u.g, u.leave, err = s.reconnect(ctx, r.Sandbox)
-		if fresh = err != nil && engi.KindOf(err) == engi.NotFound; err != nil && !fresh {
+		if fresh = engi.Is(err, engi.NotFound); err != nil && !fresh {
 			return nil, err
 		}
 	}
@@ -98,7 +98,7 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 			}
 		}
 		if err := u.restart(ctx); err != nil {
-			if !repair || ctx.Err() != nil || engi.KindOf(err) != engi.Unavailable {
+			if !repair || ctx.Err() != nil || !engi.Is(err, engi.Unavailable) {
 				return nil, err
 			}
 			u.down = true
@@ -131,7 +131,7 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
 	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
 		g, leave, err = s.inside(ctx, id)
-		if err == nil || engi.KindOf(err) != engi.Unavailable || i == reconnects {
+		if !engi.Is(err, engi.Unavailable) || i == reconnects {
 			return g, leave, err
 		}
 		if err := clock.Sleep(ctx, pause); err != nil {
@@ -161,7 +161,7 @@ func (s *Service) boot(ctx context.Context, u *use) (err error) {
 	for sb.ID == "" || sb.State == engi.Stopped {
 		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
 		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
-			if spec.Snapshot != "" && engi.KindOf(err) == engi.NotFound {
+			if spec.Snapshot != "" && engi.Is(err, engi.NotFound) {
 				err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", spec.Snapshot).WithRemedy("remove the app, and branch again from what there is")
 			}
 			return err
@@ -228,7 +228,7 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 	}
 	u.app.copy.forget()
 	have, _, err := u.app.copy.read(ctx, u.g, u.dir)
-	if err != nil && engi.KindOf(err) != engi.Exhausted {
+	if err != nil && !engi.Is(err, engi.Exhausted) {
 		return err // more than an app may have is what is to be put back
 	}
 	want, next := treeOf(files), tree{}
@@ -307,7 +307,7 @@ func (u *use) write(ctx context.Context, put []content, removed []string) (err e
 	defer u.app.copy.timed(time.Now())
 	if len(put) > 0 {
 		err := u.stage(ctx, put)
-		if err != nil && engi.KindOf(err) == engi.Exhausted { // nothing was moved into place
+		if engi.Is(err, engi.Exhausted) { // nothing was moved into place
 			if err = u.clearCaches(ctx); err == nil {
 				err = u.stage(ctx, put)
 			}
@@ -331,7 +331,7 @@ func (u *use) write(ctx context.Context, put []content, removed []string) (err e
 // removes what is in it.
 func (u *use) clearStage(ctx context.Context) (stage string, err error) {
 	stage = u.dir + "/" + stageDir
-	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.KindOf(err) == engi.NotFound && err != nil {
+	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.Is(err, engi.NotFound) {
 		stage = u.dir + "/.vite/engi-stage"
 	}
 	return stage, u.g.Remove(ctx, stage)
@@ -355,7 +355,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 	if err := parallel(len(put), func(i int) error {
 		p := put[i].path
 		fi, err := u.g.Stat(ctx, u.dir+"/"+p)
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 		if exists[i] = err == nil; exists[i] && !fi.Mode.IsRegular() {
@@ -433,7 +433,7 @@ func (u *use) checkParents(ctx context.Context, p string) error {
 	for d := path.Dir(p); d != "."; d = path.Dir(d) {
 		fi, err := u.g.Stat(ctx, u.dir+"/"+d)
 		switch {
-		case err != nil && engi.KindOf(err) == engi.NotFound:
+		case engi.Is(err, engi.NotFound):
 		case err != nil:
 			return err
 		case !fi.Mode.IsDir():
@@ -541,7 +541,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			defer leave()
 			return s.project(ctx, rec, g, dir)
 		})
-		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", id, "error", err)
 		}
 	}) {

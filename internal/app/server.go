@@ -137,7 +137,7 @@ func (u *use) stopServer(ctx context.Context) error {
 		if err == nil {
 			_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, signal) })
 		}
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			return nil
 		}
 		if err != nil {

@@ -165,7 +165,7 @@ func (s *Service) snapshots(ctx context.Context, r Record) (there []Snapshot, er
 		switch {
 		case err == nil:
 			there = append(there, k)
-		case engi.KindOf(err) == engi.NotFound:
+		case engi.Is(err, engi.NotFound):
 			gone[k.ID] = true
 		default:
 			return nil, err
@@ -361,12 +361,12 @@ func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 	var left Stray // what cannot be removed keeps nothing else
 	var wrong []error
 	for _, id := range r.Stray.Sandboxes {
-		if err := s.opt.Sandboxes.Stop(ctx, "", id); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
 			left.Sandboxes, wrong = append(left.Sandboxes, id), append(wrong, err)
 		}
 	}
 	for _, id := range r.Stray.Snapshots {
-		if err := s.opt.Snapshots.Remove(ctx, "", string(id)); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.opt.Snapshots.Remove(ctx, "", string(id)), engi.NotFound); err != nil {
 			left.Snapshots, wrong = append(left.Snapshots, id), append(wrong, err)
 		}
 	}
@@ -388,7 +388,7 @@ func (s *Service) tidyLater(ctx context.Context, id engi.AppID) {
 			defer unlock()
 			return s.tidy(ctx, id)
 		})
-		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "remove what is of no use to an app; the next node tries again", "app", id, "error", err)
 		}
 	})

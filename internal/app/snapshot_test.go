@@ -85,7 +85,7 @@ func TestSnapshots(t *testing.T) {
 	w := newFixture(t)
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")
-	if _, err := s.Restore(t.Context(), "ann", "shop", 0); engi.KindOf(err) != engi.NotFound || engi.RemedyOf(err) == "" {
+	if _, err := s.Restore(t.Context(), "ann", "shop", 0); !engi.Is(err, engi.NotFound) || engi.RemedyOf(err) == "" {
 		t.Errorf("without a snapshot: %v", err)
 	}
 	w.rows(a.Sandbox, "one")
@@ -158,7 +158,7 @@ func TestSnapshots(t *testing.T) {
 		}
 		projected(t, w, s, b)
 	}
-	if _, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Revision: 3, Snapshot: true}); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Revision: 3, Snapshot: true}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a branch without its snapshot: %v", err)
 	}
 	settled(t, w)
@@ -170,7 +170,7 @@ func TestSnapshots(t *testing.T) {
 		"restore":  second(s.Restore(t.Context(), "bob", id, 2)),
 		"branch":   second(s.Branch(t.Context(), engi.BranchSpec{Owner: "bob", App: id, Snapshot: true})),
 	} {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s by another owner: %v", what, err)
 		}
 	}
@@ -219,7 +219,7 @@ func TestSnapshotsAreFew(t *testing.T) {
 	w.mu.Lock()
 	delete(w.copies, rev.Snapshot.ID)
 	w.mu.Unlock()
-	if _, err := s.Restore(t.Context(), "ann", "shop", 8); engi.KindOf(err) != engi.NotFound || engi.RemedyOf(err) == "" {
+	if _, err := s.Restore(t.Context(), "ann", "shop", 8); !engi.Is(err, engi.NotFound) || engi.RemedyOf(err) == "" {
 		t.Errorf("one that somebody has removed: %v", err)
 	}
 	if d := cmp.Diff([]int64{7, 6, 5, 4}, snapshotsOf(t, s, "shop")); d != "" {
@@ -235,7 +235,7 @@ func TestSnapshotsAreFew(t *testing.T) {
 	}) {
 		t.Errorf("it ended with %+v and said %+v", last, all)
 	}
-	if _, err := s.Snapshot(t.Context(), "ann", "shop"); engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Snapshot(t.Context(), "ann", "shop"); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("without room: %v", err)
 	}
 	settled(t, w)
@@ -257,7 +257,7 @@ func TestRestoreThatFails(t *testing.T) {
 	w.mu.Lock()
 	w.full = true
 	w.mu.Unlock()
-	if _, err := s.Restore(t.Context(), "ann", "shop", 0); engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Restore(t.Context(), "ann", "shop", 0); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("on a full node: %v", err)
 	}
 	w.mu.Lock()
@@ -357,7 +357,7 @@ func cutSnapshotAt(t *testing.T, name string, act func(context.Context, *app.Ser
 	defer stop()
 	want := map[string]int64{"apply": 4, "restore": 4}[name]
 	if name == "remove" {
-		if err := s.Remove(t.Context(), "ann", "shop"); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.Remove(t.Context(), "ann", "shop"), engi.NotFound); err != nil {
 			t.Errorf("after %d steps: %v", steps, err)
 		}
 		settled(t, w)
@@ -390,7 +390,7 @@ func cutSnapshotAt(t *testing.T, name string, act func(context.Context, *app.Ser
 		if name != "branch" || w.database(blue.Sandbox) != "one" || !maps.Equal(w.tracked(blue.Sandbox), recorded(t, s, "shop", 2)) {
 			t.Errorf("after %d steps, the branch has the database %q", steps, w.database(blue.Sandbox))
 		}
-	} else if engi.KindOf(err) != engi.NotFound {
+	} else if !engi.Is(err, engi.NotFound) {
 		t.Errorf("after %d steps, the branch: %v", steps, err)
 	}
 	settled(t, w)

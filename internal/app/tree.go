@@ -263,7 +263,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 		} else {
 			k = known{modified: fi.Modified, changed: fi.Changed, read: time.Now()}
 			if texts[i], err = readFile(ctx, g, fi.Path); err != nil {
-				if engi.KindOf(err) == engi.NotFound {
+				if engi.Is(err, engi.NotFound) {
 					return nil // it has gone since
 				}
 				return err
@@ -306,7 +306,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, err error) {
 	for dirs := []string{dir}; len(dirs) > 0; dirs = dirs[1:] {
 		found, err := g.List(ctx, dirs[0], 1)
-		if engi.KindOf(err) == engi.NotFound && err != nil && dirs[0] != dir {
+		if engi.Is(err, engi.NotFound) && dirs[0] != dir {
 			continue
 		}
 		if err != nil {
@@ -361,7 +361,7 @@ func readFile(ctx context.Context, g engi.Guest, p string) (_ []byte, err error)
 
 // guestError classifies an error of a stream from a guest.
 func guestError(err error) error {
-	if engi.KindOf(err) != engi.Internal {
+	if !engi.Is(err, engi.Internal) {
 		return err
 	}
 	return engi.Errorf(engi.Unavailable, "%v", err)

@@ -93,7 +93,7 @@ func TestTreesHaveBounds(t *testing.T) {
 		b := &fakeSandbox{files: map[string]node{}, clock: time.Now()}
 		fill(b)
 		c := app.WorkingCopy{}
-		if _, err := c.Read(t.Context(), &fakeGuest{w: &fixture{left: -1}, b: b}, appDir); engi.KindOf(err) != engi.Exhausted {
+		if _, err := c.Read(t.Context(), &fakeGuest{w: &fixture{left: -1}, b: b}, appDir); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

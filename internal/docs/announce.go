@@ -56,7 +56,7 @@ func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
 	err := l.saveAsRun(ctx, a)
-	if engi.KindOf(err) == engi.NotFound && len(a.modules) > 1 {
+	if engi.Is(err, engi.NotFound) && len(a.modules) > 1 {
 		// Models announce files that they have not written: save the others.
 		for _, m := range a.modules {
 			l.saveModulesOf(ctx, announcement{a.run, []engi.CodeModule{m}})

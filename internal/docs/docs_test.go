@@ -235,7 +235,7 @@ func TestAddRefuses(t *testing.T) {
 		return s.Client().Transport
 	}})
 	closed := open(t, docs.Options{})
-	if _, err := closed.Add(t.Context(), engi.DocumentSpec{Owner: "ann", URL: s.URL}); engi.KindOf(err) != engi.Unsupported || err == nil {
+	if _, err := closed.Add(t.Context(), engi.DocumentSpec{Owner: "ann", URL: s.URL}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without a transport for owners: %v", err)
 	}
 	for name, c := range map[string]struct {
@@ -263,7 +263,7 @@ func TestAddRefuses(t *testing.T) {
 		if c.spec.Owner == "" {
 			c.spec.Owner = "ann"
 		}
-		if _, err := l.Add(t.Context(), c.spec); engi.KindOf(err) != c.want || err == nil || engi.RemedyOf(err) == "" {
+		if _, err := l.Add(t.Context(), c.spec); !engi.Is(err, c.want) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -275,7 +275,7 @@ func TestAddRefuses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "two", Text: "x"}); engi.KindOf(err) != engi.Exhausted || err == nil {
+	if _, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "two", Text: "x"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("one too many: %v", err)
 	}
 }
@@ -303,7 +303,7 @@ func TestTextsTakeBoundedMemory(t *testing.T) {
 			if used := after.TotalAlloc - before.TotalAlloc; used > 400<<20 {
 				t.Errorf("%d bytes of %q: %d MiB are allocated, %v", len(text), line, used>>20, err)
 			}
-			if (size == 8<<20 || line == "# a\n") && (engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "") {
+			if (size == 8<<20 || line == "# a\n") && (!engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "") {
 				t.Errorf("%d bytes of %q: %v", len(text), line, err)
 			}
 		}
@@ -348,10 +348,10 @@ func TestOwnersAreKeptApart(t *testing.T) {
 		id    engi.DocumentID
 		want  engi.Kind
 	}{{"ann", bob.ID, engi.NotFound}, {"ann", node.ID, engi.Denied}, {"ann", engi.NewDocumentID(), engi.NotFound}} {
-		if err := l.Remove(t.Context(), c.owner, c.id); engi.KindOf(err) != c.want || err == nil {
+		if err := l.Remove(t.Context(), c.owner, c.id); !engi.Is(err, c.want) {
 			t.Errorf("remove: %v", err)
 		}
-		if _, err := l.Refresh(t.Context(), c.owner, c.id); engi.KindOf(err) != c.want || err == nil {
+		if _, err := l.Refresh(t.Context(), c.owner, c.id); !engi.Is(err, c.want) {
 			t.Errorf("refresh: %v", err)
 		}
 	}
@@ -406,7 +406,7 @@ func TestAnotherEmbedder(t *testing.T) {
 	if f := find(t, l, engi.SearchSpec{Text: "pages"}); len(f.Hits) == 0 || !strings.Contains(f.Note, "does not answer") || f.Embedder != "" {
 		t.Errorf("%+v", f)
 	}
-	if _, err := l.Search(t.Context(), engi.SearchSpec{Text: "pages", Mode: engi.SearchVector}); engi.KindOf(err) != engi.Unavailable || err == nil {
+	if _, err := l.Search(t.Context(), engi.SearchSpec{Text: "pages", Mode: engi.SearchVector}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("%v", err)
 	}
 	if _, err := l.Add(t.Context(), engi.DocumentSpec{Title: "later", Text: "It is found by words."}); err != nil {
@@ -517,15 +517,15 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 		{Path: "/workspace/lib/dates.ts", Description: "formats dates", Scope: engi.ModuleUser},
 	}
 	missing := append(modules, engi.CodeModule{Path: "lib/none.ts"})
-	if err := l.SaveModules(t.Context(), "ann", "chat", missing); engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "lib/none.ts") {
+	if err := l.SaveModules(t.Context(), "ann", "chat", missing); !engi.Is(err, engi.NotFound) || !strings.Contains(err.Error(), "lib/none.ts") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	for _, p := range []string{"", "../x", "/etc/passwd", "a\x00b", "."} {
-		if err := l.SaveModules(t.Context(), "ann", "chat", []engi.CodeModule{{Path: p}}); engi.KindOf(err) != engi.Invalid || err == nil {
+		if err := l.SaveModules(t.Context(), "ann", "chat", []engi.CodeModule{{Path: p}}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", p, err)
 		}
 	}
-	if err := l.SaveModules(t.Context(), "bob", "chat", modules); engi.KindOf(err) != engi.NotFound || err == nil {
+	if err := l.SaveModules(t.Context(), "bob", "chat", modules); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another's session: %v", err)
 	}
 	for range 2 { // the second replaces the first
@@ -578,7 +578,7 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if _, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Session: "none", Text: "x"}); engi.KindOf(err) != engi.NotFound || err == nil {
+	if _, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Session: "none", Text: "x"}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%v", err)
 	}
 
@@ -591,7 +591,7 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 	if err != nil || len(records) != 1 || records[0].Key != "lib/dates.ts" {
 		t.Errorf("left: %+v, %v", records, err)
 	}
-	if err := l.SaveModules(t.Context(), "ann", "chat", modules); engi.KindOf(err) != engi.Conflict || err == nil {
+	if err := l.SaveModules(t.Context(), "ann", "chat", modules); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a session that is over: %v", err)
 	}
 }
@@ -684,7 +684,7 @@ func TestSearchRefuses(t *testing.T) {
 	for name, s := range map[string]engi.SearchSpec{
 		"nothing": {Text: " "}, "no text": {Text: "\xff"}, "long": {Text: strings.Repeat("x", 10<<10)}, "limit": {Text: "x", Limit: 51}, "below": {Text: "x", Limit: -1}, "mode": {Text: "x", Mode: "magic"},
 	} {
-		if _, err := l.Search(t.Context(), s); engi.KindOf(err) != engi.Invalid || err == nil {
+		if _, err := l.Search(t.Context(), s); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

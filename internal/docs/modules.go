@@ -183,7 +183,7 @@ func (l *Index) readModules(ctx context.Context, owner engi.Owner, s engi.Sessio
 		source, err := readSource(ctx, guest, modules[i].Path)
 		switch {
 		case err == nil:
-		case engi.KindOf(err) == engi.NotFound:
+		case engi.Is(err, engi.NotFound):
 			missing = append(missing, modules[i].Path)
 			continue
 		default:
@@ -322,7 +322,7 @@ func (l *Index) sweepSessions(ctx context.Context) {
 	l.mu.Unlock()
 	for _, id := range sessions {
 		_, err := l.sessionModules(ctx, "", id)
-		if err != nil && engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			l.forgetCollection(ctx, sessionPrefix+id)
 		}
 	}

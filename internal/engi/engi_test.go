@@ -28,7 +28,7 @@ func TestKindShowsThrough(t *testing.T) {
 	inner := Errorf(NotFound, "no such thing").WithRemedy("look elsewhere")
 	err := error(inner)
 	Annotate(&err, "open %s", "x")
-	if KindOf(err) != NotFound {
+	if !Is(err, NotFound) {
 		t.Errorf("kind of %v is %v, want not_found", err, KindOf(err))
 	}
 	if got, want := err.Error(), "open x: no such thing"; got != want {
@@ -38,7 +38,7 @@ func TestKindShowsThrough(t *testing.T) {
 		t.Errorf("remedy %q, want the given one", got)
 	}
 	reclassified := Errorf(Unavailable, "reach node: %w", err)
-	if KindOf(reclassified) != Unavailable {
+	if !Is(reclassified, Unavailable) {
 		t.Errorf("outermost kind must win, got %v", KindOf(reclassified))
 	}
 	if got := RemedyOf(reclassified); got != "look elsewhere" {
@@ -56,6 +56,23 @@ func TestKindOfForeignErrors(t *testing.T) {
 		if got := KindOf(err); got != want {
 			t.Errorf("KindOf(%v) = %v, want %v", err, got, want)
 		}
+	}
+}
+
+func TestIsAndIgnore(t *testing.T) {
+	none, lost := error(nil), error(Errorf(NotFound, "lost"))
+	Annotate(&lost, "look")
+	if KindOf(none) != NoKind || Is(none, Internal) || Is(none, NoKind) || Ignore(none) != nil {
+		t.Error("nil has a kind")
+	}
+	if !Is(lost, Conflict, NotFound) || Is(lost) || Is(lost, Conflict) {
+		t.Errorf("%v is not of the kind not_found alone", lost)
+	}
+	if Ignore(lost, Conflict, NotFound) != nil || Ignore(lost, Conflict) != lost {
+		t.Errorf("%v is ignored for another kind, or not for its own", lost)
+	}
+	if slices.Contains(Kinds(), NoKind) || len(Kinds()) != 10 {
+		t.Errorf("the kinds are %v", Kinds())
 	}
 }
 
@@ -82,7 +99,7 @@ func TestIDs(t *testing.T) {
 	good := string(NewExecutionID())
 	for _, bad := range []string{"", "exe_", good[:len(good)-1], good + "a", strings.ToUpper(good),
 		"sbx_" + good[4:], good[:10] + "/" + good[11:], good[:10] + "\x00" + good[11:], "../" + good} {
-		if _, err := ParseExecutionID(bad); KindOf(err) != Invalid {
+		if _, err := ParseExecutionID(bad); !Is(err, Invalid) {
 			t.Errorf("ParseExecutionID(%q): %v, want invalid", bad, err)
 		}
 	}
@@ -93,7 +110,7 @@ func TestLifeOfASandbox(t *testing.T) {
 		for _, to := range States() {
 			got, err := from.To(to)
 			allowed := slices.Contains(nextStates[from], to)
-			if allowed && (err != nil || got != to) || !allowed && (KindOf(err) != Conflict || got != from) {
+			if allowed && (err != nil || got != to) || !allowed && (!Is(err, Conflict) || got != from) {
 				t.Errorf("%s to %s: %s, %v", from, to, got, err)
 			}
 		}
@@ -101,7 +118,7 @@ func TestLifeOfASandbox(t *testing.T) {
 			t.Errorf("a %s sandbox cannot be stopped", from)
 		}
 	}
-	if _, err := Stopped.To(Running); KindOf(err) != Conflict {
+	if _, err := Stopped.To(Running); !Is(err, Conflict) {
 		t.Error("a stopped sandbox came back")
 	}
 }
@@ -125,7 +142,7 @@ func TestSize(t *testing.T) {
 	if !(Size{VCPUs: 2, Disk: 1 << 50}).Fits(max) || (Size{Memory: 1<<30 + 1}).Fits(max) {
 		t.Error("Fits is wrong")
 	}
-	if err := (Size{OpenFiles: -1}).Validate(); KindOf(err) != Invalid {
+	if err := (Size{OpenFiles: -1}).Validate(); !Is(err, Invalid) {
 		t.Errorf("negative limit: %v, want invalid", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // A Kind says what the receiver of an error can do about it, not where the
@@ -12,7 +13,8 @@ import (
 type Kind uint8
 
 const (
-	Internal    Kind = iota // our fault, or a fault nobody classified; report it
+	NoKind      Kind = iota // of no error: what KindOf(nil) returns
+	Internal                // our fault, or a fault nobody classified; report it
 	Invalid                 // the request can never succeed; fix it
 	NotFound                // no such thing, or not yours to know about
 	Conflict                // exists already, or is in the wrong state
@@ -25,6 +27,7 @@ const (
 )
 
 var kindNames = [...]string{
+	NoKind:      "none",
 	Internal:    "internal",
 	Invalid:     "invalid",
 	NotFound:    "not_found",
@@ -37,11 +40,11 @@ var kindNames = [...]string{
 	Expired:     "expired",
 }
 
-// Kinds returns every kind, for tests of completeness.
+// Kinds returns every kind that an error may have, for tests of completeness.
 func Kinds() []Kind {
-	all := make([]Kind, len(kindNames))
-	for k := range all {
-		all[k] = Kind(k)
+	var all []Kind
+	for k := Internal; int(k) < len(kindNames); k++ {
+		all = append(all, k)
 	}
 	return all
 }
@@ -57,9 +60,9 @@ func (k Kind) String() string {
 
 // ParseKind is the inverse of String. An unknown name is Internal.
 func ParseKind(s string) Kind {
-	for k, name := range kindNames {
-		if name == s {
-			return Kind(k)
+	for _, k := range Kinds() {
+		if k.String() == s {
+			return k
 		}
 	}
 	return Internal
@@ -111,10 +114,12 @@ func (e *Error) WithRetry(r Retry) *Error {
 	return &c
 }
 
-// KindOf reports the outermost classification of err. Errors of contexts are
-// Expired; what nobody classified is Internal. KindOf(nil) is Internal too:
-// ask only about errors.
+// KindOf returns the outermost classification of err. Errors of contexts are
+// Expired, errors that nobody classified are Internal, and nil is NoKind.
 func KindOf(err error) Kind {
+	if err == nil {
+		return NoKind
+	}
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
@@ -122,6 +127,19 @@ func KindOf(err error) Kind {
 		return Expired
 	}
 	return Internal
+}
+
+// Is reports whether err is an error of one of the kinds. A nil error is of none.
+func Is(err error, kinds ...Kind) bool {
+	return err != nil && slices.Contains(kinds, KindOf(err))
+}
+
+// Ignore returns nil if err is of one of the kinds, and err if it is not.
+func Ignore(err error, kinds ...Kind) error {
+	if Is(err, kinds...) {
+		return nil
+	}
+	return err
 }
 
 // RemedyOf returns the outermost remedy of err, or a general one for its kind.

@@ -34,7 +34,7 @@ func TestKeyedSemaphore(t *testing.T) {
 		left := errors.New("left")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(left)
-		if _, err := s.Acquire(ctx, "a"); engi.KindOf(err) != engi.Expired {
+		if _, err := s.Acquire(ctx, "a"); !engi.Is(err, engi.Expired) {
 			t.Errorf("%v, want Expired", err)
 		}
 		first()

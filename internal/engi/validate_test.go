@@ -149,7 +149,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 	spec.Program.Env = map[string]string{"B": "\x00", "A": "\x00"}
 	spec.OnEmpty = "hope"
 	err := spec.Faults(bounds).Err()
-	if engi.KindOf(err) != engi.Invalid || err.Error() != `files[0].path: "/a" is absolute; paths are relative to the working directory (and 3 more)` {
+	if !engi.Is(err, engi.Invalid) || err.Error() != `files[0].path: "/a" is absolute; paths are relative to the working directory (and 3 more)` {
 		t.Errorf("%v", err)
 	}
 	var fields []string

@@ -21,7 +21,7 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 	switch {
 	case ctx.Err() != nil:
 		return Outcome{Next: Stopped}
-	case err != nil && engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		r.release(id)
 		return Outcome{Next: Ended}
 	case err != nil:

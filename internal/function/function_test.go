@@ -46,7 +46,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		f := function.Function{Function: ok, Run: nothing}
 		change(&f)
-		if _, err := function.New(function.Options{Functions: []function.Function{f}}); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, err := function.New(function.Options{Functions: []function.Function{f}}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
@@ -76,7 +76,7 @@ func TestSendRefuses(t *testing.T) {
 		"missing":    {Type: "f"},
 		"engi's own": {Type: "sandbox.stopped"},
 	} {
-		if _, _, err := r.Runner.Send(t.Context(), spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, _, err := r.Runner.Send(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
@@ -88,10 +88,10 @@ func TestSendRefuses(t *testing.T) {
 	if got, err := r.Log().Get(t.Context(), "anna", e.ID); err != nil || string(got.Data) != "{}" || len(runs) != 0 {
 		t.Errorf("%+v %v %v", got, runs, err)
 	}
-	if _, err := r.Log().Get(t.Context(), "bert", e.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := r.Log().Get(t.Context(), "bert", e.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bert sees anna's event: %v", err)
 	}
-	if _, _, err := r.Replay(t.Context(), "anna", e.ID, "f"); engi.KindOf(err) != engi.NotFound {
+	if _, _, err := r.Replay(t.Context(), "anna", e.ID, "f"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a function that is not bound is replayed: %v", err)
 	}
 }
@@ -108,7 +108,7 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 	for i := range 3 { // nothing runs without Serve
 		_, _, err := r.Send(t.Context(), engi.EventSpec{Type: "f"})
-		if full := engi.KindOf(err) == engi.Exhausted && err != nil; full != (i == 2) {
+		if full := engi.Is(err, engi.Exhausted); full != (i == 2) {
 			t.Errorf("event %d: %v", i, err)
 		}
 	}
@@ -477,10 +477,10 @@ func TestWait(t *testing.T) {
 	id := fix.Send("anna", "f", `{}`)
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if r, err := fix.Wait(short, "anna", id); engi.KindOf(err) != engi.Expired || !r.Ended.IsZero() {
+	if r, err := fix.Wait(short, "anna", id); !engi.Is(err, engi.Expired) || !r.Ended.IsZero() {
 		t.Errorf("%+v %v, want Expired", r, err)
 	}
-	if _, err := fix.Wait(t.Context(), "bert", id); engi.KindOf(err) != engi.NotFound {
+	if _, err := fix.Wait(t.Context(), "bert", id); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bert waits for anna's run: %v", err)
 	}
 	var waiting sync.WaitGroup

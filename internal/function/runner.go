@@ -237,7 +237,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
 		case err == nil:
 			return r.alreadySent(ctx, old)
-		case engi.KindOf(err) != engi.NotFound:
+		case !engi.Is(err, engi.NotFound):
 			return e, nil, err
 		}
 	}
@@ -268,7 +268,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 		runs, ids = append(runs, rec), append(ids, rec.ID)
 	}
 	e, err = r.opt.Store.Send(ctx, spec, runs)
-	if spec.Idempotency != "" && engi.KindOf(err) == engi.Conflict {
+	if spec.Idempotency != "" && engi.Is(err, engi.Conflict) {
 		// Another request has used the same key in the meantime.
 		if old, again := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); again == nil {
 			return r.alreadySent(ctx, old)

@@ -101,7 +101,7 @@ func (r *Runner) startScheduled(ctx context.Context, function string, at time.Ti
 	if err == nil {
 		r.enqueue(rec)
 	}
-	if err != nil && engi.KindOf(err) != engi.Conflict && ctx.Err() == nil {
+	if err != nil && !engi.Is(err, engi.Conflict) && ctx.Err() == nil {
 		r.opt.Log.ErrorContext(ctx, "start a scheduled function", "function", function, "at", at, "error", err)
 	}
 }

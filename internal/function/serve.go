@@ -142,7 +142,7 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, errEnded), engi.KindOf(err) == engi.NotFound:
+	case errors.Is(err, errEnded), engi.Is(err, engi.NotFound):
 		r.release(q.id)
 		return true
 	}

@@ -160,7 +160,7 @@ func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err 
 			seen[id] = true
 			rec, err := r.opt.Store.Run(ctx, "", engi.FunctionRunID(id))
 			switch {
-			case err != nil && engi.KindOf(err) == engi.NotFound:
+			case engi.Is(err, engi.NotFound):
 				continue
 			case err != nil:
 				return nil, err
@@ -172,7 +172,7 @@ func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err 
 			switch cause, err := r.opt.Events.Get(ctx, "", rec.Event); {
 			case err == nil:
 				todo = append(todo, cause)
-			case engi.KindOf(err) != engi.NotFound:
+			case !engi.Is(err, engi.NotFound):
 				return nil, err
 			}
 		}

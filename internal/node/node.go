@@ -315,7 +315,7 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	case err == nil:
 		release()
 		return "base", nil
-	case engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.Unavailable, engi.NotFound):
 		n.log.Warn("the template base is not built: programs run with this machine's interpreters, read only",
 			"default", "host", "remedy", "run 'engi template build base' and restart")
 		return "host", nil

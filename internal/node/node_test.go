@@ -88,12 +88,12 @@ func TestNodeServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(t.Context(), c, o); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := Open(t.Context(), c, o); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a second node on the directory: %v, want kind conflict", err)
 	}
 	taken := c
 	taken.DataDir, taken.Listen = filepath.Join(t.TempDir(), "other"), strings.SplitN(n.Endpoint().URL, "//", 2)[1]
-	if _, err := Open(t.Context(), taken, o); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := Open(t.Context(), taken, o); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a second node on the port: %v, want kind conflict", err)
 	}
 	start(t, n)
@@ -219,7 +219,7 @@ func TestNodeServesTLS(t *testing.T) {
 
 	c.DataDir = filepath.Join(t.TempDir(), "d")
 	c.TLS.Key = c.TLS.Cert
-	if _, err := Open(t.Context(), c, o); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := Open(t.Context(), c, o); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a key that is none: %v, want kind invalid", err)
 	}
 }
@@ -269,7 +269,7 @@ func TestLogForms(t *testing.T) {
 			t.Errorf("%s on a terminal %t: %s", c.form, c.terminal, b.String())
 		}
 	}
-	if _, err := (config.Config{LogLevel: "loud"}).Logger(io.Discard, false); engi.KindOf(err) != engi.Invalid {
+	if _, err := (config.Config{LogLevel: "loud"}).Logger(io.Discard, false); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

@@ -28,10 +28,10 @@ func TestDiskOfAnOwnerIsOne(t *testing.T) {
 		_, err := n.templates.BuildSteps(t.Context(), engi.BuildSpec{Name: "hers", Owner: "ann", FromTemplate: "none"}, nil)
 		return err
 	}
-	if err := build(); engi.KindOf(err) != engi.NotFound {
+	if err := build(); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a build while there is room: %v", err)
 	}
-	if err := volume("large", 5<<30); engi.KindOf(err) != engi.Exhausted {
+	if err := volume("large", 5<<30); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("a volume larger than the quota: %v", err)
 	}
 	if err := volume("most", 3<<30); err != nil {
@@ -41,7 +41,7 @@ func TestDiskOfAnOwnerIsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{"a volume": volume("more", 1<<30), "a sandbox": sandbox(), "a build": build()} {
-		if engi.KindOf(err) != engi.Exhausted {
+		if !engi.Is(err, engi.Exhausted) {
 			t.Errorf("%s beyond the quota: %v", what, err)
 		}
 	}

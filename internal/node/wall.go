@@ -50,7 +50,7 @@ func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) erro
 			}
 		})
 		return nil
-	case engi.KindOf(err) == engi.Unsupported:
+	case engi.Is(err, engi.Unsupported):
 		n.log.Warn("sandboxes have no network", "why", err, "remedy", engi.RemedyOf(err))
 		return nil
 	}

@@ -34,7 +34,7 @@ func TestPoliciesKeepToPins(t *testing.T) {
 	defer w.Gateway.Close()
 	for host, want := range map[string]bool{"api.example.com": true, "evil.example": false} {
 		p := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "token", Hosts: []string{host}, As: engi.GrantBearer}}}
-		if err := w.Permit(t.Context(), "ann", p); (err == nil) != want || err != nil && engi.KindOf(err) != engi.Denied {
+		if err := w.Permit(t.Context(), "ann", p); (err == nil) != want || err != nil && !engi.Is(err, engi.Denied) {
 			t.Errorf("a grant for %s: %v", host, err)
 		}
 	}

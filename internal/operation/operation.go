@@ -240,7 +240,7 @@ func (m *Manager) do(ctx context.Context, op engi.Operation, r *running) (err er
 		if p := recover(); p != nil {
 			err = engi.Errorf(engi.Internal, "panic: %v\n%s", p, debug.Stack())
 		}
-		if err != nil && engi.KindOf(err) == engi.Internal {
+		if engi.Is(err, engi.Internal) {
 			m.o.Log.Error("an operation failed", "operation", op.ID, "type", op.Type, "error", err)
 		}
 	}()

@@ -104,11 +104,11 @@ func TestOperationsAreWatchedFromAnywhere(t *testing.T) {
 	if got, _, _ := said(t, m, op.ID, offsets[0]+3); got != "line2" {
 		t.Errorf("from the middle: %q", got)
 	}
-	if _, err := m.Get(t.Context(), "bob", op.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := m.Get(t.Context(), "bob", op.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner: %v", err)
 	}
 	for _, err := range m.Watch(t.Context(), "bob", op.ID, 0) {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("another owner watches: %v", err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestOperationsAreCancelled(t *testing.T) {
 	})
 	m, _ := f.node()
 	op := f.start(m)
-	if err := m.Cancel(t.Context(), "bob", op.ID); engi.KindOf(err) != engi.NotFound {
+	if err := m.Cancel(t.Context(), "bob", op.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner: %v", err)
 	}
 	for range 2 { // the second time is no error
@@ -182,7 +182,7 @@ func TestOperationsGoOnAfterARestart(t *testing.T) {
 	for i := range 2 {
 		for e, err := range m.Watch(t.Context(), "ann", op.ID, next) {
 			if err != nil { // the node has stopped
-				if engi.KindOf(err) != engi.Unavailable {
+				if !engi.Is(err, engi.Unavailable) {
 					t.Errorf("%v", err)
 				}
 				break
@@ -223,15 +223,15 @@ func TestOperationsGoOnAfterARestart(t *testing.T) {
 func TestOperationsAreRefused(t *testing.T) {
 	f := newFixture(t, func(context.Context, engi.Operation, func(engi.Progress)) error { return nil })
 	m, stop := f.node()
-	if _, err := m.Start(t.Context(), engi.OperationSpec{Type: "other"}); engi.KindOf(err) != engi.Unsupported {
+	if _, err := m.Start(t.Context(), engi.OperationSpec{Type: "other"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("unknown: %v", err)
 	}
 	op := f.start(m)
-	if _, err := m.Start(t.Context(), engi.OperationSpec{ID: op.ID, Type: "work"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := m.Start(t.Context(), engi.OperationSpec{ID: op.ID, Type: "work"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("the same ID: %v", err)
 	}
 	stop()
-	if _, err := m.Start(t.Context(), engi.OperationSpec{Owner: "ann", Type: "work"}); engi.KindOf(err) != engi.Unavailable {
+	if _, err := m.Start(t.Context(), engi.OperationSpec{Owner: "ann", Type: "work"}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("after the end: %v", err)
 	}
 	if logs, err := os.ReadDir(filepath.Clean(f.dir)); err != nil || len(logs) == 0 {

@@ -88,14 +88,14 @@ func (p *processor) watch(r Record) error {
 		return err
 	}
 	if r.Batch.Cancelled { // the process may have ended before it told the run
-		if err := p.opt.Agents.Cancel(p.ctx, r.Owner, a.run); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(p.opt.Agents.Cancel(p.ctx, r.Owner, a.run), engi.NotFound); err != nil {
 			return err
 		}
 	}
 	for u, err := range p.opt.Agents.Watch(p.ctx, r.Owner, a.run, 0) {
 		if err == nil {
 			err = a.update(u)
-		} else if engi.KindOf(err) == engi.NotFound {
+		} else if engi.Is(err, engi.NotFound) {
 			_, err = p.fail(engi.Errorf(engi.NotFound, "run %s was deleted", a.run))
 			return err
 		}

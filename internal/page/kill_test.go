@@ -95,7 +95,7 @@ func victim(dir string) error {
 // visit acts on the page of a session, and follows it into a journal.
 func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string) error {
 	err := store.Sessions(db).Put(ctx, session.Record{Session: engi.Session{ID: engi.NewSessionID(), Name: name, Owner: "ann", State: engi.SessionIdle, Created: time.Now()}})
-	if err != nil && engi.KindOf(err) != engi.Conflict {
+	if err != nil && !engi.Is(err, engi.Conflict) {
 		return err
 	}
 	last, over, _, err := readPage(dir, name)

@@ -229,7 +229,7 @@ func (m *modules) SaveModules(_ context.Context, owner engi.Owner, session strin
 	defer m.mu.Unlock()
 	for _, x := range list {
 		m.tries[x.Path]++
-		if err := m.fails[x.Path]; err != nil && (engi.KindOf(err) != engi.Unavailable || m.tries[x.Path] < 3) {
+		if err := m.fails[x.Path]; err != nil && (!engi.Is(err, engi.Unavailable) || m.tries[x.Path] < 3) {
 			return err
 		}
 	}
@@ -386,7 +386,7 @@ func TestEndOfSession(t *testing.T) {
 	if <-looked {
 		t.Error("the stream did not end")
 	}
-	if _, err := p.Get(t.Context(), "ann", string(id), 0); engi.KindOf(err) != engi.NotFound {
+	if _, err := p.Get(t.Context(), "ann", string(id), 0); !engi.Is(err, engi.NotFound) {
 		t.Error(err)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -421,10 +421,10 @@ func TestLogThatWasTrimmed(t *testing.T) {
 	if ui, err := p.Get(t.Context(), "ann", string(id), 0); err != nil || ui.HTML != want.HTML {
 		t.Errorf("%+v, %v", ui, err)
 	}
-	if _, err := p.Get(t.Context(), "ann", string(id), first); engi.KindOf(err) != engi.Expired {
+	if _, err := p.Get(t.Context(), "ann", string(id), first); !engi.Is(err, engi.Expired) {
 		t.Error(err)
 	}
-	if _, err := p.Restore(t.Context(), "ann", string(id), first); engi.KindOf(err) != engi.Expired {
+	if _, err := p.Restore(t.Context(), "ann", string(id), first); !engi.Is(err, engi.Expired) {
 		t.Error(err)
 	}
 	p.act(t, id, "increment", "")
@@ -443,10 +443,10 @@ func TestWhatHasNotHappened(t *testing.T) {
 	p.act(t, id, "open", "")
 	now := p.rest(t, id)
 	const future = 1 << 40
-	if _, err := p.Get(t.Context(), "ann", string(id), future); engi.KindOf(err) != engi.Invalid {
+	if _, err := p.Get(t.Context(), "ann", string(id), future); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
-	if _, err := p.Restore(t.Context(), "ann", string(id), future); engi.KindOf(err) != engi.Invalid {
+	if _, err := p.Restore(t.Context(), "ann", string(id), future); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

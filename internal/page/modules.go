@@ -46,7 +46,7 @@ func (s *Service) saveModules(id engi.SessionID) {
 	ctx, wait := s.base, s.opt.Backoff
 	for {
 		r, err := s.opt.Store.Get(ctx, id)
-		if err == nil && len(r.Modules) == 0 || err != nil && engi.KindOf(err) == engi.NotFound {
+		if err == nil && len(r.Modules) == 0 || engi.Is(err, engi.NotFound) {
 			return
 		}
 		if err == nil {
@@ -99,7 +99,7 @@ func (s *Service) unsaved(ctx context.Context, r Record, list []engi.CodeModule)
 	switch {
 	case err == nil:
 		return nil
-	case len(list) > 1 && (engi.KindOf(err) == engi.NotFound || engi.KindOf(err) == engi.Invalid):
+	case len(list) > 1 && (engi.Is(err, engi.NotFound, engi.Invalid)):
 		for _, m := range list {
 			lost = append(lost, s.unsaved(ctx, r, []engi.CodeModule{m})...)
 		}
@@ -122,8 +122,7 @@ func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (er
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		switch engi.KindOf(err) {
-		case engi.NotFound, engi.Invalid, engi.Unsupported, engi.Denied, engi.Conflict:
+		if engi.Is(err, engi.NotFound, engi.Invalid, engi.Unsupported, engi.Denied, engi.Conflict) {
 			return err // another attempt would end the same way
 		}
 	}

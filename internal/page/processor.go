@@ -86,14 +86,14 @@ func (p *processor) work() (err error) {
 		if v := recover(); v != nil {
 			p.log.ErrorContext(p.ctx, "answering actions on a page panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			err = p.giveUp(engi.Errorf(engi.Internal, "engi could not work on the answer"))
-		} else if err != nil && engi.KindOf(err) == engi.Invalid { // however often it is tried
+		} else if engi.Is(err, engi.Invalid) { // however often it is tried
 			err = p.giveUp(err)
 		}
 	}()
 	for {
 		r, err := p.opt.Store.Get(p.ctx, p.id)
 		switch {
-		case err != nil && engi.KindOf(err) == engi.NotFound:
+		case engi.Is(err, engi.NotFound):
 			return nil
 		case err != nil:
 			return err
@@ -109,7 +109,7 @@ func (p *processor) work() (err error) {
 			err = p.watch(r)
 		}
 		if err != nil {
-			if _, e := p.opt.Store.Get(p.ctx, p.id); e != nil && engi.KindOf(e) == engi.NotFound {
+			if _, e := p.opt.Store.Get(p.ctx, p.id); engi.Is(e, engi.NotFound) {
 				return nil // the session has ended
 			}
 			return err
@@ -184,10 +184,10 @@ func (p *processor) start(r Record) (_ Record, err error) {
 		switch again := engi.RetryOf(err).AfterMillis; {
 		case p.ctx.Err() != nil:
 			return r, err
-		case engi.KindOf(err) == engi.Unavailable:
-		case engi.KindOf(err) == engi.Exhausted && again > 0 && again <= shortWait.Milliseconds():
+		case engi.Is(err, engi.Unavailable):
+		case engi.Is(err, engi.Exhausted) && again > 0 && again <= shortWait.Milliseconds():
 			// Other runs of the owner end some time.
-		case engi.KindOf(err) == engi.Conflict && b.Talk != "" && wait < shortWait:
+		case engi.Is(err, engi.Conflict) && b.Talk != "" && wait < shortWait:
 			// The run before it in the conversation has ended, but not all of it is gone.
 		default:
 			return p.fail(err)

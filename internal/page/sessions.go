@@ -160,7 +160,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	key := ""
 	if a.Idempotency != "" {
 		key = string(x.ID) + "\x1f" + a.Idempotency
-		if seq, err := s.opt.Store.Emitted(ctx, x.Owner, key); err == nil || engi.KindOf(err) != engi.NotFound {
+		if seq, err := s.opt.Store.Emitted(ctx, x.Owner, key); !engi.Is(err, engi.NotFound) {
 			return seq, err
 		}
 	}
@@ -182,7 +182,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 		r.Waiting = append(r.Waiting, Action{Seq: seq, Name: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model, Scopes: a.Scopes})
 		return nil
 	})
-	if key != "" && engi.KindOf(err) == engi.Conflict { // somebody else was faster with it
+	if key != "" && engi.Is(err, engi.Conflict) { // somebody else was faster with it
 		return s.opt.Store.Emitted(ctx, x.Owner, key)
 	}
 	if err == nil {
@@ -216,7 +216,7 @@ func checkAction(a engi.PageAction) (engi.PageAction, error) {
 // record returns the record of a session's page, an empty one if there is none yet.
 func (s *Service) record(ctx context.Context, x engi.Session) (Record, error) {
 	r, err := s.opt.Store.Get(ctx, x.ID)
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		return Record{Session: x.ID, Owner: x.Owner, Updated: x.Created}, nil
 	}
 	return r, err
@@ -397,7 +397,7 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 		return nil
 	}
 	err = s.opt.Agents.Cancel(ctx, x.Owner, r.Batch.Run)
-	if err != nil && engi.KindOf(err) == engi.NotFound {
+	if engi.Is(err, engi.NotFound) {
 		return nil // somebody has deleted it
 	}
 	return err

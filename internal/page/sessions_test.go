@@ -424,7 +424,7 @@ func TestActionsThatWaitAreAnsweredTogether(t *testing.T) {
 	if ui, err := p.Get(t.Context(), "ann", string(id), 0); err != nil || ui.Working == "" || ui.Waiting != 3 {
 		t.Errorf("%+v, %v", ui, err)
 	}
-	if _, err := p.Restore(t.Context(), "ann", string(id), 1); engi.KindOf(err) != engi.Conflict {
+	if _, err := p.Restore(t.Context(), "ann", string(id), 1); !engi.Is(err, engi.Conflict) {
 		t.Errorf("restore while a run answers: %v", err)
 	}
 	close(hold)
@@ -447,7 +447,7 @@ func TestQueueIsBounded(t *testing.T) {
 	for ; n < 200 && err == nil; n++ {
 		_, err = p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a"})
 	}
-	if engi.KindOf(err) != engi.Exhausted || n < 64 || n > 129 {
+	if !engi.Is(err, engi.Exhausted) || n < 64 || n > 129 {
 		t.Errorf("action %d: %v", n, err)
 	}
 	if err := p.Cancel(t.Context(), "ann", string(id)); err != nil {
@@ -480,21 +480,21 @@ func TestBadActions(t *testing.T) {
 		"two objects":             {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{}{}")}, engi.Invalid},
 		"much data":               {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("x", 64<<10) + `"}`)}, engi.Invalid},
 	} {
-		if _, err := p.Act(t.Context(), try.a); engi.KindOf(err) != try.want || err == nil {
+		if _, err := p.Act(t.Context(), try.a); !engi.Is(err, try.want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if _, err := p.Get(t.Context(), "bob", id, 0); engi.KindOf(err) != engi.NotFound {
+	if _, err := p.Get(t.Context(), "bob", id, 0); !engi.Is(err, engi.NotFound) {
 		t.Error(err)
 	}
-	if err := p.Cancel(t.Context(), "bob", id); engi.KindOf(err) != engi.NotFound {
+	if err := p.Cancel(t.Context(), "bob", id); !engi.Is(err, engi.NotFound) {
 		t.Error(err)
 	}
-	if _, err := p.Restore(t.Context(), "bob", id, 1); engi.KindOf(err) != engi.NotFound {
+	if _, err := p.Restore(t.Context(), "bob", id, 1); !engi.Is(err, engi.NotFound) {
 		t.Error(err)
 	}
 	for _, err := range p.Watch(t.Context(), "bob", id, 0) {
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			t.Error(err)
 		}
 	}

@@ -71,7 +71,7 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 	res, err = m.run(ctx, live, l, spec, out)
 	res.Sandbox, res.BootTime, res.QueueTime = l.sandbox, l.booted, queued
 	if err != nil {
-		if engi.KindOf(err) != engi.Unavailable || !m.explainLoss(ctx, l.sandbox, &res) {
+		if !engi.Is(err, engi.Unavailable) || !m.explainLoss(ctx, l.sandbox, &res) {
 			return res, err
 		}
 	}
@@ -121,7 +121,7 @@ func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec eng
 	opt.Env = maps.Clone(spec.Env)
 	r, err := deno.Start(ctx, l.guest, opt)
 	if err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			err = engi.Errorf(engi.Unsupported, "the session's template has no Deno: %w", err).WithRemedy("use the template base, or one made from it")
 		}
 		return engi.CodeResult{}, err

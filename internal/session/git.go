@@ -179,7 +179,7 @@ func (m *Manager) ensureRepository(ctx context.Context, live *liveSession, guest
 		}
 	}()
 	dir := path.Join(WorkDir, r.Git.Dir)
-	if _, err := guest.Stat(ctx, dir); err == nil || engi.KindOf(err) != engi.NotFound {
+	if _, err := guest.Stat(ctx, dir); !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	defer engi.Annotate(&err, "clone %s", r.Git.URL)
@@ -295,7 +295,7 @@ func (m *Manager) push(ctx context.Context, live *liveSession, guest engi.Guest,
 		return done, err
 	}
 	done.Unchanged, err = git.push(ctx, r.Git.URL, done.Branch)
-	if err != nil && engi.KindOf(err) == engi.Conflict {
+	if engi.Is(err, engi.Conflict) {
 		wanted := done.Branch
 		done.Conflict, done.Branch = true, fmt.Sprintf("%s-conflict-%.12s", wanted, done.Commit)
 		if done.Unchanged, err = git.push(ctx, r.Git.URL, done.Branch); err == nil && !done.Unchanged {
@@ -388,7 +388,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 		Env: map[string]string{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_EDITOR": "true"},
 	})
 	if err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			if _, e := g.guest.Stat(ctx, g.dir); e == nil {
 				return "", engi.Errorf(engi.Unsupported, "the session's template has no git").WithRemedy("use the template base, or add the package git to its definition")
 			}

@@ -58,7 +58,7 @@ func TestGitOpensNoMore(t *testing.T) {
 	if g := p.Grants[0]; g.Hosts[0] != "http://git.lan:80" || len(p.Allow) != 1 {
 		t.Errorf("%+v", p)
 	}
-	if _, err := openGit(engi.NetworkPolicy{Mode: engi.NetworkIsolated}, engi.GitSpec{URL: "https://git.example/o/r"}); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+	if _, err := openGit(engi.NetworkPolicy{Mode: engi.NetworkIsolated}, engi.GitSpec{URL: "https://git.example/o/r"}); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 		t.Errorf("isolated: %v", err)
 	}
 }
@@ -73,7 +73,7 @@ func TestGitRefusals(t *testing.T) {
 		{URL: "https://h.example/r", Push: &engi.GitPush{Branch: "+x:refs/heads/y"}}, {URL: "https://h.example/r", Push: &engi.GitPush{Author: "Ann"}},
 		{URL: "https://h.example/r", Push: &engi.GitPush{Author: "A\n <a@b>"}}, {URL: "https://h.example/r", Push: &engi.GitPush{Message: "\x00"}},
 	} {
-		if _, err := checkGit(g); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "u:p") {
+		if _, err := checkGit(g); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "u:p") {
 			t.Errorf("%+v: %v", g, err)
 		}
 	}
@@ -91,13 +91,13 @@ func TestTemplateWithoutGit(t *testing.T) {
 		defer stop()
 		s := create(t, m, engi.SessionSpec{Owner: "ann", Git: &engi.GitSpec{URL: "https://git.example/o/r"}})
 		_, _, err := m.Enter(t.Context(), "ann", string(s.ID))
-		if engi.KindOf(err) != engi.Unsupported || !strings.Contains(engi.RemedyOf(err), "base") {
+		if !engi.Is(err, engi.Unsupported) || !strings.Contains(engi.RemedyOf(err), "base") {
 			t.Errorf("%v, remedy %q", err, engi.RemedyOf(err))
 		}
 		if sandboxes, _, _, _ := w.count(); sandboxes != 0 {
 			t.Errorf("%d sandboxes are left", sandboxes)
 		}
-		if _, err := m.Create(t.Context(), engi.SessionSpec{Persistence: engi.PersistNone, Git: &engi.GitSpec{URL: "https://git.example/o/r", Push: &engi.GitPush{OnRelease: true}}}); engi.KindOf(err) != engi.Invalid {
+		if _, err := m.Create(t.Context(), engi.SessionSpec{Persistence: engi.PersistNone, Git: &engi.GitSpec{URL: "https://git.example/o/r", Push: &engi.GitPush{OnRelease: true}}}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("nothing would keep what cannot be pushed: %v", err)
 		}
 	})

@@ -49,7 +49,7 @@ func TestSessionsPerOwner(t *testing.T) {
 		refused := func(want string) {
 			t.Helper()
 			_, err := m.Create(t.Context(), engi.SessionSpec{Owner: "ann"})
-			if engi.KindOf(err) != engi.Exhausted || !strings.Contains(engi.RemedyOf(err), want) {
+			if !engi.Is(err, engi.Exhausted) || !strings.Contains(engi.RemedyOf(err), want) {
 				t.Errorf("%v, remedy %q, want %q", err, engi.RemedyOf(err), want)
 			}
 		}
@@ -93,11 +93,11 @@ func TestForgottenSessionsCountForTheDay(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(3 * time.Hour)
-			if _, err := m.Get(t.Context(), "ann", string(s.ID)); engi.KindOf(err) != engi.NotFound {
+			if _, err := m.Get(t.Context(), "ann", string(s.ID)); !engi.Is(err, engi.NotFound) {
 				t.Fatalf("it is remembered: %v", err)
 			}
 		}
-		if _, err := m.Create(t.Context(), engi.SessionSpec{Owner: "ann"}); engi.KindOf(err) != engi.Exhausted {
+		if _, err := m.Create(t.Context(), engi.SessionSpec{Owner: "ann"}); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("a third one on one day: %v", err)
 		}
 		time.Sleep(22 * time.Hour)
@@ -154,7 +154,7 @@ func TestSessionsInPages(t *testing.T) {
 				if after == string(bobs) && (owner == "" || owner == "bob") {
 					continue
 				}
-				if err == nil || engi.KindOf(err) != engi.Invalid {
+				if !engi.Is(err, engi.Invalid) {
 					t.Errorf("%q after %s: %v", owner, after, err)
 				}
 			}
@@ -189,7 +189,7 @@ func TestMaximumDuration(t *testing.T) {
 			t.Fatalf("%+v, %v", x, err)
 		}
 		_, _, err = m.Enter(t.Context(), "ann", string(s.ID))
-		if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "maximum duration of 2h0m0s") {
+		if !engi.Is(err, engi.NotFound) || !strings.Contains(err.Error(), "maximum duration of 2h0m0s") {
 			t.Errorf("%v", err)
 		}
 		if c, _ := w.copyOf("nb"); c["k"] != "1" {
@@ -211,10 +211,10 @@ func TestMaximumDuration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := bounded.validate(engi.SessionSpec{MaxDuration: 2 * time.Hour}); engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "sandbox.max_duration") {
+		if _, err := bounded.validate(engi.SessionSpec{MaxDuration: 2 * time.Hour}); !engi.Is(err, engi.Invalid) || !strings.Contains(engi.RemedyOf(err), "sandbox.max_duration") {
 			t.Errorf("more than the node's: %v", err)
 		}
-		if _, err := bounded.validate(engi.SessionSpec{CPUQuota: 1}); engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "sandbox.cpu_quota") {
+		if _, err := bounded.validate(engi.SessionSpec{CPUQuota: 1}); !engi.Is(err, engi.Invalid) || !strings.Contains(engi.RemedyOf(err), "sandbox.cpu_quota") {
 			t.Errorf("more processor time than the node's: %v", err)
 		}
 		network := engi.NetworkPolicy{Mode: engi.NetworkOpen, Limits: engi.NetworkLimits{Up: 100}}
@@ -222,7 +222,7 @@ func TestMaximumDuration(t *testing.T) {
 			t.Error(err)
 		}
 		network.Limits.Up++
-		if _, err := bounded.validate(engi.SessionSpec{Network: network}); err == nil || engi.KindOf(err) != engi.Denied {
+		if _, err := bounded.validate(engi.SessionSpec{Network: network}); !engi.Is(err, engi.Denied) {
 			t.Errorf("a wider network than the node's: %v", err)
 		}
 		if s, err := bounded.validate(engi.SessionSpec{CPUQuota: 0.25}); err != nil || s.CPUQuota != 0.25 {

@@ -91,7 +91,7 @@ func (m *Manager) findOverlay(ctx context.Context, live *liveSession, spec *engi
 		return nil
 	}
 	_, err := m.opt.Snapshots.Get(ctx, "", string(r.Overlay))
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		m.noteUnsaved(ctx, live, engi.Errorf(engi.NotFound, "somebody removed the snapshot %s with the changes of the disk", r.Overlay).WithRemedy("the disk begins anew"))
 		return m.update(ctx, live, func(r *Record) { r.Overlay = "" })
 	}

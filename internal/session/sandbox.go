@@ -81,7 +81,7 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	}
 	if id := live.record().Sandbox; id != "" {
 		l, err := m.acquire(ctx, live, id, false)
-		if err == nil || engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return l, err
 		}
 		m.opt.Log.DebugContext(ctx, "a session's sandbox is gone", "session", live.id, "sandbox", id)
@@ -249,7 +249,7 @@ func (m *Manager) boot(ctx context.Context, live *liveSession) (_ *lease, err er
 	if err != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
-		if e := m.opt.Sandboxes.Stop(late, "", sandbox.ID); e != nil && engi.KindOf(e) != engi.NotFound {
+		if e := engi.Ignore(m.opt.Sandboxes.Stop(late, "", sandbox.ID), engi.NotFound); e != nil {
 			m.opt.Log.ErrorContext(ctx, "stop the sandbox of a failed boot", "session", live.id, "sandbox", sandbox.ID, "error", e)
 		}
 		return nil, err
@@ -268,7 +268,7 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 		if err == nil {
 			return m.fillVolume(ctx, live)
 		}
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return err
 		}
 		m.opt.Log.WarnContext(ctx, "a session's volume is gone, creating an empty one", "session", live.id, "volume", r.Volume)
@@ -276,7 +276,7 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 	// A volume of that name was created just before a crash.
 	name := volumeName(live.id)
 	v, err := m.opt.Volumes.Create(ctx, engi.VolumeSpec{Owner: r.Owner, Name: name, Capacity: r.Capacity})
-	if err != nil && engi.KindOf(err) == engi.Conflict {
+	if engi.Is(err, engi.Conflict) {
 		v, err = m.opt.Volumes.Get(ctx, r.Owner, name)
 	}
 	if err != nil {

@@ -47,7 +47,7 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 	case engi.PersistSnapshot:
 		return m.hibernate(ctx, live, cause)
 	case engi.PersistOverlay:
-		if _, err := m.saveOverlay(ctx, live); err != nil && engi.KindOf(err) != engi.NotFound {
+		if _, err := m.saveOverlay(ctx, live); err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 	}
@@ -56,7 +56,7 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 
 // stop ends a session's sandbox. The caller holds sandboxLock.
 func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
-	if err := m.opt.Sandboxes.Stop(ctx, "", id); err != nil && engi.KindOf(err) != engi.NotFound {
+	if err := engi.Ignore(m.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
 		return err
 	}
 	return m.clearSandbox(ctx, live, id, cause)
@@ -146,10 +146,7 @@ func (m *Manager) removeVolume(ctx context.Context, r Record) error {
 }
 
 func ignoreNotFound(err error) error {
-	if err != nil && engi.KindOf(err) == engi.NotFound {
-		return nil
-	}
-	return err
+	return engi.Ignore(err, engi.NotFound)
 }
 
 // Run serves until ctx ends, and meanwhile ends sessions whose time to live is
@@ -208,7 +205,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 			}
 		}
 		m.opt.Log.InfoContext(ctx, "stop a sandbox that no session needs", "session", id, "sandbox", sandbox.ID)
-		if err := m.opt.Sandboxes.Stop(ctx, "", sandbox.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(m.opt.Sandboxes.Stop(ctx, "", sandbox.ID), engi.NotFound); err != nil {
 			m.opt.Log.ErrorContext(ctx, "stop a sandbox that no session needs", "sandbox", sandbox.ID, "error", err)
 		}
 	}
@@ -263,7 +260,7 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 	used, awake := r.Used, false
 	if r.Sandbox != "" {
 		sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 		awake = err == nil && sandbox.State == engi.Running

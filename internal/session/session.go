@@ -475,7 +475,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 				WithRemedy("use a new key for each request, and the same key only to repeat one")
 		case err == nil:
 			return m.Get(ctx, spec.Owner, string(old.ID))
-		case engi.KindOf(err) != engi.NotFound:
+		case !engi.Is(err, engi.NotFound):
 			return engi.Session{}, err
 		}
 	}

@@ -110,7 +110,7 @@ func TestLifeOfASession(t *testing.T) {
 			t.Errorf("%d volumes, %d sandboxes after the time to live", volumes, sandboxes)
 		}
 		_, err = m.RunCode(t.Context(), "ann", string(s.ID), engi.CodeSpec{Code: "get k"}, nil)
-		if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 30m0s") {
+		if !engi.Is(err, engi.NotFound) || !strings.Contains(err.Error(), "nobody used it for 30m0s") {
 			t.Errorf("%v", err)
 		}
 		if x, err := m.Get(t.Context(), "ann", string(s.ID)); err != nil || x.State != engi.SessionTerminated {
@@ -119,7 +119,7 @@ func TestLifeOfASession(t *testing.T) {
 		// Its name is free again; in a day it is forgotten.
 		create(t, m, engi.SessionSpec{Owner: "ann", Name: "s", TTL: 48 * time.Hour})
 		time.Sleep(25 * time.Hour)
-		if _, err := m.Get(t.Context(), "ann", string(s.ID)); engi.KindOf(err) != engi.NotFound {
+		if _, err := m.Get(t.Context(), "ann", string(s.ID)); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -160,7 +160,7 @@ func TestRunsQueue(t *testing.T) {
 			t.Errorf("order %v", order)
 		}
 		for _, err := range refused {
-			if engi.KindOf(err) != engi.Exhausted || engi.RetryOf(err).Position != maxWaiting+1 {
+			if !engi.Is(err, engi.Exhausted) || engi.RetryOf(err).Position != maxWaiting+1 {
 				t.Errorf("%v at %+v", err, engi.RetryOf(err))
 			}
 		}
@@ -174,7 +174,7 @@ func TestRunsQueue(t *testing.T) {
 			_, _ = m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "sleep 1s"}, nil)
 		}()
 		synctest.Wait()
-		if _, err := m.RunCode(ctx, "", string(s.ID), engi.CodeSpec{Code: "get x"}, nil); engi.KindOf(err) != engi.Expired {
+		if _, err := m.RunCode(ctx, "", string(s.ID), engi.CodeSpec{Code: "get x"}, nil); !engi.Is(err, engi.Expired) {
 			t.Errorf("%v", err)
 		}
 		if res := runCode(t, m, s.ID, "get log"); string(res.Value) != `"-"` || res.QueueTime == 0 {
@@ -222,7 +222,7 @@ func TestCodeThatFails(t *testing.T) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		for _, spec := range []engi.CodeSpec{{}, {Code: "x", Language: engi.Python}, {Code: "x", Timeout: time.Hour}, {Code: "x", Timeout: -1}, {Code: strings.Repeat("x", 2<<20)}} {
-			if _, err := m.RunCode(t.Context(), "", string(s.ID), spec, nil); engi.KindOf(err) != engi.Invalid || err == nil {
+			if _, err := m.RunCode(t.Context(), "", string(s.ID), spec, nil); !engi.Is(err, engi.Invalid) {
 				t.Errorf("%.20s %v: %v", spec.Code, spec.Timeout, err)
 			}
 		}
@@ -257,18 +257,18 @@ func TestCreateSessions(t *testing.T) {
 			{Metadata: map[string]string{"": "x"}}:      engi.Invalid,
 			{Metadata: map[string]string{"x": strings.Repeat("y", 300)}}: engi.Invalid,
 		} {
-			if _, err := m.Create(t.Context(), *want); err == nil || engi.KindOf(err) != spec {
+			if _, err := m.Create(t.Context(), *want); !engi.Is(err, spec) {
 				t.Errorf("%+v: %v, want %s", *want, err, spec)
 			}
 		}
-		if _, err := m.Get(t.Context(), "bob", string(a.ID)); engi.KindOf(err) != engi.NotFound {
+		if _, err := m.Get(t.Context(), "bob", string(a.ID)); !engi.Is(err, engi.NotFound) {
 			t.Errorf("somebody else: %v", err)
 		}
-		if _, _, err := m.Enter(t.Context(), "bob", "x"); engi.KindOf(err) != engi.NotFound {
+		if _, _, err := m.Enter(t.Context(), "bob", "x"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("somebody else: %v", err)
 		}
 		for _, f := range []func(context.Context, engi.Owner, string) error{m.Release, m.Terminate} {
-			if err := f(t.Context(), "bob", "x"); engi.KindOf(err) != engi.NotFound || err == nil {
+			if err := f(t.Context(), "bob", "x"); !engi.Is(err, engi.NotFound) {
 				t.Errorf("somebody else: %v", err)
 			}
 		}
@@ -364,7 +364,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					switch {
 					case err == nil && res.OK:
 						x.data[k], x.may[k], x.used = v, nil, time.Now()
-					case engi.KindOf(err) == engi.NotFound && err != nil:
+					case engi.Is(err, engi.NotFound):
 						if before.Sub(x.used) < x.s.TTL-time.Second {
 							rt.Fatalf("%s is over too early: %v", x.s.ID, err)
 						}
@@ -381,7 +381,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					for _, k := range []string{"k0", "k1", "k2"} {
 						res, err := m.RunCode(context.Background(), "", string(x.s.ID), engi.CodeSpec{Code: "get " + k}, nil)
 						if err != nil {
-							if engi.KindOf(err) == engi.NotFound {
+							if engi.Is(err, engi.NotFound) {
 								x.over = true
 							}
 							return
@@ -412,7 +412,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					n++
 					name := fmt.Sprint("/etc/f", n)
 					if x.disk != "" {
-						if _, err := g.Stat(ctx, x.disk); engi.KindOf(err) == engi.NotFound && err != nil {
+						if _, err := g.Stat(ctx, x.disk); engi.Is(err, engi.NotFound) {
 							rt.Fatalf("%s has no %s, which was saved", id, x.disk)
 						}
 					}
@@ -449,7 +449,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					if err == nil && (change == "resume" || change == "attach") {
 						x.used = time.Now()
 					}
-					x.over = x.over || engi.KindOf(err) == engi.NotFound && err != nil
+					x.over = x.over || engi.Is(err, engi.NotFound)
 				},
 				"change the sandbox's": func(rt *rapid.T) {
 					w.mu.Lock()
@@ -544,7 +544,7 @@ func TestNothingIsServedBeforeAndAfter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Create(t.Context(), engi.SessionSpec{}); engi.KindOf(err) != engi.Unavailable {
+	if _, err := m.Create(t.Context(), engi.SessionSpec{}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("%v", err)
 	}
 	w.off = true

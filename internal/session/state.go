@@ -68,7 +68,7 @@ func route(from, to engi.SessionState) []engi.SessionState {
 // the session's doing. The caller holds sandboxLock.
 func (m *Manager) observe(ctx context.Context, live *liveSession, r Record) error {
 	sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	if err != nil || sandbox.State == engi.Stopped {
@@ -106,7 +106,7 @@ func (m *Manager) hibernate(ctx context.Context, live *liveSession, cause string
 	err := m.opt.Lifecycle.Hibernate(ctx, "", id, false)
 	switch {
 	case err == nil:
-	case engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		return m.clearSandbox(ctx, live, id, causeLost)
 	default:
 		sandbox, e := m.opt.Sandboxes.Get(ctx, "", id)
@@ -258,7 +258,7 @@ func (m *Manager) Detach(ctx context.Context, owner engi.Owner, idOrName, client
 			err = m.releaseAndSave(ctx, live, causeDetach)
 		}
 		// Dormancy does it when what runs in it has ended.
-		if err != nil && engi.KindOf(err) != engi.Conflict {
+		if err != nil && !engi.Is(err, engi.Conflict) {
 			return engi.Session{}, err
 		}
 	}

@@ -27,7 +27,7 @@ func TestStates(t *testing.T) {
 				}
 			}
 		}
-		if _, err := m.Suspend(t.Context(), "ann", "s"); engi.KindOf(err) != engi.Conflict || engi.RemedyOf(err) == "" {
+		if _, err := m.Suspend(t.Context(), "ann", "s"); !engi.Is(err, engi.Conflict) || engi.RemedyOf(err) == "" {
 			t.Errorf("without a sandbox: %v", err)
 		}
 		must(engi.SessionRunning)(m.Attach(t.Context(), "ann", "s", "laptop"))
@@ -37,7 +37,7 @@ func TestStates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.Suspend(t.Context(), "ann", "s"); engi.KindOf(err) != engi.Conflict || engi.RemedyOf(err) == "" {
+		if _, err := m.Suspend(t.Context(), "ann", "s"); !engi.Is(err, engi.Conflict) || engi.RemedyOf(err) == "" {
 			t.Errorf("while it is in use: %v", err)
 		}
 		release()
@@ -50,7 +50,7 @@ func TestStates(t *testing.T) {
 		runCode(t, m, s.ID, "set k v") // resumes it
 		must(engi.SessionSuspended)(m.Suspend(t.Context(), "ann", "s"))
 		must(engi.SessionHibernated)(m.Hibernate(t.Context(), "ann", "s"))
-		if _, err := m.Suspend(t.Context(), "ann", "s"); engi.KindOf(err) != engi.Conflict {
+		if _, err := m.Suspend(t.Context(), "ann", "s"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("suspend what hibernates: %v", err)
 		}
 		must(engi.SessionRunning)(m.Resume(t.Context(), "ann", "s"))
@@ -117,10 +117,10 @@ func TestLastClientLeaves(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := m.Attach(t.Context(), "", string(s.ID), "more"); engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
+		if _, err := m.Attach(t.Context(), "", string(s.ID), "more"); !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
 			t.Errorf("%v", err)
 		}
-		if _, err := m.Attach(t.Context(), "", string(s.ID), "two words"); engi.KindOf(err) != engi.Invalid {
+		if _, err := m.Attach(t.Context(), "", string(s.ID), "two words"); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%v", err)
 		}
 	})

@@ -35,7 +35,7 @@ func (m *Manager) fillVolume(ctx context.Context, live *liveSession) error {
 	defer files.Close()
 	done, err := m.opt.Workspaces.Restore(ctx, copyKey(r), files)
 	found := err == nil
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	return m.update(ctx, live, func(r *Record) {
@@ -88,7 +88,7 @@ func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done en
 		done, err = m.opt.Workspaces.Save(work, copyKey(r), files, r.Capacity)
 	}
 	live.saved(err)
-	if err != nil && files == nil && engi.KindOf(err) == engi.NotFound {
+	if files == nil && engi.Is(err, engi.NotFound) {
 		m.opt.Log.WarnContext(ctx, "a session's volume is gone, and with it what was not saved", "session", live.id, "volume", r.Volume)
 		return done, m.update(ctx, live, func(r *Record) { r.Changed = false })
 	}

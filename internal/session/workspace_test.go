@@ -98,7 +98,7 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 		if _, ok := w.copyOf("nb"); ok {
 			t.Error("the copy outlives its session")
 		}
-		if _, err := m.SaveWorkspace(t.Context(), "ann", string(create(t, m, engi.SessionSpec{Owner: "ann"}).ID)); engi.KindOf(err) != engi.Conflict {
+		if _, err := m.SaveWorkspace(t.Context(), "ann", string(create(t, m, engi.SessionSpec{Owner: "ann"}).ID)); !engi.Is(err, engi.Conflict) {
 			t.Errorf("a session without copy: %v", err)
 		}
 	})

@@ -269,7 +269,7 @@ func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 	}
 	return s.db.tx(ctx, func(t *tx) error {
 		if _, err := t.exec(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
-			if engi.KindOf(err) == engi.Conflict {
+			if engi.Is(err, engi.Conflict) {
 				return engi.Errorf(engi.Conflict, "a run with this idempotency key exists")
 			}
 			return err

@@ -91,7 +91,7 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 			if said, err := s.Messages(ctx, id); err != nil || len(said) != want {
 				t.Errorf("%d messages, %v", len(said), err)
 			}
-			if gone := want == 0; gone != (engi.KindOf(err) == engi.NotFound) || gone != (engi.KindOf(e) == engi.NotFound) {
+			if gone := want == 0; gone != engi.Is(err, engi.NotFound) || gone != engi.Is(e, engi.NotFound) {
 				t.Errorf("%v, %v", err, e)
 			}
 		}
@@ -103,13 +103,13 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if err := s.Put(ctx, r, messages); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Get(ctx, "bob", r.ID); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Get(ctx, "bob", r.ID); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 		if l, err := s.List(ctx, "bob", agent.Filter{Conversation: r.Conversation}); err != nil || len(l) != 0 {
 			t.Errorf("%v %v", l, err)
 		}
-		if _, err := s.ByIdempotencyKey(ctx, "bob", "k"); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "bob", "k"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 		if l, err := s.List(ctx, "bob", agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
@@ -128,7 +128,7 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if err := s.Put(ctx, r, nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Put(ctx, record("ann", "k"), nil); engi.KindOf(err) != engi.Conflict {
+		if err := s.Put(ctx, record("ann", "k"), nil); !engi.Is(err, engi.Conflict) {
 			t.Errorf("%v", err)
 		}
 		if err := s.Put(ctx, record("bob", "k"), nil); err != nil {
@@ -142,7 +142,7 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if got, err := s.ByIdempotencyKey(ctx, "ann", "k"); err != nil || got.ID != r.ID || got.Fingerprint != "f" {
 			t.Errorf("%+v %v", got, err)
 		}
-		if _, err := s.ByIdempotencyKey(ctx, "ann", ""); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ByIdempotencyKey(ctx, "ann", ""); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -169,10 +169,10 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if err := s.Forget(ctx, time.Unix(151, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Get(ctx, "ann", old.ID); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Get(ctx, "ann", old.ID); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
-		if _, err := results.GetResult(ctx, old.ID, "1"); engi.KindOf(err) != engi.NotFound {
+		if _, err := results.GetResult(ctx, old.ID, "1"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 		if m, err := s.Messages(ctx, old.ID); err != nil || len(m) != 0 {
@@ -181,7 +181,7 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if data, err := results.GetResult(ctx, runs.ID, "1"); err != nil || string(data) != "much" {
 			t.Errorf("%q %v", data, err)
 		}
-		if err := s.Update(ctx, old, 0, nil); engi.KindOf(err) != engi.NotFound {
+		if err := s.Update(ctx, old, 0, nil); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 	})

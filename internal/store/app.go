@@ -136,7 +136,7 @@ func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]
 		return err
 	}
 	_, err = t.exec(ctx, `INSERT INTO apps (`+appColumns+`) VALUES (`+marks(8)+`)`, values...)
-	if engi.KindOf(err) == engi.Conflict {
+	if engi.Is(err, engi.Conflict) {
 		return engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
 	}
 	if err != nil {
@@ -205,7 +205,7 @@ func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Paging) 
 			return nil, p.Lost()
 		}
 		if _, err := s.Revision(ctx, app, after); err != nil {
-			if engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				return nil, p.Lost()
 			}
 			return nil, err

@@ -123,7 +123,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 					t.Errorf("%s for %q (%v):\n%s", name, owner, err, d)
 				}
 			}
-			if _, err := f.Store.Find(t.Context(), "bob", name); engi.KindOf(err) != engi.NotFound {
+			if _, err := f.Store.Find(t.Context(), "bob", name); !engi.Is(err, engi.NotFound) {
 				t.Errorf("bob finds %s: %v", name, err)
 			}
 		}
@@ -131,7 +131,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			t.Errorf("by its key: %v, %v", got.ID, err)
 		}
 		for owner, key := range map[engi.Owner]string{"bob": "k", "ann": ""} {
-			if _, err := f.Store.ByIdempotencyKey(t.Context(), owner, key); engi.KindOf(err) != engi.NotFound {
+			if _, err := f.Store.ByIdempotencyKey(t.Context(), owner, key); !engi.Is(err, engi.NotFound) {
 				t.Errorf("%s by %q: %v", owner, key, err)
 			}
 		}
@@ -149,13 +149,13 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		}
 		b := appRecord("ann", "other")
 		b.Idempotency = "k"
-		if err := f.Store.Put(t.Context(), b); engi.KindOf(err) != engi.Conflict {
+		if err := f.Store.Put(t.Context(), b); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the key again: %v", err)
 		}
 		c := appRecord("bob", "shop")
 		c.Idempotency = "k"
 		put(t, f, c)
-		if _, err := f.Store.Find(t.Context(), "", "shop"); engi.KindOf(err) != engi.Conflict {
+		if _, err := f.Store.Find(t.Context(), "", "shop"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("two of one name: %v", err)
 		}
 	})
@@ -176,7 +176,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 				t.Errorf("%q, %+v: %q, %v; want %q", want.owner, want.page, names, err, want.names)
 			}
 		}
-		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); engi.KindOf(err) != engi.Invalid {
+		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("after another's: %v", err)
 		}
 	})
@@ -229,7 +229,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			}
 			return stop
 		})
-		if engi.KindOf(err) != engi.Denied {
+		if !engi.Is(err, engi.Denied) {
 			t.Errorf("the error is %v", err)
 		}
 		if got, err := f.Store.Find(t.Context(), "ann", "shop"); err != nil || got.State != engi.AppReady {
@@ -238,16 +238,16 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		if got := types(t, f, r.ID); !cmp.Equal(got, []string{engi.EventAppCreated, engi.EventAppApplying}) {
 			t.Errorf("the events are %v", got)
 		}
-		if _, err := f.Store.Revision(t.Context(), r.ID, 1); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Revision(t.Context(), r.ID, 1); !engi.Is(err, engi.NotFound) {
 			t.Errorf("the revision: %v", err)
 		}
 		if _, err := f.Store.Change(t.Context(), r.ID, func(_ *app.Record, tx app.Tx) error {
 			_, err := tx.Emit(engi.EventAppApplying, map[string]string{}, "key")
 			return err
-		}); engi.KindOf(err) != engi.Conflict {
+		}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the key again: %v", err)
 		}
-		if _, err := f.Store.Change(t.Context(), engi.NewAppID(), func(*app.Record, app.Tx) error { return nil }); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Change(t.Context(), engi.NewAppID(), func(*app.Record, app.Tx) error { return nil }); !engi.Is(err, engi.NotFound) {
 			t.Errorf("no app: %v", err)
 		}
 	})
@@ -274,11 +274,11 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			t.Errorf("after 2: %+v, %v", revs, err)
 		}
 		for _, after := range []string{"9", "x"} {
-			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after}); engi.KindOf(err) != engi.Invalid {
+			if _, err := f.Store.Revisions(t.Context(), r.ID, engi.Paging{After: after}); !engi.Is(err, engi.Invalid) {
 				t.Errorf("after %s: %v", after, err)
 			}
 		}
-		if _, err := f.Store.Files(t.Context(), r.ID, 4); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Files(t.Context(), r.ID, 4); !engi.Is(err, engi.NotFound) {
 			t.Errorf("revision 4: %v", err)
 		}
 	})
@@ -300,7 +300,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Store.Content(t.Context(), b.ID, files[0].Digest); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Content(t.Context(), b.ID, files[0].Digest); !engi.Is(err, engi.NotFound) {
 			t.Errorf("another app's: %v", err)
 		}
 	})
@@ -318,7 +318,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			})
 			return err
 		}
-		if err := more(b.ID); engi.KindOf(err) != engi.Exhausted {
+		if err := more(b.ID); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("12 of 10 bytes: %v", err)
 		}
 		if err := more(other.ID); err != nil {
@@ -383,7 +383,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		}
 		read := func(path string) string {
 			x, err := f.Store.Published(t.Context(), r.ID, path)
-			if engi.KindOf(err) == engi.NotFound && err != nil {
+			if engi.Is(err, engi.NotFound) {
 				return "none"
 			}
 			if err != nil {
@@ -424,7 +424,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			}
 			want(step.want)
 		}
-		if err := publish(app.Bounds{Owner: 10}, map[string]string{"a": "12345678901"}); engi.KindOf(err) != engi.Exhausted {
+		if err := publish(app.Bounds{Owner: 10}, map[string]string{"a": "12345678901"}); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("more than 10 bytes: %v", err)
 		}
 		want(map[string]string{"a": "none"})
@@ -437,14 +437,14 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		}
 		other := put(t, f, appRecord("ann", "other"))
 		for _, err := range []error{second(f.Store.Published(t.Context(), other.ID, "a")), third(f.Store.Part(t.Context(), other.ID, x.Digest, 0)), third(f.Store.Part(t.Context(), r.ID, x.Digest, 1))} {
-			if engi.KindOf(err) != engi.NotFound {
+			if !engi.Is(err, engi.NotFound) {
 				t.Errorf("it is another app's, or not there: %v", err)
 			}
 		}
 		if err := f.Store.Remove(t.Context(), r.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := third(f.Store.Part(t.Context(), r.ID, x.Digest, 0)); engi.KindOf(err) != engi.NotFound {
+		if err := third(f.Store.Part(t.Context(), r.ID, x.Digest, 0)); !engi.Is(err, engi.NotFound) {
 			t.Errorf("it outlives the app: %v", err)
 		}
 	})
@@ -508,7 +508,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			"content":  second(f.Store.Content(t.Context(), r.ID, files[0].Digest)),
 			"remove":   f.Store.Remove(t.Context(), r.ID),
 		} {
-			if engi.KindOf(err) != engi.NotFound {
+			if !engi.Is(err, engi.NotFound) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}

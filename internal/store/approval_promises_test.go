@@ -53,7 +53,7 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 	}
 	wantKind := func(t *testing.T, what string, err error, kind engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != kind {
+		if !engi.Is(err, kind) {
 			t.Errorf("%s: %v, want kind %s", what, err, kind)
 		}
 	}

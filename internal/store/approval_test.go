@@ -39,7 +39,7 @@ func TestApprovalsAreInTheLog(t *testing.T) {
 	if err := s.End(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.End(t.Context(), a); engi.KindOf(err) != engi.Conflict {
+	if err := s.End(t.Context(), a); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a second end: %v", err)
 	}
 	if err := s.End(t.Context(), b); err != nil {

@@ -166,7 +166,7 @@ func docsPromises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 		}
 		big := docsRecord("d:ann", "", "b")
 		big.Bytes = 16
-		if _, err := s.Put(t.Context(), big, nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
+		if _, err := s.Put(t.Context(), big, nil, q); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("too much: %v", err)
 		}
 		if _, err := s.Put(t.Context(), docsRecord("d:bob", "", "c"), nil, q); err != nil {

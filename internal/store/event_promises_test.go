@@ -94,14 +94,14 @@ func logExpects(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 		}
 		return events[0], nil
 	}
-	if _, err := try(7); engi.KindOf(err) != engi.Conflict {
+	if _, err := try(7); !engi.Is(err, engi.Conflict) {
 		t.Errorf("nothing is there: %v, want Conflict", err)
 	}
 	first, err := try(engi.NoEvents)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := try(engi.NoEvents); engi.KindOf(err) != engi.Conflict {
+	if _, err := try(engi.NoEvents); !engi.Is(err, engi.Conflict) {
 		t.Errorf("one is there: %v, want Conflict", err)
 	}
 	last := first
@@ -117,7 +117,7 @@ func logExpects(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 					mu.Lock()
 					defer mu.Unlock()
 					won = append(won, e)
-				case engi.KindOf(err) != engi.Conflict:
+				case !engi.Is(err, engi.Conflict):
 					t.Error(err)
 				}
 			})
@@ -149,10 +149,10 @@ func logTogether(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 			}
 		}
 	})
-	if _, err := log.Append(t.Context(), engi.EventSpec{Subject: "x", Type: "one"}, engi.EventSpec{Subject: "x", Type: "two", Expect: engi.NoEvents}); engi.KindOf(err) != engi.Conflict {
+	if _, err := log.Append(t.Context(), engi.EventSpec{Subject: "x", Type: "one"}, engi.EventSpec{Subject: "x", Type: "two", Expect: engi.NoEvents}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("%v, want Conflict", err)
 	}
-	if _, err := log.Append(t.Context(), engi.EventSpec{Type: "one"}, engi.EventSpec{Type: "no type"}); engi.KindOf(err) != engi.Invalid {
+	if _, err := log.Append(t.Context(), engi.EventSpec{Type: "one"}, engi.EventSpec{Type: "no type"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v, want Invalid", err)
 	}
 	addEvents(t, log, engi.EventSpec{Type: "end"})
@@ -172,7 +172,7 @@ func logRefuses(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 		"a long type": {Type: strings.Repeat("a", 129)},
 		"much data":   {Type: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("a", 256<<10) + `"}`)},
 	} {
-		if _, err := log.Append(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, err := log.Append(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
@@ -233,7 +233,7 @@ func logLists(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	if got, err := log.List(t.Context(), "", engi.EventFilter{Limit: 7}); len(got) != 7 || got[0].Seq != all[29].Seq || err != nil {
 		t.Errorf("%d of 7: %v", len(got), err)
 	}
-	if _, err := log.Get(t.Context(), "bert", all[0].ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := log.Get(t.Context(), "bert", all[0].ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bert gets anna's event: %v", err)
 	}
 	if e, err := log.Get(t.Context(), "anna", all[0].ID); err != nil || e.ID != all[0].ID {
@@ -318,7 +318,7 @@ func logWakes(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 		t.Error("nobody was woken")
 	}
 	cancel(fmt.Errorf("enough"))
-	if err := <-ended; engi.KindOf(err) != engi.Expired || !strings.Contains(err.Error(), "enough") {
+	if err := <-ended; !engi.Is(err, engi.Expired) || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("ended with %v, want Expired", err)
 	}
 }
@@ -417,11 +417,11 @@ func logBounded(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	}
 	for _, types := range [][]string{{""}, {"a b"}, {"a*b"}, {"sandbox[.]*"}, {strings.Repeat("x", 200)}, make([]string, 51)} {
 		f := engi.EventFilter{Types: types}
-		if _, err := log.List(t.Context(), "ann", f); engi.KindOf(err) != engi.Invalid {
+		if _, err := log.List(t.Context(), "ann", f); !engi.Is(err, engi.Invalid) {
 			t.Errorf("types %.40q: %v", types, err)
 		}
 		for _, err := range log.Follow(t.Context(), "ann", f) {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Errorf("follow types %.40q: %v", types, err)
 			}
 			break

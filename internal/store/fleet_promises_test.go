@@ -25,7 +25,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 	}
 	kind := func(t *testing.T, err error, want engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != want {
+		if !engi.Is(err, want) {
 			t.Errorf("error %v, want kind %s", err, want)
 		}
 	}

@@ -61,7 +61,7 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil {
 			db.Close()
 		}
-		if engi.KindOf(err) != want || err == nil {
+		if !engi.Is(err, want) {
 			t.Errorf("Open(%q): %v, want kind %s", target, err, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestOpenRefusesANewerSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Close()
-	if _, err := Open(t.Context(), path); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := Open(t.Context(), path); !engi.Is(err, engi.Conflict) {
 		t.Errorf("Open: %v, want kind conflict", err)
 	}
 }

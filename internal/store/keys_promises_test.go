@@ -30,11 +30,11 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 
 	t.Run("Put/refuses a known ID and a known hash", func(t *testing.T) {
 		s := fill(t)
-		if err := s.Put(t.Context(), mine, key.Hash{9}); engi.KindOf(err) != engi.Conflict {
+		if err := s.Put(t.Context(), mine, key.Hash{9}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("same ID: %v, want conflict", err)
 		}
 		fresh := engi.Key{ID: "key_d", Owner: "dan", Created: at}
-		if err := s.Put(t.Context(), fresh, key.Hash{1}); engi.KindOf(err) != engi.Conflict {
+		if err := s.Put(t.Context(), fresh, key.Hash{1}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("same hash: %v, want conflict", err)
 		}
 	})
@@ -49,7 +49,7 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 				t.Errorf("Find (-want +got):\n%s", d)
 			}
 		}
-		if _, err := s.Find(t.Context(), key.Hash{9}); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Find(t.Context(), key.Hash{9}); !engi.Is(err, engi.NotFound) {
 			t.Errorf("unknown hash: %v, want not_found", err)
 		}
 	})
@@ -114,7 +114,7 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 	t.Run("Revoke/does not find the keys of others", func(t *testing.T) {
 		s := fill(t)
 		for _, id := range []string{other.ID, admin.ID, "key_x"} {
-			if err := s.Revoke(t.Context(), "ann", id, at); engi.KindOf(err) != engi.NotFound {
+			if err := s.Revoke(t.Context(), "ann", id, at); !engi.Is(err, engi.NotFound) {
 				t.Errorf("Revoke %s: %v, want not_found", id, err)
 			}
 		}

@@ -436,7 +436,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 			t.Fatalf("%s: %v", subject, err)
 		}
 	}
-	gone := func(err error) bool { return engi.KindOf(err) == engi.NotFound }
+	gone := func(err error) bool { return engi.Is(err, engi.NotFound) }
 	switch subject[:4] {
 	case "exe_":
 		r, err := store.Fleet(db).Get(ctx, "", engi.ExecutionID(subject))

@@ -22,7 +22,7 @@ func operationPromises(t *testing.T, open func(*testing.T) operation.Store) {
 	}
 	kind := func(t *testing.T, err error, want engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != want {
+		if !engi.Is(err, want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

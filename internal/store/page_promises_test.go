@@ -39,7 +39,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 	t.Run("Change/stores the record and its events", func(t *testing.T) {
 		f := open(t)
 		id := f.Begin("ann")
-		if _, err := f.Store.Get(t.Context(), id); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Get(t.Context(), id); !engi.Is(err, engi.NotFound) {
 			t.Errorf("before the first change: %v", err)
 		}
 		want := page.Record{
@@ -94,14 +94,14 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 			}
 			return engi.Errorf(engi.Exhausted, "no")
 		})
-		if engi.KindOf(err) != engi.Exhausted {
+		if !engi.Is(err, engi.Exhausted) {
 			t.Error(err)
 		}
 		_, err = f.Store.Change(t.Context(), id, func(_ *page.Record, emit page.Emit) error {
 			_, err := emit(engi.EventPageDone, json.RawMessage(`{"text":"`+strings.Repeat("x", 256<<10)+`"}`), "")
 			return err
 		})
-		if engi.KindOf(err) != engi.Invalid {
+		if !engi.Is(err, engi.Invalid) {
 			t.Errorf("an event that is too large: %v", err)
 		}
 		got, err := f.Store.Get(t.Context(), id)
@@ -137,7 +137,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := acted(t, f, id, "k"); engi.KindOf(err) != engi.Conflict {
+		if _, err := acted(t, f, id, "k"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("a key that was used: %v", err)
 		}
 		if _, err := acted(t, f, other, "k"); err != nil {
@@ -146,7 +146,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 		if seq, err := f.Store.Emitted(t.Context(), "ann", "k"); err != nil || seq != first {
 			t.Errorf("%d (%v), want %d", seq, err, first)
 		}
-		if _, err := f.Store.Emitted(t.Context(), "ann", "l"); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Emitted(t.Context(), "ann", "l"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("an unused key: %v", err)
 		}
 		if r, err := f.Store.Get(t.Context(), id); err != nil || len(r.Waiting) != 1 {
@@ -185,13 +185,13 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 			t.Fatal(err)
 		}
 		f.End(id)
-		if _, err := f.Store.Get(t.Context(), id); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Get(t.Context(), id); !engi.Is(err, engi.NotFound) {
 			t.Errorf("Get: %v", err)
 		}
-		if _, err := acted(t, f, id, ""); engi.KindOf(err) != engi.NotFound {
+		if _, err := acted(t, f, id, ""); !engi.Is(err, engi.NotFound) {
 			t.Errorf("Change: %v", err)
 		}
-		if _, err := acted(t, f, "ses_none", ""); engi.KindOf(err) != engi.NotFound {
+		if _, err := acted(t, f, "ses_none", ""); !engi.Is(err, engi.NotFound) {
 			t.Errorf("Change of no session: %v", err)
 		}
 		if busy, err := f.Store.Busy(t.Context()); err != nil || len(busy) != 0 {

@@ -58,7 +58,7 @@ func (s registryStore) Put(ctx context.Context, x registry.Template) (err error)
 		_, err := t.exec(ctx, `INSERT INTO e2b_templates (id, owner, name, detail, created, updated) VALUES (?, ?, ?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
 			x.ID, x.Owner, x.Name, detail, nanos(x.Created), nanos(x.Updated))
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "there is a template %q", x.Name)
 		}
 		if err != nil {
@@ -120,7 +120,7 @@ func (s registryStore) AddLines(ctx context.Context, template, build string, lin
 		for _, l := range lines {
 			_, err := t.exec(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
 				template, build, nanos(l.Time), l.Level, l.Step, l.Text)
-			if engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				return errNoTemplate
 			}
 			if err != nil {

@@ -29,7 +29,7 @@ func registryPromises(t *testing.T, open func(*testing.T) registry.Store) {
 	}
 	kind := func(t *testing.T, err error, want engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != want {
+		if !engi.Is(err, want) {
 			t.Fatalf("error %v, want kind %s", err, want)
 		}
 	}

@@ -47,7 +47,7 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 	_, err = t.exec(ctx, putSandbox, s.ID, s.Owner, s.Template, s.Digest, s.Pool, s.Tier, size, s.State, s.End,
 		s.Execution, s.Token, s.Language, fixed, nanos(s.Created), nanos(s.Stopped), s.Made, nullable(s.Idempotency), detail)
 	if err != nil {
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "idempotency key was used for another sandbox")
 		}
 		return err
@@ -162,7 +162,7 @@ func (f fleetStore) ForgetSandbox(ctx context.Context, id engi.SandboxID) (err e
 	defer engi.Annotate(&err, "forget sandbox %s", id)
 	return f.db.tx(ctx, func(t *tx) error {
 		s, err := first(ctx, t, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, id)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			return nil
 		}
 		if err != nil {

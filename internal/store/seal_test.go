@@ -188,7 +188,7 @@ func TestRecordsAreSealed(t *testing.T) {
 			// The key goes missing, and is then given up.
 			v = openVault(t, dir, false)
 			fail(os.Remove(v.seal.Path))
-			if _, err := secret.Open(t.Context(), Secrets(v.DB), v.seal); engi.KindOf(err) != engi.Conflict || err == nil {
+			if _, err := secret.Open(t.Context(), Secrets(v.DB), v.seal); !engi.Is(err, engi.Conflict) {
 				t.Errorf("without the key: %v", err)
 			}
 			fail(os.WriteFile(v.seal.Path, nil, 0o600))

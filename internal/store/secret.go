@@ -29,7 +29,7 @@ func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 	return s.db.tx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `INSERT INTO secrets (`+secretColumns+`, key, value) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 			sec.ID, sec.Owner, sec.Name, sec.Version, metadata, nanos(sec.Created), nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, append([]byte{}, v.Data...))
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "a secret with that name exists").WithRemedy("update it, or choose another name")
 		}
 		if err != nil {

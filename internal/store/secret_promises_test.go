@@ -26,7 +26,7 @@ func secretPromises(t *testing.T, open func(*testing.T) secret.Store) {
 	}
 	wantKind := func(t *testing.T, what string, err error, kind engi.Kind) {
 		t.Helper()
-		if err == nil || engi.KindOf(err) != kind {
+		if !engi.Is(err, kind) {
 			t.Errorf("%s: %v, want kind %s", what, err, kind)
 		}
 	}

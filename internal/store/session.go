@@ -74,7 +74,7 @@ func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 	}
 	return f.db.tx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, values...)
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "a session with that name or idempotency key exists").WithRemedy("use it, terminate it, or choose another name")
 		}
 		if err != nil {
@@ -131,7 +131,7 @@ func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName strin
 	then.ownedFew(owner)
 	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
 		`SELECT `+sessionColumns+` FROM sessions`+now.String()+` ORDER BY owner = '' DESC LIMIT 2`, now.args...)
-	if err == nil || engi.KindOf(err) != engi.NotFound {
+	if !engi.Is(err, engi.NotFound) {
 		return r, err
 	}
 	return first(ctx, f.db.read, errNoSession, f.db.scanSession,

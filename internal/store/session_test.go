@@ -31,14 +31,14 @@ func TestSessionStore(t *testing.T) {
 	}
 	same := r
 	same.ID, same.Idempotency = engi.NewSessionID(), ""
-	if err := f.Put(t.Context(), same); engi.KindOf(err) != engi.Conflict || err == nil {
+	if err := f.Put(t.Context(), same); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a name twice: %v", err)
 	}
 	same.Owner = "bob"
 	if err := f.Put(t.Context(), same); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Find(t.Context(), "", "s"); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := f.Find(t.Context(), "", "s"); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a name of two owners: %v", err)
 	}
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestSessionStore(t *testing.T) {
 		{"ann", string(r.ID), true}, {"ann", "s", true}, {"", string(r.ID), true}, {"bob", string(r.ID), false}, {"ann", "", false}, {"ann", "t", false},
 	} {
 		got, err := f.Find(t.Context(), c.owner, c.key)
-		if (err == nil) != c.found || err != nil && engi.KindOf(err) != engi.NotFound {
+		if (err == nil) != c.found || err != nil && !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s as %q: %v", c.key, c.owner, err)
 		}
 		if d := cmp.Diff(r, got); c.found && d != "" {
@@ -59,10 +59,10 @@ func TestSessionStore(t *testing.T) {
 	if got, err := f.ByIdempotencyKey(t.Context(), "ann", "k"); err != nil || got.ID != r.ID {
 		t.Errorf("%v, %v", got.ID, err)
 	}
-	if _, err := f.ByIdempotencyKey(t.Context(), "bob", "k"); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.ByIdempotencyKey(t.Context(), "bob", "k"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("somebody else's key: %v", err)
 	}
-	if _, err := f.ByIdempotencyKey(t.Context(), "bob", ""); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.ByIdempotencyKey(t.Context(), "bob", ""); !engi.Is(err, engi.NotFound) {
 		t.Errorf("no key: %v", err)
 	}
 
@@ -108,7 +108,7 @@ func TestSessionStore(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := f.Save(t.Context(), r); engi.KindOf(err) != engi.NotFound {
+	if err := f.Save(t.Context(), r); !engi.Is(err, engi.NotFound) {
 		t.Errorf("save what is forgotten: %v", err)
 	}
 }

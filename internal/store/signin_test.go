@@ -22,7 +22,7 @@ func TestSignIns(t *testing.T) {
 	there := func(n byte) bool {
 		t.Helper()
 		r, err := s.Find(ctx, signin.Hash{n})
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			t.Fatal(err)
 		}
 		if err == nil && (r.Hash[0] != n || r.Sealed[0] != n || r.Expires.Before(now)) {
@@ -68,7 +68,7 @@ func TestSignInsEndWithTheirKey(t *testing.T) {
 	if err := keys.Revoke(ctx, "ann", k.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, _, err := d.Use(ctx, token); engi.KindOf(err) != engi.Anonymous || err == nil {
+	if _, _, _, err := d.Use(ctx, token); !engi.Is(err, engi.Anonymous) {
 		t.Errorf("after the key was revoked: %v", err)
 	}
 }

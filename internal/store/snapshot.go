@@ -51,7 +51,7 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 			return err
 		}
 		box, err := first(ctx, t, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ?`, s.Sandbox)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			return nil
 		}
 		if err != nil {

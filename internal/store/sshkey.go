@@ -29,7 +29,7 @@ func (s sshKeyStore) Put(ctx context.Context, k engi.SSHKey, most int) error {
 		}
 		_, err = t.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)`,
 			k.ID, k.Owner, k.Name, k.PublicKey, k.Fingerprint, nanos(k.Created), nanos(k.Used))
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "the node has this public key already").WithRemedy("delete it there first, or make another with 'ssh-keygen -t ed25519'")
 		}
 		if err != nil {

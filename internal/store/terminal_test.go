@@ -32,7 +32,7 @@ func TestTerminalsAndLinks(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if _, err := s.Find(t.Context(), "bob", mine.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Find(t.Context(), "bob", mine.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("somebody else's: %v", err)
 	}
 	for what, try := range map[string]struct {
@@ -65,7 +65,7 @@ func TestTerminalsAndLinks(t *testing.T) {
 	if diff := cmp.Diff(link, found); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	if err := s.RemoveLink(t.Context(), other.ID, link.ID); engi.KindOf(err) != engi.NotFound {
+	if err := s.RemoveLink(t.Context(), other.ID, link.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a link of another terminal: %v", err)
 	}
 	if err := s.RemoveLink(t.Context(), mine.ID, link.ID); err != nil {
@@ -80,7 +80,7 @@ func TestTerminalsAndLinks(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := s.FindLink(t.Context(), []byte("other")); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.FindLink(t.Context(), []byte("other")); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a link to what has ended: %v", err)
 	}
 	var types []string

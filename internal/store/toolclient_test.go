@@ -35,13 +35,13 @@ func TestToolClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := put("c", k.ID, at); engi.KindOf(err) != engi.Exhausted {
+	if err := put("c", k.ID, at); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("the third of two: %v", err)
 	}
 	if err := put("c", "other", at); err != nil {
 		t.Errorf("another key: %v", err)
 	}
-	if err := get("other", "a"); engi.KindOf(err) != engi.NotFound {
+	if err := get("other", "a"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("of another key: %v", err)
 	}
 	// One that ends makes room, and so does one that is not used.
@@ -54,7 +54,7 @@ func TestToolClients(t *testing.T) {
 	if err := put("d", k.ID, at); err != nil {
 		t.Error(err)
 	}
-	if err := s.Touch(ctx, "b", old); err != nil || engi.KindOf(get(k.ID, "b")) != engi.NotFound {
+	if err := s.Touch(ctx, "b", old); err != nil || !engi.Is(get(k.ID, "b"), engi.NotFound) {
 		t.Errorf("unused: %v", err)
 	}
 	if err := put("e", k.ID, at); err != nil {
@@ -85,7 +85,7 @@ func TestToolClients(t *testing.T) {
 		t.Errorf("%+v %v", r, err)
 	}
 	for _, of := range [][2]string{{"d", "0"}, {"e", "3"}} {
-		if _, err := s.Request(ctx, of[0], of[1]); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Request(ctx, of[0], of[1]); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v: %v", of, err)
 		}
 	}
@@ -95,7 +95,7 @@ func TestToolClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Request(ctx, "d", "1"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Request(ctx, "d", "1"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("the fourth of three of a key: %v", err)
 	}
 	if _, err := s.Request(ctx, "d", "2"); err != nil {
@@ -104,10 +104,10 @@ func TestToolClients(t *testing.T) {
 	if err := keys.Revoke(ctx, "ann", k.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := get(k.ID, "d"); engi.KindOf(err) != engi.NotFound {
+	if err := get(k.ID, "d"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("of a revoked key: %v", err)
 	}
-	if _, err := s.Request(ctx, "d", "3"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Request(ctx, "d", "3"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("of a revoked key: %v", err)
 	}
 	if err := get("other", "c"); err != nil {

@@ -23,7 +23,7 @@ func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 	return f.db.tx(ctx, func(t *tx) error {
 		_, err := t.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
 			r.ID, r.Owner, r.Name, r.Capacity, r.Used, r.Holder, r.Image, nanos(r.Created), nanos(r.Accessed), int64(r.TTL))
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "a volume with that name exists").WithRemedy("use it, remove it, or choose another name")
 		}
 		if err != nil {

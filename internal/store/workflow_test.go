@@ -38,7 +38,7 @@ func TestWorkflowForgets(t *testing.T) {
 	}
 	for id, kept := range map[engi.FunctionRunID]bool{open: true, old: false, young[0]: false, young[1]: true, young[2]: true, young[3]: true} {
 		r, err := s.Run(t.Context(), "anna", id)
-		if (err == nil) != kept || kept && len(r.Steps) != 1 || err != nil && engi.KindOf(err) != engi.NotFound {
+		if (err == nil) != kept || kept && len(r.Steps) != 1 || err != nil && !engi.Is(err, engi.NotFound) {
 			t.Errorf("run %s: %+v %v, want kept %v", id, r, err, kept)
 		}
 	}

@@ -185,7 +185,7 @@ func (s workspaceStore) Put(ctx context.Context, r workspace.Record, f func(work
 			return err
 		}
 		_, err = t.exec(ctx, `INSERT INTO workspaces (`+workspaceColumns+`) VALUES (`+marks(8)+`)`, values...)
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "there is a workspace of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
 		}
 		if err != nil {
@@ -289,7 +289,7 @@ func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p en
 			return nil, p.Lost()
 		}
 		if _, err := s.Revision(ctx, id, after); err != nil {
-			if engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				return nil, p.Lost()
 			}
 			return nil, err

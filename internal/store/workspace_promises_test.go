@@ -69,7 +69,7 @@ func reviseWorkspace(t *testing.T, s workspace.Store, r workspace.Record, most i
 
 func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("got %v, want %v", err, want)
 	}
 }

@@ -230,7 +230,7 @@ func (a *Attachment) Start(ctx context.Context, offset int64) (Start, error) {
 	case err == nil:
 		s.Screen, s.From, s.End = e.paint(), e.offset, e.offset
 		e.close()
-	case engi.KindOf(err) != engi.Exhausted:
+	case !engi.Is(err, engi.Exhausted):
 		return Start{}, err
 	default: // it goes on from here without a screen
 		if h, err = a.proc.History(ctx); err != nil {

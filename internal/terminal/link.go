@@ -58,7 +58,7 @@ func (m *Manager) Links(ctx context.Context, owner engi.Owner, p Place, id engi.
 	for _, l := range all {
 		if time.Now().Before(l.Expires) {
 			valid = append(valid, l)
-		} else if err := m.o.Store.RemoveLink(ctx, t.ID, l.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+		} else if err := engi.Ignore(m.o.Store.RemoveLink(ctx, t.ID, l.ID), engi.NotFound); err != nil {
 			return nil, err
 		}
 	}
@@ -90,7 +90,7 @@ func (m *Manager) Unshare(ctx context.Context, owner engi.Owner, p Place, id eng
 // nothing, for whatever reason.
 func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.Context, *Attachment, error) {
 	l, err := m.o.Store.FindLink(ctx, hashOf(secret))
-	if engi.KindOf(err) == engi.NotFound && err != nil || err == nil && !time.Now().Before(l.Expires) {
+	if engi.Is(err, engi.NotFound) || err == nil && !time.Now().Before(l.Expires) {
 		return nil, nil, errLink
 	}
 	if err != nil {

@@ -179,7 +179,7 @@ func (m *Manager) emulate(ctx context.Context, owner engi.Owner, p engi.Terminal
 		if err == nil {
 			return replay(h, data)
 		}
-		if engi.KindOf(err) != engi.Conflict {
+		if !engi.Is(err, engi.Conflict) {
 			return nil, err
 		}
 	}

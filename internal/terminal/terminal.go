@@ -134,7 +134,7 @@ func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l loca
 		}
 	}
 	s, err := m.o.Sandboxes.Get(ctx, owner, l.sandbox)
-	if err != nil && p.Session != "" && engi.KindOf(err) == engi.NotFound {
+	if p.Session != "" && engi.Is(err, engi.NotFound) {
 		l.sandbox = "" // it has just stopped
 		return l, nil
 	}
@@ -222,7 +222,7 @@ func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error
 		return err
 	}
 	template, err := m.o.Templates.Get(ctx, cmp.Or(box.Digest, box.Template))
-	if err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+	if err != nil && !engi.Is(err, engi.NotFound, engi.Unavailable) {
 		return err
 	}
 	if len(t.Args) == 0 {
@@ -269,7 +269,7 @@ func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []en
 		known, ok := alive[t.Sandbox]
 		if !ok {
 			s, err := m.o.Sandboxes.Get(ctx, "", t.Sandbox)
-			if err != nil && engi.KindOf(err) != engi.NotFound {
+			if err != nil && !engi.Is(err, engi.NotFound) {
 				return nil, err
 			}
 			known = err == nil && !gone(s.State)
@@ -399,7 +399,7 @@ func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.Te
 			err = proc.Signal(ctx, "KILL")
 		}
 	}
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	return m.o.Store.Remove(ctx, id, "on request")
@@ -414,7 +414,7 @@ func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (eng
 	found, err := g.Attach(ctx, string(t.ID))
 	if err != nil {
 		release()
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			err = engi.Errorf(engi.NotFound, "the program of terminal %s has ended", t.ID).WithRemedy("create a new one")
 		}
 		return nil, nil, err

@@ -28,13 +28,13 @@ func TestOwnersWaitForThemselves(t *testing.T) {
 		m, began := New(Options{}), time.Now()
 		for range 10 {
 			go func() {
-				if _, err := m.emulate(ctx, "ann", slow{}); engi.KindOf(err) != engi.Expired {
+				if _, err := m.emulate(ctx, "ann", slow{}); !engi.Is(err, engi.Expired) {
 					t.Error(err)
 				}
 			}()
 		}
 		synctest.Wait()
-		if _, err := m.emulate(ctx, "bob", slow{}); engi.KindOf(err) != engi.Expired || time.Since(began) != time.Minute {
+		if _, err := m.emulate(ctx, "bob", slow{}); !engi.Is(err, engi.Expired) || time.Since(began) != time.Minute {
 			t.Errorf("another owner waited %s: %v", time.Since(began), err)
 		}
 		cancel()

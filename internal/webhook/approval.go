@@ -78,7 +78,7 @@ func (d deciding) Answered(ctx context.Context, w engi.Webhook, e engi.Event, bo
 		x.Remember.Until = time.Now().Add(length)
 	}
 	_, err := d.approvals.Decide(engi.WithActor(ctx, string(w.ID)), w.Owner, engi.ApprovalID(e.Subject), x)
-	if k := engi.KindOf(err); k == engi.Conflict || k == engi.NotFound {
+	if engi.Is(err, engi.Conflict, engi.NotFound) {
 		return nil // somebody was faster, or nothing waits any more
 	}
 	return err

@@ -114,7 +114,7 @@ func TestDecisionsOfWebhooks(t *testing.T) {
 		"http://decide.example/": {URL: "http://decide.example/"}, "types": {URL: "https://decide.example/", Types: []string{"key.created"}}, "secret": {URL: "https://decide.example/", Secret: "x"},
 	} {
 		spec.Format, spec.Owner = engi.WebhookApproval, "ann"
-		if _, _, err := fx.Create(t.Context(), spec); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), name[:4]) && !strings.Contains(err.Error(), "unencrypted") {
+		if _, _, err := fx.Create(t.Context(), spec); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), name[:4]) && !strings.Contains(err.Error(), "unencrypted") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

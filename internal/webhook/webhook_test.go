@@ -250,7 +250,7 @@ func TestDelivery(t *testing.T) {
 	if got := q.Header.Get("Webhook-Signature"); got != "v1,"+base64.StdEncoding.EncodeToString(h.Sum(nil)) || q.Header.Get("Webhook-Id") != string(e.ID) {
 		t.Errorf("%v", q.Header)
 	}
-	if _, err := fx.Redeliver(t.Context(), "bob", w.ID, e.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := fx.Redeliver(t.Context(), "bob", w.ID, e.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner sends it again: %v", err)
 	}
 	if _, err := fx.Redeliver(t.Context(), "ann", w.ID, e.ID); err != nil {
@@ -262,7 +262,7 @@ func TestDelivery(t *testing.T) {
 	}
 	// Events of another owner do not come this way either.
 	theirs := fx.append(t, "bob", "orders/paid")
-	if _, err := fx.Redeliver(t.Context(), "ann", w.ID, theirs.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := fx.Redeliver(t.Context(), "ann", w.ID, theirs.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner's event: %v", err)
 	}
 }
@@ -435,7 +435,7 @@ func TestOwners(t *testing.T) {
 		},
 		"remove": func(o engi.Owner, id engi.WebhookID) error { return fx.Remove(t.Context(), o, id) },
 	} {
-		if err := f("bob", w.ID); engi.KindOf(err) != engi.NotFound {
+		if err := f("bob", w.ID); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s as another owner: %v", name, err)
 		}
 	}
@@ -445,7 +445,7 @@ func TestOwners(t *testing.T) {
 	}
 	for _, x := range all {
 		if x.Name == "audit" {
-			if err := fx.Remove(t.Context(), "", x.ID); engi.KindOf(err) != engi.Denied {
+			if err := fx.Remove(t.Context(), "", x.ID); !engi.Is(err, engi.Denied) {
 				t.Errorf("a webhook of the configuration is removed: %v", err)
 			}
 		}
@@ -453,7 +453,7 @@ func TestOwners(t *testing.T) {
 	for range 99 {
 		fx.create(t, engi.WebhookSpec{Owner: "ann", URL: "https://example.com/a"})
 	}
-	if _, _, err := fx.Create(t.Context(), engi.WebhookSpec{Owner: "ann", URL: "https://example.com/a"}); engi.KindOf(err) != engi.Exhausted {
+	if _, _, err := fx.Create(t.Context(), engi.WebhookSpec{Owner: "ann", URL: "https://example.com/a"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("101 webhooks: %v", err)
 	}
 }
@@ -470,7 +470,7 @@ func TestChanges(t *testing.T) {
 	fx.append(t, "ann", "z")
 	r.want(t, "z")
 	bad := "ftp://x"
-	if _, _, err := fx.Update(t.Context(), "ann", w.ID, engi.WebhookUpdate{URL: &bad}); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := fx.Update(t.Context(), "ann", w.ID, engi.WebhookUpdate{URL: &bad}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v", err)
 	}
 	if err := fx.Remove(t.Context(), "ann", w.ID); err != nil {
@@ -498,7 +498,7 @@ func TestRefused(t *testing.T) {
 		"name":        {URL: ok, Name: "a\x1b[2J"},
 		"long name":   {URL: ok, Name: strings.Repeat("x", 129)},
 	} {
-		if _, _, err := fx.Create(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := fx.Create(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -122,7 +122,7 @@ func TestDatabaseRoles(t *testing.T) {
 				s, h := testService(serviceOf("db", sql), serviceOf("cache", engi.ServiceRedis), serviceOf("web", engi.ServiceNginx))
 				err := call(s, owner)
 				got := engi.KindOf(err).String()
-				if engi.KindOf(err) == in && err != nil {
+				if engi.Is(err, in) {
 					heard := <-h.heard
 					for _, user := range []string{"chief", "engi_reader"} {
 						if bytes.Contains(heard, []byte(user)) {

@@ -524,7 +524,7 @@ func (s *Service) Blame(ctx context.Context, owner engi.Owner, idOrName, path st
 			if err == nil {
 				older, err = text(f.Hash)
 			}
-			if err != nil && engi.KindOf(err) != engi.NotFound {
+			if err != nil && !engi.Is(err, engi.NotFound) {
 				return nil, err
 			}
 		}

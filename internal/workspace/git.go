@@ -97,7 +97,7 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 		}
 		return engi.Errorf(engi.Invalid, "a workspace has the branch main, and no tags").WithRemedy("push to main: git push REMOTE HEAD:main")
 	})
-	if failed != nil && engi.KindOf(failed) == engi.Internal {
+	if engi.Is(failed, engi.Internal) {
 		err = failed // for the log: the client has its answer
 	}
 	return err

@@ -214,7 +214,7 @@ func TestPush(t *testing.T) {
 			t.Errorf("%s: %q, %v", what, b.String(), err)
 		}
 	}
-	if err := s.GitPush(ctx, "a", "x", strings.NewReader("nonsense"), io.Discard); engi.KindOf(err) != engi.Invalid {
+	if err := s.GitPush(ctx, "a", "x", strings.NewReader("nonsense"), io.Discard); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 	if last := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{Limit: 1}))[0]; last.Number != 5 {

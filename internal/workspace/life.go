@@ -144,7 +144,7 @@ func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerpri
 	case err == nil && older.Fingerprint != fingerprint:
 		return Record{}, false, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, workspace %s", older.ID).
 			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-	case err != nil && engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		return Record{}, false, nil
 	}
 	return older, err == nil, err
@@ -321,7 +321,7 @@ func (s *Service) boot(ctx context.Context, u *use) (err error) {
 	}
 	s.forget(u.rec.ID)
 	if u.rec.Sandbox != "" {
-		if u.g, u.leave, err = s.enter(ctx, u.rec.Sandbox); err == nil || engi.KindOf(err) != engi.NotFound {
+		if u.g, u.leave, err = s.enter(ctx, u.rec.Sandbox); !engi.Is(err, engi.NotFound) {
 			return err
 		}
 	}
@@ -409,7 +409,7 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 	switch {
 	case err == nil:
 		u.leave()
-	case engi.KindOf(err) == engi.Unavailable && ctx.Err() == nil:
+	case engi.Is(err, engi.Unavailable) && ctx.Err() == nil:
 		// It does not answer, so nobody can tell what has changed there.
 		s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of a workspace, which goes", "workspace", r.ID, "error", err)
 	default:
@@ -443,7 +443,7 @@ func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
 }
 
 func (s *Service) destroy(ctx context.Context, id engi.SandboxID) error {
-	if err := s.opt.Sandboxes.Stop(ctx, "", id); err != nil && engi.KindOf(err) != engi.NotFound {
+	if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
 		return err
 	}
 	return nil

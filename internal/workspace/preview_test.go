@@ -97,7 +97,7 @@ func TestStaticPreview(t *testing.T) {
 			"public by other": {"ed", engi.WorkspacePreview{Type: engi.PreviewStatic, Public: true}, engi.Denied},
 			"stranger":        {"eve", engi.WorkspacePreview{Type: engi.PreviewStatic}, engi.NotFound},
 		} {
-			if err := show(c.owner, c.p); err == nil || engi.KindOf(err) != c.want {
+			if err := show(c.owner, c.p); !engi.Is(err, c.want) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -130,7 +130,7 @@ func TestPreviewsAreBounded(t *testing.T) {
 	for {
 		f, err := s.PreviewFile(ctx, "", "x", "big")
 		if err != nil {
-			if engi.KindOf(err) != engi.Exhausted {
+			if !engi.Is(err, engi.Exhausted) {
 				t.Fatal(err)
 			}
 			break

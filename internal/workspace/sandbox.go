@@ -52,7 +52,7 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 		return u, nil // nobody works in it yet
 	}
 	u.g, u.leave, err = s.enter(ctx, r.Sandbox)
-	if err != nil && engi.KindOf(err) == engi.NotFound {
+	if engi.Is(err, engi.NotFound) {
 		u.g = nil
 		return u, s.lost(ctx, u)
 	}
@@ -72,7 +72,7 @@ func (s *Service) enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, l
 		if g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id); err == nil {
 			return worktree.Bounded(g), leave, nil
 		}
-		if engi.KindOf(err) != engi.Unavailable || i == reconnects {
+		if !engi.Is(err, engi.Unavailable) || i == reconnects {
 			return nil, func() {}, err
 		}
 		select {
@@ -96,7 +96,7 @@ type shared struct {
 // Enter implements [engi.Sandboxes].
 func (x shared) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
 	g, release, err := x.Sandboxes.Enter(ctx, owner, id)
-	if err == nil || owner == "" || engi.KindOf(err) != engi.NotFound {
+	if owner == "" || !engi.Is(err, engi.NotFound) {
 		return g, release, err
 	}
 	sb, e := x.Sandboxes.Get(ctx, "", id)
@@ -105,7 +105,7 @@ func (x shared) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) 
 	}
 	r, e := x.s.opt.Store.Find(ctx, owner, sb.Notes[noteWorkspace])
 	switch {
-	case e != nil && engi.KindOf(e) == engi.NotFound, e == nil && r.Sandbox != id:
+	case engi.Is(e, engi.NotFound), e == nil && r.Sandbox != id:
 		return nil, nil, err
 	case e == nil:
 		e = r.Allow(owner, engi.RoleEditor)
@@ -283,7 +283,7 @@ func (s *Service) furnished(ctx context.Context, u *use) error {
 func makeWay(ctx context.Context, g engi.Guest, files []repo.File) error {
 	remove := func(p string, ok func(engi.FileInfo) bool) error {
 		fi, err := g.Stat(ctx, dir+"/"+p)
-		if err != nil && engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return nil
 		}
 		if err != nil || ok(fi) {

@@ -133,7 +133,7 @@ func at(all []ServiceRecord, name string) int {
 // prepare returns the template of a kind, and builds it unless it is there.
 func (s *Service) prepare(ctx context.Context, k *server.Kind) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, k.Template)
-	if err != nil && engi.KindOf(err) == engi.Unavailable {
+	if engi.Is(err, engi.Unavailable) {
 		t, err = s.opt.Templates.Build(ctx, k.Template, nil, func(engi.Progress) {})
 	}
 	return t, err
@@ -327,7 +327,7 @@ func (s *Service) wantServices(ctx context.Context, id engi.WorkspaceID) (Record
 func (s *Service) startServices(ctx context.Context, r Record) error {
 	return each(r.Services, false, func(sr ServiceRecord) error {
 		_, err := s.bring(ctx, serviceKey{r.ID, sr.Name})
-		if err != nil && engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return nil // it has been removed
 		}
 		return err

@@ -169,7 +169,7 @@ func TestServicesStopAndGo(t *testing.T) {
 		if sv := service(t, s, "db"); sv.State != engi.ServiceStopped || sv.Sandbox != "" || len(w.boxes) != 0 {
 			t.Errorf("%+v, and %d sandboxes", sv, len(w.boxes))
 		}
-		if _, err := s.ServiceLogs(ctx, "o", "shop", "db", 0); engi.KindOf(err) != engi.Conflict {
+		if _, err := s.ServiceLogs(ctx, "o", "shop", "db", 0); !engi.Is(err, engi.Conflict) {
 			t.Errorf("logs: %v", err)
 		}
 		if got, err := s.Start(ctx, "o", "shop"); err != nil || got.State != engi.WorkspaceRunning || got.Services[0].State != engi.ServiceHealthy || w.volumes[volume].rows != 7 {
@@ -178,7 +178,7 @@ func TestServicesStopAndGo(t *testing.T) {
 		if text, err := s.ServiceLogs(ctx, "o", "shop", "db", 0); err != nil || text != "the server says so\n" {
 			t.Errorf("logs: %q, %v", text, err)
 		}
-		if err := s.RemoveService(ctx, "o", "shop", "db"); engi.KindOf(err) != engi.Conflict {
+		if err := s.RemoveService(ctx, "o", "shop", "db"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("one that is needed: %v", err)
 		}
 		if err := s.RemoveService(ctx, "o", "shop", "nginx"); err != nil || len(w.volumes) != 2 {
@@ -207,7 +207,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"POSTGRES_USER": "x y"}}, engi.Invalid, "POSTGRES_USER"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"X": strings.Repeat("x", 20<<10)}}, engi.Invalid, "variables"},
 		} {
-			if _, err := s.AddService(t.Context(), "o", "shop", test.spec); engi.KindOf(err) != test.kind || !strings.Contains(fmt.Sprint(err), test.want) {
+			if _, err := s.AddService(t.Context(), "o", "shop", test.spec); !engi.Is(err, test.kind) || !strings.Contains(fmt.Sprint(err), test.want) {
 				t.Errorf("%+v: %v, want %s", test.spec, err, test.want)
 			}
 		}
@@ -217,7 +217,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 		_, err := s.Create(t.Context(), engi.WorkspaceSpec{Owner: "o", Services: []engi.ServiceSpec{
 			{Type: engi.ServiceRedis, Name: "a", Needs: []string{"b"}}, {Type: engi.ServiceRedis, Name: "b", Needs: []string{"a"}},
 		}})
-		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "a needs b needs a") {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "a needs b needs a") {
 			t.Errorf("%v", err)
 		}
 	}, engi.ServiceSpec{Type: engi.ServiceRedis, Name: "db"})
@@ -242,7 +242,7 @@ func TestServicesAndRoles(t *testing.T) {
 			"remove":     func(who engi.Owner) error { return s.RemoveService(ctx, who, "shop", "db") },
 		} {
 			for who, want := range map[engi.Owner]engi.Kind{"stranger": engi.NotFound, "viewer": engi.Denied, "reviewer": engi.Denied} {
-				if err := do(who); err == nil || engi.KindOf(err) != want {
+				if err := do(who); !engi.Is(err, want) {
 					t.Errorf("%s by a %s: %v", name, who, err)
 				}
 			}
@@ -250,13 +250,13 @@ func TestServicesAndRoles(t *testing.T) {
 		if _, err := s.ServiceLogs(ctx, "viewer", "shop", "db", 0); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.ServiceLogs(ctx, "stranger", "shop", "db", 0); err == nil || engi.KindOf(err) != engi.NotFound {
+		if _, err := s.ServiceLogs(ctx, "stranger", "shop", "db", 0); !engi.Is(err, engi.NotFound) {
 			t.Error(err)
 		}
 		if _, err := s.Connection(ctx, "editor", "shop", "db"); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Dial(ctx, "editor", "shop", "db"); err == nil || engi.KindOf(err) != engi.Conflict || !strings.Contains(err.Error(), "not exposed") {
+		if _, err := s.Dial(ctx, "editor", "shop", "db"); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "not exposed") {
 			t.Error(err)
 		}
 	}, engi.ServiceSpec{Type: engi.ServiceRedis, Name: "db"})

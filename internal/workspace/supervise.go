@@ -80,7 +80,7 @@ func (s *Service) attend(ctx context.Context, key serviceKey, r ServiceRecord) {
 	leave := s.attending(key) // at once, so that the next look finds it
 	if !s.begin(ctx, func(ctx context.Context) {
 		defer leave()
-		if err := do(ctx); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err := do(ctx); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "service of a workspace", "workspace", key.workspace, "service", key.name, "error", err)
 		}
 	}) {
@@ -192,12 +192,8 @@ func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, w
 	r, err := s.changeService(ctx, key, func(r *ServiceRecord, tx Tx) error {
 		r.Failures++
 		to := engi.ServiceUnhealthy
-		switch engi.KindOf(why) {
-		case engi.Invalid, engi.NotFound, engi.Unsupported, engi.Denied:
+		if r.Failures >= maxFailures || engi.Is(why, engi.Invalid, engi.NotFound, engi.Unsupported, engi.Denied) {
 			to = engi.ServiceFailed // as it would be the next time
-		}
-		if r.Failures >= maxFailures {
-			to = engi.ServiceFailed
 		}
 		return r.become(tx, to, why)
 	})
@@ -210,7 +206,7 @@ func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, w
 // check asks a healthy service for its greeting, twice if there is no answer.
 func (s *Service) check(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, error) {
 	why := s.greet(ctx, w, r, k)
-	if why != nil && ctx.Err() == nil && engi.KindOf(why) == engi.Unavailable {
+	if ctx.Err() == nil && engi.Is(why, engi.Unavailable) {
 		why = s.greet(ctx, w, r, k)
 	}
 	if ctx.Err() != nil {
@@ -280,7 +276,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	if r.Sandbox != "" {
 		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
 	}
-	if r.Sandbox == "" || engi.KindOf(err) == engi.NotFound && err != nil {
+	if r.Sandbox == "" || engi.Is(err, engi.NotFound) {
 		if r, err = s.provision(ctx, key, w, r, k); err != nil {
 			return r, "", err
 		}
@@ -344,7 +340,7 @@ func (s *Service) provision(ctx context.Context, key serviceKey, w Record, r Ser
 // volume makes the volume of a service, unless it is there.
 func (s *Service) volume(ctx context.Context, w Record, r ServiceRecord, k *server.Kind, t engi.Template) error {
 	_, err := s.opt.Volumes.Get(ctx, "", string(r.Volume))
-	if err == nil || engi.KindOf(err) != engi.NotFound {
+	if !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	spec := engi.VolumeSpec{ID: r.Volume, Owner: w.Owner, Name: "ws-" + w.ID.Label() + "-" + r.Name}
@@ -413,7 +409,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 			err = k.Stop(ctx, g)
 			leave()
 		}
-		if err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "end a server; its sandbox is destroyed", "service", r.Name, "sandbox", r.Sandbox, "error", err)
 		}
 	}
@@ -473,7 +469,7 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 	if err := s.sweep(ctx, w.ID, key.name); err != nil {
 		return err
 	}
-	if err := s.opt.Volumes.Remove(ctx, "", string(r.Volume)); err != nil && engi.KindOf(err) != engi.NotFound {
+	if err := engi.Ignore(s.opt.Volumes.Remove(ctx, "", string(r.Volume)), engi.NotFound); err != nil {
 		return err
 	}
 	_, err = s.opt.Store.Change(ctx, key.workspace, func(w *Record, tx Tx) error {
@@ -508,7 +504,7 @@ func (s *Service) sweep(ctx context.Context, id engi.WorkspaceID, name string) e
 			continue
 		}
 		w, err := s.opt.Store.Find(ctx, "", string(of))
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 		r, missing := w.service(service)

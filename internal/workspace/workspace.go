@@ -107,7 +107,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 			continue
 		}
 		s.begin(ctx, func(ctx context.Context) {
-			if _, err := s.Start(ctx, "", string(r.ID)); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
+			if _, err := s.Start(ctx, "", string(r.ID)); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 				s.opt.Log.WarnContext(ctx, "start a workspace that a former node was starting", "workspace", r.ID, "error", err)
 			}
 		})

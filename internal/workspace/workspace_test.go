@@ -154,11 +154,11 @@ func TestRoles(t *testing.T) {
 				err := op.do(s, who, name)
 				switch {
 				case role == "":
-					if err == nil || engi.KindOf(err) != engi.NotFound {
+					if !engi.Is(err, engi.NotFound) {
 						t.Errorf("%s of a stranger: %v", what, err)
 					}
 				case slices.Index(ranks, role) < slices.Index(ranks, op.need):
-					if err == nil || engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), string(op.need)) {
+					if !engi.Is(err, engi.Denied) || !strings.Contains(engi.RemedyOf(err), string(op.need)) {
 						t.Errorf("%s as %s: %v (%s)", what, role, err, engi.RemedyOf(err))
 					}
 				case err != nil:
@@ -168,7 +168,7 @@ func TestRoles(t *testing.T) {
 				if gone := what == "remove" && role == engi.RoleOwner; (len(all) == 1) != (role != "" && !gone) {
 					t.Errorf("%s sees %d workspaces after %s", cmp.Or(who, "the node"), len(all), what)
 				}
-				if err := s.Remove(ctx, "", string(x.ID)); err != nil && engi.KindOf(err) != engi.NotFound || len(w.boxes) > 0 {
+				if err := s.Remove(ctx, "", string(x.ID)); err != nil && !engi.Is(err, engi.NotFound) || len(w.boxes) > 0 {
 					t.Fatalf("after %s: %v, %d sandboxes", what, err, len(w.boxes))
 				}
 			}
@@ -194,11 +194,11 @@ func TestEditorsEnter(t *testing.T) {
 		if err == nil {
 			release()
 		}
-		if (err == nil) != (want == engi.Internal) || err != nil && engi.KindOf(err) != want || (g == nil) != (err != nil) {
+		if engi.KindOf(err) != want || (g == nil) != (err != nil) {
 			t.Errorf("%q enters %s: %v, want %v", who, what, err, want)
 		}
 	}
-	const ok = engi.Internal // which no refusal is
+	const ok = engi.NoKind
 	for who, want := range map[engi.Owner][4]engi.Kind{
 		"":         {ok, ok, ok, ok},
 		"anna":     {ok, ok, ok, ok},
@@ -253,7 +253,7 @@ func TestSharesAtOnce(t *testing.T) {
 		"stranger":       {engi.WorkspaceChange{Unshare: []engi.Owner{"p1", "nobody"}}, engi.NotFound},
 		"all and others": {engi.WorkspaceChange{Collaborators: &[]engi.Collaborator{{Owner: "b", Role: "king"}}, Share: []engi.Collaborator{{Owner: "c", Role: engi.RoleViewer}}}, engi.Invalid},
 	} {
-		if _, err := s.Change(ctx, "anna", "lab", c.change); err == nil || engi.KindOf(err) != c.want {
+		if _, err := s.Change(ctx, "anna", "lab", c.change); !engi.Is(err, c.want) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -290,7 +290,7 @@ func TestRefusedRequests(t *testing.T) {
 		"large file":        {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{{Path: "a", Content: make([]byte, 16<<20+1)}}}, engi.Exhausted},
 	} {
 		c.spec.Owner = "a"
-		if _, err := s.Create(ctx, c.spec); err == nil || engi.KindOf(err) != c.kind {
+		if _, err := s.Create(ctx, c.spec); !engi.Is(err, c.kind) {
 			t.Errorf("%s: %v, want %v", what, err, c.kind)
 		}
 	}
@@ -301,7 +301,7 @@ func TestRefusedRequests(t *testing.T) {
 		"", ".", "..", "/a", "../a", "a/../b", "a//b", "a/", "./a", "a/./b", "a\x00b", "a\nb", "a\\b", "\xff", long, strings.Repeat("a/", 40) + "a", strings.Repeat("aaaaaaa/", 70) + "a",
 		".git", ".git/config", "a/.git/hooks/pre-commit", ".GIT/config", ".git ./x", "git~1/x", "node_modules/x", "a/__pycache__/x", ".venv/bin/python",
 	} {
-		if _, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Files: []engi.WorkspaceFile{{Path: p}}}); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Files: []engi.WorkspaceFile{{Path: p}}}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("path %q: %v", p, err)
 		}
 	}
@@ -318,11 +318,11 @@ func TestCreateIsRepeatable(t *testing.T) {
 		t.Errorf("made twice: %s, %s", first.ID, again.ID)
 	}
 	spec.Files[0].Content = []byte("2")
-	if _, err := s.Create(ctx, spec); err == nil || engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Create(ctx, spec); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another request with the same key: %v", err)
 	}
 	spec.Idempotency = ""
-	if _, err := s.Create(ctx, spec); err == nil || engi.KindOf(err) != engi.Conflict {
+	if _, err := s.Create(ctx, spec); !engi.Is(err, engi.Conflict) {
 		t.Errorf("the same name: %v", err)
 	}
 }
@@ -336,20 +336,20 @@ func TestWriteSeesOthers(t *testing.T) {
 	}
 	rev := must[engi.WorkspaceRevision](t)(write(1, file("a", "2")))
 	same(t, "revision", engi.WorkspaceRevision{Number: 2, Parent: 1, Commit: rev.Commit, Message: "Change a", Actor: "me", Created: rev.Created, Changed: []engi.AppChange{{Path: "a", Op: engi.FileWritten, Size: 1}}}, rev)
-	if _, err := write(1, file("a", "3")); err == nil || engi.KindOf(err) != engi.Conflict {
+	if _, err := write(1, file("a", "3")); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a file that has changed since: %v", err)
 	}
-	if _, err := write(1, file("a", "-")); err == nil || engi.KindOf(err) != engi.Conflict {
+	if _, err := write(1, file("a", "-")); !engi.Is(err, engi.Conflict) {
 		t.Errorf("the same, removed: %v", err)
 	}
-	if _, err := write(9, file("a", "3")); err == nil || engi.KindOf(err) != engi.NotFound {
+	if _, err := write(9, file("a", "3")); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a revision that there is not: %v", err)
 	}
 	must[engi.WorkspaceRevision](t)(write(1, file("b", "3")))
 	if rev := must[engi.WorkspaceRevision](t)(write(0, file("b", "3"))); rev.Number != 3 {
 		t.Errorf("what changes nothing is revision %d", rev.Number)
 	}
-	if _, err := write(0, file("b/c", "")); err == nil || engi.KindOf(err) != engi.Conflict {
+	if _, err := write(0, file("b/c", "")); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a file as a directory: %v", err)
 	}
 	must[engi.WorkspaceRevision](t)(write(0, file("b", "-"), file("b/c", "")))
@@ -427,7 +427,7 @@ func TestStartFails(t *testing.T) {
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1")}}))
 	w.refuse = engi.Errorf(engi.Exhausted, "the node is full").WithRemedy("later")
-	if _, err := s.Start(ctx, "a", "x"); err == nil || engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Start(ctx, "a", "x"); !engi.Is(err, engi.Exhausted) {
 		t.Fatal(err)
 	}
 	x := must[engi.Workspace](t)(s.Get(ctx, "a", "x"))
@@ -458,7 +458,7 @@ func TestStartFails(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("b", "2"), file("a", "2")}}); err == nil || engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("b", "2"), file("a", "2")}}); !engi.Is(err, engi.Exhausted) {
 		t.Fatal(err)
 	}
 	same(t, "recorded", map[string]string{"a": "2", "b": "2"}, contents(t, s, "x", 0))
@@ -582,7 +582,7 @@ func model(t *testing.T, random *rand.Rand) {
 			}
 			_, err := s.Restore(ctx, "a", "x", int64(of), below)
 			if !found {
-				if err == nil || engi.KindOf(err) != engi.NotFound {
+				if !engi.Is(err, engi.NotFound) {
 					t.Fatal(err)
 				}
 				break
@@ -837,14 +837,14 @@ func TestManyFiles(t *testing.T) {
 	if n := len(w.has(x.Sandbox)); n != 10_000 {
 		t.Fatalf("the sandbox has %d files", n)
 	}
-	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("more", "")}}); err == nil || engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("more", "")}}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("one more: %v", err)
 	}
 	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/more", "", 0o644) })
-	if _, err := s.Files(ctx, "a", "x", 0); err == nil || engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Files(ctx, "a", "x", 0); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("one more in the sandbox: %v", err)
 	}
-	if err := s.Stop(ctx, "a", "x"); err == nil || engi.KindOf(err) != engi.Exhausted {
+	if err := s.Stop(ctx, "a", "x"); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("it was stopped, with what could not be recorded: %v", err)
 	}
 	w.in(x.Sandbox, func(b *fakeSandbox) { b.remove("/workspace/more"); b.put("/workspace/d0/e0/f0", "changed", 0o644) })

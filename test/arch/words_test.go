@@ -82,9 +82,12 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestLogKeys fails where a log calls an error anything but "error".
-func TestLogKeys(t *testing.T) {
-	key := regexp.MustCompile(`(Debug|Info|Warn|Error)(Context)?\(.*"(err|e|cause|reason)", (err|e)\b`)
+// TestIdioms fails where product code does a thing in another way than everywhere else.
+func TestIdioms(t *testing.T) {
+	idioms := map[*regexp.Regexp]string{
+		regexp.MustCompile(`(Debug|Info|Warn|Error)(Context)?\(.*"(err|e|cause|reason)", (err|e)\b`): `the key of an error is "error"`,
+		regexp.MustCompile(`KindOf\([^\n]*\) [!=]= (engi\.)?\w+`):                                    "kinds are compared by engi.Is",
+	}
 	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git") {
 			return cmp.Or(err, fs.SkipDir)
@@ -93,8 +96,10 @@ func TestLogKeys(t *testing.T) {
 			return nil
 		}
 		text, err := os.ReadFile(file)
-		for _, m := range key.FindAll(text, -1) {
-			t.Errorf("%s: %s: the key of an error is \"error\"", file, m)
+		for idiom, want := range idioms {
+			for _, m := range idiom.FindAll(text, -1) {
+				t.Errorf("%s: %s: %s", file, m, want)
+			}
 		}
 		return err
 	})

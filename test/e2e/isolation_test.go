@@ -289,7 +289,7 @@ func witness(t *testing.T, n *testNode) (stop func()) {
 		for i := 0; ctx.Err() == nil; i++ {
 			x, err := n.try(context.WithoutCancel(ctx), program(engi.Python, fmt.Sprintf("print(%d * 7)", i)))
 			if err != nil {
-				if engi.KindOf(err) != engi.Exhausted {
+				if !engi.Is(err, engi.Exhausted) {
 					t.Errorf("witness: %v", err)
 				}
 			} else if got, want := string(x.Result.Stdout), fmt.Sprintf("%d\n", i*7); got != want {
@@ -347,7 +347,7 @@ func TestHostileInputs(t *testing.T) {
 		spec := program(engi.Python, "print(1)")
 		spec.Program.Files = append(spec.Program.Files, engi.SourceFile{Path: path, Data: []byte("x")})
 		spec.Program.Entry = "main.py"
-		if _, err := n.try(t.Context(), spec); engi.KindOf(err) != engi.Invalid {
+		if _, err := n.try(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("path %.40q: %v, want invalid", path, err)
 		}
 	}

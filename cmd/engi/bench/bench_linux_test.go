@@ -77,7 +77,7 @@ func TestWaitFullGivesUp(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	never := Rig{Pools: emptyPools{}}
-	if err := never.WaitFull(ctx); engi.KindOf(err) != engi.Expired {
+	if err := never.WaitFull(ctx); !engi.Is(err, engi.Expired) {
 		t.Errorf("%v, want kind expired", err)
 	}
 }

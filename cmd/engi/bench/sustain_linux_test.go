@@ -152,7 +152,7 @@ func TestParsePercents(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	for _, text := range []string{"", "0", "x", "10,", "1001"} {
-		if _, err := ParsePercents(text); engi.KindOf(err) != engi.Invalid {
+		if _, err := ParsePercents(text); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v, want kind invalid", text, err)
 		}
 	}

@@ -98,7 +98,7 @@ func TestRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			req, err := c.s.Request()
 			if c.w.err != "" {
-				if err == nil || engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), c.w.err) {
+				if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), c.w.err) {
 					t.Errorf("error %v, want invalid with %q", err, c.w.err)
 				}
 				return
@@ -204,7 +204,7 @@ func TestSandboxChecksContent(t *testing.T) {
 	h := sha256.Sum256([]byte("right"))
 	sum := hex.EncodeToString(h[:])
 	for name, text := range map[string]string{"other": "wrong", "short": "rig", "long": "right!", "endless": strings.Repeat("right", 1000)} {
-		if err := out.Write(name, 0o644, 5, sum, strings.NewReader(text)); engi.KindOf(err) != engi.Internal || err == nil {
+		if err := out.Write(name, 0o644, 5, sum, strings.NewReader(text)); !engi.Is(err, engi.Internal) {
 			t.Errorf("%s: %v, want kind internal", name, err)
 		}
 	}

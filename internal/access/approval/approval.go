@@ -385,7 +385,7 @@ func (m *Manager) end(ctx context.Context, h *held, s engi.ApprovalState) {
 	a := h.approval
 	a.State, a.Ended = s, time.Now().UTC()
 	err := m.o.Store.End(ctx, a)
-	if err != nil && engi.KindOf(err) == engi.Conflict {
+	if engi.Is(err, engi.Conflict) {
 		a, err = m.o.Store.Get(ctx, "", a.ID)
 	}
 	if err != nil {
@@ -465,7 +465,7 @@ func (m *Manager) Decide(ctx context.Context, owner engi.Owner, id engi.Approval
 	m.mu.Unlock()
 	x.Remember = engi.ApprovalMemory{}
 	for _, other := range others {
-		if _, err := m.decide(ctx, other, x); err != nil && engi.KindOf(err) != engi.Conflict {
+		if _, err := m.decide(ctx, other, x); err != nil && !engi.Is(err, engi.Conflict) {
 			m.o.Log.WarnContext(ctx, "a remembered decision is not made for a request that waited already", "approval", other.approval.ID, "error", err)
 		}
 	}

@@ -110,7 +110,7 @@ func decide(t *testing.T, m engi.Approvals, id engi.ApprovalID, x engi.ApprovalA
 
 func wantKind(t *testing.T, what string, err error, kind engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != kind {
+	if !engi.Is(err, kind) {
 		t.Errorf("%s: %v, want kind %s", what, err, kind)
 	}
 }
@@ -157,7 +157,7 @@ func TestProgramsLeave(t *testing.T) {
 	first, second := ask(ctx, m, request("/pay")), ask(t.Context(), m, request("/pay"))
 	waiting(t, m, 2)
 	leave()
-	if got := <-first; engi.KindOf(got.err) != engi.Expired || got.Allowed {
+	if got := <-first; !engi.Is(got.err, engi.Expired) || got.Allowed {
 		t.Errorf("%+v", got)
 	}
 	decide(t, m, pending(t, m, 1)[0].ID, engi.ApprovalAnswer{Allow: true}) // the other still waits
@@ -279,7 +279,7 @@ func TestAskingOnAndOn(t *testing.T) {
 	cancel()
 	for i := range 5000 {
 		_, err := m.Ask(ctx, request(fmt.Sprint("/", i)))
-		if engi.KindOf(err) == engi.Exhausted {
+		if engi.Is(err, engi.Exhausted) {
 			if i < 1000 || engi.RetryOf(err).AfterMillis == 0 {
 				t.Errorf("after %d: %v", i, err)
 			}
@@ -602,7 +602,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 						t.Error(err)
 					}
 					for _, a := range all {
-						if _, err := m.Decide(t.Context(), "ann", a.ID, engi.ApprovalAnswer{Allow: random.IntN(2) == 0}); err != nil && engi.KindOf(err) != engi.Conflict {
+						if _, err := m.Decide(t.Context(), "ann", a.ID, engi.ApprovalAnswer{Allow: random.IntN(2) == 0}); err != nil && !engi.Is(err, engi.Conflict) {
 							t.Error(err)
 						}
 					}

@@ -45,13 +45,13 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 		return "", engi.Errorf(engi.Invalid, "the file holds key %s, which is not an admin's", k.ID).
 			WithRemedy("delete %s and start again: a new admin key is created", path)
 	case err == nil:
-	case engi.KindOf(err) == engi.Anonymous:
+	case engi.Is(err, engi.Anonymous):
 		// Anonymous is an unknown key as well as one that has expired or was
 		// revoked. Only an unknown one may be put into the store.
 		if _, found := keys.store.Find(ctx, sha256.Sum256([]byte(secret))); found == nil {
 			return "", engi.Errorf(engi.Anonymous, "%w", err).
 				WithRemedy("delete %s and start again: a new admin key is created", path)
-		} else if engi.KindOf(found) != engi.NotFound {
+		} else if !engi.Is(found, engi.NotFound) {
 			return "", found
 		}
 		if k, err = keys.put(ctx, engi.Key{Name: fileKeyName, Admin: true}, secret); err != nil {

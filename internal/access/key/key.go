@@ -127,7 +127,7 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 		return c.key, nil
 	}
 	k, err := r.store.Find(ctx, h)
-	if engi.KindOf(err) == engi.NotFound {
+	if engi.Is(err, engi.NotFound) {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "unknown key")
 	}
 	if err != nil {

@@ -48,7 +48,7 @@ func TestSecretOpensItsKeyOnly(t *testing.T) {
 		t.Errorf("stored under its hash: %v, %v", k, err)
 	}
 	for _, bad := range []string{"", "x", secretA[:len(secretA)-1], secretA + "a", "engi_" + strings.Repeat("a", 52), strings.ToUpper(secretA)} {
-		if _, err := r.Authenticate(t.Context(), bad); engi.KindOf(err) != engi.Anonymous {
+		if _, err := r.Authenticate(t.Context(), bad); !engi.Is(err, engi.Anonymous) {
 			t.Errorf("Authenticate(%q): %v, want anonymous", bad, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestEndsOfKeysAreToldApart(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := r.Authenticate(t.Context(), revoked)
-		if engi.KindOf(err) != engi.Anonymous || !strings.Contains(err.Error(), "revoked") {
+		if !engi.Is(err, engi.Anonymous) || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("revoked key: %v", err)
 		}
 		time.Sleep(time.Hour - time.Nanosecond)
@@ -80,7 +80,7 @@ func TestEndsOfKeysAreToldApart(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		_, err = r.Authenticate(t.Context(), secret)
-		if engi.KindOf(err) != engi.Anonymous || !strings.Contains(err.Error(), k.ID+" expired") {
+		if !engi.Is(err, engi.Anonymous) || !strings.Contains(err.Error(), k.ID+" expired") {
 			t.Errorf("expired key: %v", err)
 		}
 	})
@@ -98,7 +98,7 @@ func TestRevocationElsewhereIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		if _, err := here.Authenticate(t.Context(), secret); engi.KindOf(err) != engi.Anonymous {
+		if _, err := here.Authenticate(t.Context(), secret); !engi.Is(err, engi.Anonymous) {
 			t.Errorf("5 s after another process revoked the key: %v, want anonymous", err)
 		}
 	})
@@ -116,7 +116,7 @@ func TestUselessKeysAreRefused(t *testing.T) {
 		"reserved":     {Admin: true, Name: "admin.key"},
 		"past":         {Owner: "ann", Expires: time.Now().Add(-time.Second)},
 	} {
-		if _, _, err := r.Create(t.Context(), k); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := r.Create(t.Context(), k); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want invalid", name, err)
 		}
 	}
@@ -171,7 +171,7 @@ func TestBootstrap(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, r = start(t, store, path)
-		if _, err := r.Authenticate(t.Context(), old); engi.KindOf(err) != engi.Anonymous {
+		if _, err := r.Authenticate(t.Context(), old); !engi.Is(err, engi.Anonymous) {
 			t.Errorf("old key: %v, want anonymous", err)
 		}
 		if _, err := r.Authenticate(t.Context(), mine); err != nil {
@@ -195,7 +195,7 @@ func TestBootstrap(t *testing.T) {
 			start(t, store, path)
 			c.prepare(t, path)
 			_, err := key.Bootstrap(t.Context(), key.New(store), path)
-			if engi.KindOf(err) != c.want || !strings.Contains(engi.RemedyOf(err), path) {
+			if !engi.Is(err, c.want) || !strings.Contains(engi.RemedyOf(err), path) {
 				t.Errorf("%s: %v (%s), want %s and a remedy", name, err, engi.RemedyOf(err), c.want)
 			}
 		}
@@ -206,12 +206,12 @@ func TestBootstrap(t *testing.T) {
 		k, err := r.Authenticate(t.Context(), secret)
 		must(t, err)
 		must(t, r.Revoke(t.Context(), "", k.ID))
-		if _, err := key.Bootstrap(t.Context(), r, path); engi.KindOf(err) != engi.Anonymous || !strings.Contains(engi.RemedyOf(err), path) {
+		if _, err := key.Bootstrap(t.Context(), r, path); !engi.Is(err, engi.Anonymous) || !strings.Contains(engi.RemedyOf(err), path) {
 			t.Errorf("revoked: %v (%s)", err, engi.RemedyOf(err))
 		}
 		_, small := create(t, r, engi.Key{Owner: "ann"})
 		must(t, os.WriteFile(path, []byte(small), 0o600))
-		if _, err := key.Bootstrap(t.Context(), r, path); engi.KindOf(err) != engi.Invalid {
+		if _, err := key.Bootstrap(t.Context(), r, path); !engi.Is(err, engi.Invalid) {
 			t.Errorf("small key: %v, want invalid", err)
 		}
 	})
@@ -266,7 +266,7 @@ func TestContextsEndWithTheirKey(t *testing.T) {
 				switch {
 				case ctx.Err() == nil:
 					got += "-"
-				case engi.KindOf(context.Cause(ctx)) == engi.Anonymous:
+				case engi.Is(context.Cause(ctx), engi.Anonymous):
 					got += "x"
 				default:
 					t.Errorf("%s: %v", when, context.Cause(ctx))

@@ -56,7 +56,7 @@ func (r *Keyring) look(h Hash, u *use) {
 	before := r.changes
 	r.mu.RUnlock()
 	k, err := r.authenticate(u.ctx, h)
-	if err != nil && engi.KindOf(err) == engi.Anonymous {
+	if engi.Is(err, engi.Anonymous) {
 		u.end(err)
 		return
 	}

@@ -90,7 +90,7 @@ func (s *Service) findEnv(owner engi.Owner, idOrName string) (found envSecret, o
 // explainEnv returns err, or if err is NotFound because the secret is from the
 // environment, that it cannot be changed.
 func (s *Service) explainEnv(owner engi.Owner, idOrName string, err error) error {
-	if _, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+	if _, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return errFromEnv
 	}
 	return err

@@ -41,11 +41,11 @@ func TestPackageSecretsGoToTheirHosts(t *testing.T) {
 		"header":               {engi.NetworkPolicy{Headers: []engi.HeaderRule{{Host: "evil.example", Headers: map[string]string{"X": "a ${secrets.sandbox.ACME_KEY}"}}}}, false},
 		"nothing":              {engi.NetworkPolicy{}, true},
 	} {
-		if err := s.Check(x.p); (err == nil) != x.ok || err != nil && (engi.KindOf(err) != engi.Denied || engi.RemedyOf(err) == "") {
+		if err := s.Check(x.p); (err == nil) != x.ok || err != nil && (!engi.Is(err, engi.Denied) || engi.RemedyOf(err) == "") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := withPackage(t).Check(grant("sandbox.ACME_KEY", "api.acme.example")); err == nil || engi.KindOf(err) != engi.Denied {
+	if err := withPackage(t).Check(grant("sandbox.ACME_KEY", "api.acme.example")); !engi.Is(err, engi.Denied) {
 		t.Errorf("without packages: %v", err)
 	}
 }
@@ -57,14 +57,14 @@ func TestPackageSecretsAreRevealedAndNotListed(t *testing.T) {
 		t.Errorf("%q, %v", v, err)
 	}
 	for _, name := range []string{"ACME_KEY", "sandbox.HOME_KEY", "sandbox.", "sandbox.UNSET"} {
-		if v, err := s.Reveal(t.Context(), "ann", name); err == nil || engi.KindOf(err) != engi.NotFound || v != "" {
+		if v, err := s.Reveal(t.Context(), "ann", name); !engi.Is(err, engi.NotFound) || v != "" {
 			t.Errorf("%s: %q, %v", name, v, err)
 		}
 	}
 	if all, err := s.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
-	if _, err := s.Get(t.Context(), "ann", "sandbox.ACME_KEY"); err == nil || engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Get(t.Context(), "ann", "sandbox.ACME_KEY"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%v", err)
 	}
 }

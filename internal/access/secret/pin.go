@@ -31,7 +31,7 @@ func parseHosts(hosts []string) ([]string, error) {
 func (s *Service) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	check := func(field, name string, hosts []string) error {
 		sec, err := s.Get(ctx, owner, name)
-		if err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Conflict {
+		if err != nil && !engi.Is(err, engi.NotFound, engi.Conflict) {
 			return err
 		}
 		if err != nil || len(sec.Hosts) == 0 {

@@ -61,7 +61,7 @@ func TestPinnedSecretsGoToTheirHosts(t *testing.T) {
 		err := s.Permit(t.Context(), "ann", x.p)
 		if (err == nil) != (x.field == "") {
 			t.Errorf("%s: %v, want field %q", name, err, x.field)
-		} else if err != nil && (engi.KindOf(err) != engi.Denied || !strings.HasPrefix(err.Error(), x.field+": ") || engi.RemedyOf(err) == "") {
+		} else if err != nil && (!engi.Is(err, engi.Denied) || !strings.HasPrefix(err.Error(), x.field+": ") || engi.RemedyOf(err) == "") {
 			t.Errorf("%s: %v, want field %q", name, err, x.field)
 		}
 	}
@@ -70,7 +70,7 @@ func TestPinnedSecretsGoToTheirHosts(t *testing.T) {
 	if err != nil || !slices.Equal(own.Hosts, []string{"api.example.com"}) {
 		t.Fatal(own, err)
 	}
-	if err := s.Permit(t.Context(), "ann", grant(string(own.ID), "evil.example")); engi.KindOf(err) != engi.Denied || err == nil {
+	if err := s.Permit(t.Context(), "ann", grant(string(own.ID), "evil.example")); !engi.Is(err, engi.Denied) {
 		t.Errorf("by ID: %v", err)
 	}
 	// What the operator shares is masked in responses; an owner's own as granted.
@@ -87,7 +87,7 @@ func TestPinnedSecretsGoToTheirHosts(t *testing.T) {
 func TestPinsChangeWithTheValue(t *testing.T) {
 	db := storetest.Open(t)
 	s := open(t, store.Secrets(db), filepath.Join(t.TempDir(), "secret.key"))
-	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x", Hosts: []string{"*.com"}}, value); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x", Hosts: []string{"*.com"}}, value); !engi.Is(err, engi.Invalid) {
 		t.Errorf("everybody's names: %v", err)
 	}
 	if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x", Hosts: []string{"a.example"}}, value); err != nil {
@@ -110,7 +110,7 @@ func TestPinsChangeWithTheValue(t *testing.T) {
 		}
 		want("another value", c.want...)
 	}
-	if _, err := s.Update(t.Context(), "ann", "x", "", nil, &[]string{"evil.example"}); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := s.Update(t.Context(), "ann", "x", "", nil, &[]string{"evil.example"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("without a value: %v", err)
 	}
 	want("another value", "c.example")

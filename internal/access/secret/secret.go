@@ -359,7 +359,7 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "get secret %.40q", idOrName)
 	sec, _, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+	if f, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return f.Secret, nil
 	}
 	return sec, err
@@ -397,7 +397,7 @@ func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Paging) (en
 		}
 	}
 	sec, _, err := s.store.Find(ctx, owner, p.After)
-	if err == nil && string(sec.ID) != p.After || engi.KindOf(err) == engi.NotFound {
+	if err == nil && string(sec.ID) != p.After || engi.Is(err, engi.NotFound) {
 		err = p.Lost()
 	}
 	return sec, err
@@ -430,7 +430,7 @@ func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value 
 			}
 		}
 		err = s.store.Replace(ctx, sec, s.seal(sec, value), was)
-		if err == nil || engi.KindOf(err) != engi.Conflict || attempt == maxAttempts {
+		if !engi.Is(err, engi.Conflict) || attempt == maxAttempts {
 			return sec, err
 		}
 	}
@@ -462,7 +462,7 @@ func (s *Service) Use(ctx context.Context, owner engi.Owner, idOrName string) (v
 		return v, nil, false, nil
 	}
 	sec, v, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.findEnv(owner, idOrName); ok && engi.KindOf(err) == engi.NotFound {
+	if f, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return f.value(), f.Hosts, len(f.Hosts) > 0, nil
 	}
 	if err != nil {

@@ -55,13 +55,13 @@ func TestLifeOfASecret(t *testing.T) {
 		}
 	}
 	for _, owner := range []engi.Owner{"bob", "anna"} {
-		if _, err := s.Reveal(t.Context(), owner, "API_KEY"); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Reveal(t.Context(), owner, "API_KEY"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s reveals: %v", owner, err)
 		}
-		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil, nil); engi.KindOf(err) != engi.NotFound {
+		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil, nil); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s updates: %v", owner, err)
 		}
-		if err := s.Remove(t.Context(), owner, string(made.ID)); engi.KindOf(err) != engi.NotFound {
+		if err := s.Remove(t.Context(), owner, string(made.ID)); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s removes: %v", owner, err)
 		}
 	}
@@ -75,7 +75,7 @@ func TestLifeOfASecret(t *testing.T) {
 	if err := s.Remove(t.Context(), "ann", "API_KEY"); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Get(t.Context(), "ann", "API_KEY"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Get(t.Context(), "ann", "API_KEY"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("after removal: %v", err)
 	}
 	if a, b := s.Derive("x"), s.Derive("y"); len(a) != 32 || bytes.Equal(a, b) || !bytes.Equal(a, open(t, store, path).Derive("x")) {
@@ -102,7 +102,7 @@ func TestLimitHoldsAtOnce(t *testing.T) {
 		wg.Go(func() {
 			if err := create(most + i); err == nil {
 				created.Add(1)
-			} else if engi.KindOf(err) != engi.Exhausted {
+			} else if !engi.Is(err, engi.Exhausted) {
 				t.Error(err)
 			}
 		})
@@ -202,7 +202,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		c.sec.Owner = "ann"
 		_, err := s.Create(t.Context(), c.sec, c.value)
-		if engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error()+engi.RemedyOf(err), value) {
+		if !engi.Is(err, engi.Invalid) || strings.Contains(err.Error()+engi.RemedyOf(err), value) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -210,7 +210,7 @@ func TestRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "x"}, value)
-	if engi.KindOf(err) != engi.Conflict || strings.Contains(err.Error(), value) {
+	if !engi.Is(err, engi.Conflict) || strings.Contains(err.Error(), value) {
 		t.Errorf("twice: %v", err)
 	}
 	if strings.Contains(fmt.Sprintf("%v %+v", s, s), value) {
@@ -231,7 +231,7 @@ func TestKeyFile(t *testing.T) {
 	refused := func(what string, kind engi.Kind, word string) {
 		t.Helper()
 		_, err := secret.Open(t.Context(), store, secret.Options{Path: path})
-		if err == nil || engi.KindOf(err) != kind || !strings.Contains(engi.RemedyOf(err), word) || strings.Contains(err.Error(), string(key[:10])) {
+		if !engi.Is(err, kind) || !strings.Contains(engi.RemedyOf(err), word) || strings.Contains(err.Error(), string(key[:10])) {
 			t.Errorf("%s: %v (%s)", what, err, engi.RemedyOf(err))
 		}
 	}
@@ -257,10 +257,10 @@ func TestKeyFile(t *testing.T) {
 	open(t, store, path)
 	for range 2 {
 		s = open(t, store, path)
-		if _, err := s.Reveal(t.Context(), "ann", "old"); engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "again") {
+		if _, err := s.Reveal(t.Context(), "ann", "old"); !engi.Is(err, engi.Conflict) || !strings.Contains(engi.RemedyOf(err), "again") {
 			t.Errorf("a lost secret: %v", err)
 		}
-		if _, err := s.Get(t.Context(), "ann", "new"); engi.KindOf(err) == engi.NotFound {
+		if _, err := s.Get(t.Context(), "ann", "new"); engi.Is(err, engi.NotFound) {
 			if _, err := s.Create(t.Context(), engi.Secret{Owner: "ann", Name: "new"}, "n"); err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +331,7 @@ func TestRotation(t *testing.T) {
 		t.Error("derived keys outlived the rotation")
 	}
 	os.Remove(path)
-	if _, err := secret.Rotate(t.Context(), store, secret.Options{Path: path}); engi.KindOf(err) != engi.Conflict {
+	if _, err := secret.Rotate(t.Context(), store, secret.Options{Path: path}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("without the file: %v", err)
 	}
 }
@@ -360,7 +360,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		{"", "ann", "ann's"}, {"ann", "mine", "stored"}, {"eve", "mine", "fixed"}, {"eve", "ALL_KEY", ""},
 	} {
 		got, err := s.Reveal(t.Context(), c.owner, c.name)
-		if got != c.want || (err != nil) != (c.want == "") || err != nil && engi.KindOf(err) != engi.NotFound {
+		if got != c.want || (err != nil) != (c.want == "") || err != nil && !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s of %q is %q, %v", c.name, c.owner, got, err)
 		}
 		sec, err := s.Get(t.Context(), c.owner, c.name)
@@ -376,13 +376,13 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		if again, err := s.Get(t.Context(), c.owner, string(sec.ID)); err != nil || again.Name != c.name {
 			t.Errorf("by ID: %+v, %v", again, err)
 		}
-		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil, nil); engi.KindOf(err) != engi.Denied || engi.RemedyOf(err) == "" {
+		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil, nil); !engi.Is(err, engi.Denied) || engi.RemedyOf(err) == "" {
 			t.Errorf("update %s: %v", c.name, err)
 		}
-		if err := s.Remove(t.Context(), c.owner, c.name); engi.KindOf(err) != engi.Denied {
+		if err := s.Remove(t.Context(), c.owner, c.name); !engi.Is(err, engi.Denied) {
 			t.Errorf("remove %s: %v", c.name, err)
 		}
-		if _, err := s.Create(t.Context(), engi.Secret{Owner: c.owner, Name: c.name}, "new"); engi.KindOf(err) != engi.Denied {
+		if _, err := s.Create(t.Context(), engi.Secret{Owner: c.owner, Name: c.name}, "new"); !engi.Is(err, engi.Denied) {
 			t.Errorf("create %s: %v", c.name, err)
 		}
 	}
@@ -401,7 +401,7 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 	}
 	for name, f := range map[string]secret.EnvSecret{"no name": {Value: "x"}, "no value": {Name: "x", Variable: "X"}, "long": {Name: "x", Value: strings.Repeat(value, 10_000)}, "ID": {Name: string(engi.NewSecretID()), Value: "x"}} {
 		_, err := secret.Open(t.Context(), store, secret.Options{Path: path, Environment: []secret.EnvSecret{f}})
-		if engi.KindOf(err) != engi.Invalid || strings.Contains(fmt.Sprint(err), value) {
+		if !engi.Is(err, engi.Invalid) || strings.Contains(fmt.Sprint(err), value) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -438,7 +438,7 @@ func TestKeyFromTheEnvironment(t *testing.T) {
 	}
 	// To another key.
 	two := secret.Options{Path: path, Key: key(2)}
-	if _, err := secret.Open(t.Context(), store, two); engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "former") {
+	if _, err := secret.Open(t.Context(), store, two); !engi.Is(err, engi.Conflict) || !strings.Contains(engi.RemedyOf(err), "former") {
 		t.Errorf("another key: %v", err)
 	}
 	two.Key += "\nformer: " + key(1)
@@ -448,11 +448,11 @@ func TestKeyFromTheEnvironment(t *testing.T) {
 	}
 	two.Key = key(2)
 	reveals("after it", two)
-	if _, err := secret.Rotate(t.Context(), store, two); engi.KindOf(err) != engi.Conflict {
+	if _, err := secret.Rotate(t.Context(), store, two); !engi.Is(err, engi.Conflict) {
 		t.Errorf("nothing to rotate: %v", err)
 	}
 	for _, bad := range []string{"x", "AAAA", key(1)[:40]} {
-		if _, err := secret.Open(t.Context(), store, secret.Options{Path: path, Key: bad}); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), bad+" ") {
+		if _, err := secret.Open(t.Context(), store, secret.Options{Path: path, Key: bad}); !engi.Is(err, engi.Invalid) || strings.Contains(err.Error(), bad+" ") {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -167,7 +167,7 @@ func (m *Manager) Use(ctx context.Context, token string) (_ context.Context, sec
 		}
 	}
 	r, err := m.store.Find(ctx, h)
-	if engi.KindOf(err) == engi.NotFound || err == nil && !time.Now().Before(r.Expires) {
+	if engi.Is(err, engi.NotFound) || err == nil && !time.Now().Before(r.Expires) {
 		err = errSignedOut
 	}
 	if err != nil {

@@ -96,7 +96,7 @@ func newKey(t *testing.T, keys *key.Keyring, k engi.Key) (engi.Key, string) {
 
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
-	if engi.KindOf(err) != engi.Anonymous || err == nil {
+	if !engi.Is(err, engi.Anonymous) {
 		t.Errorf("%s: %v, want Anonymous", what, err)
 	}
 }
@@ -118,7 +118,7 @@ func TestLinksWorkOnce(t *testing.T) {
 			defer mu.Unlock()
 			if err == nil && token != "" && got.ID == k.ID {
 				opened++
-			} else if engi.KindOf(err) != engi.Anonymous {
+			} else if !engi.Is(err, engi.Anonymous) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -274,7 +274,7 @@ func TestNothingUsableIsStored(t *testing.T) {
 	moved := sha256.Sum256([]byte("another token"))
 	r.Hash = moved
 	m.records[moved] = r
-	if _, _, _, err := d.Use(t.Context(), "another token"); engi.KindOf(err) != engi.Internal {
+	if _, _, _, err := d.Use(t.Context(), "another token"); !engi.Is(err, engi.Internal) {
 		t.Errorf("a record of another token: %v", err)
 	}
 }

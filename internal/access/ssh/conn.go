@@ -67,7 +67,7 @@ func describe(err error) string {
 			return r
 		}, s)
 	}
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		return "engi: the server failed; its log says why\r\n"
 	}
 	return fmt.Sprintf("engi: %s\r\n  %s\r\n", clean(err.Error()), clean(engi.RemedyOf(err)))
@@ -230,7 +230,7 @@ func (c *conn) mayGoOn() error {
 		return nil // its context ends with the API key
 	}
 	if _, err := c.s.Keys.Get(c.ctx, c.owner, c.key); err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return errKeyDeleted
 		}
 		return err
@@ -300,7 +300,7 @@ func (c *conn) enter() (engi.Guest, error) {
 		g, release, err = c.s.o.Sessions.Enter(engi.WithClient(ctx, "ssh", engi.ActorOf(ctx)), c.owner, string(t.session))
 	} else {
 		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
-		if engi.KindOf(err) == engi.Conflict && err != nil && c.s.o.Lifecycle != nil {
+		if engi.Is(err, engi.Conflict) && c.s.o.Lifecycle != nil {
 			// It sleeps, and use alone does not wake it; who connects wants it awake.
 			if _, err = c.s.o.Lifecycle.Resume(ctx, c.owner, t.sandbox, 0, false); err == nil {
 				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)

@@ -50,7 +50,7 @@ func open(t testing.TB) *store.DB {
 
 func kind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want || engi.RemedyOf(err) == "" {
+	if !engi.Is(err, want) || engi.RemedyOf(err) == "" {
 		t.Errorf("error %v, remedy %q; want %s", err, engi.RemedyOf(err), want)
 	}
 }
@@ -156,7 +156,7 @@ func FuzzPublicKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		pub, _, err := ssh.ParsePublicKey(text)
 		if err != nil {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Error(err)
 			}
 			return

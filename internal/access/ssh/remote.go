@@ -126,7 +126,7 @@ func (c *conn) unlisten(l *listener) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), hangupTime)
 	defer cancel()
 	// Where the sandbox sleeps already, it ends when nobody comes for a connection.
-	if err := l.proc.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+	if err := engi.Ignore(l.proc.Signal(ctx, "KILL"), engi.NotFound, engi.Unavailable); err != nil {
 		c.log.Warn("end a listener of an SSH client", "port", l.port, "error", err)
 	}
 }

@@ -84,7 +84,7 @@ func TestListenersThatWriteNonsense(t *testing.T) {
 						}
 					}
 				})
-				if engi.KindOf(err) != engi.Unavailable || len(err.Error()) > 300 || (ready == 1) != test.ready || test.ready && (l.port != 80 || l.from != 81) {
+				if !engi.Is(err, engi.Unavailable) || len(err.Error()) > 300 || (ready == 1) != test.ready || test.ready && (l.port != 80 || l.from != 81) {
 					t.Errorf("%s, %d bytes at once: ready %d, ports %d and %d, %v", name, piece, ready, l.port, l.from, err)
 				}
 			})
@@ -109,7 +109,7 @@ func TestListenersThatSayMuch(t *testing.T) {
 				}
 			}
 		})
-		if ready != 1 || engi.KindOf(err) != engi.Unavailable || len(err.Error()) > 1000 {
+		if ready != 1 || !engi.Is(err, engi.Unavailable) || len(err.Error()) > 1000 {
 			t.Errorf("ready %d, %.100v", ready, err)
 		}
 		if most := g.most.Load(); most < maxChannels || most > maxChannels+maxRefusing {

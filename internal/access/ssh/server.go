@@ -310,7 +310,7 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 		WithRemedy("'engi session list' and 'engi sandbox list' show which there are")
 	if id, err := engi.ParseSandboxID(name); err == nil {
 		b, err := s.o.Sandboxes.Get(ctx, owner, id)
-		if engi.KindOf(err) == engi.NotFound || err == nil && (strict && b.Owner != owner || b.State == engi.Stopping || b.State == engi.Stopped) {
+		if engi.Is(err, engi.NotFound) || err == nil && (strict && b.Owner != owner || b.State == engi.Stopping || b.State == engi.Stopped) {
 			return target{}, absent
 		}
 		return target{sandbox: id}, err
@@ -320,7 +320,7 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 		if err == nil && (!strict || x.Owner == owner) && x.State != engi.SessionTerminated {
 			return target{session: x.ID}, nil
 		}
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return target{}, err
 		}
 	}

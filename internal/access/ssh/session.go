@@ -257,7 +257,7 @@ func (s *session) fail(err error) {
 	if cause := context.Cause(s.c.ctx); s.c.ctx.Err() != nil && cause != context.Canceled {
 		err = cause
 	}
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		s.c.log.Error("run a program of an SSH session", "error", err)
 	}
 	io.WriteString(s.ch.Stderr(), describe(err)) // fails if the client has left, as does what follows
@@ -276,7 +276,7 @@ func (s *session) launch(cmd engi.Command) (engi.Guest, engi.Process, error) {
 	cmd.Env, cmd.Stdin, cmd.Terminal, cmd.Output = s.env, engi.StdinPipe, size, keepOutput
 	p, err := g.Start(s.ctx, cmd)
 	if err != nil {
-		if cmd.Builtin != "" && engi.KindOf(err) == engi.Invalid {
+		if cmd.Builtin != "" && engi.Is(err, engi.Invalid) {
 			err = engi.Errorf(engi.Unsupported, "the sandbox was started by an earlier engi, which has no %s", cmd.Builtin).WithRemedy("create another")
 		}
 		return nil, nil, err
@@ -379,7 +379,7 @@ func (s *session) hangUp(g engi.Guest, p engi.Process) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), hangupTime)
 	defer cancel()
 	p.CloseInput(ctx) // fails if it has ended
-	if err := signalGroup(ctx, g, p, "HUP"); err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Unavailable {
+	if err := engi.Ignore(signalGroup(ctx, g, p, "HUP"), engi.NotFound, engi.Unavailable); err != nil {
 		s.c.log.Warn("hang up a program", "process", p.ID(), "error", err)
 	}
 }

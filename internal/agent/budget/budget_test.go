@@ -51,7 +51,7 @@ func TestTracker(t *testing.T) {
 			}
 			return
 		}
-		if engi.KindOf(err) != engi.Exhausted || !strings.Contains(err.Error(), words) || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Exhausted) || !strings.Contains(err.Error(), words) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s at %v: %v", owner, now, err)
 		}
 		if got := time.Duration(engi.RetryOf(err).AfterMillis) * time.Millisecond; got != wait {

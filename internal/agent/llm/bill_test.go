@@ -202,7 +202,7 @@ func TestBill(t *testing.T) {
 					reply, err := model(t, r, ref).Generate(t.Context(), q, out)
 					charged = charged.Add(reply.Tokens)
 					if err != nil {
-						if engi.KindOf(err) != engi.Unavailable && engi.KindOf(err) != engi.Exhausted {
+						if !engi.Is(err, engi.Unavailable, engi.Exhausted) {
 							t.Fatal(err)
 						}
 						break

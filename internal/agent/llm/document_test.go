@@ -40,7 +40,7 @@ func TestDocuments(t *testing.T) {
 		}}, nil)
 		web.Close()
 		if c.want == "" {
-			if engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "text") || sent != nil {
+			if !engi.Is(err, engi.Invalid) || !strings.Contains(engi.RemedyOf(err), "text") || sent != nil {
 				t.Errorf("%s: %v, was sent %v", c.provider, err, sent)
 			}
 			continue

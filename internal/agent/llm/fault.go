@@ -41,7 +41,7 @@ func (s source) classify(err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err
 	}
-	if engi.KindOf(err) == engi.Expired {
+	if engi.Is(err, engi.Expired) {
 		return engi.Errorf(engi.Expired, "ask %s: %s", s.name, s.line(err.Error()))
 	}
 	return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, s.line(err.Error())).
@@ -151,13 +151,7 @@ func (s source) unreadable(err error) error {
 }
 
 // temporary reports whether a retry, or another model, may succeed.
-func temporary(err error) bool {
-	switch engi.KindOf(err) {
-	case engi.Unavailable, engi.Exhausted:
-		return true
-	}
-	return false
-}
+func temporary(err error) bool { return engi.Is(err, engi.Unavailable, engi.Exhausted) }
 
 func retryAfter(h http.Header) time.Duration {
 	wait := func(name string, unit time.Duration) time.Duration {

@@ -96,7 +96,7 @@ func TestAnswers(t *testing.T) {
 			}
 			got, err := model(t, r, test.provider+":m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, out)
 			if test.kind != 0 {
-				if engi.KindOf(err) != test.kind {
+				if !engi.Is(err, test.kind) {
 					t.Fatalf("%+v, %v", got, err)
 				}
 				return
@@ -138,7 +138,7 @@ func TestRefusals(t *testing.T) {
 		}
 		_, err = model(t, r, "openai:m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, nil)
 		web.Close()
-		if engi.KindOf(err) != test.want {
+		if !engi.Is(err, test.want) {
 			t.Errorf("%d %s: %v", test.status, test.body, err)
 		}
 		if (test.want == engi.Exhausted || test.want == engi.Unavailable) && engi.RetryOf(err).AfterMillis != 7000 {
@@ -263,7 +263,7 @@ func TestEfforts(t *testing.T) {
 			t.Fatal(err)
 		}
 		test.q.Messages = []engi.Message{{Role: engi.RoleUser, Text: "?"}}
-		if _, err := model(t, r, test.ref).Generate(t.Context(), test.q, nil); engi.KindOf(err) != engi.Invalid {
+		if _, err := model(t, r, test.ref).Generate(t.Context(), test.q, nil); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", test.ref, err)
 		}
 		web.Close()
@@ -309,7 +309,7 @@ func TestLimitsOfModels(t *testing.T) {
 		}
 	}
 	q.MaxTokens = 9000 // the caller's own limit is not changed
-	if _, err := model(t, r, "anthropic:small").Generate(t.Context(), q, nil); engi.KindOf(err) != engi.Invalid {
+	if _, err := model(t, r, "anthropic:small").Generate(t.Context(), q, nil); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 	if diff := cmp.Diff([]int{32_000, 6000, 6000, 9000}, asked); diff != "" {
@@ -337,7 +337,7 @@ func TestProse(t *testing.T) {
 		`{"sum":3} {"sum":4,`: "", // the first that conforms
 	} {
 		_, err := schema.Check(text)
-		if want == "" && err != nil || want != "" && (engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), want)) {
+		if want == "" && err != nil || want != "" && (!engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

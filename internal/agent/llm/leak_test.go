@@ -122,7 +122,7 @@ func TestRedirectsAreRefused(t *testing.T) {
 						t.Errorf("%d to %s: asked %s", status, target, what)
 					default:
 					}
-					if engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+					if !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 						t.Errorf("%d to %s: %v", status, target, err)
 					}
 				}

@@ -325,7 +325,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 			return scripted.Answer{Status: 401, Text: "who are you"}
 		}, nil)
 		_, err := model(t, r, "groq:x").Generate(t.Context(), hello, nil)
-		if engi.KindOf(err) != engi.Denied || len(s.Seen()) != 1 || strings.Contains(err.Error(), "key-of") {
+		if !engi.Is(err, engi.Denied) || len(s.Seen()) != 1 || strings.Contains(err.Error(), "key-of") {
 			t.Errorf("%v after %d requests", err, len(s.Seen()))
 		}
 	})
@@ -334,7 +334,7 @@ func TestRetriesAndFallbacks(t *testing.T) {
 			return scripted.Answer{Status: 400, Text: "bad\nrequest\x00"}
 		}, options)
 		_, err := model(t, r, "openai:a").Generate(t.Context(), hello, nil)
-		if engi.KindOf(err) != engi.Invalid || len(s.Seen()) != 1 || strings.ContainsAny(err.Error(), "\n\x00") {
+		if !engi.Is(err, engi.Invalid) || len(s.Seen()) != 1 || strings.ContainsAny(err.Error(), "\n\x00") {
 			t.Errorf("%v after %d requests", err, len(s.Seen()))
 		}
 	})
@@ -351,7 +351,7 @@ func TestIdleTimeoutAndCancel(t *testing.T) {
 	}, func(o *llm.Options) { o.IdleTimeout = 50 * time.Millisecond; o.Attempts = 1 })
 	hello := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "hello"}}}
 	_, err := model(t, r, "openai:a").Generate(t.Context(), hello, func(llm.Delta) error { return nil })
-	if engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "nothing was heard") {
+	if !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "nothing was heard") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -359,7 +359,7 @@ func TestIdleTimeoutAndCancel(t *testing.T) {
 		return scripted.Answer{Text: strings.Repeat("a long text that takes very long ", 1000), Pace: 20 * time.Millisecond}
 	}, nil)
 	_, err = model(t, r, "anthropic:a").Generate(ctx, hello, func(llm.Delta) error { cancel(); return nil })
-	if engi.KindOf(err) != engi.Expired {
+	if !engi.Is(err, engi.Expired) {
 		t.Errorf("%v", err)
 	}
 }
@@ -375,14 +375,14 @@ func TestBudget(t *testing.T) {
 		}
 	})
 	_, err := model(t, r, "openai:a").Generate(t.Context(), llm.Request{Owner: "poor"}, nil)
-	if engi.KindOf(err) != engi.Exhausted || len(s.Seen()) != 0 {
+	if !engi.Is(err, engi.Exhausted) || len(s.Seen()) != 0 {
 		t.Errorf("%v after %d requests", err, len(s.Seen()))
 	}
 	e, err := r.Embedder()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Embed(t.Context(), "poor", []string{"a"}); engi.KindOf(err) != engi.Exhausted {
+	if _, err := e.Embed(t.Context(), "poor", []string{"a"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("%v", err)
 	}
 	texts := make([]string, 150)
@@ -398,7 +398,7 @@ func TestBudget(t *testing.T) {
 func TestNames(t *testing.T) {
 	r, _ := registry(t, nil, nil)
 	for ref, want := range map[string]engi.Kind{"": engi.Unsupported, "gpt": engi.Invalid, ":x": engi.Invalid, "openai:": engi.Invalid, "nobody:x": engi.Invalid} {
-		if _, err := r.Model(ref); engi.KindOf(err) != want || engi.RemedyOf(err) == "" {
+		if _, err := r.Model(ref); !engi.Is(err, want) || engi.RemedyOf(err) == "" {
 			t.Errorf("Model(%q): %v", ref, err)
 		}
 	}
@@ -409,7 +409,7 @@ func TestNames(t *testing.T) {
 		"bad default":  {Default: "mine:x"},
 		"bad fallback": {Providers: map[string]llm.Provider{"ollama": {}}, Fallbacks: map[string][]string{"ollama:a": {"mine:x"}}},
 	} {
-		if _, err := llm.New(opt); engi.KindOf(err) != engi.Invalid {
+		if _, err := llm.New(opt); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -428,7 +428,7 @@ func TestShape(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{``, `7`, `{"type":7}`, `{"$ref":"http://elsewhere/schema"}`, strings.Repeat(" ", 70<<10)} {
-		if _, err := llm.ParseSchema(json.RawMessage(raw)); engi.KindOf(err) != engi.Invalid {
+		if _, err := llm.ParseSchema(json.RawMessage(raw)); !engi.Is(err, engi.Invalid) {
 			t.Errorf("ParseShape(%.40q): %v", raw, err)
 		}
 	}

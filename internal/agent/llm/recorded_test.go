@@ -177,7 +177,7 @@ func TestErrorsInAnswers(t *testing.T) {
 				t.Fatal(err)
 			}
 			reply, err := model(t, r, "groq:m").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, func(llm.Delta) error { return nil })
-			if test.kind != 0 && engi.KindOf(err) != test.kind || test.kind == 0 && (err != nil || reply.Stop != test.stop || reply.Reason == "") {
+			if test.kind != 0 && !engi.Is(err, test.kind) || test.kind == 0 && (err != nil || reply.Stop != test.stop || reply.Reason == "") {
 				t.Errorf("%+v, %v", reply, err)
 			}
 		})

@@ -77,7 +77,7 @@ func TestRerankBoundsAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := ranks(t, func(_ int, w http.ResponseWriter, _ []string) { io.WriteString(w, body) }) //nolint:errcheck // the client may have left
-			if got, err := e.Rerank(t.Context(), "", "q", []string{"a", "b"}); engi.KindOf(err) == engi.Internal || err == nil {
+			if got, err := e.Rerank(t.Context(), "", "q", []string{"a", "b"}); engi.Is(err, engi.Internal) || err == nil {
 				t.Errorf("%v, %v", got, err)
 			}
 		})
@@ -86,24 +86,24 @@ func TestRerankBoundsAnswers(t *testing.T) {
 	if got, err := e.Rerank(t.Context(), "", "q", nil); err != nil || got != nil {
 		t.Errorf("no texts: %v, %v", got, err)
 	}
-	if _, err := e.Rerank(t.Context(), "", "q", make([]string, 5000)); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := e.Rerank(t.Context(), "", "q", make([]string, 5000)); !engi.Is(err, engi.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
 }
 
 func TestRerankRefuses(t *testing.T) {
 	e := ranks(t, func(_ int, w http.ResponseWriter, _ []string) { w.WriteHeader(http.StatusUnauthorized) })
-	if _, err := e.Rerank(t.Context(), "", "q", []string{"a"}); engi.KindOf(err) != engi.Denied || err == nil {
+	if _, err := e.Rerank(t.Context(), "", "q", []string{"a"}); !engi.Is(err, engi.Denied) {
 		t.Errorf("%v", err)
 	}
 	r, err := llm.New(llm.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Reranker(); engi.KindOf(err) != engi.Unsupported || err == nil {
+	if _, err := r.Reranker(); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("%v", err)
 	}
-	if _, err := llm.New(llm.Options{Rerank: "nobody:m"}); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := llm.New(llm.Options{Rerank: "nobody:m"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

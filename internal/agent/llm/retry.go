@@ -70,7 +70,7 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 				break
 			}
 		}
-		if !temporary(last) && engi.KindOf(last) != engi.Denied || ctx.Err() != nil {
+		if !temporary(last) && !engi.Is(last, engi.Denied) || ctx.Err() != nil {
 			break // another model would not accept it either
 		}
 	}

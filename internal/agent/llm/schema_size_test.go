@@ -37,7 +37,7 @@ func TestHostileSchemas(t *testing.T) {
 		"no schema":      `[1]`,
 	} {
 		s, err := llm.ParseSchema([]byte(raw))
-		if engi.KindOf(err) != engi.Invalid {
+		if !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 			if err == nil {
 				_, err = s.Check(`{"x":{}}`)
@@ -70,7 +70,7 @@ func FuzzShape(f *testing.F) {
 	f.Fuzz(func(t *testing.T, schema, value string) {
 		s, err := llm.ParseSchema([]byte(schema))
 		if err != nil {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Errorf("%v", err)
 			}
 			return

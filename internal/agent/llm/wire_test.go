@@ -258,7 +258,7 @@ func TestResponses(t *testing.T) {
 			}
 			reply, err := model(t, r, "openai:o3").Generate(t.Context(), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "?"}}}, out)
 			if test.kind != 0 {
-				if engi.KindOf(err) != test.kind || test.name != "broken off" && !strings.Contains(err.Error(), "overloaded") {
+				if !engi.Is(err, test.kind) || test.name != "broken off" && !strings.Contains(err.Error(), "overloaded") {
 					t.Error(err)
 				}
 				return

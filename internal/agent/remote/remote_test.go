@@ -304,7 +304,7 @@ func TestCancel(t *testing.T) {
 			cancel()
 		}
 	}}, `{}`)
-	if engi.KindOf(err) != engi.Expired {
+	if !engi.Is(err, engi.Expired) {
 		t.Errorf("%v", err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -360,7 +360,7 @@ func TestHostileLists(t *testing.T) {
 				}
 				return
 			}
-			if engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 2<<10 {
+			if !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), c.want) || len(err.Error()) > 2<<10 {
 				t.Errorf("%.500v", err)
 			}
 			if got := b.Servers()[0]; got.State != engi.ToolServerFailed || got.Error == "" {
@@ -455,7 +455,7 @@ func TestHeaders(t *testing.T) {
 	defer home.Close()
 	b := open(t, remote.Server{Name: "srv", URL: home.URL, Header: http.Header{"Authorization": {"Bearer s3cret"}}, Timeout: 5 * time.Second})
 	_, _, err := b.Sources()[0].Open(t.Context(), b.env)
-	if engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), "s3cret") {
+	if !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("%v", err)
 	}
 	if n := got.Load(); n != 0 {
@@ -506,7 +506,7 @@ func TestHostileWeb(t *testing.T) {
 			defer web.CloseClientConnections()
 			b := open(t, remote.Server{Name: "srv", URL: web.URL, Timeout: time.Second})
 			_, _, err := b.Sources()[0].Open(t.Context(), b.env)
-			if engi.KindOf(err) != engi.Unavailable || len(err.Error()) > 2<<10 {
+			if !engi.Is(err, engi.Unavailable) || len(err.Error()) > 2<<10 {
 				t.Errorf("%.300v", err)
 			}
 		})
@@ -526,12 +526,12 @@ func TestBadServers(t *testing.T) {
 		"bad timeout": {Name: "x", URL: "http://x", Timeout: -1},
 	} {
 		_, err := remote.New(remote.Options{Servers: []remote.Server{s}})
-		if engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "secret") {
+		if !engi.Is(err, engi.Invalid) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	two := []remote.Server{{Name: "x", URL: "http://x"}, {Name: "x", URL: "http://y"}}
-	if _, err := remote.New(remote.Options{Servers: two}); engi.KindOf(err) != engi.Invalid {
+	if _, err := remote.New(remote.Options{Servers: two}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

@@ -194,7 +194,7 @@ func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 		return "", err
 	}
 	for _, b := range old {
-		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner, b.ID), engi.NotFound); err != nil {
 			return "", err
 		}
 	}
@@ -209,7 +209,7 @@ func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 	s.cleanups = append(s.cleanups, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		if err := sandboxes.Stop(ctx, s.env.Owner, b.ID); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner, b.ID), engi.NotFound); err != nil {
 			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "error", err)
 		}
 	})

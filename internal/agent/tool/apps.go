@@ -99,7 +99,7 @@ func readText(f io.Reader, path string) (Result, error) {
 // describeApp says where an app is and what is in it.
 func (s Services) describeApp(ctx context.Context, c *Call, x engi.App) (Result, error) {
 	files, err := s.Apps.Files(ctx, c.Owner, string(x.ID), 0)
-	if err != nil && engi.KindOf(err) != engi.Conflict { // it has none yet
+	if err != nil && !engi.Is(err, engi.Conflict) { // it has none yet
 		return Result{}, err
 	}
 	var b strings.Builder

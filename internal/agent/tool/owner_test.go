@@ -35,7 +35,7 @@ func TestNodesAgentsSeeNothingOfOthers(t *testing.T) {
 		}
 	}
 	for _, session := range []string{string(sessions[0].ID), "one"} {
-		if err := s.CheckTarget(t.Context(), tool.Env{Session: session}); engi.KindOf(err) != engi.NotFound || err == nil {
+		if err := s.CheckTarget(t.Context(), tool.Env{Session: session}); !engi.Is(err, engi.NotFound) {
 			t.Errorf("a run in session %s of another: %v", session, err)
 		}
 		if err := s.CheckTarget(t.Context(), tool.Env{Owner: "ann", Session: session}); err != nil {

@@ -315,7 +315,7 @@ func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func
 	}
 	if x.State == engi.WorkspaceRunning && x.Sandbox != "" {
 		g, release, err := s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
-		if err == nil || engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return g, release, err
 		}
 	}

@@ -85,13 +85,13 @@ func TestFetch(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for _, name := range []string{"", "1a", "a b", "a/b", strings.Repeat("x", 65)} {
-		if _, err := tool.New(name, "", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{}, nil }); engi.KindOf(err) != engi.Invalid {
+		if _, err := tool.New(name, "", func(context.Context, *tool.Call, struct{}) (tool.Result, error) { return tool.Result{}, nil }); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 	if _, err := tool.New("a", "", func(context.Context, *tool.Call, struct{ C chan int }) (tool.Result, error) {
 		return tool.Result{}, nil
-	}); engi.KindOf(err) != engi.Invalid {
+	}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v", err)
 	}
 }

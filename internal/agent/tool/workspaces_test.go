@@ -92,7 +92,7 @@ func TestWorkspaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	for owner, want := range map[engi.Owner]engi.Kind{"bob": engi.NotFound, "": engi.NotFound, "carl": engi.Denied} {
-		if err := s.CheckTarget(t.Context(), tool.Env{Owner: owner, Workspace: string(x.ID)}); err == nil || engi.KindOf(err) != want {
+		if err := s.CheckTarget(t.Context(), tool.Env{Owner: owner, Workspace: string(x.ID)}); !engi.Is(err, want) {
 			t.Errorf("a run of %q: %v, want %v", owner, err, want)
 		}
 	}

@@ -169,7 +169,7 @@ func TestApply(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := edit.Apply(tt.content, tt.blocks)
 			if tt.err != "" {
-				if engi.KindOf(err) != engi.Conflict || !strings.Contains(err.Error(), tt.err) {
+				if !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("got %q, %v, want a conflict with %q", got, err, tt.err)
 				}
 				return
@@ -230,7 +230,7 @@ func TestCost(t *testing.T) {
 			if d := cpu() - start; d > patience {
 				t.Errorf("%v: %v", d, err)
 			}
-			if err != nil && engi.KindOf(err) != engi.Conflict {
+			if err != nil && !engi.Is(err, engi.Conflict) {
 				t.Error(err)
 			}
 		})
@@ -245,7 +245,7 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content, search, replace string, line int) {
 		got, err := edit.Apply(content, []edit.Block{{Search: search, Replace: replace, Line: line}})
 		if err != nil {
-			if k := engi.KindOf(err); k != engi.Conflict && k != engi.Invalid || got != "" {
+			if !engi.Is(err, engi.Conflict, engi.Invalid) || got != "" {
 				t.Fatal(got, err)
 			}
 			return

@@ -184,7 +184,7 @@ func (s Services) create(ctx context.Context, r *function.Run) (any, error) {
 		return nil, engi.Errorf(engi.Invalid, "unknown runtime %.80q", data.Runtime).WithRemedy("use one of %v", slices.Sorted(maps.Keys(s.Runtimes)))
 	}
 	made, err := function.Step(ctx, r, "create", func(ctx context.Context) (sandboxInfo, error) {
-		if _, err := s.Templates.Get(ctx, template); engi.KindOf(err) == engi.Unavailable && err != nil {
+		if _, err := s.Templates.Get(ctx, template); engi.Is(err, engi.Unavailable) {
 			// Retrying does not build it.
 			return sandboxInfo{}, function.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
 		}

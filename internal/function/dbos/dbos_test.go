@@ -52,7 +52,7 @@ func TestFileIsPrivate(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Start(t.Context(), engi.NewFunctionRunID(), "f"); engi.KindOf(err) != engi.Unavailable {
+	if err := e.Start(t.Context(), engi.NewFunctionRunID(), "f"); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("start after the end: %v, want Unavailable", err)
 	}
 }

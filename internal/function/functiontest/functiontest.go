@@ -383,7 +383,7 @@ func cancelQueued(t *testing.T, open func() function.Engine) {
 		t.Fatal(err)
 	}
 	wantState(t, fix.Await(second), engi.FunctionCancelled, 0)
-	if err := fix.Cancel(t.Context(), "bert", first); engi.KindOf(err) != engi.NotFound {
+	if err := fix.Cancel(t.Context(), "bert", first); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bert cancels anna's run: %v", err)
 	}
 	close(unblock)

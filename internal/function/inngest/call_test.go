@@ -157,7 +157,7 @@ func TestUnsignedCallsMustBeLocal(t *testing.T) {
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", SigningKey: "signkey-prod-xyz"},
 		{URL: "http://127.0.0.1:1", ServeURL: "http://127.0.0.1:1/x", App: "A b"},
 	} {
-		if _, err := New(fix); engi.KindOf(err) != engi.Invalid || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
+		if _, err := New(fix); !engi.Is(err, engi.Invalid) || strings.Contains(err.Error(), "pass") || strings.Contains(err.Error(), "xyz") {
 			t.Errorf("%+v: %v", fix, err)
 		}
 	}
@@ -243,7 +243,7 @@ func TestNoKeyInErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, err := range []error{e.Start(t.Context(), engi.NewFunctionRunID(), "f"), e.register(t.Context())} {
-			if engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), testKey) || strings.Contains(err.Error(), e.bearer) {
+			if !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), testKey) || strings.Contains(err.Error(), e.bearer) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -259,7 +259,7 @@ func FuzzParseCall(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		c, err := parseCall(raw)
 		if err != nil {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Errorf("%v", err)
 			}
 			return

@@ -79,7 +79,7 @@ func TestMake(t *testing.T) {
 	if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: "x.sbx.example.com", Roots: trusted}); err != nil {
 		t.Error(err)
 	}
-	if _, err := Make(dir, []string{"else.test"}, false); engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "--force") {
+	if _, err := Make(dir, []string{"else.test"}, false); !engi.Is(err, engi.Conflict) || !strings.Contains(engi.RemedyOf(err), "--force") {
 		t.Errorf("another domain: %v", err)
 	}
 	forced, err := Make(dir, []string{"else.test"}, true)
@@ -89,11 +89,11 @@ func TestMake(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ca-key.pem"), []byte("junk"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Make(dir, []string{"else.test"}, false); engi.KindOf(err) != engi.Invalid {
+	if _, err := Make(dir, []string{"else.test"}, false); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a broken authority: %v", err)
 	}
 	for _, bad := range []string{"", "*.x.test", "x.test:443", "-a.test", "a..test", "X.test", "127.0.0.1", "a b"} {
-		if _, err := Make(dir, []string{bad}, true); engi.KindOf(err) != engi.Invalid {
+		if _, err := Make(dir, []string{bad}, true); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestOpenRefuses(t *testing.T) {
 		"a localhost": {ACME: ACME{Names: []string{"a.localhost"}}},
 		"with port":   {ACME: ACME{Names: []string{"a.example.com:443"}}},
 	} {
-		if _, err := Open(o); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+		if _, err := Open(o); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -320,7 +320,7 @@ func shouldReset(err error) bool {
 	var no refusal
 	return errors.As(err, &no) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) ||
 		errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EADDRNOTAVAIL) ||
-		engi.KindOf(err) == engi.Denied || engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.Invalid
+		engi.Is(err, engi.Denied) || engi.Is(err, engi.Unavailable) || engi.Is(err, engi.Invalid)
 }
 
 func dialReason(err error) string {

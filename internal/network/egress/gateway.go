@@ -205,10 +205,7 @@ func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 		s.detach()
 		link = s.link
 	} else if link, err = g.o.Links.Find(ctx, id); err != nil {
-		if engi.KindOf(err) == engi.NotFound {
-			return nil
-		}
-		return err
+		return engi.Ignore(err, engi.NotFound)
 	}
 	return link.Close()
 }
@@ -234,7 +231,7 @@ func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	}
 	for _, id := range ids {
 		link, err := g.o.Links.Find(ctx, id)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			continue // it has no network
 		}
 		if err != nil {

@@ -378,7 +378,7 @@ func TestGroup(t *testing.T) {
 		c.Close()
 		t.Error("a stranger connects")
 	}
-	if _, err := f.g.Open(t.Context(), stranger.id, owner, engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "db"}); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.g.Open(t.Context(), stranger.id, owner, engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "shop", Name: "db"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a name that is taken: %v", err)
 	}
 	unnamed := in("shop", "")
@@ -610,7 +610,7 @@ func TestTransport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := (&http.Client{Transport: rt}).Get("http://web.test:" + port); engi.KindOf(err) != engi.Denied {
+	if resp, err := (&http.Client{Transport: rt}).Get("http://web.test:" + port); !engi.Is(err, engi.Denied) {
 		t.Errorf("what request rules judge is answered %v, %v", resp, err)
 	}
 	for _, to := range []string{"http://127.0.0.1:" + port, "http://169.254.169.254/", "http://[::1]/", "http://other.test/"} {
@@ -624,7 +624,7 @@ func TestTransport(t *testing.T) {
 
 func TestIsAWall(t *testing.T) {
 	f := newFixture(t, egress.Options{})
-	if err := f.g.Check(engi.NetworkPolicy{Mode: "sideways"}); engi.KindOf(err) != engi.Invalid {
+	if err := f.g.Check(engi.NetworkPolicy{Mode: "sideways"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("Check: %v", err)
 	}
 	if err := f.g.Check(restricted("10.0.0.1")); err == nil {

@@ -351,5 +351,5 @@ func (s *sandbox) readClaimWhileForwarding(ctx context.Context, c *conn, in *san
 }
 
 func isRefusal(err error) bool {
-	return err != nil && (engi.KindOf(err) == engi.Denied || func() bool { _, ok := err.(refusal); return ok }())
+	return err != nil && (engi.Is(err, engi.Denied) || func() bool { _, ok := err.(refusal); return ok }())
 }

@@ -165,7 +165,7 @@ func (t *transport) CloseIdleConnections() {
 
 // denied adds the remedy to an error of kind Denied.
 func (t *transport) denied(err error) error {
-	if t.o.Remedy != "" && engi.KindOf(err) == engi.Denied {
+	if t.o.Remedy != "" && engi.Is(err, engi.Denied) {
 		return engi.Errorf(engi.Denied, "%w", err).WithRemedy("%s", t.o.Remedy)
 	}
 	return err

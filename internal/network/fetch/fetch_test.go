@@ -70,7 +70,7 @@ func get(c *http.Client, u string) (string, error) {
 	return string(b), err
 }
 
-func isDenied(err error) bool { return err != nil && engi.KindOf(err) == engi.Denied }
+func isDenied(err error) bool { return engi.Is(err, engi.Denied) }
 
 var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") })
 
@@ -323,7 +323,7 @@ func TestBodiesAreBounded(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
 	for _, path := range []string{"/more", "/bomb"} {
-		if text, err := get(c, s.URL+path); err == nil || engi.KindOf(err) != engi.Exhausted || len(text) != 1000 {
+		if text, err := get(c, s.URL+path); !engi.Is(err, engi.Exhausted) || len(text) != 1000 {
 			t.Errorf("%s: %d bytes, %v", path, len(text), err)
 		}
 	}
@@ -339,7 +339,7 @@ func TestSlowServersAreLeft(t *testing.T) {
 	}))
 	c := open(t, fetch.Options{Private: second, Timeout: 50 * time.Millisecond})
 	for _, path := range []string{"/head", "/body"} {
-		if _, err := get(c, s.URL+path); engi.KindOf(err) != engi.Expired || err == nil {
+		if _, err := get(c, s.URL+path); !engi.Is(err, engi.Expired) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -391,7 +391,7 @@ func TestThroughTheWall(t *testing.T) {
 	if _, err := get(client("bob"), "http://a.example.com/"); err == nil || len(sent) != 3 {
 		t.Errorf("a transport that is refused: %v, sent %v", err, sent)
 	}
-	if _, err := fetch.ForOwners(w, engi.NetworkPolicy{}, fetch.Options{}); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := fetch.ForOwners(w, engi.NetworkPolicy{}, fetch.Options{}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a policy that is refused: %v", err)
 	}
 }
@@ -402,7 +402,7 @@ func TestParseNetworks(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 	for _, bad := range []string{"", "x", "10.0.0.0/33", "10.0.0"} {
-		if _, err := fetch.ParseNetworks([]string{bad}); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, err := fetch.ParseNetworks([]string{bad}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}

@@ -163,7 +163,7 @@ func (d *debian) find(ctx context.Context, archive, path, component, arch string
 		for _, arch := range arches {
 			index, err := d.packages(ctx, archive, suite, component+"/binary-"+arch+"/Packages.gz")
 			if err != nil {
-				if engi.KindOf(err) != engi.NotFound {
+				if !engi.Is(err, engi.NotFound) {
 					last = err
 				}
 				continue

@@ -109,7 +109,7 @@ func (b *Broker) get(ctx context.Context, it *item) (*entry, error) {
 // landed returns what a finished flight brought, or what was there before.
 func (b *Broker) landed(it *item, f *flight) (*entry, error) {
 	if f.err != nil {
-		if it.mutable && engi.KindOf(f.err) != engi.Conflict {
+		if it.mutable && !engi.Is(f.err, engi.Conflict) {
 			if e := b.cache.open(it.key); e != nil {
 				b.log.Debug("stale metadata is served", "key", it.key, "why", f.err)
 				return e, nil
@@ -375,7 +375,7 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 		if known, ok := errors.AsType[*engi.Error](err); ok && known.Kind == engi.Denied {
 			return nil, nil, engi.Errorf(engi.Denied, "%s: %v", it.key, known).WithRemedy("have the operator add the host to packages.hosts, if it is a mirror's")
 		}
-		if ctx.Err() == nil || engi.KindOf(context.Cause(ctx)) == engi.Unavailable {
+		if ctx.Err() == nil || engi.Is(context.Cause(ctx), engi.Unavailable) {
 			b.mu.Lock()
 			if len(b.down) >= maxDown {
 				clear(b.down) // metadata names hosts, too

@@ -151,7 +151,7 @@ func (g *golang) database(path string) (*item, error) {
 func (g *golang) verify(ctx context.Context, key, mod, version, got string) error {
 	lines, err := g.sum.Lookup(mod, version)
 	switch {
-	case engi.KindOf(err) == engi.NotFound && err != nil:
+	case engi.Is(err, engi.NotFound):
 		return nil // a module of the mirror's own
 	case err != nil && strings.Contains(err.Error(), "404"):
 		return nil

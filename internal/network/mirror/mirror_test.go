@@ -666,7 +666,7 @@ func TestCacheOnDisk(t *testing.T) {
 	if x := b.Status(); x.Bytes > o.Size-40<<10 {
 		t.Errorf("%d bytes beside 40 KiB that come", x.Bytes)
 	}
-	if _, err := room.Write(make([]byte, 40<<10)); engi.KindOf(err) != engi.Exhausted {
+	if _, err := room.Write(make([]byte, 40<<10)); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("more than the cache: %v", err)
 	}
 	room.release()
@@ -755,7 +755,7 @@ func TestOptions(t *testing.T) {
 		{Dir: t.TempDir(), Upstreams: map[string]string{"npm": "ftp://x"}}, {Dir: t.TempDir(), Upstreams: map[string]string{"npm": "https://a:b@x"}},
 		{Dir: t.TempDir(), Upstreams: map[string]string{"npm": "nonsense"}},
 	} {
-		if _, err := New(o); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "a:b") {
+		if _, err := New(o); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "a:b") {
 			t.Errorf("%v: %v", o.Upstreams, err)
 		}
 	}

@@ -38,7 +38,7 @@ func TestReadsLockFiles(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{"package-lock.json": "x", "requirements.txt": "a>=1\n", "go.sum": "\x00 v1 h1:\n", "Cargo.lock": "", "what": "nothing"} {
-		if _, err := b.Read(name, []byte(text)); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+		if _, err := b.Read(name, []byte(text)); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -62,7 +62,7 @@ func (p *Proxy) PrivateApp(ctx context.Context, a engi.App) (bool, error) {
 		return p.o.Private, nil
 	}
 	s, err := p.o.Sandboxes.Get(ctx, "", a.Sandbox)
-	if err != nil && engi.KindOf(err) == engi.NotFound {
+	if engi.Is(err, engi.NotFound) {
 		return false, nil // it is lost, and has no page now
 	}
 	return s.Ports.Private, err
@@ -149,7 +149,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a ac
 		if err == nil {
 			return false
 		}
-		if k := engi.KindOf(err); k != engi.Denied && k != engi.Anonymous {
+		if !engi.Is(err, engi.Denied, engi.Anonymous) {
 			p.respondError(w, r, t, err)
 			return true
 		}
@@ -179,7 +179,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a ac
 		if err == nil {
 			return false
 		}
-		if k := engi.KindOf(err); k != engi.Denied && k != engi.Anonymous {
+		if !engi.Is(err, engi.Denied, engi.Anonymous) {
 			p.respondError(w, r, t, err)
 			return true
 		}

@@ -239,11 +239,11 @@ func TestSignedLinks(t *testing.T) {
 		}
 	}
 	for _, d := range []time.Duration{0, -time.Hour, LongestLink + 1} {
-		if _, _, err := f.proxy.Sign(b.record.ID, 3000, d); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := f.proxy.Sign(b.record.ID, 3000, d); !engi.Is(err, engi.Invalid) {
 			t.Errorf("a link for %s: %v", d, err)
 		}
 	}
-	if _, _, err := f.proxy.Sign(b.record.ID, 0, time.Hour); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.proxy.Sign(b.record.ID, 0, time.Hour); !engi.Is(err, engi.Invalid) {
 		t.Errorf("port 0: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	a, err := p.o.Apps.Get(r.Context(), "", string(t.app))
 	switch {
-	case err != nil && engi.KindOf(err) != engi.NotFound:
+	case err != nil && !engi.Is(err, engi.NotFound):
 		p.respondError(w, r, t, err)
 		return
 	case err != nil || a.Published.Revision == 0:
@@ -65,7 +65,7 @@ func (p *Proxy) serveFiles(w http.ResponseWriter, r *http.Request, t target, who
 	defer leave()
 	f, moved, err := findPage(r, get)
 	switch {
-	case err != nil && engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		p.refuse(w, r, t, http.StatusNotFound, noSuchFile)
 	case err != nil:
 		p.respondError(w, r, t, err)
@@ -89,7 +89,7 @@ func findPage(r *http.Request, file func(name string, packed bool) (engi.Publish
 	if dir {
 		name += indexPage
 	}
-	if f, err = get(name); engi.KindOf(err) != engi.NotFound || err == nil {
+	if f, err = get(name); !engi.Is(err, engi.NotFound) {
 		return f, "", err
 	}
 	if path.Clean("/"+name) != "/"+name {

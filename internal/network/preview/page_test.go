@@ -253,7 +253,7 @@ func TestPrivateApps(t *testing.T) {
 		port int
 		ttl  time.Duration
 	}{{0, time.Hour}, {65536, time.Hour}, {3000, 0}, {3000, LongestLink + 1}} {
-		if _, _, err := f.proxy.SignApp(p.app.ID, c.port, c.ttl); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := f.proxy.SignApp(p.app.ID, c.port, c.ttl); !engi.Is(err, engi.Invalid) {
 			t.Errorf("a link to port %d for %s: %v", c.port, c.ttl, err)
 		}
 	}

@@ -45,7 +45,7 @@ func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	inodes := map[int]string{} // by port
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := g.Open(ctx, name)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			continue // a kernel without IPv6
 		}
 		if err != nil {

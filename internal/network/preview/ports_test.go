@@ -41,11 +41,11 @@ func TestListening(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("ports (-want +got):\n%s", d)
 	}
-	if _, err := f.proxy.Listening(t.Context(), "bob", b.record.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := f.proxy.Listening(t.Context(), "bob", b.record.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another's ports: %v", err)
 	}
 	b.change(func(s *engi.Sandbox) { s.State, s.Started = engi.Paused, time.Now() })
-	if _, err := f.proxy.Listening(t.Context(), "ann", b.record.ID); engi.KindOf(err) != engi.Conflict {
+	if _, err := f.proxy.Listening(t.Context(), "ann", b.record.ID); !engi.Is(err, engi.Conflict) {
 		t.Errorf("ports of one that sleeps: %v", err)
 	}
 }

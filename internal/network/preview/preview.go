@@ -192,7 +192,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 	}
 	if t.of != "" && p.o.Apps != nil {
 		a, err := p.o.Apps.Get(r.Context(), "", string(t.of))
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			p.respondError(w, r, t, err)
 			return
 		}
@@ -230,7 +230,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	s, err := p.o.Sandboxes.Get(r.Context(), "", t.id)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		p.respondError(w, r, t, err)
 		return
 	}

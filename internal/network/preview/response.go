@@ -105,7 +105,7 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 	// If the sandbox has ended, that is the better reason.
 	s, gerr := p.o.Sandboxes.Get(in.Context(), "", x.target.id)
 	switch {
-	case engi.KindOf(gerr) == engi.NotFound && gerr != nil, gerr == nil && (s.State == engi.Stopped || s.State == engi.Stopping):
+	case engi.Is(gerr, engi.NotFound), gerr == nil && (s.State == engi.Stopped || s.State == engi.Stopping):
 		p.forget(x.target.id)
 		p.refuse(w, in, x.target, http.StatusBadGateway, notFound)
 		return

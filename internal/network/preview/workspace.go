@@ -69,7 +69,7 @@ func (p *Proxy) workspaceTarget(w http.ResponseWriter, r *http.Request, t target
 	}
 	x, err := p.o.Workspaces.Get(r.Context(), "", string(t.site))
 	switch {
-	case err != nil && engi.KindOf(err) != engi.NotFound:
+	case err != nil && !engi.Is(err, engi.NotFound):
 		p.respondError(w, r, t, err)
 		return t, nil
 	case err != nil:

@@ -230,10 +230,10 @@ func TestPrivatePreviews(t *testing.T) {
 	if got := f.proxy.WorkspaceURL(s.x.ID, long); got != "" {
 		t.Errorf("of a name that is too long: %s", got)
 	}
-	if _, _, err := f.proxy.SignWorkspace(s.x.ID, long, time.Hour); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.proxy.SignWorkspace(s.x.ID, long, time.Hour); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
-	if _, _, err := f.proxy.SignWorkspace(s.x.ID, "", LongestLink+time.Second); engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.proxy.SignWorkspace(s.x.ID, "", LongestLink+time.Second); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 }

@@ -107,7 +107,7 @@ func Find(ctx context.Context, dir, name, configured string) (Program, error) {
 				return Unpack(ctx, Packs(), p, dir)
 			}
 		}
-	} else if engi.KindOf(err) != engi.NotFound {
+	} else if !engi.Is(err, engi.NotFound) {
 		return Program{}, err
 	}
 	self, err := os.Executable()

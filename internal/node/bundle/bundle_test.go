@@ -137,7 +137,7 @@ func TestUnpackRefusesDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			_, err := Unpack(t.Context(), set, p, dir)
-			if err == nil || engi.KindOf(err) != engi.Internal {
+			if !engi.Is(err, engi.Internal) {
 				t.Fatalf("error %v, want kind internal", err)
 			}
 			if _, err := os.Stat(filepath.Join(dir, p.SHA256[:16], p.Name)); err == nil {
@@ -161,18 +161,18 @@ func TestUnpackGivesUpWithItsContext(t *testing.T) {
 	defer unlock()
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := Unpack(ctx, set, p, dir); engi.KindOf(err) != engi.Expired {
+	if _, err := Unpack(ctx, set, p, dir); !engi.Is(err, engi.Expired) {
 		t.Errorf("error %v, want kind expired", err)
 	}
 }
 
 func TestReadManifest(t *testing.T) {
-	if _, err := ReadManifest(fstest.MapFS{}); engi.KindOf(err) != engi.NotFound {
+	if _, err := ReadManifest(fstest.MapFS{}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("no manifest: %v, want kind not_found", err)
 	}
 	for _, bad := range []string{"", "{", `{"programs":[{"name":"../runsc","sha256":"` + strings.Repeat("0", 64) + `","size":1}]}`,
 		`{"programs":[{"name":"runsc","sha256":"00","size":1}]}`} {
-		if _, err := ReadManifest(fstest.MapFS{ManifestName: {Data: []byte(bad)}}); engi.KindOf(err) != engi.Internal || err == nil {
+		if _, err := ReadManifest(fstest.MapFS{ManifestName: {Data: []byte(bad)}}); !engi.Is(err, engi.Internal) {
 			t.Errorf("manifest %q: %v, want kind internal", bad, err)
 		}
 	}
@@ -184,11 +184,11 @@ func TestFindConfigured(t *testing.T) {
 	if err := os.WriteFile(plain, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Find(t.Context(), dir, Runsc, plain); engi.KindOf(err) != engi.Invalid {
+	if _, err := Find(t.Context(), dir, Runsc, plain); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a file that cannot be run: %v, want kind invalid", err)
 	}
 	_, err := Find(t.Context(), dir, Runsc, filepath.Join(dir, "none"))
-	if engi.KindOf(err) != engi.NotFound || !strings.Contains(engi.RemedyOf(err), "make build") {
+	if !engi.Is(err, engi.NotFound) || !strings.Contains(engi.RemedyOf(err), "make build") {
 		t.Errorf("a missing file: %v (%s), want kind not_found and a remedy", err, engi.RemedyOf(err))
 	}
 	if err := os.Chmod(plain, 0o755); err != nil {

@@ -31,7 +31,7 @@ PIP_INDEX_URL = "https://pypi.example.com/simple"
 		"[builds]\nregistries = ['http://registry.internal:80/x']",
 		"[builds.env]\n'A=B' = 'x'",
 	} {
-		if _, _, err := Load(From{File: write(t, file)}); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" {
+		if _, _, err := Load(From{File: write(t, file)}); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%q: %v", file, err)
 		}
 	}

@@ -142,7 +142,7 @@ func TestMistakes(t *testing.T) {
 		"log level":                        {From{Env: []string{"ENGI_LOG_LEVEL=loud"}}, "loud", "debug"},
 	} {
 		_, _, err := Load(c.from)
-		if err == nil || engi.KindOf(err) != engi.Invalid {
+		if !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want kind invalid", name, err)
 			continue
 		}
@@ -253,7 +253,7 @@ event = "e"
 agent = "codr"
 `)
 	_, _, err := Load(From{File: file, Env: []string{"ENGI_LIMITS_MEMROY=1"}})
-	if engi.KindOf(err) != engi.Invalid {
+	if !engi.Is(err, engi.Invalid) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

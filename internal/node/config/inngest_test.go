@@ -31,7 +31,7 @@ func TestInngest(t *testing.T) {
 		}
 	}
 	away := Events{Engine: EngineInngest, Inngest: Inngest{URL: "http://i.example.com"}}
-	if err := away.CheckEnvironment(lookup); engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "signing key") {
+	if err := away.CheckEnvironment(lookup); !engi.Is(err, engi.Invalid) || !strings.Contains(engi.RemedyOf(err), "signing key") {
 		t.Errorf("a server elsewhere, without keys: %v", err)
 	}
 	for _, in := range []Inngest{{}, {URL: "http://127.0.0.1:1", EventKeyEnv: "NONE"}, {URL: "http://127.0.0.1:1", SigningKeyEnv: "EMPTY"}} {
@@ -40,10 +40,10 @@ func TestInngest(t *testing.T) {
 				t.Errorf("%+v is not used: %v", in, err)
 			}
 		}
-		if err := (Events{Engine: EngineInngest, Inngest: in}).CheckEnvironment(lookup); engi.KindOf(err) != engi.Invalid {
+		if err := (Events{Engine: EngineInngest, Inngest: in}).CheckEnvironment(lookup); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%+v: %v", in, err)
 		}
-		if _, err := in.Options(own, lookup); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "events.inngest") {
+		if _, err := in.Options(own, lookup); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "events.inngest") {
 			t.Errorf("%+v: %v", in, err)
 		}
 	}

@@ -65,7 +65,7 @@ func TestDocsThatCannotBe(t *testing.T) {
 		"negative":       "[docs]\ndocuments = -1",
 		"an unknown key": "[docs]\nrefersh = \"1h\"",
 	} {
-		if _, err := load(t, text); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" && name != "negative" {
+		if _, err := load(t, text); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" && name != "negative" {
 			t.Errorf("%s: %v (%s)", name, err, engi.RemedyOf(err))
 		}
 	}

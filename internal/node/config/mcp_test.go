@@ -28,7 +28,7 @@ func TestMCPServers(t *testing.T) {
 	if len(g) != 1 || g[0].Secret != "git" || g[0].Env != "KEY" || !slices.Equal(g[0].Hosts, []string{"*.example.com", "api.example.org"}) || got[1].Env["LEVEL"] != "debug" || got[1].Env["KEY"] != "" {
 		t.Errorf("%+v", got[1])
 	}
-	if _, err := m.ToolServers(func(string) (string, bool) { return "", false }); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "TOKEN") {
+	if _, err := m.ToolServers(func(string) (string, bool) { return "", false }); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "TOKEN") {
 		t.Errorf("%v", err)
 	}
 }
@@ -49,7 +49,7 @@ func TestMCPServersThatCannotBe(t *testing.T) {
 	} {
 		c := config.Defaults()
 		c.MCP.Servers = []config.MCPServer{s}
-		if err := c.Validate(); engi.KindOf(err) != engi.Invalid {
+		if err := c.Validate(); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -73,7 +73,7 @@ func TestMCPServersAreJudged(t *testing.T) {
 		if err == nil {
 			resp.Body.Close()
 		}
-		if private != (err == nil) || !private && (engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), "private = true")) {
+		if private != (err == nil) || !private && (!engi.Is(err, engi.Denied) || !strings.Contains(engi.RemedyOf(err), "private = true")) {
 			t.Errorf("private %v: %v", private, err)
 		}
 	}

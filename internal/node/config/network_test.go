@@ -51,7 +51,7 @@ npm = "-"
 		{}: true, {Up: 10e6, Down: 1 << 60, Total: -1}: true, {Connections: 512}: true,
 		{Up: 10e6 + 1}: false, {Up: -1}: false, {Connections: 513}: false, {NewConnections: -1}: false, {Lookups: 8}: false,
 	} {
-		if err := n.Limits.Bound(asked); (err == nil) != ok || err != nil && engi.KindOf(err) != engi.Denied {
+		if err := n.Limits.Bound(asked); (err == nil) != ok || err != nil && !engi.Is(err, engi.Denied) {
 			t.Errorf("limits %+v: %v", asked, err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestNetworkSectionRefusesWhatCannotBe(t *testing.T) {
 		"[mirrors.template.x]\nnmp = 'https://x'":                      "did you mean mirrors.template.x.npm?",
 	} {
 		_, _, err := Load(From{File: write(t, text)})
-		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), want) {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), want) {
 			t.Errorf("%q: %v (%s), want %q", text, err, engi.RemedyOf(err), want)
 		}
 		if err != nil && strings.Contains(err.Error(), "ghp_") {

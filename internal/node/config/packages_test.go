@@ -34,7 +34,7 @@ hosts = ["files.internal:443"]
 		"[packages]\nnpm = 'artifacts.example.com'", "[packages]\ngo = 'https://ann:password@artifacts.example.com'", "[packages]\ncrates = 'ftp://x'", "[packages]\npypi = 'https://x/?a=b'",
 		"[packages]\nsize = '1KiB'", "[packages]\nfresh = '0s'", "[packages]\nhosts = ['x']",
 	} {
-		if _, _, err := Load(From{File: write(t, file)}); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "password@") {
+		if _, _, err := Load(From{File: write(t, file)}); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "password@") {
 			t.Errorf("%q: %v", file, err)
 		}
 	}

@@ -98,7 +98,7 @@ func TestMissingSecretNamesItsVariable(t *testing.T) {
 		func(string) (string, bool) { return "", true },
 	} {
 		err := c.Sessions.CheckEnvironment(value)
-		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "LINEAR_API_KEY") || !strings.Contains(engi.RemedyOf(err), "LINEAR_API_KEY") {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "LINEAR_API_KEY") || !strings.Contains(engi.RemedyOf(err), "LINEAR_API_KEY") {
 			t.Errorf("%v; %s", err, engi.RemedyOf(err))
 		}
 	}
@@ -131,7 +131,7 @@ func TestMistakesInTheSection(t *testing.T) {
 		"type of ttl": {"[sandbox]\nvolume_ttl_minutes = 'x'", "volume_ttl_minutes"},
 	} {
 		_, err := load(t, c.text)
-		if engi.KindOf(err) != engi.Invalid || err == nil || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), c.want) {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), c.want) {
 			t.Errorf("%s: %v (%s), want %q", name, err, engi.RemedyOf(err), c.want)
 		}
 		if err != nil && strings.Contains(err.Error(), "s3cret") {

@@ -23,7 +23,7 @@ func TestFunctions(t *testing.T) {
 	} {
 		c := Defaults()
 		c.Functions = []Function{f}
-		if err := c.Validate(); err == nil || engi.KindOf(err) != engi.Invalid {
+		if err := c.Validate(); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want Invalid", name, err)
 		}
 	}
@@ -36,7 +36,7 @@ func TestFunctions(t *testing.T) {
 	if err != nil || len(all) != 1 || string(all[0].Program.Files[0].Data) != "code of /x" || all[0].Program.Files[0].Path != "main.sh" {
 		t.Errorf("%+v %v", all, err)
 	}
-	if _, err := c.DeclaredFunctions(func(string) ([]byte, error) { return nil, errors.New("gone") }); engi.KindOf(err) != engi.Invalid {
+	if _, err := c.DeclaredFunctions(func(string) ([]byte, error) { return nil, errors.New("gone") }); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a file that is gone: %v", err)
 	}
 	c.Functions = append(c.Functions, Function{Name: "g", Event: "e", Agent: "coder"})

@@ -53,7 +53,7 @@ func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	other := otherProcess(t, dir)
 	_, err := Hold(dir)
-	if engi.KindOf(err) != engi.Conflict || err == nil {
+	if !engi.Is(err, engi.Conflict) {
 		t.Fatalf("error %v, want kind conflict", err)
 	}
 	var holder int
@@ -70,7 +70,7 @@ func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = other.Wait()
-	if _, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound {
+	if _, _, err := Discover(dir); !engi.Is(err, engi.NotFound) {
 		t.Errorf("Discover after its death: %v, want kind not_found", err)
 	}
 	release, err := Hold(dir)
@@ -78,7 +78,7 @@ func TestSecondServerIsToldWhoHoldsTheDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The next server holds the directory, but has not said yet where it is.
-	if at, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound {
+	if at, _, err := Discover(dir); !engi.Is(err, engi.NotFound) {
 		t.Errorf("Discover while the next one starts: process %d, %v, want kind not_found", at.PID, err)
 	}
 	release()
@@ -109,7 +109,7 @@ func TestStopWaitsUntilTheDirectoryIsFree(t *testing.T) {
 	if held, err := IsHeld(dir); held || err != nil {
 		t.Errorf("still held: %t, %v", held, err)
 	}
-	if _, err := Stop(t.Context(), dir); engi.KindOf(err) != engi.NotFound {
+	if _, err := Stop(t.Context(), dir); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a second time: %v, want kind not_found", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestDiscoverNothing(t *testing.T) {
 		if err := errors.Join(os.Mkdir(dir, 0o700), make(dir)); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound || err == nil {
+		if _, _, err := Discover(dir); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s: %v, want kind not_found", name, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestDiscoverWhileTheHolderDoesNotListenYet(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, EndpointName), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := Discover(dir); engi.KindOf(err) != engi.NotFound || err == nil {
+		if _, _, err := Discover(dir); !engi.Is(err, engi.NotFound) {
 			t.Errorf("endpoint %q: %v, want kind not_found", text, err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestDirectoryOthersMayWriteIsRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Hold(dir); engi.KindOf(err) != engi.Denied || !strings.Contains(engi.RemedyOf(err), "chmod 700") {
+	if _, err := Hold(dir); !engi.Is(err, engi.Denied) || !strings.Contains(engi.RemedyOf(err), "chmod 700") {
 		t.Errorf("%v (%s)", err, engi.RemedyOf(err))
 	}
 }
@@ -181,7 +181,7 @@ func TestHoldTwiceInOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer release()
-	if _, err := Hold(dir); engi.KindOf(err) != engi.Conflict || err == nil {
+	if _, err := Hold(dir); !engi.Is(err, engi.Conflict) {
 		t.Errorf("%v, want kind conflict", err)
 	}
 }

@@ -58,15 +58,15 @@ func TestRequestsInHandEnd(t *testing.T) {
 func TestListenersThatFail(t *testing.T) {
 	l := open(t, Options{Listen: "127.0.0.1:0"})
 	_, err := Open(t.Context(), Options{Listen: strings.TrimPrefix(l.URL(), "http://")})
-	if engi.KindOf(err) != engi.Conflict || !strings.Contains(engi.RemedyOf(err), "--listen") {
+	if !engi.Is(err, engi.Conflict) || !strings.Contains(engi.RemedyOf(err), "--listen") {
 		t.Errorf("a taken address: %v", err)
 	}
-	if _, err := Open(t.Context(), Options{Listen: "127.0.0.1:0", Secure: "127.0.0.1:0", TLS: true}); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := Open(t.Context(), Options{Listen: "127.0.0.1:0", Secure: "127.0.0.1:0", TLS: true}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("no certificate: %v", err)
 	}
 	left := false
 	l.Close()
-	if err := l.Serve(t.Context(), new(http.Server), func() { left = true }, func() {}); engi.KindOf(err) != engi.Internal || err == nil || !left {
+	if err := l.Serve(t.Context(), new(http.Server), func() { left = true }, func() {}); !engi.Is(err, engi.Internal) || !left {
 		t.Errorf("a listener that is gone: %v, left %t", err, left)
 	}
 }

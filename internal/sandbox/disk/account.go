@@ -33,7 +33,7 @@ type account struct {
 // file is missing.
 func accounts(t *tree.Tree) ([]account, error) {
 	data, err := t.ReadFile("/etc/passwd", maxAccounts)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return nil, err
 	}
 	var all []account
@@ -129,7 +129,7 @@ func appendLine(t *tree.Tree, name, line string, mode uint32) error {
 			return err
 		}
 		mode, owner = st.Mode&0o777, tree.Owner{UID: int(st.Uid), GID: int(st.Gid)}
-	case engi.KindOf(err) != engi.NotFound:
+	case !engi.Is(err, engi.NotFound):
 		return err
 	}
 	if len(data) > 0 && data[len(data)-1] != '\n' {

@@ -116,7 +116,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	src, err := t.resolve(ctx, def, progress, append(above, name))
 	if err != nil {
 		// If a registry does not answer, the existing build stays usable.
-		if old, e := t.find(name); e == nil && engi.KindOf(err) == engi.Unavailable && t.unchanged(name, entry) {
+		if old, e := t.find(name); e == nil && engi.Is(err, engi.Unavailable) && t.unchanged(name, entry) {
 			t.o.Log.WarnContext(ctx, "template not rebuilt", "template", name, "error", err)
 			return old, nil
 		}
@@ -248,7 +248,7 @@ func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(
 		select {
 		case <-f.done:
 			leave()
-			if f.err != nil && engi.KindOf(f.err) == engi.Expired && ctx.Err() == nil {
+			if engi.Is(f.err, engi.Expired) && ctx.Err() == nil {
 				continue
 			}
 			return f.tmpl, f.err
@@ -529,7 +529,7 @@ func (r *report) text() string {
 
 // explain adds the step and the end of its log to an error.
 func (r *report) explain(step string, err error) error {
-	if engi.KindOf(err) == engi.Expired {
+	if engi.Is(err, engi.Expired) {
 		return fmt.Errorf("%s: %w", step, err)
 	}
 	if tail := r.text(); tail != "" {

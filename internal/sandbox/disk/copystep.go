@@ -252,7 +252,7 @@ func (j *job) owner(who string) (tree.Owner, error) {
 // group finds a group by name or number.
 func (j *job) group(who string) (int, error) {
 	data, err := j.tree.ReadFile("/etc/group", maxAccounts)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return 0, err
 	}
 	for line := range strings.Lines(string(data)) {

@@ -385,7 +385,7 @@ func (j *job) slim() error {
 	}
 	empty := []string{"/tmp", "/var/tmp", "/run", "/dev", "/var/cache/apt/archives", "/var/log/apt", "/root/.cache"}
 	logs, err := j.tree.ReadDir("/var/log")
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	for _, name := range logs {
@@ -398,7 +398,7 @@ func (j *job) slim() error {
 	if !j.def.Docs {
 		empty = append(empty, "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/lintian")
 		packages, err := j.tree.ReadDir("/usr/share/doc")
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 		for _, p := range packages {

@@ -208,7 +208,7 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 		if err != nil {
 			// If the host template does not work on this machine, others
 			// still do.
-			if engi.KindOf(err) != engi.Unavailable && name != hostName {
+			if !engi.Is(err, engi.Unavailable) && name != hostName {
 				return nil, err
 			}
 			tmpl = engi.Template{Name: name}
@@ -228,7 +228,7 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Template, release func(), err error) {
 	for range 100 {
 		tmpl, err := t.Get(ctx, nameOrDigest)
-		if engi.KindOf(err) == engi.Unavailable {
+		if engi.Is(err, engi.Unavailable) {
 			if first, ok := t.partial(nameOrDigest); ok {
 				tmpl, err = first, nil
 			}
@@ -379,7 +379,7 @@ func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 	defer engi.Annotate(&err, "remove template %s", name)
 	tmpl, err := t.find(name)
 	if err != nil {
-		if engi.KindOf(err) == engi.Unavailable && t.dir.removeName(name) == nil {
+		if engi.Is(err, engi.Unavailable) && t.dir.removeName(name) == nil {
 			t.announce()
 			return nil // its build was removed already
 		}

@@ -42,7 +42,7 @@ func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	case want != "":
 		// The sum can be checked here, without the go command, which unpacks.
 		err = j.downloadPlain(ctx, j.t.goProxy(ctx, program), version, archive)
-		if err == nil || !haveGo || engi.KindOf(err) != engi.Unavailable {
+		if !haveGo || !engi.Is(err, engi.Unavailable) {
 			break
 		}
 		j.report.log(err.Error() + "; trying the go command")

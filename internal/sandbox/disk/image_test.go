@@ -387,7 +387,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 		}
 		if !test.ok {
 			wantKind(t, err, engi.Invalid)
-		} else if err != nil && engi.KindOf(err) == engi.Internal {
+		} else if engi.Is(err, engi.Internal) {
 			t.Errorf("layer %d: %v", i, err)
 		}
 	}

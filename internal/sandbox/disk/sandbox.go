@@ -110,7 +110,7 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 func (b *sandbox) trustWall() error {
 	t := b.j.tree
 	wall, err := t.ReadFile(wallCA, maxCA)
-	if engi.KindOf(err) == engi.NotFound && err != nil || b.j.buildOwner == "" || b.env["SSL_CERT_FILE"] != buildCAAll {
+	if engi.Is(err, engi.NotFound) || b.j.buildOwner == "" || b.env["SSL_CERT_FILE"] != buildCAAll {
 		return nil
 	}
 	all, err2 := t.ReadFile(buildCAAll, maxCA)
@@ -143,7 +143,7 @@ func (b *sandbox) trust() error {
 	}
 	t := b.j.tree
 	own, err := t.ReadFile(systemCA, maxCA)
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		return err
 	}
 	extra := missingCertificates(node, own)
@@ -184,10 +184,7 @@ func (b *sandbox) removeAuthority(file string) error {
 	t := b.j.tree
 	extra, err := t.ReadFile(file, maxCA)
 	if err != nil {
-		if engi.KindOf(err) == engi.NotFound {
-			return nil
-		}
-		return err
+		return engi.Ignore(err, engi.NotFound)
 	}
 	if err := t.RemoveAll(file); err != nil {
 		return err

@@ -73,7 +73,7 @@ func (t *Templates) usualImage(ctx context.Context, def recipe.Definition, ref s
 	}
 	if suite, ok := officialSuite(ref); ok {
 		distro, release, _ := strings.Cut(suite, ":")
-		if src, err := t.debianSource(def, distro, release); err == nil || engi.KindOf(err) != engi.Unsupported {
+		if src, err := t.debianSource(def, distro, release); !engi.Is(err, engi.Unsupported) {
 			return src, err
 		}
 	}
@@ -216,7 +216,7 @@ func (t *Templates) openSource(name string) (*os.File, error) {
 // is packed into an unnamed file.
 func (t *Templates) openContext(name string) (*os.File, error) {
 	f, err := t.openSource(name)
-	if err == nil || engi.KindOf(err) != engi.Invalid {
+	if !engi.Is(err, engi.Invalid) {
 		return f, err
 	}
 	at := name

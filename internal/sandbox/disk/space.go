@@ -87,7 +87,7 @@ func (r *freeSpace) budget() *tree.Budget {
 
 // explain says what to do about an archive that is larger than its budget.
 func (r *freeSpace) explain(err error) error {
-	if r.limited && err != nil && engi.KindOf(err) == engi.Exhausted {
+	if r.limited && engi.Is(err, engi.Exhausted) {
 		return engi.Errorf(engi.Exhausted, "%w", err).WithRemedy(makeRoom)
 	}
 	return err

@@ -29,7 +29,7 @@ func TestStages(t *testing.T) {
 		}
 	}}
 	d := openTemplates(t, Options{Runner: w}, map[string][]byte{"root.tar": tinyRoot(t)})
-	if _, _, err := d.Use(t.Context(), "two"); engi.KindOf(err) != engi.Unavailable {
+	if _, _, err := d.Use(t.Context(), "two"); !engi.Is(err, engi.Unavailable) {
 		t.Fatalf("nothing is built: %v", err)
 	}
 	d.completeStages(t.Context()) // nobody has asked for any

@@ -194,7 +194,7 @@ func (t *Templates) baseImage(ctx context.Context, ref string, login engi.Regist
 		if err == nil {
 			return t.buildUnnamed(ctx, local, src, r, progress)
 		}
-		if engi.KindOf(err) != engi.Unsupported {
+		if !engi.Is(err, engi.Unsupported) {
 			return engi.Template{}, nil, err
 		}
 	}

@@ -255,7 +255,7 @@ func TestStepsThatFail(t *testing.T) {
 			{copying(archive+"x", "a", "b"), engi.Internal, "no such file"},
 		} {
 			err := buildErr(d, engi.BuildSpec{Name: "bad", FromTemplate: "low", Steps: []engi.BuildStep{test.step}})
-			if err == nil || engi.KindOf(err) != test.kind || !strings.Contains(err.Error(), test.words) {
+			if !engi.Is(err, test.kind) || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("%v %q: %v", test.step.Type, test.step.Args, err)
 			}
 		}

@@ -84,7 +84,7 @@ func build(t testing.TB, d *Templates, name, text string) engi.Template {
 
 func wantKind(t testing.TB, err error, kind engi.Kind, words ...string) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != kind {
+	if !engi.Is(err, kind) {
 		t.Fatalf("error %v, want kind %s", err, kind)
 	}
 	for _, w := range words {

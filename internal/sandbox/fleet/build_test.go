@@ -42,7 +42,7 @@ func TestOwnersBuildsAreBehindTheWall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := b.Open(t.Context(), t.TempDir(), test.owner); engi.KindOf(err) != engi.Unavailable {
+		if _, _, err := b.Open(t.Context(), t.TempDir(), test.owner); !engi.Is(err, engi.Unavailable) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if p.spec.Network != test.want || (p.spec.Netns != "") != test.linked || (len(p.had) == 1) != test.linked {
@@ -52,7 +52,7 @@ func TestOwnersBuildsAreBehindTheWall(t *testing.T) {
 			t.Errorf("a build %s left the links %v", name, left)
 		}
 	}
-	if _, err := fleet.NewBuildRunner(nil, engi.Size{}, l.wall(), engi.NetworkOpen, []string{"forbidden"}); engi.KindOf(err) != engi.Denied {
+	if _, err := fleet.NewBuildRunner(nil, engi.Size{}, l.wall(), engi.NetworkOpen, []string{"forbidden"}); !engi.Is(err, engi.Denied) {
 		t.Errorf("a policy that the wall refuses: %v", err)
 	}
 }

@@ -202,7 +202,7 @@ func (c *chaos) check() {
 			continue // let it sleep
 		}
 		out, err := n.run(id, "cat file 2>/dev/null || true")
-		if engi.KindOf(err) == engi.Exhausted && err != nil {
+		if engi.Is(err, engi.Exhausted) {
 			continue
 		}
 		if err != nil {

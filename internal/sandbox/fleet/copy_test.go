@@ -97,7 +97,7 @@ func TestSnapshotQuota(t *testing.T) {
 						_, err := n.Lifecycle().Snapshot(t.Context(), "alice", s.ID, engi.SnapshotSpec{})
 						if err == nil {
 							made.Add(1)
-						} else if engi.KindOf(err) != engi.Exhausted {
+						} else if !engi.Is(err, engi.Exhausted) {
 							t.Error(err)
 						}
 					})
@@ -374,7 +374,7 @@ func TestDiskQuotaIsOne(t *testing.T) {
 		count := func(err error) {
 			if err == nil {
 				made.Add(1)
-			} else if engi.KindOf(err) != engi.Exhausted {
+			} else if !engi.Is(err, engi.Exhausted) {
 				t.Error(err)
 			}
 		}

@@ -171,7 +171,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
 		case err == nil:
 			return s.Get(ctx, spec.Owner, older.ID)
-		case engi.KindOf(err) != engi.NotFound:
+		case !engi.Is(err, engi.NotFound):
 			return engi.Sandbox{}, err
 		}
 	}
@@ -248,7 +248,7 @@ func (s *sandboxes) createFromPool(ctx context.Context, c *creation) (*sandbox, 
 		if err == nil {
 			return sb, nil
 		}
-		if engi.KindOf(err) != engi.Unavailable || ctx.Err() != nil {
+		if !engi.Is(err, engi.Unavailable) || ctx.Err() != nil {
 			return nil, err
 		}
 		s.log.Warn("warm sandbox is of no use", "sandbox", inst.rec.ID, "error", err)
@@ -300,7 +300,7 @@ func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (
 	})
 	if rec.Size.VCPUs != old.Size.VCPUs || rec.Size.Memory != old.Size.Memory {
 		switch err := provider.Resize(ctx, inst.machine, rec.Size); {
-		case engi.KindOf(err) == engi.Unsupported && err != nil:
+		case engi.Is(err, engi.Unsupported):
 			if _, err := s.edit(ctx, sb, func(r *SandboxRecord) error { r.Size = old.Size; return nil }); err != nil {
 				return nil, err
 			}
@@ -392,7 +392,7 @@ func (s *sandboxes) createFresh(ctx context.Context, c *creation, id engi.Sandbo
 		switch err := provider.Resize(ctx, inst.machine, want); {
 		case err == nil:
 			rec.Size = want
-		case engi.KindOf(err) != engi.Unsupported:
+		case !engi.Is(err, engi.Unsupported):
 			return nil, err
 		}
 	}

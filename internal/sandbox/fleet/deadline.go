@@ -153,7 +153,7 @@ func (s *sandboxes) tryEnd(sb *sandbox) error {
 	sb.mu.Unlock()
 	if cause == "" && rec.State == engi.Running && rec.Lifetime.OnTimeout == engi.EndHibernate {
 		err := s.hibernate(ctx, sb, rec.Lifetime.DiskOnly)
-		if err == nil || engi.KindOf(err) != engi.Unsupported {
+		if !engi.Is(err, engi.Unsupported) {
 			return err
 		}
 		s.log.Warn("a sandbox cannot hibernate, so it ends", "sandbox", sb.id, "error", err)

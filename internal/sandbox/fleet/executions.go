@@ -115,7 +115,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 		if err == nil {
 			return e.repeated(older, j)
 		}
-		if engi.KindOf(err) != engi.NotFound {
+		if !engi.Is(err, engi.NotFound) {
 			return engi.Execution{}, err
 		}
 	}
@@ -164,7 +164,7 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 	if err != nil {
 		inst.unassign()
 		e.pools.giveBack(inst)
-		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+		if engi.Is(err, engi.Conflict) && older.ID != "" {
 			return e.repeated(older, j)
 		}
 		return engi.Execution{}, err
@@ -230,7 +230,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	u.Add(func() { e.files.dropQueued(rec.ID) })
 	older, err := e.opt.Store.Create(ctx, rec, nil)
 	if err != nil {
-		if engi.KindOf(err) == engi.Conflict && older.ID != "" {
+		if engi.Is(err, engi.Conflict) && older.ID != "" {
 			return e.repeated(older, j)
 		}
 		return engi.Execution{}, err

@@ -289,7 +289,7 @@ func (n *node) watch(id engi.ExecutionID, from int64) (out string, kinds []engi.
 
 func wantKind(t testing.TB, what string, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("%s: error %v, want kind %s", what, err, want)
 	}
 }

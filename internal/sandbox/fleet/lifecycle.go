@@ -184,7 +184,7 @@ func (s *sandboxes) saveMemory(ctx context.Context, sb *sandbox, dir string, wri
 	short, cancel := context.WithTimeout(ctx, quiesceTime)
 	defer cancel()
 	// A guest that the host dials has no connections of its own to close.
-	if err := g.Quiesce(short); err != nil && engi.KindOf(err) != engi.Unsupported {
+	if err := engi.Ignore(g.Quiesce(short), engi.Unsupported); err != nil {
 		return err
 	}
 	g.Close()

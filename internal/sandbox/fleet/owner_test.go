@@ -37,14 +37,14 @@ func TestTemplatesHaveOwners(t *testing.T) {
 			spec := script("true")
 			spec.Owner, spec.Template = owner, name
 			_, err := n.x.Start(t.Context(), spec)
-			if got := err == nil; got != want || !want && engi.KindOf(err) != engi.NotFound {
+			if got := err == nil; got != want || !want && !engi.Is(err, engi.NotFound) {
 				t.Errorf("%q starts %s: %v", owner, name, err)
 			}
 			if owner == "" {
 				continue // has executions only
 			}
 			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner, Template: name})
-			if got := err == nil; got != want || !want && engi.KindOf(err) != engi.NotFound {
+			if got := err == nil; got != want || !want && !engi.Is(err, engi.NotFound) {
 				t.Errorf("%q makes a sandbox of %s: %v", owner, name, err)
 			}
 		}

@@ -302,7 +302,7 @@ func (p *pools) refreshTemplates(ctx context.Context) {
 					p.log.Warn("a pool stays empty: its template cannot run its language", "template", name, "language", l)
 				}
 			}
-		case engi.KindOf(err) == engi.NotFound:
+		case engi.Is(err, engi.NotFound):
 			p.sched.SetTemplate(name, "", nil)
 		case ctx.Err() == nil:
 			p.log.Warn("look up template", "template", name, "error", err)

@@ -28,7 +28,7 @@ func (e *executions) recover(ctx context.Context, s SandboxRecord, rec Record) {
 		inst.guest.Close()
 		inst.unpin()
 		why := err.Error()
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			why = "the node died before the program started"
 		}
 		e.endLost(ctx, rec, &s, why)
@@ -83,7 +83,7 @@ func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, 
 		e.log.Error("remove files of lost execution", "execution", rec.ID, "error", err)
 	}
 	if err := e.opt.Store.Update(ctx, engi.ExecutionRunning, rec, s); err != nil {
-		if engi.KindOf(err) != engi.Conflict {
+		if !engi.Is(err, engi.Conflict) {
 			e.log.Error("record lost execution", "execution", rec.ID, "error", err)
 		}
 		return
@@ -150,7 +150,7 @@ func (e *executions) sweepFiles(ctx context.Context, before map[engi.ExecutionID
 	serving := e.serving.Load()
 	unknown = map[engi.ExecutionID]bool{}
 	for _, id := range ids {
-		if _, err := e.opt.Store.Get(ctx, "", id); engi.KindOf(err) != engi.NotFound || err == nil {
+		if _, err := e.opt.Store.Get(ctx, "", id); !engi.Is(err, engi.NotFound) {
 			continue
 		}
 		if serving && !before[id] {

@@ -150,7 +150,7 @@ func (s *sandboxes) recoverHibernated(ctx context.Context, sb *sandbox) {
 	}
 	if rec.State == engi.Hibernated {
 		// Earlier versions kept images, for which templates are held, elsewhere.
-		if err := s.hold(ctx, sb); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(s.hold(ctx, sb), engi.NotFound); err != nil {
 			s.log.Error("hold the template of a hibernated sandbox", "sandbox", rec.ID, "error", err)
 		}
 		return
@@ -191,7 +191,7 @@ func (s *sandboxes) recoverRunning(ctx context.Context, sb *sandbox, t engi.Temp
 			err = errors.Join(err, machine.Close())
 		}
 	}()
-	if err := provider.Resume(ctx, machine); err != nil && engi.KindOf(err) != engi.Unsupported {
+	if err := engi.Ignore(provider.Resume(ctx, machine), engi.Unsupported); err != nil {
 		return err
 	}
 	g, err := guest.Open(ctx, machine.Guest, rec.Token)

@@ -40,7 +40,7 @@ func TestRunsSurviveTheNode(t *testing.T) {
 				ended <- err
 			}()
 			die(n)
-			if err := <-ended; engi.KindOf(err) != engi.Unavailable {
+			if err := <-ended; !engi.Is(err, engi.Unavailable) {
 				t.Errorf("a watcher of the old node got %v, want kind unavailable", err)
 			}
 
@@ -463,7 +463,7 @@ func TestReconcile(t *testing.T) {
 	if slices.Contains(fx.machines(), orphan.ID()) {
 		t.Error("the orphan is still there")
 	}
-	if _, err := fx.store.GetSandbox(t.Context(), "", ghost.ID); engi.KindOf(err) != engi.NotFound {
+	if _, err := fx.store.GetSandbox(t.Context(), "", ghost.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("the ghost's record: %v, want kind not_found", err)
 	}
 	got, err := n.x.Get(t.Context(), "alice", old.ID)

@@ -159,16 +159,16 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 	result := engi.Result{Queued: c.queued, Claim: c.took, Tier: inst.key.Tier, NotEnforced: e.notEnforced(inst.key.Tier)}
 	switch err := e.resize(inst, want); {
 	case err == nil:
-	case engi.KindOf(err) == engi.Unsupported: // it keeps its pool's size, and the result says so
+	case engi.Is(err, engi.Unsupported): // it keeps its pool's size, and the result says so
 		result.NotEnforced = append(slices.Clone(result.NotEnforced), "vcpus", "memory")
 		slices.Sort(result.NotEnforced)
 		result.NotEnforced = slices.Compact(result.NotEnforced)
-	case engi.KindOf(err) == engi.Conflict: // the sandbox alone needs more
+	case engi.Is(err, engi.Conflict): // the sandbox alone needs more
 		result.Exit = engi.Exit{Code: -1, Cause: engi.CauseMemory}
 		result.Error = err.Error()
 		e.settle(r, inst, result)
 		return
-	case engi.KindOf(err) == engi.Invalid:
+	case engi.Is(err, engi.Invalid):
 		e.refuse(r, inst, err)
 		e.pools.retire(inst, false)
 		return
@@ -177,7 +177,7 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 		return
 	}
 	if err := e.setNetwork(r, inst); err != nil {
-		if e.life.Err() != nil || engi.KindOf(err) == engi.Unavailable {
+		if e.life.Err() != nil || engi.Is(err, engi.Unavailable) {
 			e.settleLost(r, inst, result, err)
 			return
 		}
@@ -226,11 +226,11 @@ func (e *executions) setNetwork(r *run, inst *instance) error {
 // once, so that the program cannot run twice.
 func (e *executions) launch(inst *instance, program wire.Run) (*guest.Run, error) {
 	g, err := inst.guest.Run(e.life, program)
-	for tries := 1; err != nil && engi.KindOf(err) == engi.Unavailable && tries <= 3; tries++ {
+	for tries := 1; engi.Is(err, engi.Unavailable) && tries <= 3; tries++ {
 		if !e.alive(inst, time.Duration(tries)*100*time.Millisecond) || e.life.Err() != nil {
 			break
 		}
-		if g, err = inst.guest.Reattach(e.life, program.ID); engi.KindOf(err) == engi.NotFound && err != nil {
+		if g, err = inst.guest.Reattach(e.life, program.ID); engi.Is(err, engi.NotFound) {
 			g, err = inst.guest.Run(e.life, program)
 		}
 	}
@@ -310,7 +310,7 @@ func (e *executions) kill(r *run, inst *instance) {
 	if err == nil {
 		err = g.Signal(ctx, "KILL")
 	}
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		e.log.Debug("kill program; destroying its sandbox instead", "execution", r.id, "error", err)
 	}
 }
@@ -324,7 +324,7 @@ func (e *executions) follow(r *run, inst *instance, g *guest.Run, result engi.Re
 			e.abandon(r)
 			return
 		}
-		if engi.KindOf(err) != engi.Unavailable || tries > 3 || !e.alive(inst, time.Duration(tries)*100*time.Millisecond) {
+		if !engi.Is(err, engi.Unavailable) || tries > 3 || !e.alive(inst, time.Duration(tries)*100*time.Millisecond) {
 			e.settleLost(r, inst, result, err)
 			return
 		}
@@ -516,7 +516,7 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 			e.abandon(r)
 			return
 		}
-		if kind := engi.KindOf(err); kind == engi.NotFound || kind == engi.Conflict {
+		if engi.Is(err, engi.NotFound, engi.Conflict) {
 			// Somebody else has ended or removed the record, which counts.
 			e.log.Error("record end of execution", "execution", r.id, "error", err)
 			if used != nil {

@@ -111,7 +111,7 @@ func TestCreateTakesFromThePool(t *testing.T) {
 	if got := n.wantState(s.ID, engi.Stopped); got.End != engi.CauseCancelled || got.Stopped.IsZero() {
 		t.Errorf("%+v", got)
 	}
-	if _, _, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID); engi.KindOf(err) != engi.NotFound {
+	if _, _, err := n.Sandboxes().Enter(t.Context(), "alice", s.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("enter a stopped sandbox: %v", err)
 	}
 	if err := n.Sandboxes().Stop(t.Context(), "alice", s.ID); err != nil {
@@ -467,7 +467,7 @@ func TestQuotas(t *testing.T) {
 					mu.Lock()
 					made = append(made, s.ID)
 					mu.Unlock()
-				} else if e, ok := err.(*engi.Error); engi.KindOf(err) != engi.Exhausted || ok && e.Retry.AfterMillis <= 0 {
+				} else if e, ok := err.(*engi.Error); !engi.Is(err, engi.Exhausted) || ok && e.Retry.AfterMillis <= 0 {
 					t.Errorf("%s: %v", owner, err)
 				}
 			})

@@ -67,7 +67,7 @@ func (s *sandboxes) throttle(ctx context.Context, sb *sandbox, inst *instance, u
 		size.VCPUs = rec.CPUQuota.VCPUs
 	}
 	if err := provider.Resize(ctx, inst.machine, size); err != nil {
-		if engi.KindOf(err) != engi.Unsupported {
+		if !engi.Is(err, engi.Unsupported) {
 			s.log.Warn("change a sandbox's processor time; trying again", "sandbox", sb.id, "error", err)
 			return
 		}

@@ -117,8 +117,8 @@ func (p *pools) weighMachine(machine provider.Machine, id engi.SandboxID, weight
 	switch {
 	case err == nil:
 		p.weights.work.Store(true)
-	case engi.KindOf(err) == engi.Unavailable: // it has just died, which others see
-	case engi.KindOf(err) == engi.Unsupported:
+	case engi.Is(err, engi.Unavailable): // it has just died, which others see
+	case engi.Is(err, engi.Unsupported):
 		p.weights.none.Store(true)
 	default:
 		p.log.Warn("weigh sandbox", "sandbox", id, "error", err)

@@ -191,7 +191,7 @@ func TestOpenChecksToken(t *testing.T) {
 		return a, nil
 	}
 	for _, token := range []string{"", "wrong", "secret2"} {
-		if _, err := guest.Open(t.Context(), dial, token); engi.KindOf(err) != engi.Anonymous {
+		if _, err := guest.Open(t.Context(), dial, token); !engi.Is(err, engi.Anonymous) {
 			t.Errorf("token %q: %v", token, err)
 		}
 	}
@@ -226,7 +226,7 @@ func TestRootInsideCannotEndTheGuest(t *testing.T) {
 
 // TestSFTP holds that a guest serves files as the user of the command.
 func TestSFTP(t *testing.T) {
-	if _, err := inProcess(t).Start(t.Context(), engi.Command{Builtin: engi.BuiltinSFTP}); engi.KindOf(err) != engi.Unsupported {
+	if _, err := inProcess(t).Start(t.Context(), engi.Command{Builtin: engi.BuiltinSFTP}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("a guest in this process: %v", err)
 	}
 	c := boot(t).open()

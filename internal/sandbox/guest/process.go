@@ -80,7 +80,7 @@ func (c *Client) open(ctx context.Context, method, path string, body io.Reader) 
 // callerExpired replaces the error of a request's own context by that of the
 // caller's, if that has ended.
 func callerExpired(ctx context.Context, path string, err error) error {
-	if engi.KindOf(err) == engi.Expired && ctx.Err() != nil {
+	if engi.Is(err, engi.Expired) && ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%s: %v", path, context.Cause(ctx))
 	}
 	return err
@@ -191,7 +191,7 @@ func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, 
 func (p *process) read(ctx context.Context, s *stream, from int64, yield func(engi.Chunk) bool) error {
 	err := p.follow(ctx, s, from, yield)
 	cause := p.c.end.Load()
-	if err == nil || engi.KindOf(err) != engi.Unavailable || cause == nil || (*cause)() != engi.CauseMemory {
+	if !engi.Is(err, engi.Unavailable) || cause == nil || (*cause)() != engi.CauseMemory {
 		return err
 	}
 	p.mu.Lock()
@@ -246,7 +246,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 			return false, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 		}
 		if err != nil {
-			return engi.KindOf(err) == engi.Unavailable, err
+			return engi.Is(err, engi.Unavailable), err
 		}
 		switch kind {
 		case wire.Stdout, wire.Stderr, wire.Terminal:

@@ -396,7 +396,7 @@ func (s suite) badRuns(t *testing.T) {
 		r := s.program(t, engi.Bash, "echo no")
 		change(&r)
 		_, err := s.c.Run(t.Context(), r)
-		if k := engi.KindOf(err); err == nil || k != engi.Invalid && k != engi.Conflict {
+		if !engi.Is(err, engi.Invalid, engi.Conflict) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -410,7 +410,7 @@ func (s suite) badRuns(t *testing.T) {
 	r = s.program(t, engi.Bash, "")
 	r.Files, r.Entry = append(r.Files, wire.File{Path: "out/evil", Data: []byte("x")}), r.Files[0].Path
 	_, err = s.c.Run(t.Context(), r)
-	if k := engi.KindOf(err); err == nil || k != engi.Invalid && k != engi.Conflict {
+	if !engi.Is(err, engi.Invalid, engi.Conflict) {
 		t.Errorf("a link in the way: got %v", err)
 	}
 	if _, err := s.c.Stat(t.Context(), "/tmp/evil"); err == nil {

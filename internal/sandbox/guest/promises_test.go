@@ -100,7 +100,7 @@ func ok(t *testing.T, err error) {
 
 func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("got error %v of kind %v, want kind %v", err, engi.KindOf(err), want)
 	}
 }
@@ -285,7 +285,7 @@ func (s suite) missing(t *testing.T) {
 		{engi.Command{Args: []string{"true", "a\x00b"}}, engi.Invalid},
 	} {
 		_, err := s.c.Start(t.Context(), x.cmd)
-		if x.cmd.Dir == "/" && err != nil && engi.KindOf(err) == engi.NotFound {
+		if x.cmd.Dir == "/" && engi.Is(err, engi.NotFound) {
 			continue // this guest has no /etc/passwd
 		}
 		wantKind(t, err, x.want)

@@ -153,7 +153,7 @@ func TestReaderEndsWithItsContext(t *testing.T) {
 	defer r.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := r.Next(ctx); engi.KindOf(err) != engi.Expired {
+	if _, err := r.Next(ctx); !engi.Is(err, engi.Expired) {
 		t.Errorf("%v, want kind expired", err)
 	}
 }
@@ -166,7 +166,7 @@ func TestOffsetBehindTheEnd(t *testing.T) {
 	log.End()
 	for from, want := range map[int64]error{3: io.EOF, 4: nil} {
 		_, err := log.Read(from).Next(t.Context())
-		if want != nil && err != want || want == nil && engi.KindOf(err) != engi.Invalid {
+		if want != nil && err != want || want == nil && !engi.Is(err, engi.Invalid) {
 			t.Errorf("from %d: %v", from, err)
 		}
 	}
@@ -192,10 +192,10 @@ func TestFailReachesReadersAfterTheData(t *testing.T) {
 func TestFullDiskIsAnError(t *testing.T) {
 	log := New(filepath.Join("/dev/null", "output"))
 	err := log.Append(engi.Stdout, make([]byte, Inline+1))
-	if engi.KindOf(err) != engi.Exhausted {
+	if !engi.Is(err, engi.Exhausted) {
 		t.Errorf("%v, want kind exhausted", err)
 	}
-	if err := log.Append(engi.Stdout, []byte("x")); engi.KindOf(err) != engi.Exhausted {
+	if err := log.Append(engi.Stdout, []byte("x")); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("second: %v, want kind exhausted", err)
 	}
 }
@@ -260,7 +260,7 @@ func TestFullDiskLeavesCompleteFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	writable.Close()
-	if err := log.Append(engi.Stdout, data); engi.KindOf(err) != engi.Exhausted {
+	if err := log.Append(engi.Stdout, data); !engi.Is(err, engi.Exhausted) {
 		t.Fatalf("a failing write: %v, want exhausted", err)
 	}
 	log.End()

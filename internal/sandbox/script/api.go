@@ -125,7 +125,7 @@ func (r *Runner) handleCall(ctx context.Context, inv *invocation, c wire.Call) w
 		return wire.Answer{Call: c.ID, Value: value}
 	}
 	out := wire.Answer{Call: c.ID, Name: cmp.Or(exceptionNames[engi.KindOf(err)], "Error"), Error: err.Error()}
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		r.o.Log.Error("api function failed", "api", f.Name, "error", err)
 		out.Error = "the function failed"
 	}
@@ -147,7 +147,7 @@ func (r *Runner) invoke(ctx context.Context, f *function, inv *invocation, c wir
 	}()
 	out, err := f.Call(ctx, Call{Owner: inv.spec.Owner, Session: inv.session, Hints: inv.spec.Hints, Args: c.Args, invocation: inv})
 	if err != nil {
-		if ctx.Err() != nil && engi.KindOf(err) == engi.Internal {
+		if ctx.Err() != nil && engi.Is(err, engi.Internal) {
 			return nil, engi.Errorf(engi.Expired, "the program ended first")
 		}
 		return nil, err

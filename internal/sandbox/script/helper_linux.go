@@ -190,7 +190,7 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 		return wire.Done{}, false, errHelperGone
 	}
 	if err := h.send(wire.To{Run: &run}); err != nil {
-		if engi.KindOf(err) == engi.Invalid {
+		if engi.Is(err, engi.Invalid) {
 			return wire.Done{}, true, err
 		}
 		if time.Until(until) <= 0 || ctx.Err() != nil {

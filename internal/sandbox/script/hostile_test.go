@@ -274,7 +274,7 @@ func checkHarmless(r *Runner, owner engi.Owner, n int) error {
 	want = strings.ReplaceAll(want, "OWNER", string(owner))
 	for try := 0; ; try++ {
 		x, err := r.Scripts().Run(context.Background(), engi.ScriptSpec{Owner: owner, Code: code, Timeout: 30 * time.Second})
-		if engi.KindOf(err) == engi.Exhausted && try < 200 {
+		if engi.Is(err, engi.Exhausted) && try < 200 {
 			continue // too many wait for a helper: to be refused is fair
 		}
 		if err != nil {
@@ -378,7 +378,7 @@ func TestHostileAmongHarmless(t *testing.T) {
 					if err := checkSane(x); err != nil {
 						t.Errorf("%s: %v", code, err)
 					}
-				} else if ctx.Err() == nil && engi.KindOf(err) != engi.Exhausted {
+				} else if ctx.Err() == nil && !engi.Is(err, engi.Exhausted) {
 					t.Errorf("%s: %v", code, err)
 				}
 				attacks.Add(1)

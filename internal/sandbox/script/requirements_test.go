@@ -37,7 +37,7 @@ func TestInvalidScriptsAreRefused(t *testing.T) {
 		"session":    {engi.ScriptSpec{Code: "1", Session: "s"}, "no sessions"},
 	} {
 		_, err := r.Scripts().Run(t.Context(), c.spec)
-		if kind := engi.KindOf(err); err == nil || kind != engi.Invalid && kind != engi.Unsupported || !strings.Contains(err.Error(), c.text) || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Invalid, engi.Unsupported) || !strings.Contains(err.Error(), c.text) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %s: %v (%s)", name, engi.KindOf(err), err, engi.RemedyOf(err))
 		}
 	}
@@ -102,7 +102,7 @@ func TestLimitsAndTimeouts(t *testing.T) {
 	for _, l := range []Limits{
 		{Code: -1}, {Code: 300_000}, {Memory: 1}, {Memory: 1 << 40}, {MinTimeout: time.Minute}, {Timeout: time.Minute}, {Lines: 1 << 20}, {Text: 1 << 30}, {Depth: 1000}, {Calls: 65}, {Nodes: 1 << 30}, {Stack: 1 << 20},
 	} {
-		if _, err := New(Options{Helper: "/x", Dir: t.TempDir(), Limits: l}); engi.KindOf(err) != engi.Invalid || err == nil {
+		if _, err := New(Options{Helper: "/x", Dir: t.TempDir(), Limits: l}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%+v: %v", l, err)
 		}
 	}
@@ -319,7 +319,7 @@ func TestOneRegistrationDocumentsAFunction(t *testing.T) {
 		{ScriptAPI: engi.ScriptAPI{Name: "a", Signature: "s", Description: "d", Schema: []byte("{")}, Call: KV()[0].Call},
 		{ScriptAPI: engi.ScriptAPI{Name: "a", Signature: "s", Description: "d"}, Call: KV()[0].Call, Most: -1},
 	} {
-		if _, err := New(Options{Helper: "/x", Dir: t.TempDir(), APIs: []API{a}}); engi.KindOf(err) != engi.Invalid || err == nil {
+		if _, err := New(Options{Helper: "/x", Dir: t.TempDir(), APIs: []API{a}}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%+v: %v", a.ScriptAPI, err)
 		}
 	}
@@ -357,7 +357,7 @@ func TestWeatherTakesHints(t *testing.T) {
 // programs are part of the result, by kind, with the position in the original source.
 func TestErrorsHaveKindAndPlace(t *testing.T) {
 	r := runner(t, func(o *Options) { o.Limits.MinTimeout, o.Limits.MaxTimeout = 50*time.Millisecond, 30*time.Second })
-	if _, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Code: ""}); engi.KindOf(err) != engi.Invalid {
+	if _, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Code: ""}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("validation: %v", err)
 	}
 	for _, c := range []struct {

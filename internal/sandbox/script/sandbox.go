@@ -356,7 +356,7 @@ func runToEnd(ctx context.Context, p engi.Process, stdin *string) (out commandRe
 	var kept [2]strings.Builder
 	total, flooded := 0, false
 	for chunk, err := range p.Output(ctx, 0) {
-		if engi.KindOf(err) == engi.Conflict { // it printed faster than this reads
+		if engi.Is(err, engi.Conflict) { // it printed faster than this reads
 			out.Truncated = true
 			break
 		}
@@ -372,7 +372,7 @@ func runToEnd(ctx context.Context, p engi.Process, stdin *string) (out commandRe
 		out.Truncated = out.Truncated || room < len(chunk.Data)
 		if total += len(chunk.Data); total > sandboxMaxOutput {
 			flooded = true
-			if err := p.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := engi.Ignore(p.Signal(ctx, "KILL"), engi.NotFound); err != nil {
 				return out, err
 			}
 			break

@@ -183,7 +183,7 @@ func TestSessionsOfScripts(t *testing.T) {
 		name  string
 		want  engi.Kind
 	}{{"bob", "work", engi.NotFound}, {"ann", "nowhere", engi.NotFound}, {"ann", strings.Repeat("x", 1000), engi.NotFound}, {"ann", "over", engi.Conflict}} {
-		if _, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: c.owner, Session: c.name, Code: "1"}); engi.KindOf(err) != c.want || err == nil {
+		if _, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: c.owner, Session: c.name, Code: "1"}); !engi.Is(err, c.want) {
 			t.Errorf("%s in %.10s: %v", c.owner, c.name, err)
 		}
 	}
@@ -206,7 +206,7 @@ func TestSessionsOfScripts(t *testing.T) {
 		}
 	}
 	bare := runner(t, nil)
-	if _, err := bare.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: "ann", Session: "work", Code: "1"}); engi.KindOf(err) != engi.Unsupported {
+	if _, err := bare.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: "ann", Session: "work", Code: "1"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without sessions: %v", err)
 	}
 }

@@ -136,7 +136,7 @@ func TestBadSpecs(t *testing.T) {
 		{}, {Code: " \n"}, {Code: "1", Language: engi.Python}, {Code: strings.Repeat("x", 12_001)}, {Code: "1\x00"}, {Code: "\xff"},
 		{Code: "1", Timeout: -1}, {Code: "1", Hints: map[string]string{"city": strings.Repeat("x", 300)}},
 	} {
-		if _, err := r.Scripts().Run(t.Context(), s); engi.KindOf(err) != engi.Invalid || err == nil {
+		if _, err := r.Scripts().Run(t.Context(), s); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.40q: %v", s.Code, err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestOwnersShareNoHelper(t *testing.T) {
 		owner := engi.Owner(rune('a' + i%7))
 		wg.Go(func() {
 			h, err := r.pool.acquire(t.Context(), owner)
-			for engi.KindOf(err) == engi.Exhausted && t.Context().Err() == nil { // on a slow machine
+			for engi.Is(err, engi.Exhausted) && t.Context().Err() == nil { // on a slow machine
 				h, err = r.pool.acquire(t.Context(), owner)
 			}
 			if err != nil {
@@ -295,7 +295,7 @@ func TestBusyIsRefused(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := r.pool.acquire(ctx, "b"); engi.KindOf(err) != engi.Expired {
+	if _, err := r.pool.acquire(ctx, "b"); !engi.Is(err, engi.Expired) {
 		t.Errorf("got %v", err)
 	}
 	r.pool.giveBack(h, true)
@@ -309,7 +309,7 @@ func TestCancel(t *testing.T) {
 	r := runner(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if _, err := r.Scripts().Run(ctx, engi.ScriptSpec{Code: "for (;;);"}); engi.KindOf(err) != engi.Expired {
+	if _, err := r.Scripts().Run(ctx, engi.ScriptSpec{Code: "for (;;);"}); !engi.Is(err, engi.Expired) {
 		t.Errorf("got %v", err)
 	}
 }

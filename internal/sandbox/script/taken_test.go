@@ -81,7 +81,7 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 			})
 			x, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: "eve", Code: "1"})
 			if err != nil {
-				if c.want != engi.ScriptLost || engi.KindOf(err) != engi.Unavailable {
+				if c.want != engi.ScriptLost || !engi.Is(err, engi.Unavailable) {
 					t.Fatal(err)
 				}
 				return // it was gone before it could be asked, three times

@@ -269,7 +269,7 @@ func (h *Handler) uploadFailed(body *httpio.Body, invalid, err error) error {
 	case bad != nil && !errors.Is(bad, http.ErrBodyReadAfterClose):
 		return h.receiveFailed(bad)
 	}
-	if engi.KindOf(err) == engi.Exhausted {
+	if engi.Is(err, engi.Exhausted) {
 		if e, ok := errors.AsType[*engi.Error](err); ok {
 			full := engi.Errorf(engi.Exhausted, "%w", err).WithRetry(e.Retry)
 			full.Remedy = engi.RemedyOf(err)

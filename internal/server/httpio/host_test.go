@@ -16,7 +16,7 @@ func TestCheckHost(t *testing.T) {
 	} {
 		r := httptest.NewRequest("POST", "/", nil)
 		r.Host = name
-		if err := CheckHost(r, served); (err == nil) != ok || err != nil && engi.KindOf(err) != engi.Denied {
+		if err := CheckHost(r, served); (err == nil) != ok || err != nil && !engi.Is(err, engi.Denied) {
 			t.Errorf("%q: %v", name, err)
 		}
 		r.Host = "evil.example.com"

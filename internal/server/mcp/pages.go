@@ -94,7 +94,7 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 // page returns the page of a session that is owner's own.
 func (s *Server) page(ctx context.Context, owner engi.Owner, session string) (engi.Page, error) {
 	ui, err := s.opt.Pages.Get(ctx, owner, session, 0)
-	if owner == "" && (err == nil && ui.Owner != "" || engi.KindOf(err) == engi.Conflict) { // a name that only others use
+	if owner == "" && (err == nil && ui.Owner != "" || engi.Is(err, engi.Conflict)) { // a name that only others use
 		return engi.Page{}, engi.Errorf(engi.NotFound, "there is no session %.80q", session)
 	}
 	return ui, err

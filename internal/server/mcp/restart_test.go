@@ -131,7 +131,7 @@ func TestSessionsOutliveTheServer(t *testing.T) {
 	if got := ask(t, "POST", h.server(t, 0), secret, list, session...); got.StatusCode != http.StatusUnauthorized {
 		t.Errorf("of a revoked key: %s", got.Status)
 	}
-	if _, err := h.Clients.Get(t.Context(), k.ID, session[1], time.Time{}); engi.KindOf(err) != engi.NotFound {
+	if _, err := h.Clients.Get(t.Context(), k.ID, session[1], time.Time{}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("of a revoked key: %v", err)
 	}
 	// Nobody uses it.

@@ -112,7 +112,7 @@ func peek(r *http.Request) (m message, err error) {
 		}
 	}
 	if _, err := io.Copy(seen, body); err != nil {
-		if engi.KindOf(err) == engi.Internal { // of the connection, or its time is up
+		if engi.Is(err, engi.Internal) { // of the connection, or its time is up
 			err = engi.Errorf(engi.Invalid, "read the body: %v", err)
 		}
 		return m, err

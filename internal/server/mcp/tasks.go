@@ -109,7 +109,7 @@ func (s *Server) addTasks(server *sdk.Server, key engi.Key) {
 				return nil, noTask
 			}
 			res, err := do(ctx, id)
-			if err != nil && engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				return nil, noTask
 			}
 			if err != nil {

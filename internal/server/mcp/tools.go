@@ -369,10 +369,10 @@ func (s *Server) output(ctx context.Context, key engi.Key, uri string) (*sdk.Rea
 }
 
 func missing(uri string, err error) error {
-	if engi.KindOf(err) == engi.NotFound {
+	if engi.Is(err, engi.NotFound) {
 		return sdk.ResourceNotFoundError(uri)
 	}
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		return engi.Errorf(engi.Internal, "an internal error")
 	}
 	return err

@@ -239,7 +239,7 @@ func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	ctx, cancel := context.WithTimeout(waiting, wait)
 	defer cancel()
 	x, err := e.functions.Wait(ctx, c.owner(), in.ID)
-	if engi.KindOf(err) == engi.Expired && waiting.Err() == nil {
+	if engi.Is(err, engi.Expired) && waiting.Err() == nil {
 		x, err = e.functions.Run(c, c.owner(), in.ID) // the time is over: as it is
 	}
 	return functionRunOf(x), orEnded(waiting, err)

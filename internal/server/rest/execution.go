@@ -183,7 +183,7 @@ func (x *executions) await(c *call, id engi.ExecutionID) error {
 		if c.gone() && c.key == "" {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
-			if err := x.Cancel(ctx, c.viewer(), id); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := engi.Ignore(x.Cancel(ctx, c.viewer(), id), engi.NotFound); err != nil {
 				return engi.Errorf(engi.Internal, "cancel %s, whose caller left: %w", id, err)
 			}
 		}

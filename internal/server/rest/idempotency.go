@@ -88,7 +88,7 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 		switch x, err = n.find(r.IDs, r.Done); {
 		case err == nil && !r.Done:
 			return x, c.s.idempotency.Finish(late, r)
-		case err == nil, engi.KindOf(err) != engi.NotFound:
+		case err == nil, !engi.Is(err, engi.NotFound):
 			return x, err
 		case r.Done:
 			return x, engi.Errorf(engi.Conflict, "what this Idempotency-Key made is gone: %s", strings.Join(r.IDs, " ")).
@@ -124,8 +124,7 @@ func firstID[ID ~string](ids []string) ID {
 // mayHaveHappened reports whether something may have been made in spite of an
 // error.
 func mayHaveHappened(err error) bool {
-	k := engi.KindOf(err)
-	return k == engi.Internal || k == engi.Unavailable || k == engi.Expired
+	return engi.Is(err, engi.Internal, engi.Unavailable, engi.Expired)
 }
 
 // fingerprint tells requests apart. It is keyed, since requests may have

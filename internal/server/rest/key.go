@@ -63,7 +63,7 @@ func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {
 		k.ID = key.IDFor(c.auth.ID, c.key)
 	}
 	made, secret, err := s.Create(c, k)
-	if engi.KindOf(err) == engi.Conflict && k.ID != "" {
+	if engi.Is(err, engi.Conflict) && k.ID != "" {
 		return v1.Key{}, engi.Errorf(engi.Conflict, "this Idempotency-Key made key %s already, whose secret was shown then", k.ID).
 			WithRemedy("if that secret is lost, revoke the key and make another with a new Idempotency-Key")
 	}

@@ -195,7 +195,7 @@ var anywhere = policy.Node{Private: []netip.Prefix{netip.MustParsePrefix("0.0.0.
 // rules says what is wrong with the rules of a policy, and where.
 func (c *checker) rules(at func(string) string, field string, p engi.NetworkPolicy) {
 	_, err := policy.Compile(p, anywhere)
-	if err == nil || engi.KindOf(err) != engi.Invalid {
+	if !engi.Is(err, engi.Invalid) {
 		return
 	}
 	before := len(c.Faults)
@@ -203,7 +203,7 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 		if part.Mode == "" {
 			part.Mode = engi.NetworkRestricted
 		}
-		if _, err := policy.Compile(part, anywhere); engi.KindOf(err) == engi.Invalid {
+		if _, err := policy.Compile(part, anywhere); engi.Is(err, engi.Invalid) {
 			c.addf(where, "%s", reasonOf(err))
 		}
 	}

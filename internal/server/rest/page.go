@@ -205,8 +205,7 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 		then := x
 		if after > 0 {
 			then, err = u.Get(c, c.owner(), in.ID, after)
-			switch engi.KindOf(err) {
-			case engi.Invalid, engi.Expired: // the seq of a log that was lost, or of one that is longer
+			if engi.Is(err, engi.Invalid, engi.Expired) { // the seq of a log that was lost, or of one that is longer
 				then, after, err = x, 0, nil
 			}
 			if err != nil {
@@ -240,7 +239,7 @@ func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.F
 	paged := after > 0 && (format.State || format.Run && start.Answer)
 	if paged {
 		x, err := u.Get(c, c.owner(), session, after)
-		if err != nil && engi.KindOf(err) != engi.Expired { // then the stream begins with the whole page
+		if err != nil && !engi.Is(err, engi.Expired) { // then the stream begins with the whole page
 			return err
 		}
 		then.HTML = x.HTML

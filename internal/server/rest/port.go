@@ -57,7 +57,7 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 			case err == nil:
 				conn.Close()
 				p.Listening = true
-			case engi.KindOf(err) != engi.Unavailable:
+			case !engi.Is(err, engi.Unavailable):
 				return p, err
 			}
 			if service != nil {

@@ -56,7 +56,7 @@ func (c *call) fail(err error) {
 
 // logInternal logs what the caller is not told.
 func (c *call) logInternal(err error) {
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		c.s.log.LogAttrs(c, slog.LevelError, "internal error", slog.String("request_id", c.id), slog.Any("error", err))
 	}
 }

@@ -199,7 +199,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 		if c.gone() && c.key == "" { // nobody else will ask for the answer
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
-			if err := started.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := engi.Ignore(started.Signal(ctx, "KILL"), engi.NotFound); err != nil {
 				return engi.Errorf(engi.Internal, "kill %s in %s, whose caller left: %w", about.ID, in.ID, err)
 			}
 		}

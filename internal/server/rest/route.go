@@ -269,7 +269,7 @@ func paged[P interface{ of() engi.Paging }, X, T any](r Route, h func(*call, *P,
 	return fetch(r, func(c *call, in *P) (v1.List[T], error) {
 		p := (*in).of()
 		xs, err := h(c, in, p)
-		if p.After != "" && err != nil && engi.KindOf(err) == engi.Invalid {
+		if p.After != "" && engi.Is(err, engi.Invalid) {
 			err = errCursor
 		}
 		all := listOf(xs, as)

@@ -305,7 +305,7 @@ func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fo
 		forks := make([]engi.Forked, len(ids))
 		var missing []string
 		for i, id := range ids {
-			if forks[i].Sandbox, forks[i].Err = s.Get(c, c.owner(), engi.SandboxID(id)); engi.KindOf(forks[i].Err) == engi.NotFound && forks[i].Err != nil {
+			if forks[i].Sandbox, forks[i].Err = s.Get(c, c.owner(), engi.SandboxID(id)); engi.Is(forks[i].Err, engi.NotFound) {
 				missing = append(missing, id)
 			}
 		}

@@ -13,7 +13,7 @@ func FuzzLastEvent(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id string) {
 		n, err := lastEvent(id, 5)
 		switch {
-		case err != nil && engi.KindOf(err) != engi.Invalid:
+		case err != nil && !engi.Is(err, engi.Invalid):
 			t.Errorf("%q: %v", id, err)
 		case err == nil && (n < 0 || id == "" && n != 5):
 			t.Errorf("lastEvent(%q) = %d", id, n)

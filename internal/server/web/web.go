@@ -113,7 +113,7 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ctx, secret, done, err := s.o.SignIns.Use(r.Context(), token)
-	if engi.KindOf(err) == engi.Anonymous && err != nil {
+	if engi.Is(err, engi.Anonymous) {
 		s.setCookie(w, r, "", -1)
 	}
 	if err != nil {
@@ -196,7 +196,7 @@ func harden(h http.Header) {
 func (s *Server) fail(w http.ResponseWriter, err error) {
 	harden(w.Header())
 	w.Header().Set("Cache-Control", "no-store")
-	if engi.KindOf(err) == engi.Internal {
+	if engi.Is(err, engi.Internal) {
 		s.o.Log.Error("sign-in", "error", err)
 	}
 	p := httpio.Describe(err, "")
@@ -258,7 +258,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 	}
 	token, k, err := s.o.SignIns.Open(r.Context(), r.URL.Query().Get("code"))
 	switch {
-	case engi.KindOf(err) == engi.Anonymous && err != nil:
+	case engi.Is(err, engi.Anonymous):
 		s.show(w, r, http.StatusUnauthorized) // the page says what to do
 		return
 	case err != nil:
@@ -300,7 +300,7 @@ func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 				st = stateOf(k)
 			}
 		}
-		if err != nil && engi.KindOf(err) != engi.Anonymous {
+		if err != nil && !engi.Is(err, engi.Anonymous) {
 			s.fail(w, err)
 			return
 		}

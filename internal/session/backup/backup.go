@@ -100,10 +100,10 @@ func (s *Store) Save(ctx context.Context, k Key, files engi.VolumeFiles, limit i
 	defer unlock()
 	before, err := s.load(ctx, k)
 	if err != nil {
-		if engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Conflict {
+		if !engi.Is(err, engi.NotFound, engi.Conflict) {
 			return done, err
 		}
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			s.o.Log.ErrorContext(ctx, "the last copy of a workspace is damaged, making a whole one", "owner", k.Owner, "workspace", k.Name, "error", err)
 		}
 		before = manifest{}
@@ -167,7 +167,7 @@ func (s *Store) read(ctx context.Context, w *writer, files engi.VolumeFiles, lim
 		case kind.IsRegular():
 			left := limit - done.Bytes
 			err := s.readFile(ctx, w, files, fi.Path, &e, left)
-			if engi.KindOf(err) == engi.NotFound || engi.KindOf(err) == engi.Conflict {
+			if engi.Is(err, engi.NotFound, engi.Conflict) {
 				continue // removed or replaced meanwhile
 			}
 			if err != nil {

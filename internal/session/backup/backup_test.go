@@ -345,7 +345,7 @@ func TestOnlyChangesAreStored(t *testing.T) {
 	if err := s.Remove(t.Context(), key); err != nil || len(blobs.blobs) != 0 {
 		t.Errorf("%d blobs are left, %v", len(blobs.blobs), err)
 	}
-	if _, err := s.Restore(t.Context(), key, to); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Restore(t.Context(), key, to); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%v", err)
 	}
 }
@@ -420,7 +420,7 @@ func TestDamageIsNoticed(t *testing.T) {
 				delete(blobs.blobs, name)
 			}
 			to, _ := volume()
-			if _, err := s.Restore(t.Context(), key, to); engi.KindOf(err) != engi.Conflict || engi.RemedyOf(err) == "" {
+			if _, err := s.Restore(t.Context(), key, to); !engi.Is(err, engi.Conflict) || engi.RemedyOf(err) == "" {
 				t.Errorf("%s %s: %v", name, how, err)
 			}
 			if how == "flipped" && !strings.HasSuffix(name, "manifest") {
@@ -438,7 +438,7 @@ func TestBounds(t *testing.T) {
 	volume := volumes(t)
 	refused := func(what string, err error) {
 		t.Helper()
-		if engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

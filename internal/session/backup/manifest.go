@@ -169,7 +169,7 @@ func (r *reader) piece(ctx context.Context, p piece) ([]byte, error) {
 	if i < 0 {
 		k := r.packs[p.Pack]
 		data, err := r.blobs.Get(ctx, r.key.packName(k.Hash), packSize+pieceSize)
-		if err != nil && engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			err = errors.New("it is not there")
 		} else if err != nil {
 			return nil, err

@@ -79,7 +79,7 @@ func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 		if err := killLeftovers(ctx, g); err != nil {
 			return err
 		}
-		if _, err := g.Stat(ctx, programPath); err == nil || engi.KindOf(err) != engi.NotFound {
+		if _, err := g.Stat(ctx, programPath); !engi.Is(err, engi.NotFound) {
 			return err
 		}
 	}
@@ -99,7 +99,7 @@ func killLeftovers(ctx context.Context, g engi.Guest) error {
 		if err == nil {
 			err = old.Signal(ctx, "KILL")
 		}
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			return err
 		}
 	}
@@ -138,7 +138,7 @@ var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the co
 func (r *Runner) Kill(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	if err := r.process.Signal(ctx, "KILL"); err != nil && engi.KindOf(err) != engi.NotFound {
+	if err := engi.Ignore(r.process.Signal(ctx, "KILL"), engi.NotFound); err != nil {
 		return err
 	}
 	return nil
@@ -165,14 +165,14 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 		defer timer.Stop()
 	}
 	defer func() {
-		if e := r.Kill(ctx); e != nil && err == nil && engi.KindOf(e) != engi.Unavailable {
+		if e := r.Kill(ctx); e != nil && err == nil && !engi.Is(e, engi.Unavailable) {
 			err = e
 		}
 		res.Duration = time.Since(began)
 	}()
 	c := newCollector(r.marker, out)
 	if err := r.process.Input(run, append(line, '\n')); err != nil {
-		if engi.KindOf(err) != engi.Expired {
+		if !engi.Is(err, engi.Expired) {
 			err = fmt.Errorf("%w: %w", ErrStale, err)
 		}
 		return res, err

@@ -26,7 +26,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "@", "a b", "a;b", "$(x)", "../x", "a@", "a@$(x)", "a@1 || 2", "@a", "@a/b/c", "http://x", "jsr:std", strings.Repeat("a", 300), "-x"[:1] + "\n"} {
-		if name, version, err := Parse(text); engi.KindOf(err) != engi.Invalid || err == nil {
+		if name, version, err := Parse(text); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %q %q %v", text, name, version, err)
 		}
 	}
@@ -201,7 +201,7 @@ func TestInstalling(t *testing.T) {
 			t.Errorf("%+v", d)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
-		if _, _, err := k.Template(short); engi.KindOf(err) != engi.Unavailable || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
+		if _, _, err := k.Template(short); !engi.Is(err, engi.Unavailable) || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
 			t.Errorf("while it builds: %v", err)
 		}
 		cancel()
@@ -246,7 +246,7 @@ func TestInstalling(t *testing.T) {
 		// With nothing before it, the failure is the answer.
 		s.set(engi.Errorf(engi.Invalid, "no such package"))
 		k, stop = start(t, s, filepath.Join(t.TempDir(), "none"), "c")
-		if _, _, err := k.Template(t.Context()); engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "no such package") {
+		if _, _, err := k.Template(t.Context()); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "no such package") {
 			t.Errorf("%v", err)
 		}
 		stop()

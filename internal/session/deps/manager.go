@@ -87,7 +87,7 @@ func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 		m.saveTemplate(ctx) // it serves from now on, however long Run looks at it
 		return m, nil
 	}
-	if kind := engi.KindOf(err); kind != engi.NotFound && kind != engi.Unavailable {
+	if !engi.Is(err, engi.NotFound, engi.Unavailable) {
 		return nil, err
 	}
 	if last := m.savedTemplate(); last != "" {
@@ -260,7 +260,7 @@ func (m *Manager) removeOld(ctx context.Context) {
 		switch err := m.opt.Templates.Remove(ctx, t.Name); {
 		case err == nil:
 			m.opt.Log.InfoContext(ctx, "removed packages of sessions that are not wanted any more", "template", t.Name)
-		case engi.KindOf(err) != engi.Conflict && engi.KindOf(err) != engi.NotFound && ctx.Err() == nil:
+		case !engi.Is(err, engi.Conflict, engi.NotFound) && ctx.Err() == nil:
 			m.opt.Log.WarnContext(ctx, "remove older packages of sessions", "template", t.Name, "error", err)
 		}
 	}

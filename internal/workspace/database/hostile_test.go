@@ -246,7 +246,7 @@ func TestHostileServers(t *testing.T) {
 				} else {
 					_, err = s.Query(ctx, engi.Query{Text: "SELECT 1"})
 				}
-				if err == nil || engi.KindOf(err) != x.want {
+				if !engi.Is(err, x.want) {
 					t.Errorf("got %v (%v), want %v", engi.KindOf(err), err, x.want)
 				}
 				if err != nil && strings.Contains(err.Error(), "hush") {

@@ -131,7 +131,7 @@ func TestMySQLErrors(t *testing.T) {
 	wrong := *s
 	wrong.Password = "wr0ng-password"
 	_, err := wrong.Query(t.Context(), engi.Query{Text: "SELECT 1"})
-	if engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), wrong.Password) {
+	if !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), wrong.Password) {
 		t.Errorf("with a wrong password: %v", err)
 	}
 	ended := make(chan error)
@@ -146,7 +146,7 @@ func TestMySQLErrors(t *testing.T) {
 			break
 		}
 	}
-	if err := <-ended; engi.KindOf(err) != engi.Unavailable {
+	if err := <-ended; !engi.Is(err, engi.Unavailable) {
 		t.Errorf("a connection that is ended: %v", err)
 	}
 }
@@ -207,7 +207,7 @@ func TestMySQLTimeout(t *testing.T) {
 	} {
 		q.Timeout = 300 * time.Millisecond
 		r, err := s.Query(t.Context(), q)
-		if engi.KindOf(err) != engi.Expired {
+		if !engi.Is(err, engi.Expired) {
 			t.Errorf("%s: %+v, %v", q.Text, r, err)
 		}
 		idle(t, s, "engi")
@@ -271,7 +271,7 @@ func TestMySQLReadOnly(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(s.dir, "out")); !os.IsNotExist(err) {
 		t.Errorf("a file was written: %v", err)
 	}
-	if _, err := s.Query(t.Context(), engi.Query{Text: "SELECT 1", ReadOnly: true, Database: "mysql"}); engi.KindOf(err) != engi.Denied {
+	if _, err := s.Query(t.Context(), engi.Query{Text: "SELECT 1", ReadOnly: true, Database: "mysql"}); !engi.Is(err, engi.Denied) {
 		t.Errorf("the database of the server: %v", err)
 	}
 	// The user may change its own password, which then is made what it should be.
@@ -343,7 +343,7 @@ func TestMySQLCatalog(t *testing.T) {
 			}
 		}
 	}
-	if _, err := s.Describe(t.Context(), engi.Query{}, "nowhere"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Describe(t.Context(), engi.Query{}, "nowhere"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a table that is not there: %v", err)
 	}
 	plan, err := s.Explain(t.Context(), engi.Query{Text: "SELECT * FROM cats WHERE id = ?", Args: []any{1.0}, Database: "cat", ReadOnly: true})
@@ -351,7 +351,7 @@ func TestMySQLCatalog(t *testing.T) {
 		t.Errorf("the plan is %q, %v", plan, err)
 	}
 	for _, sql := range []string{"SELECT 1; DROP TABLE cats", "ANALYZE DELETE FROM cats", "DROP TABLE cats"} {
-		if plan, err := s.Explain(t.Context(), engi.Query{Text: sql, Database: "cat"}); engi.KindOf(err) != engi.Invalid {
+		if plan, err := s.Explain(t.Context(), engi.Query{Text: sql, Database: "cat"}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("the plan of %s is %q, %v", sql, plan, err)
 		}
 	}

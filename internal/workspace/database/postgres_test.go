@@ -122,7 +122,7 @@ func TestPostgresArguments(t *testing.T) {
 	if r := s.do(t, engi.Query{Text: "SELECT $1::int", Args: []any{"1", "2"}}); r.Error == nil || r.Error.Code != "08P01" {
 		t.Errorf("too many arguments: %+v", r.Error)
 	}
-	if _, err := s.Query(t.Context(), engi.Query{Text: "SELECT $1", Args: []any{struct{}{}}}); engi.KindOf(err) != engi.Invalid {
+	if _, err := s.Query(t.Context(), engi.Query{Text: "SELECT $1", Args: []any{struct{}{}}}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("an argument that is not JSON: %v", err)
 	}
 }
@@ -194,7 +194,7 @@ func TestPostgresErrors(t *testing.T) {
 	wrong := *s
 	wrong.Password = "wr0ng-password"
 	_, err := wrong.Query(t.Context(), engi.Query{Text: "SELECT 1"})
-	if engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), wrong.Password) {
+	if !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), wrong.Password) {
 		t.Errorf("with a wrong password: %v", err)
 	}
 	if r := s.do(t, engi.Query{Text: "SELECT '" + password + "'::int"}); strings.Contains(r.Error.Text, password) {
@@ -270,14 +270,14 @@ func TestPostgresTimeout(t *testing.T) {
 	} {
 		q.Timeout = 300 * time.Millisecond
 		_, err := s.Query(t.Context(), q)
-		if engi.KindOf(err) != engi.Expired {
+		if !engi.Is(err, engi.Expired) {
 			t.Errorf("%s: %v", q.Text, err)
 		}
 		idle(t, s, "engi")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(200*time.Millisecond, cancel)
-	if _, err := s.Query(ctx, engi.Query{Text: "SELECT pg_sleep(60)"}); engi.KindOf(err) != engi.Expired {
+	if _, err := s.Query(ctx, engi.Query{Text: "SELECT pg_sleep(60)"}); !engi.Is(err, engi.Expired) {
 		t.Errorf("a caller who goes: %v", err)
 	}
 	idle(t, s, "engi")
@@ -425,7 +425,7 @@ CREATE MATERIALIZED VIEW cat.ages AS SELECT age FROM cat."Cats"`)
 			t.Error(diff)
 		}
 	}
-	if _, err := s.Describe(t.Context(), engi.Query{}, "cats'; DROP TABLE x"); engi.KindOf(err) != engi.NotFound {
+	if _, err := s.Describe(t.Context(), engi.Query{}, "cats'; DROP TABLE x"); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a table that is not there: %v", err)
 	}
 }
@@ -445,7 +445,7 @@ func TestPostgresExplain(t *testing.T) {
 	}
 	for _, sql := range []string{"ANALYZE DELETE FROM planned", "(ANALYZE) DELETE FROM planned", "SELECT 1; DELETE FROM planned", "VACUUM planned", "SELECT nix"} {
 		plan, err := s.Explain(t.Context(), engi.Query{Text: sql})
-		if engi.KindOf(err) != engi.Invalid {
+		if !engi.Is(err, engi.Invalid) {
 			t.Errorf("the plan of %s is %q, %v", sql, plan, err)
 		}
 	}
@@ -460,7 +460,7 @@ func TestPostgresExplain(t *testing.T) {
 func TestPostgresLost(t *testing.T) {
 	s := started(t, engi.ServicePostgres)
 	_, err := s.Query(t.Context(), engi.Query{Text: "SELECT pg_terminate_backend(pg_backend_pid())"})
-	if engi.KindOf(err) != engi.Unavailable {
+	if !engi.Is(err, engi.Unavailable) {
 		t.Errorf("a connection that is ended: %v", err)
 	}
 	if r := s.do(t, engi.Query{Text: "SELECT 1"}); r.Error != nil {

@@ -53,27 +53,27 @@ func TestRedis(t *testing.T) {
 func TestRedisLimits(t *testing.T) {
 	s := started(t, engi.ServiceRedis)
 	for _, command := range []string{"SUBSCRIBE x", "monitor", "client reply off", "SHUTDOWN"} {
-		if _, err := s.Command(t.Context(), strings.Fields(command)); engi.KindOf(err) != engi.Unsupported {
+		if _, err := s.Command(t.Context(), strings.Fields(command)); !engi.Is(err, engi.Unsupported) {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
 	for _, command := range [][]string{nil, {""}, {"SET", "x", strings.Repeat("x", 2<<20)}} {
-		if _, err := s.Command(t.Context(), command); engi.KindOf(err) != engi.Invalid {
+		if _, err := s.Command(t.Context(), command); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.20q: %v", command, err)
 		}
 	}
 	if _, err := s.Command(t.Context(), []string{"SETRANGE", "big", "3000000", "x"}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Command(t.Context(), []string{"GET", "big"}); engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Command(t.Context(), []string{"GET", "big"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("a large value: %v", err)
 	}
-	if _, err := s.Command(t.Context(), []string{"EVAL", "local t={} for i=1,200000 do t[i]='some value' end return t", "0"}); engi.KindOf(err) != engi.Exhausted {
+	if _, err := s.Command(t.Context(), []string{"EVAL", "local t={} for i=1,200000 do t[i]='some value' end return t", "0"}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("many values: %v", err)
 	}
 	for _, command := range [][]string{{"BLPOP", "nix", "0"}, {"EVAL", "while true do end", "0"}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-		if _, err := s.Command(ctx, command); engi.KindOf(err) != engi.Expired {
+		if _, err := s.Command(ctx, command); !engi.Is(err, engi.Expired) {
 			t.Errorf("%s: %v", command, err)
 		}
 		cancel()
@@ -83,7 +83,7 @@ func TestRedisLimits(t *testing.T) {
 	}
 	wrong := *s
 	wrong.Password = "wr0ng-password"
-	if _, err := wrong.Command(t.Context(), []string{"PING"}); engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), wrong.Password) {
+	if _, err := wrong.Command(t.Context(), []string{"PING"}); !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), wrong.Password) {
 		t.Errorf("with a wrong password: %v", err)
 	}
 }

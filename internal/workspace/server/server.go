@@ -281,7 +281,7 @@ func (k *Kind) Greet(ctx context.Context, g engi.Guest, a Access) (version strin
 // clear ends the server, if there is one, with all that it has started.
 func (k *Kind) clear(ctx context.Context, g engi.Guest) error {
 	if _, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) }); err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return nil // none has run in this sandbox
 		}
 		return err
@@ -305,7 +305,7 @@ func (k *Kind) clear(ctx context.Context, g engi.Guest) error {
 // Stop ends the server once everything is on disk. It is no error if none runs.
 func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
 	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		return nil
 	}
 	if err != nil {
@@ -316,10 +316,7 @@ func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
 		most   time.Duration
 	}{{k.ending, endTime}, {"KILL", killTime}} {
 		if err = p.Signal(ctx, s.signal); err != nil {
-			if engi.KindOf(err) == engi.NotFound {
-				return nil
-			}
-			return err
+			return engi.Ignore(err, engi.NotFound)
 		}
 		if _, err = within(ctx, s.most, "end the server", p.Wait); err == nil || ctx.Err() != nil {
 			return err
@@ -332,7 +329,7 @@ func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
 func (k *Kind) Logs(ctx context.Context, g engi.Guest, most int) (string, error) {
 	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
 	if err != nil {
-		if engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return "", nil
 		}
 		return "", err

@@ -41,7 +41,7 @@ func TestFind(t *testing.T) {
 	} {
 		k, err := Find(test.kind, test.version)
 		if err != nil {
-			if engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" || !strings.Contains(err.Error(), test.want) {
+			if !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("%s %q: %v, want %q", test.kind, test.version, err, test.want)
 			}
 			continue
@@ -83,7 +83,7 @@ func TestAccess(t *testing.T) {
 		}
 		got, err := k.Access(test.env)
 		if test.bad != "" {
-			if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), test.bad) || strings.Contains(err.Error(), "secret") {
+			if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), test.bad) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("%s %v: %v", test.kind, test.env, err)
 			}
 			continue
@@ -397,11 +397,11 @@ func TestStartWaitStop(t *testing.T) {
 		t.Errorf("commands for %v", g.ran)
 	}
 	g.fails = 1
-	if _, err := k.Start(t.Context(), g, a, nil); engi.KindOf(err) != engi.Unavailable || len(g.procs) != 2 {
+	if _, err := k.Start(t.Context(), g, a, nil); !engi.Is(err, engi.Unavailable) || len(g.procs) != 2 {
 		t.Errorf("over what an earlier server has left: %v", err)
 	}
 	// What the server has left still greets.
-	if _, err := k.Check(t.Context(), g, a); engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "has ended") {
+	if _, err := k.Check(t.Context(), g, a); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("a server that has ended: %v", err)
 	}
 	if _, err := k.Start(t.Context(), &guest{files: map[string]string{}}, a, nil); err != nil {
@@ -421,7 +421,7 @@ func TestServersThatEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.procs[0].end(engi.Exit{Code: 3})
-	if _, err := k.Wait(t.Context(), g, p, Access{}); engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "code 3: the disk is full") {
+	if _, err := k.Wait(t.Context(), g, p, Access{}); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "code 3: the disk is full") {
 		t.Errorf("%v", err)
 	}
 	if p, err = k.Start(t.Context(), g, Access{}, nil); err != nil {
@@ -429,10 +429,10 @@ func TestServersThatEnd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := k.Wait(ctx, g, p, Access{}); engi.KindOf(err) != engi.Expired {
+	if _, err := k.Wait(ctx, g, p, Access{}); !engi.Is(err, engi.Expired) {
 		t.Errorf("%v", err)
 	}
-	if _, err := k.Greet(t.Context(), g, Access{}); engi.KindOf(err) != engi.Unavailable {
+	if _, err := k.Greet(t.Context(), g, Access{}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("%v", err)
 	}
 }

@@ -175,7 +175,7 @@ func (q *Fetch) Answer(ctx context.Context, w io.Writer, source repo.Source) err
 			continue
 		}
 		c, err := g.commit(ctx, h)
-		if err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Invalid {
+		if err != nil && !engi.Is(err, engi.NotFound, engi.Invalid) {
 			return err
 		}
 		known[h] = c != nil
@@ -224,7 +224,7 @@ func (q *Fetch) answer(ctx context.Context, b *bufio.Writer, g *graph, known map
 		return err
 	case err != nil: // the status has been sent
 		why := "the server cannot read an object; try again"
-		if engi.KindOf(err) == engi.Exhausted {
+		if engi.Is(err, engi.Exhausted) {
 			why = err.Error() + "; " + engi.RemedyOf(err)
 		}
 		_, _ = band{b, 3}.Write([]byte(why + "\n")) // Flush reports it

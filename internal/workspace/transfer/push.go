@@ -111,7 +111,7 @@ func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
 			continue
 		}
 		why := err.Error()
-		if engi.KindOf(err) == engi.Internal {
+		if engi.Is(err, engi.Internal) {
 			why = "the server cannot record it"
 		}
 		say("ng %s %s\n", u.Name, clip.Line(why, maxReport))

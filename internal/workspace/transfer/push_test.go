@@ -310,7 +310,7 @@ func TestUnpack(t *testing.T) {
 	if p, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), h.source, func(int64) error { return nil }); err != nil || len(p) < 3 {
 		t.Errorf("%d objects, %v", len(p), err)
 	}
-	if _, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), none, func(int64) error { return nil }); engi.KindOf(err) != engi.Invalid || !strings.Contains(fmt.Sprint(err), "which is not there") {
+	if _, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), none, func(int64) error { return nil }); !engi.Is(err, engi.Invalid) || !strings.Contains(fmt.Sprint(err), "which is not there") {
 		t.Error(err)
 	}
 	full := engi.Errorf(engi.Exhausted, "no room")
@@ -319,7 +319,7 @@ func TestUnpack(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := transfer.Unpack(ctx, bytes.NewReader(pack("main\nv1\n")), none, func(int64) error { return nil }); engi.KindOf(err) != engi.Expired {
+	if _, err := transfer.Unpack(ctx, bytes.NewReader(pack("main\nv1\n")), none, func(int64) error { return nil }); !engi.Is(err, engi.Expired) {
 		t.Error(err)
 	}
 }
@@ -383,13 +383,13 @@ func TestHostilePacks(t *testing.T) {
 	// Each byte less, and each that is another one.
 	data := whole.sealed()
 	for i := range data {
-		if _, err := unpack(data[:i]); engi.KindOf(err) != engi.Invalid {
+		if _, err := unpack(data[:i]); !engi.Is(err, engi.Invalid) {
 			t.Errorf("cut at %d: %v", i, err)
 		}
 		for bit := range 8 {
 			other := slices.Clone(data)
 			other[i] ^= 1 << bit
-			if _, err := unpack(other); engi.KindOf(err) != engi.Invalid && engi.KindOf(err) != engi.Exhausted {
+			if _, err := unpack(other); !engi.Is(err, engi.Invalid, engi.Exhausted) {
 				t.Errorf("bit %d of byte %d: %v", bit, i, err)
 			}
 		}
@@ -434,7 +434,7 @@ func TestHostilePacks(t *testing.T) {
 		"no operation":                {after(delta(10, 5)), engi.Invalid},
 		"no size":                     {after(nil), engi.Invalid},
 	} {
-		if _, err := unpack(c.data); err == nil || engi.KindOf(err) != c.want || engi.RemedyOf(err) == "" {
+		if _, err := unpack(c.data); !engi.Is(err, c.want) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v, want %v (%s)", name, err, c.want, engi.RemedyOf(err))
 		}
 	}
@@ -462,7 +462,7 @@ func TestPacksTakeBoundedWork(t *testing.T) {
 	}
 	taken := int64(0)
 	_, err := transfer.Unpack(t.Context(), bytes.NewReader(p.sealed()), nil, func(n int64) error { taken += n; return nil })
-	if engi.KindOf(err) != engi.Exhausted || taken > 20<<20 {
+	if !engi.Is(err, engi.Exhausted) || taken > 20<<20 {
 		t.Errorf("%v, %d bytes taken", err, taken)
 	}
 }
@@ -578,7 +578,7 @@ func TestAdded(t *testing.T) {
 		switch {
 		case c.want == taken && (err != nil || len(a.Objects) != c.new):
 			t.Errorf("%s: %d objects, %v", name, len(a.Objects), err)
-		case c.want != taken && (err == nil || engi.KindOf(err) != c.want || engi.RemedyOf(err) == ""):
+		case c.want != taken && (!engi.Is(err, c.want) || engi.RemedyOf(err) == ""):
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}
@@ -618,7 +618,7 @@ func TestPushRequests(t *testing.T) {
 		"nothing": "", "no end": packet(zero + " " + one + " a"), "no hash": packet("x "+one+" a") + "0000", "no name": packet(zero+" "+one) + "0000",
 		"twice": packet(zero+" "+one+" a") + packet(zero+" "+one+" a") + "0000", "late": packet(zero+" "+one+" a") + packet("shallow "+one) + "0000", "no packet": "zzzz", "two lines": packet(zero+" "+one+" a\nok b") + "0000", "a long name": packet(zero+" "+one+" "+strings.Repeat("a", 1000)) + "0000",
 	} {
-		if _, err := transfer.ReadPush(strings.NewReader(text)); engi.KindOf(err) != engi.Invalid || err == nil {
+		if _, err := transfer.ReadPush(strings.NewReader(text)); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -632,7 +632,7 @@ func FuzzReadPush(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := transfer.ReadPush(strings.NewReader(s))
 		if err != nil {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Error(err)
 			}
 			return
@@ -665,7 +665,7 @@ func FuzzUnpack(f *testing.F) {
 		}
 		p, err := transfer.Unpack(t.Context(), bytes.NewReader(append(slices.Clone(data), sum[:]...)), none, func(int64) error { return nil })
 		if err != nil {
-			if k := engi.KindOf(err); k != engi.Invalid && k != engi.Exhausted {
+			if !engi.Is(err, engi.Invalid, engi.Exhausted) {
 				t.Error(err)
 			}
 			return
@@ -676,12 +676,12 @@ func FuzzUnpack(f *testing.F) {
 				continue
 			}
 			if _, err := p.Added(t.Context(), "", hash, known); err != nil {
-				if engi.KindOf(err) != engi.Invalid {
+				if !engi.Is(err, engi.Invalid) {
 					t.Error(err)
 				}
 				continue
 			}
-			if _, err := repo.Read(t.Context(), p.Before(none), hash, func(string) error { return nil }); err != nil && engi.KindOf(err) != engi.Invalid && engi.KindOf(err) != engi.Exhausted {
+			if _, err := repo.Read(t.Context(), p.Before(none), hash, func(string) error { return nil }); err != nil && !engi.Is(err, engi.Invalid, engi.Exhausted) {
 				t.Error(err)
 			}
 		}

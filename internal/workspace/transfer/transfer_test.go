@@ -341,7 +341,7 @@ func FuzzRead(f *testing.F) {
 		none := func(context.Context, string) (repo.Object, error) {
 			return repo.Object{}, engi.Errorf(engi.NotFound, "there is no such object")
 		}
-		if err := q.Answer(t.Context(), io.Discard, none); engi.KindOf(err) != engi.NotFound {
+		if err := q.Answer(t.Context(), io.Discard, none); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
 	})

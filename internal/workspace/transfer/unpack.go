@@ -231,7 +231,7 @@ func (u *unpacker) content(hash string) (content, error) {
 	if !ok {
 		var err error
 		if o, err = u.source(u.ctx, hash); err != nil {
-			if engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				err = damaged("an object is a difference to %s, which is not there", hash)
 			}
 			return content{}, err

@@ -182,7 +182,7 @@ func TestWrongKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Start(t.Context(), engi.NewFunctionRunID(), "f"); engi.KindOf(err) != engi.Unavailable || strings.Contains(err.Error(), "another") {
+	if err := e.Start(t.Context(), engi.NewFunctionRunID(), "f"); !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), "another") {
 		t.Errorf("%v", err)
 	}
 }

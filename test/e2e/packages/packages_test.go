@@ -237,7 +237,7 @@ func TestBuilds(t *testing.T) {
 		{Type: engi.StepRun, Args: []string{"curl -sS --max-time 10 https://example.com/ && exit 1 || true", "root"}},
 	}}, func(p engi.Progress) { said.WriteString(p.Log + "\n") })
 	t.Cleanup(func() {
-		if err := n.Templates().Remove(context.WithoutCancel(t.Context()), name); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(n.Templates().Remove(context.WithoutCancel(t.Context()), name), engi.NotFound); err != nil {
 			t.Error(err)
 		}
 	})

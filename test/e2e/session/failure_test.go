@@ -27,7 +27,7 @@ hosts = ["api.acme.test"]
 	if err == nil {
 		n.Close()
 	}
-	if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "ACME_MISSING_KEY") || !strings.Contains(engi.RemedyOf(err), "ACME_MISSING_KEY") {
+	if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "ACME_MISSING_KEY") || !strings.Contains(engi.RemedyOf(err), "ACME_MISSING_KEY") {
 		t.Errorf("%v; %s", err, engi.RemedyOf(err))
 	}
 }
@@ -63,7 +63,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	}
 	s := n.session(t, engi.SessionSpec{Name: "s"})
 	_, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)
-	if engi.KindOf(err) != engi.Unavailable || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
+	if !engi.Is(err, engi.Unavailable) || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
 		t.Errorf("code without packages: %v; %s", err, engi.RemedyOf(err))
 	}
 	// What has nothing to do with packages works.
@@ -184,7 +184,7 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 	if again := n.code(t, s.ID, `1`); again.Sandbox != res.Sandbox {
 		t.Errorf("the loop took the sandbox with it")
 	}
-	if _, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1", Timeout: time.Hour}, nil); engi.KindOf(err) != engi.Invalid || err == nil {
+	if _, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1", Timeout: time.Hour}, nil); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a timeout over the node's: %v", err)
 	}
 }

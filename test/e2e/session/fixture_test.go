@@ -69,7 +69,7 @@ func forget(t *testing.T, c config.Config) {
 		return
 	}
 	err = templates.Remove(context.Background(), deps.Name(c.Sessions.Template, packages))
-	if err != nil && engi.KindOf(err) != engi.NotFound {
+	if err != nil && !engi.Is(err, engi.NotFound) {
 		t.Error(err)
 	}
 }

@@ -71,7 +71,7 @@ issues.map((i: { title: string }) => i.title)`
 		{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "sandbox.ACME_API_KEY", Hosts: []string{"evil.test"}, As: engi.GrantBearer}}},
 		{Mode: engi.NetworkRestricted, Allow: []string{"evil.test"}, Headers: []engi.HeaderRule{{Host: "evil.test", Headers: map[string]string{"X": "${secrets.sandbox.ACME_API_KEY}"}}}},
 	} {
-		if x, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Template: "base", Network: p}); engi.KindOf(err) != engi.Denied || err == nil {
+		if x, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Template: "base", Network: p}); !engi.Is(err, engi.Denied) {
 			t.Errorf("a sandbox that sends the secret elsewhere: %v, %v", x.ID, err)
 		}
 	}
@@ -134,7 +134,7 @@ issues.map((i: { title: string }) => i.title)`
 		t.Errorf("still listed: %v, %v", all, err)
 	}
 	_, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)
-	if engi.KindOf(err) != engi.NotFound || !strings.Contains(err.Error(), "nobody used it for 10s") || !strings.Contains(engi.RemedyOf(err), "new one") {
+	if !engi.Is(err, engi.NotFound) || !strings.Contains(err.Error(), "nobody used it for 10s") || !strings.Contains(engi.RemedyOf(err), "new one") {
 		t.Errorf("code in an expired session: %v; %s", err, engi.RemedyOf(err))
 	}
 }

@@ -26,7 +26,7 @@ func TestOverlayOnANewTemplate(t *testing.T) {
 		if err == nil {
 			err = templates.Remove(context.Background(), name)
 		}
-		if err != nil && engi.KindOf(err) != engi.NotFound {
+		if err != nil && !engi.Is(err, engi.NotFound) {
 			t.Error(err)
 		}
 	})

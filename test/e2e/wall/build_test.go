@@ -54,7 +54,7 @@ for to in sys.argv[1:]:
 		}
 	})
 	t.Cleanup(func() {
-		if err := n.Templates().Remove(context.WithoutCancel(t.Context()), "walled"); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(n.Templates().Remove(context.WithoutCancel(t.Context()), "walled"), engi.NotFound); err != nil {
 			t.Log(err)
 		}
 	})
@@ -96,7 +96,7 @@ func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
 			t.Errorf("/tmp has no limit: %s", p.Log)
 		}
 	})
-	if engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" || last == "" {
+	if !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" || last == "" {
 		t.Errorf("after %q: %v", last, err)
 	}
 	var n int

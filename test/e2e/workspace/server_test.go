@@ -103,7 +103,7 @@ func TestFirstStarts(t *testing.T) {
 			if _, err := b.k.Check(t.Context(), b.g, b.a); err != nil || version == "" {
 				t.Errorf("version %q, %v", version, err)
 			}
-			if _, err := b.g.Stat(t.Context(), server.DataDir+"/new"); engi.KindOf(err) != engi.NotFound {
+			if _, err := b.g.Stat(t.Context(), server.DataDir+"/new"); !engi.Is(err, engi.NotFound) {
 				t.Errorf("what was cut off is still there: %v", err)
 			}
 			if err := b.k.Stop(t.Context(), b.g); err != nil {

@@ -225,7 +225,7 @@ func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case r.Context().Err() != nil:
 		return engi.Errorf(engi.Unavailable, "the program left before anybody decided")
-	case engi.KindOf(err) == engi.Exhausted:
+	case engi.Is(err, engi.Exhausted):
 		return engi.Errorf(engi.Unavailable, "request rule %q asks, and too many requests wait for a decision", rule.String()).WithRemedy("try again when some have been decided")
 	case err != nil:
 		return err

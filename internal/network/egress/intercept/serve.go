@@ -209,7 +209,7 @@ func (i *Interceptor) handshakeFailed(ctx context.Context, s *sandbox, t Target,
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // an alert
 		reason = "the client aborted the TLS handshake: " + printable(op.Err.Error(), 100)
-	case engi.KindOf(err) == engi.Denied:
+	case engi.Is(err, engi.Denied):
 		reason = err.Error()
 	case errors.Is(err, context.DeadlineExceeded):
 		reason = "the TLS handshake took too long"

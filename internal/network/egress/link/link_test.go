@@ -33,7 +33,7 @@ import (
 func open(t testing.TB, o link.Options) *link.Pool {
 	t.Helper()
 	p, err := link.Open(t.Context(), o)
-	if engi.KindOf(err) == engi.Unsupported && err != nil {
+	if engi.Is(err, engi.Unsupported) {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" && os.Geteuid() == 0 {
 			t.Fatalf("no links here: %v (%s)", err, engi.RemedyOf(err))
 		}
@@ -252,7 +252,7 @@ func TestClose(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := slot.Endpoint(); err == nil || engi.KindOf(err) != engi.Conflict {
+		if _, err := slot.Endpoint(); !engi.Is(err, engi.Conflict) {
 			t.Errorf("opened twice: %v", err)
 		}
 		n := stack.New(stack.Options{NetworkProtocols: []stack.NetworkProtocolFactory{ipv4.NewProtocol}})
@@ -279,7 +279,7 @@ func TestClose(t *testing.T) {
 	if err := slot.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slot.Endpoint(); err == nil || engi.KindOf(err) != engi.Unavailable {
+	if _, err := slot.Endpoint(); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("opened after its end: %v", err)
 	}
 }
@@ -375,7 +375,7 @@ func TestFoundAgain(t *testing.T) {
 	}
 	c.Close()
 	for _, id := range []engi.SandboxID{stranger, engi.NewSandboxID()} {
-		if _, err := after.Find(t.Context(), id); err == nil || engi.KindOf(err) != engi.NotFound {
+		if _, err := after.Find(t.Context(), id); !engi.Is(err, engi.NotFound) {
 			t.Errorf("found what is no link of ours: %v", err)
 		}
 	}

@@ -48,7 +48,7 @@ func TestGrantsOpenTheirPorts(t *testing.T) {
 	}
 	for _, bad := range []string{"a.example:0", "a.example:x", "ftp://a.example", "http://", "a.example/path", "*:443"} {
 		_, err := policy.Compile(engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "a", Hosts: []string{bad}}}}, policy.Node{})
-		if engi.KindOf(err) != engi.Invalid || err == nil || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -94,7 +94,7 @@ func TestBadGrants(t *testing.T) {
 	} {
 		p.Mode = engi.NetworkRestricted
 		_, err := policy.Compile(p, policy.Node{})
-		if engi.KindOf(err) != engi.Invalid || err == nil || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v (%s)", name, err, engi.RemedyOf(err))
 		}
 	}

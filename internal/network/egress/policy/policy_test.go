@@ -89,7 +89,7 @@ func TestPackages(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	if _, err := Compile(engi.NetworkPolicy{Mode: engi.NetworkOpen, Deny: []string{"packages"}}, node); engi.KindOf(err) != engi.Invalid {
+	if _, err := Compile(engi.NetworkPolicy{Mode: engi.NetworkOpen, Deny: []string{"packages"}}, node); !engi.Is(err, engi.Invalid) {
 		t.Errorf("packages denied: %v", err)
 	}
 }
@@ -502,7 +502,7 @@ func TestCompileRefuses(t *testing.T) {
 		switch {
 		case err == nil:
 			t.Errorf("%.200v: no error, want %q", c.policy, c.text)
-		case engi.KindOf(err) != c.kind || !strings.Contains(err.Error(), c.text) && !strings.Contains(engi.RemedyOf(err), c.text):
+		case !engi.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) && !strings.Contains(engi.RemedyOf(err), c.text):
 			t.Errorf("got %s: %v\nwant %s: %s", engi.KindOf(err), err, c.kind, c.text)
 		case engi.RemedyOf(err) == "" || strings.Contains(engi.RemedyOf(err), "%!"):
 			t.Errorf("%v: remedy %q", err, engi.RemedyOf(err))

@@ -117,7 +117,7 @@ func TestBadRequests(t *testing.T) {
 		"bad in a grant": {ofGrant(engi.RequestRule{Path: "b"}), "number 2 of the grant of key"}, "covered in a grant": {ofGrant(engi.RequestRule{Path: "/a", Methods: []string{"GET"}}), "never reached"},
 	} {
 		_, err := Compile(c.p, testNode)
-		if engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), c.want) || engi.RemedyOf(err) == "" {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), c.want) || engi.RemedyOf(err) == "" {
 			t.Errorf("%s: %v; %s", name, err, engi.RemedyOf(err))
 		}
 	}
@@ -127,7 +127,7 @@ func TestBadRequests(t *testing.T) {
 	}
 	must(t, many)
 	many.Requests = append(many.Requests, rules("GET api.example.com/a", "GET api.example.com/b")...)
-	if _, err := Compile(many, testNode); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "more than 1000") {
+	if _, err := Compile(many, testNode); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "more than 1000") {
 		t.Error(err)
 	}
 	wide := restricted()
@@ -136,7 +136,7 @@ func TestBadRequests(t *testing.T) {
 		grant.Requests = append(grant.Requests, engi.RequestRule{Path: fmt.Sprintf("/%d", i)})
 	}
 	wide.Grants = []engi.Grant{grant}
-	if _, err := Compile(wide, testNode); engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), "20000 hosts") {
+	if _, err := Compile(wide, testNode); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "20000 hosts") {
 		t.Error(err)
 	}
 	granted := restricted()

@@ -230,7 +230,7 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, q ques
 			return Answer{}, false, err
 		}
 		a, cut, err := Parse(buf[:n], id, q.name, q.kind)
-		if err == nil || engi.KindOf(err) == engi.Unavailable {
+		if err == nil || engi.Is(err, engi.Unavailable) {
 			return a, cut, err
 		}
 	}

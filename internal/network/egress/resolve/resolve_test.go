@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 		name string
 		kind engi.Kind
 	}{"another ID": {8, "www.example.com", engi.Invalid}, "another name": {7, "example.com", engi.Invalid}} {
-		if _, _, err := resolve.Parse(good, c.id, c.name, dnsmessage.TypeA); engi.KindOf(err) != c.kind || err == nil {
+		if _, _, err := resolve.Parse(good, c.id, c.name, dnsmessage.TypeA); !engi.Is(err, c.kind) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

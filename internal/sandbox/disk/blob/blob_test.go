@@ -31,7 +31,7 @@ func TestBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Put(t.Context(), "a", nil); engi.KindOf(err) != engi.Unavailable || !strings.Contains(engi.RemedyOf(err), "AWS_SECRET_ACCESS_KEY") {
+	if err := b.Put(t.Context(), "a", nil); !engi.Is(err, engi.Unavailable) || !strings.Contains(engi.RemedyOf(err), "AWS_SECRET_ACCESS_KEY") {
 		t.Errorf("wrong credentials: %v, remedy %q", err, engi.RemedyOf(err))
 	}
 }
@@ -60,7 +60,7 @@ func promises(t *testing.T, at string) {
 	if got := list("w/"); len(got) != 0 {
 		t.Errorf("nothing was stored, and there is %v", got)
 	}
-	if _, err := b.Get(ctx, "w/a/1", 10); engi.KindOf(err) != engi.NotFound {
+	if _, err := b.Get(ctx, "w/a/1", 10); !engi.Is(err, engi.NotFound) {
 		t.Errorf("what is not there: %v", err)
 	}
 	if err := b.Remove(ctx, "w/a/1"); err != nil {
@@ -78,7 +78,7 @@ func promises(t *testing.T, at string) {
 			t.Errorf("%s: %d bytes, want %d, %v", name, len(got), len(data), err)
 		}
 	}
-	if _, err := b.Get(ctx, "w/a/1", 2); engi.KindOf(err) != engi.Conflict {
+	if _, err := b.Get(ctx, "w/a/1", 2); !engi.Is(err, engi.Conflict) {
 		t.Errorf("more than the limit: %v", err)
 	}
 	if got, want := list("w/a/"), (map[string]int64{"w/a/1": 3, "w/a/2": 0, "w/a/packs/3": int64(len(large))}); !maps.Equal(got, want) {
@@ -109,7 +109,7 @@ func promises(t *testing.T, at string) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, err := range b.List(ended, "many/") {
-		if engi.KindOf(err) != engi.Expired {
+		if !engi.Is(err, engi.Expired) {
 			t.Errorf("after the end: %v", err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestIncompleteFiles(t *testing.T) {
 		t.Error("it is still there")
 	}
 	for _, name := range []string{"../x", "/x", "a/../../x", "", ".new-x"} {
-		if err := b.Put(t.Context(), name, nil); engi.KindOf(err) != engi.Invalid {
+		if err := b.Put(t.Context(), name, nil); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -166,12 +166,12 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	for _, at := range []string{"relative", "s3://host", "s3:///bucket", "s3://u:p@host/bucket", "https://host/bucket", "s3://host/B", "s3://%zz/b"} {
-		if err := blob.Check(at); engi.KindOf(err) != engi.Invalid || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "u:p") {
+		if err := blob.Check(at); !engi.Is(err, engi.Invalid) || engi.RemedyOf(err) == "" || strings.Contains(err.Error(), "u:p") {
 			t.Errorf("%s: %v", at, err)
 		}
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
-	if _, err := blob.Open("s3://s3.example.com/bucket"); engi.KindOf(err) != engi.Invalid || !strings.Contains(engi.RemedyOf(err), "AWS_ACCESS_KEY_ID") {
+	if _, err := blob.Open("s3://s3.example.com/bucket"); !engi.Is(err, engi.Invalid) || !strings.Contains(engi.RemedyOf(err), "AWS_ACCESS_KEY_ID") {
 		t.Errorf("without credentials: %v", err)
 	}
 }

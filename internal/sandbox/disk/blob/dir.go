@@ -165,7 +165,7 @@ func classify(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case engi.KindOf(err) != engi.Internal:
+	case !engi.Is(err, engi.Internal):
 		return err
 	case errors.Is(err, fs.ErrNotExist):
 		return engi.Errorf(engi.NotFound, "there is no such blob")

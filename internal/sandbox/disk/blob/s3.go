@@ -111,7 +111,7 @@ func (b *Bucket) Get(ctx context.Context, name string, limit int64) ([]byte, err
 		return nil, b.classify(ctx, "read", name, err)
 	}
 	data, err := readAll(o, limit)
-	if err != nil && engi.KindOf(err) != engi.Conflict {
+	if err != nil && !engi.Is(err, engi.Conflict) {
 		return nil, b.classify(ctx, "read", name, err)
 	}
 	return data, err
@@ -137,10 +137,7 @@ func (b *Bucket) List(ctx context.Context, prefix string) iter.Seq2[engi.Blob, e
 // Remove implements [engi.Blobs].
 func (b *Bucket) Remove(ctx context.Context, name string) error {
 	err := b.classify(ctx, "remove", name, b.client.RemoveObject(ctx, b.bucket, b.prefix+name, minio.RemoveObjectOptions{}))
-	if err != nil && engi.KindOf(err) == engi.NotFound {
-		return nil
-	}
-	return err
+	return engi.Ignore(err, engi.NotFound)
 }
 
 func (b *Bucket) classify(ctx context.Context, act, name string, err error) error {

@@ -147,7 +147,7 @@ func TestDefinitionErrorsHelp(t *testing.T) {
 	}
 	for _, test := range tests {
 		_, err := Parse("mine", []byte(test.text))
-		if err == nil || engi.KindOf(err) != engi.Invalid {
+		if !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.60q: error %v, want Invalid", test.text, err)
 			continue
 		}
@@ -174,7 +174,7 @@ func FuzzDefinition(f *testing.F) {
 	f.Add([]byte("base: x\nfiles:\n !# a tag without a value"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		d, err := Parse("x", text)
-		if err != nil && engi.KindOf(err) != engi.Invalid {
+		if err != nil && !engi.Is(err, engi.Invalid) {
 			t.Errorf("kind %s: %v", engi.KindOf(err), err)
 		}
 		if err == nil && d.Base == "" {
@@ -223,7 +223,7 @@ kernels: [python, javascript]
 		"steps: [" + strings.Repeat("{run: a},", 181) + "]":       "more than 180",
 	} {
 		_, err := Parse("x", []byte("base: template:base\n"+text+"\n"))
-		if err == nil || engi.KindOf(err) != engi.Invalid || !strings.Contains(err.Error(), words) {
+		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

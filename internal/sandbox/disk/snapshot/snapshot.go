@@ -220,7 +220,7 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 		if e := r.o.Store.Remove(late, s.ID); e == nil {
 			recorded = true
 			r.collect(late, s.ID)
-		} else if engi.KindOf(e) != engi.NotFound {
+		} else if !engi.Is(e, engi.NotFound) {
 			recorded = true // unknown: the next Open decides
 		}
 		return engi.Snapshot{}, err
@@ -257,7 +257,7 @@ func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (
 
 func (r *Registry) find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Snapshot, error) {
 	s, err := r.o.Store.Find(ctx, owner, idOrName, r.now())
-	if err == nil || engi.KindOf(err) != engi.NotFound || owner != "" {
+	if !engi.Is(err, engi.NotFound) || owner != "" {
 		return s, err
 	}
 	removed, e := r.o.Store.List(ctx, Filter{Removed: true})

@@ -56,7 +56,7 @@ func create(t *testing.T, r *snapshot.Registry, s engi.Snapshot) engi.Snapshot {
 
 func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("error %v, want %v", err, want)
 	}
 }
@@ -241,7 +241,7 @@ func TestFilesStayWhileUsed(t *testing.T) {
 	eventually(t, "the files go", func() bool { return len(entries(t, dir)) == 1 })
 	eventually(t, "the record goes", func() bool {
 		_, _, _, err := r.Use(t.Context(), "", string(s.ID))
-		return engi.KindOf(err) == engi.NotFound
+		return engi.Is(err, engi.NotFound)
 	})
 }
 
@@ -410,12 +410,12 @@ func TestManyAtOnce(t *testing.T) {
 				}
 				_, at, release, err := r.Use(t.Context(), "", name)
 				if err != nil {
-					if engi.KindOf(err) != engi.NotFound {
+					if !engi.Is(err, engi.NotFound) {
 						t.Error(err)
 					}
 					continue
 				}
-				if err := r.Remove(t.Context(), "", name); err != nil && engi.KindOf(err) != engi.NotFound {
+				if err := engi.Ignore(r.Remove(t.Context(), "", name), engi.NotFound); err != nil {
 					t.Error(err)
 				}
 				if data, err := os.ReadFile(filepath.Join(at, "memory")); err != nil || string(data) != name {

@@ -140,7 +140,7 @@ func (x *extraction) entry(h *tar.Header, content io.Reader) error {
 			return err
 		}
 		err = x.t.Link(old, name)
-		if err != nil && engi.KindOf(err) == engi.NotFound {
+		if engi.Is(err, engi.NotFound) {
 			return engi.Errorf(engi.Invalid, "extract %s: hard link to %s, which the archive does not have", name, old)
 		}
 		return err
@@ -244,7 +244,7 @@ func (x *extraction) wasAdded(name string) bool {
 
 func (x *extraction) finish() error {
 	for name, mode := range x.lateModes {
-		if err := x.t.Chmod(name, mode); err != nil && engi.KindOf(err) != engi.NotFound {
+		if err := engi.Ignore(x.t.Chmod(name, mode), engi.NotFound); err != nil {
 			return err
 		}
 	}

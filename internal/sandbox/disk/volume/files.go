@@ -314,7 +314,7 @@ func (f *files) refund(n int64) {
 
 // volumeFull replaces an error about a full disk by one that names the volume.
 func (f *files) volumeFull(err error) error {
-	if engi.KindOf(err) != engi.Exhausted {
+	if !engi.Is(err, engi.Exhausted) {
 		return err
 	}
 	return engi.Errorf(engi.Exhausted, "volume %s is full: its capacity is %d bytes", f.record.Name, f.record.Capacity).
@@ -514,7 +514,7 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 	for _, base := range bases {
 		at := path.Join(name, base)
 		fi, err := statAt(int(dir.Fd()), base, at)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			continue // removed meanwhile
 		}
 		if err != nil {

@@ -182,7 +182,7 @@ func TestHostileContent(t *testing.T) {
 		}
 		for _, name := range []string{"/fifo", "/fifolink", "/zero"} {
 			_, err := f.Open(ctx, name)
-			if kind := engi.KindOf(err); err == nil || kind != engi.Conflict && !(name == "/zero" && kind == engi.NotFound) {
+			if !engi.Is(err, engi.Conflict) && !(name == "/zero" && engi.Is(err, engi.NotFound)) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

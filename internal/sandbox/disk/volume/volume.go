@@ -324,7 +324,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		// It may have been stored in spite of the error. Then its files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, e := m.o.Store.Find(late, "", string(r.ID)); e == nil || engi.KindOf(e) != engi.NotFound {
+		if _, e := m.o.Store.Find(late, "", string(r.ID)); !engi.Is(e, engi.NotFound) {
 			recorded = true
 			if e == nil {
 				_ = m.remove(late, r.ID, time.Time{}) // at worst it remains
@@ -343,7 +343,7 @@ func (m *Manager) reserve(ctx context.Context, r Record) error {
 	defer m.creating.Unlock()
 	if _, err := m.o.Store.Find(ctx, r.Owner, r.Name); err == nil && r.Owner != "" {
 		return engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
-	} else if err != nil && engi.KindOf(err) != engi.NotFound && r.Owner != "" {
+	} else if err != nil && !engi.Is(err, engi.NotFound) && r.Owner != "" {
 		return err
 	}
 	m.mu.Lock()
@@ -597,7 +597,7 @@ func (m *Manager) release(ctx context.Context, r Record) error {
 	m.recordUse(ctx, s, r)
 	m.unmountIdle(ctx, s, r)
 	err := m.o.Store.Pass(ctx, r.ID, r.Holder, "", m.now().UTC())
-	if kind := engi.KindOf(err); err != nil && (kind == engi.Conflict || kind == engi.NotFound) {
+	if engi.Is(err, engi.Conflict, engi.NotFound) {
 		return nil // it was released already
 	}
 	return err
@@ -697,7 +697,7 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 		err := m.remove(ctx, r.ID, m.now().Add(-r.TTL))
 		if err == nil {
 			m.o.Log.InfoContext(ctx, "removed an expired volume", "volume", r.ID, "accessed", r.Accessed)
-		} else if kind := engi.KindOf(err); kind != engi.Conflict && kind != engi.NotFound {
+		} else if !engi.Is(err, engi.Conflict, engi.NotFound) {
 			return err
 		}
 	}

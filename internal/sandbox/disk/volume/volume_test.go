@@ -157,7 +157,7 @@ func read(t *testing.T, f engi.VolumeFiles, name string) string {
 
 func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("error %v, want %v", err, want)
 	}
 }
@@ -393,7 +393,7 @@ func TestTheKernelEnforcesCapacityInside(t *testing.T) {
 		t.Errorf("32 MiB into 16: %v", err)
 	}
 	f := h.files("small") // while the sandbox has it
-	if _, err := f.Write(t.Context(), "/more", io.LimitReader(endless{}, 1<<20), engi.FileAttr{}); engi.KindOf(err) != engi.Exhausted {
+	if _, err := f.Write(t.Context(), "/more", io.LimitReader(endless{}, 1<<20), engi.FileAttr{}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("from outside: %v", err)
 	}
 	if err := f.Remove(t.Context(), "/big"); err != nil {
@@ -545,7 +545,7 @@ func TestUnusedVolumesExpire(t *testing.T) {
 		eventually(t, "it goes", func() bool {
 			_, err := h.Get(t.Context(), "", "gone")
 			left, e := os.ReadDir(h.dir)
-			return engi.KindOf(err) == engi.NotFound && e == nil && len(left) == 3
+			return engi.Is(err, engi.NotFound) && e == nil && len(left) == 3
 		})
 		for _, name := range []string{"held", "kept", "ever"} {
 			if _, err := h.Get(t.Context(), "", name); err != nil {
@@ -668,7 +668,7 @@ func TestKilledAnywhere(t *testing.T) {
 					if err := h.Remove(t.Context(), "", "x"); err != nil {
 						t.Errorf("call %d: %v", at, err)
 					}
-				} else if engi.KindOf(err) != engi.NotFound {
+				} else if !engi.Is(err, engi.NotFound) {
 					t.Error(err)
 				}
 				left, err := os.ReadDir(h.dir)
@@ -692,7 +692,7 @@ func TestManyAtOnce(t *testing.T) {
 				for range 5 {
 					_, at, err := h.Mount(t.Context(), "", "x", holder)
 					if err != nil {
-						if engi.KindOf(err) != engi.Conflict {
+						if !engi.Is(err, engi.Conflict) {
 							t.Error(err)
 						}
 						time.Sleep(time.Millisecond)

@@ -496,8 +496,7 @@ func (s *Scheduler[I]) BootFailed(b Boot, err error, now time.Time) {
 	p.fails++
 	p.failure = err
 	p.retryAt = now.Add(min(backoffFirst<<min(p.fails-1, 10), backoffMost))
-	switch engi.KindOf(err) {
-	case engi.Invalid, engi.NotFound, engi.Unsupported:
+	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Unsupported) {
 		p.fails = max(p.fails, giveUp)
 	}
 	if p.fails >= giveUp {

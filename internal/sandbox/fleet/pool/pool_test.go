@@ -330,7 +330,7 @@ func TestRefusesWhatWouldWaitLong(t *testing.T) {
 			accepted++
 			began[tk] = f.now
 			waiting = append(waiting, tk)
-		} else if r := engi.RetryOf(err); engi.KindOf(err) != engi.Exhausted || r.AfterMillis < 1 || r.AfterMillis > 1000 {
+		} else if r := engi.RetryOf(err); !engi.Is(err, engi.Exhausted) || r.AfterMillis < 1 || r.AfterMillis > 1000 {
 			t.Fatalf("%v, come back after %+v", err, r)
 		} else {
 			refused++
@@ -385,7 +385,7 @@ func TestManyAtOnceMayAllWait(t *testing.T) {
 		f.now = f.now.Add(time.Millisecond)
 	}
 	f.now = f.now.Add(time.Second)
-	if _, err := f.s.Join(python, Config{Target: 1}, "d1", "ann", false, f.now); engi.KindOf(err) != engi.Exhausted {
+	if _, err := f.s.Join(python, Config{Target: 1}, "d1", "ann", false, f.now); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("one more, a second later: %v, want exhausted", err)
 	}
 }
@@ -495,7 +495,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 		}
 	}
 	_, err := f.s.Join(python, Config{Demand: true}, "d1", "alice", false, f.now)
-	if engi.KindOf(err) != engi.Exhausted || engi.RetryOf(err).Position != 3 || engi.RetryOf(err).AfterMillis == 0 {
+	if !engi.Is(err, engi.Exhausted) || engi.RetryOf(err).Position != 3 || engi.RetryOf(err).AfterMillis == 0 {
 		t.Errorf("%v %+v, want exhausted at position 3 with a hint", err, engi.RetryOf(err))
 	}
 }
@@ -592,13 +592,13 @@ func TestFailedBootsPauseAndRefuse(t *testing.T) {
 	fail()
 	select {
 	case h := <-tk.C():
-		if engi.KindOf(h.Err) != engi.Unavailable || engi.RemedyOf(h.Err) != "cheer up" || engi.RetryOf(h.Err).AfterMillis == 0 {
+		if !engi.Is(h.Err, engi.Unavailable) || engi.RemedyOf(h.Err) != "cheer up" || engi.RetryOf(h.Err).AfterMillis == 0 {
 			t.Errorf("refusal %v, remedy %q, retry %+v", h.Err, engi.RemedyOf(h.Err), engi.RetryOf(h.Err))
 		}
 	default:
 		t.Fatal("still waiting after two failures")
 	}
-	if _, err := f.s.Join(python, Config{}, "d1", "alice", false, f.now); engi.KindOf(err) != engi.Unavailable {
+	if _, err := f.s.Join(python, Config{}, "d1", "alice", false, f.now); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("join while it fails: %v, want kind unavailable", err)
 	}
 	if cold := f.s.Cold(); cold[python] == nil {
@@ -618,7 +618,7 @@ func TestPermanentFailureRefusesAtOnce(t *testing.T) {
 	}
 	select {
 	case h := <-tk.C():
-		if engi.KindOf(h.Err) != engi.Invalid {
+		if !engi.Is(h.Err, engi.Invalid) {
 			t.Errorf("%v, want kind invalid", h.Err)
 		}
 	default:
@@ -995,11 +995,11 @@ func TestReservedPlaces(t *testing.T) {
 	reserve := func(what string, want engi.Kind) {
 		t.Helper()
 		err := f.s.Reserve(f.now)
-		if (err != nil) != (want != engi.Internal) || err != nil && engi.KindOf(err) != want {
+		if engi.KindOf(err) != want {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	const fine = engi.Internal // no error has it here
+	const fine = engi.NoKind
 	reserve("the last free place", fine)
 	reserve("at the cost of a ready instance", fine)
 	reserve("at the cost of the other", fine)

@@ -118,7 +118,7 @@ func get(t testing.TB, g engi.Guest, name string) string {
 
 func wantKind(t *testing.T, err error, want engi.Kind, words ...string) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("got %v, want kind %s", err, want)
 		return
 	}

@@ -160,7 +160,7 @@ func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi
 	visit = func(dir string) error {
 		entries, err := g.List(ctx, dir, 1<<10)
 		deep := err == nil
-		if err != nil && engi.KindOf(err) == engi.Exhausted {
+		if engi.Is(err, engi.Exhausted) {
 			entries, err = g.List(ctx, dir, 1)
 		}
 		if err != nil {
@@ -179,7 +179,7 @@ func walk(ctx context.Context, g engi.Guest, dir string, all bool) (files []engi
 				files = append(files, fi)
 			case !deep && (all || path.Base(rel) != ".git"):
 				err := visit(fi.Path)
-				if kind := engi.KindOf(err); err != nil && kind != engi.NotFound && kind != engi.Denied && kind != engi.Exhausted {
+				if err != nil && !engi.Is(err, engi.NotFound, engi.Denied, engi.Exhausted) {
 					return err
 				}
 			}

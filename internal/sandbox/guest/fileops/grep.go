@@ -194,7 +194,7 @@ func (s *search) run(ctx context.Context, g engi.Guest, root string) error {
 	}
 	if len(names) <= maxOpened {
 		for _, name := range names {
-			if err := s.open(ctx, g, name); err != nil && engi.KindOf(err) != engi.NotFound {
+			if err := engi.Ignore(s.open(ctx, g, name), engi.NotFound); err != nil {
 				return err
 			}
 		}

@@ -44,7 +44,7 @@ func TestGlobSyntax(t *testing.T) {
 		}
 	}
 	for _, pattern := range []string{"", "[", "[a", "{", "{a", "}", "\\", strings.Repeat("{a,", 2000), strings.Repeat("x", 1<<20), "[]]", strings.Repeat("{a,b}", 9)} {
-		if err := checkGlob(pattern); engi.KindOf(err) != engi.Invalid {
+		if err := checkGlob(pattern); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.100q: %v, want invalid", pattern, err)
 		}
 	}
@@ -56,7 +56,7 @@ func FuzzPattern(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, pattern, name string) {
 		if err := checkGlob(pattern); err != nil {
-			if engi.KindOf(err) != engi.Invalid {
+			if !engi.Is(err, engi.Invalid) {
 				t.Errorf("%q: %v", pattern, err)
 			}
 			return

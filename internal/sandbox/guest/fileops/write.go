@@ -44,7 +44,7 @@ func Write(ctx context.Context, g engi.Guest, q WriteRequest) (_ Written, err er
 			WithRemedy("upload files that are larger than %d MiB", MaxText>>20)
 	}
 	fi, err := g.Stat(ctx, name)
-	created := err != nil && engi.KindOf(err) == engi.NotFound
+	created := engi.Is(err, engi.NotFound)
 	switch {
 	case created && q.IfHash != "" && q.IfHash != Absent:
 		return Written{}, engi.Errorf(engi.Conflict, "%s does not exist any more", name).WithRemedy("look at what is there now")

@@ -61,7 +61,7 @@ func (s kernelSandbox) Signal(c *child.Child, sig syscall.Signal, group bool) {
 	if group {
 		send = s.table.SignalGroup
 	}
-	if err := send(c, sig); err != nil && engi.KindOf(err) != engi.NotFound {
+	if err := engi.Ignore(send(c, sig), engi.NotFound); err != nil {
 		log.Printf("engi-guest: signal a kernel: %v", err)
 	}
 }

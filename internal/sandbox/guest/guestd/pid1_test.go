@@ -130,7 +130,7 @@ func TestDaemonDies(t *testing.T) {
 	// Close everything that the daemon has open.
 	h.l.Close()
 	c.Close()
-	if _, err := r.Finish(t.Context()); engi.KindOf(err) != engi.Unavailable {
+	if _, err := r.Finish(t.Context()); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("finish over a closed client: %v", err)
 	}
 	time.Sleep(50 * time.Millisecond)
@@ -217,7 +217,7 @@ func TestQuiesce(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.open("another")
-	if _, err := guest.Open(t.Context(), h.dial, "secret"); engi.KindOf(err) != engi.Anonymous {
+	if _, err := guest.Open(t.Context(), h.dial, "secret"); !engi.Is(err, engi.Anonymous) {
 		t.Errorf("the old token: %v", err)
 	}
 }

@@ -54,7 +54,7 @@ func TestBadFramesAreRefused(t *testing.T) {
 		"cut payload":   {[]byte{'D', 0, 0, 0, 9, 'x'}, engi.Unavailable},
 	} {
 		_, _, err := NewReader(bytes.NewReader(x.b)).Next()
-		if err == nil || engi.KindOf(err) != x.kind {
+		if !engi.Is(err, x.kind) {
 			t.Errorf("%s: got %v of kind %v", name, err, engi.KindOf(err))
 		}
 	}
@@ -75,7 +75,7 @@ func TestAnnouncedLengthIsNotAllocated(t *testing.T) {
 func TestErrorsSurvive(t *testing.T) {
 	for _, k := range engi.Kinds() {
 		err := DecodeError(EncodeError(engi.Errorf(k, "what %d", 1).WithRemedy("do")))
-		if engi.KindOf(err) != k || err.Error() != "what 1" || engi.RemedyOf(err) != "do" {
+		if !engi.Is(err, k) || err.Error() != "what 1" || engi.RemedyOf(err) != "do" {
 			t.Errorf("%v came back as %v: %v, %q", k, engi.KindOf(err), err, engi.RemedyOf(err))
 		}
 		if Status(k) == 0 {
@@ -125,7 +125,7 @@ func TestCheckRelative(t *testing.T) {
 		}
 	}
 	for _, p := range []string{"", "/a", "..", "../a", "a/..", "a/../b", "a//b", "a/", "./a", "a/./b", "a\x00b", "\xff", strings.Repeat("n", MaxName+1), strings.Repeat("n/", MaxPath)} {
-		if err := CheckRelative(p); engi.KindOf(err) != engi.Invalid || err == nil {
+		if err := CheckRelative(p); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.40q: %v", p, err)
 		}
 	}

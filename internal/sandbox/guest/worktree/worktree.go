@@ -75,7 +75,7 @@ func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path
 			k = known[T]{modified: fi.Modified, read: time.Now()}
 			content, err := t.content(ctx, g, fi.Path)
 			if err != nil {
-				if gone[i] = engi.KindOf(err) == engi.NotFound; gone[i] {
+				if gone[i] = engi.Is(err, engi.NotFound); gone[i] {
 					return nil // since it was listed
 				}
 				return err
@@ -111,7 +111,7 @@ func (t Tree) walk(ctx context.Context, g engi.Guest) (all []engi.FileInfo, err 
 	for dirs := []string{t.Dir}; len(dirs) > 0; dirs = dirs[1:] {
 		found, err := g.List(ctx, dirs[0], 1)
 		if err != nil {
-			if engi.KindOf(err) == engi.NotFound {
+			if engi.Is(err, engi.NotFound) {
 				continue
 			}
 			return nil, err
@@ -153,7 +153,7 @@ func (t Tree) content(ctx context.Context, g engi.Guest, path string) (_ []byte,
 		}
 		defer r.Close()
 		content, err := io.ReadAll(io.LimitReader(r, t.File+1))
-		if err != nil && engi.KindOf(err) == engi.Internal {
+		if engi.Is(err, engi.Internal) {
 			err = engi.Errorf(engi.Unavailable, "%v", err)
 		}
 		return content, err

@@ -69,7 +69,7 @@ func daemonTakeover(ctx context.Context, p *gvisor.Provider) error {
 	}
 	for _, id := range ids {
 		m, err := p.Adopt(ctx, id)
-		if engi.KindOf(err) == engi.NotFound && err != nil {
+		if engi.Is(err, engi.NotFound) {
 			if err := p.Remove(ctx, id); err != nil {
 				return err
 			}

@@ -55,7 +55,7 @@ func TestNewRefusesNonsense(t *testing.T) {
 	} {
 		o := good
 		spoil(&o)
-		if _, err := New(o); err == nil || engi.KindOf(err) != engi.Invalid {
+		if _, err := New(o); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want kind invalid", name, err)
 		}
 	}
@@ -78,7 +78,7 @@ func TestFakeGroups(t *testing.T) {
 	if p.groups != nil || len(p.NotEnforced()) == 0 {
 		t.Errorf("groups %v, not enforced %v", p.groups, p.NotEnforced())
 	}
-	if _, err := New(Options{Runsc: "/x", Guest: "/x", Dir: t.TempDir(), CgroupRoot: root, Cgroups: CgroupsV2}); engi.KindOf(err) != engi.Invalid {
+	if _, err := New(Options{Runsc: "/x", Guest: "/x", Dir: t.TempDir(), CgroupRoot: root, Cgroups: CgroupsV2}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("demanded groups that cannot be used: %v", err)
 	}
 }
@@ -87,7 +87,7 @@ func TestStartWithoutRunsc(t *testing.T) {
 	p := newTestProvider(t, t.TempDir())
 	spec := newTestSpec(t)
 	_, err := p.Start(t.Context(), spec)
-	if err == nil || engi.KindOf(err) != engi.Internal {
+	if !engi.Is(err, engi.Internal) {
 		t.Errorf("got %v, want kind internal", err)
 	}
 	if ids, err := p.Found(t.Context()); err != nil || len(ids) > 0 {
@@ -96,7 +96,7 @@ func TestStartWithoutRunsc(t *testing.T) {
 	if leaks, err := p.Leaks(t.Context(), nil); err != nil || len(leaks) > 0 {
 		t.Errorf("left behind: %v, %v", leaks, err)
 	}
-	if _, err := p.Start(t.Context(), spec); engi.KindOf(err) != engi.Internal {
+	if _, err := p.Start(t.Context(), spec); !engi.Is(err, engi.Internal) {
 		t.Errorf("again: %v, want kind internal", err)
 	}
 	if p.features() != "" || len(p.NotEnforced()) != 2 {
@@ -120,7 +120,7 @@ func TestBundle(t *testing.T) {
 	if err := p.create(d, spec, guest); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.create(d, spec, guest); engi.KindOf(err) != engi.Conflict {
+	if err := p.create(d, spec, guest); !engi.Is(err, engi.Conflict) {
 		t.Errorf("made twice: %v, want kind conflict", err)
 	}
 	raw, err := os.ReadFile(d.path("bundle", "config.json"))
@@ -184,7 +184,7 @@ func TestCheckSpec(t *testing.T) {
 	} {
 		spec := newTestSpec(t)
 		spoil(&spec)
-		if err := checkSpec(spec); err == nil || engi.KindOf(err) != engi.Invalid {
+		if err := checkSpec(spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v, want kind invalid", name, err)
 		}
 	}
@@ -397,7 +397,7 @@ func TestFoundAfterHalfAStart(t *testing.T) {
 		if err != nil || len(ids) != 1 || ids[0] != id {
 			t.Fatalf("%v: found %v, %v", files, ids, err)
 		}
-		if _, err := p.Adopt(t.Context(), id); engi.KindOf(err) != engi.NotFound {
+		if _, err := p.Adopt(t.Context(), id); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v: adopt: %v, want kind not_found", files, err)
 		}
 		if err := p.Remove(t.Context(), id); err != nil {

@@ -272,7 +272,7 @@ func TestWeight(t *testing.T) {
 			}
 		})
 		if i == 1 {
-			if err := m.(provider.Weigher).SetWeight(5); engi.KindOf(err) == engi.Unsupported && os.Getenv("ENGI_TEST_REQUIRE") == "" {
+			if err := m.(provider.Weigher).SetWeight(5); engi.Is(err, engi.Unsupported) && os.Getenv("ENGI_TEST_REQUIRE") == "" {
 				t.Skip(err)
 			} else if err != nil {
 				t.Fatal(err)

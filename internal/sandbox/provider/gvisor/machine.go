@@ -505,7 +505,7 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	}
 	if next.Memory != old.Memory && strings.Contains(m.p.features(), "resize") {
 		// A machine that runs since an earlier version keeps what programs see.
-		if err := m.call(ctx, methodMemory, next.Memory); err != nil && engi.KindOf(err) != engi.Unsupported {
+		if err := engi.Ignore(m.call(ctx, methodMemory, next.Memory), engi.Unsupported); err != nil {
 			return err
 		}
 	}

@@ -53,7 +53,7 @@ func TestResizeWaitsWithoutTheLock(t *testing.T) {
 		synctest.Wait()
 		select {
 		case err := <-result:
-			if engi.KindOf(err) != engi.Unavailable {
+			if !engi.Is(err, engi.Unavailable) {
 				t.Errorf("resize of a machine that ends: %v, want unavailable", err)
 			}
 		default:
@@ -65,7 +65,7 @@ func TestResizeWaitsWithoutTheLock(t *testing.T) {
 func TestResizeBelowWhatIsInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newBusyMachine(t)
-		if err := m.Resize(t.Context(), engi.Size{Memory: 64 << 20}); engi.KindOf(err) != engi.Conflict {
+		if err := m.Resize(t.Context(), engi.Size{Memory: 64 << 20}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("got %v, want conflict", err)
 		}
 		if m.size.Memory != 128<<20 {

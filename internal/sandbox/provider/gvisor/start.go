@@ -70,7 +70,7 @@ func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (
 func (p *Provider) build(ctx context.Context, spec provider.Spec, image, guest string) (*machine, error) {
 	d := p.dir(spec.ID)
 	if err := p.create(d, spec, guest); err != nil {
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return nil, err
 		}
 		os.RemoveAll(string(d))

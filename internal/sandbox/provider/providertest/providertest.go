@@ -204,7 +204,7 @@ func wantDone(t *testing.T, m provider.Machine, want engi.Cause) {
 
 func wantKind(t *testing.T, err error, want engi.Kind) {
 	t.Helper()
-	if err == nil || engi.KindOf(err) != want {
+	if !engi.Is(err, want) {
 		t.Errorf("got %v, want kind %s", err, want)
 	}
 }
@@ -493,7 +493,7 @@ func (s *suite) doneByGuest(t *testing.T) {
 	if !slices.Contains(c.Hello().Capabilities, wire.CapPowerOff) {
 		t.Skip("this guest cannot power off")
 	}
-	if err := c.PowerOff(t.Context()); err != nil && engi.KindOf(err) != engi.Unavailable {
+	if err := engi.Ignore(c.PowerOff(t.Context()), engi.Unavailable); err != nil {
 		t.Fatal(err)
 	}
 	s.wantLost(t, m)
@@ -513,7 +513,7 @@ func (s *suite) wantLost(t *testing.T, m provider.Machine) {
 	t.Helper()
 	wantDone(t, m, engi.CauseSandboxLost)
 	_, err := s.p.Adopt(t.Context(), m.ID())
-	if kind := engi.KindOf(err); err == nil || kind != engi.NotFound && kind != engi.Conflict {
+	if !engi.Is(err, engi.NotFound, engi.Conflict) {
 		t.Errorf("adopt a dead machine: %v, want not_found or conflict", err)
 	}
 	ids, err := s.p.Found(t.Context())
@@ -656,7 +656,7 @@ func (s *suite) pause(t *testing.T) {
 
 func (s *suite) pauseClose(t *testing.T) {
 	m, spec := s.start(t)
-	if err := provider.Pause(t.Context(), m); engi.KindOf(err) == engi.Unsupported && err != nil {
+	if err := provider.Pause(t.Context(), m); engi.Is(err, engi.Unsupported) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
@@ -701,7 +701,7 @@ func (s *suite) weight(t *testing.T) {
 		wantKind(t, w.SetWeight(bad), engi.Invalid)
 	}
 	for _, good := range []int{1, 2, 100} {
-		if err := w.SetWeight(good); err != nil && engi.KindOf(err) != engi.Unsupported {
+		if err := engi.Ignore(w.SetWeight(good), engi.Unsupported); err != nil {
 			t.Errorf("a weight of %d: %v", good, err)
 		}
 	}

@@ -214,7 +214,7 @@ func (p *program) send(args []any) (any, error) {
 	switch {
 	case err == nil:
 		return nil, nil
-	case engi.KindOf(err) == engi.Invalid:
+	case engi.Is(err, engi.Invalid):
 		return nil, errors.New("the arguments are too large")
 	}
 	p.hostErr = err

@@ -33,14 +33,14 @@ func TestFrames(t *testing.T) {
 		}
 	}
 	var none To
-	if err := Read(r, &none, MaxFrame); engi.KindOf(err) != engi.Unavailable {
+	if err := Read(r, &none, MaxFrame); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("at the end: %v", err)
 	}
 }
 
 func TestBounds(t *testing.T) {
 	var b bytes.Buffer
-	if err := Write(&b, From{Call: &Call{API: strings.Repeat("x", 100)}}, 50); engi.KindOf(err) != engi.Invalid || b.Len() != 0 {
+	if err := Write(&b, From{Call: &Call{API: strings.Repeat("x", 100)}}, 50); !engi.Is(err, engi.Invalid) || b.Len() != 0 {
 		t.Errorf("%v, and %d bytes are out", err, b.Len())
 	}
 	if err := Write(&b, From{Call: &Call{Args: json.RawMessage("{")}}, MaxFrame); err == nil || b.Len() != 0 {
@@ -61,7 +61,7 @@ func TestBounds(t *testing.T) {
 	} {
 		in := io.MultiReader(bytes.NewReader(binary.BigEndian.AppendUint32(nil, c.head)), strings.NewReader(c.body))
 		var f From
-		if err := Read(in, &f, 50); engi.KindOf(err) != c.want || err == nil {
+		if err := Read(in, &f, 50); !engi.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

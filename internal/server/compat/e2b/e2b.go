@@ -301,7 +301,7 @@ const maxBody = 4 << 20
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
 	if err != nil {
-		if engi.KindOf(err) == engi.Invalid {
+		if engi.Is(err, engi.Invalid) {
 			return err
 		}
 		if _, over := errors.AsType[*http.MaxBytesError](err); over {

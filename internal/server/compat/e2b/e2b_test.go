@@ -78,7 +78,7 @@ func TestMetadataFilter(t *testing.T) {
 			}
 		}
 	}
-	if _, err := metadataOf("a=%zz"); err == nil || engi.KindOf(err) != engi.Invalid {
+	if _, err := metadataOf("a=%zz"); !engi.Is(err, engi.Invalid) {
 		t.Errorf("bad escape: %v", err)
 	}
 }
@@ -87,7 +87,7 @@ func FuzzMetadataFilter(f *testing.F) {
 	f.Add("k%2520e=v%25261")
 	f.Add("=&=;%")
 	f.Fuzz(func(t *testing.T, text string) {
-		if _, err := metadataOf(text); err != nil && engi.KindOf(err) != engi.Invalid {
+		if _, err := metadataOf(text); err != nil && !engi.Is(err, engi.Invalid) {
 			t.Error(err)
 		}
 	})
@@ -617,7 +617,7 @@ func TestSecretFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("short"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadSecret(path); err == nil || engi.KindOf(err) != engi.Invalid {
+	if _, err := LoadSecret(path); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a damaged file: %v", err)
 	}
 }

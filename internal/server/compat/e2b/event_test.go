@@ -572,7 +572,7 @@ func TestWebhookFormat(t *testing.T) {
 	if err != nil || string(again) != string(body) {
 		t.Errorf("another attempt sends %s (%v)", again, err)
 	}
-	if _, _, err := f.Request(t.Context(), hook, "hush", delivery, nothing, time.Now()); err == nil || engi.KindOf(err) != engi.Invalid {
+	if _, _, err := f.Request(t.Context(), hook, "hush", delivery, nothing, time.Now()); !engi.Is(err, engi.Invalid) {
 		t.Errorf("%v, want Invalid", err)
 	}
 	// printf 'secret{"a":1}' | openssl dgst -sha256 -binary | base64

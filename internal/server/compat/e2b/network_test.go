@@ -126,7 +126,7 @@ func TestRulesRefuse(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &n); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.policy(nil, engi.NetworkOpen, nil, map[string]string{}); engi.KindOf(err) != engi.Invalid {
+		if _, err := n.policy(nil, engi.NetworkOpen, nil, map[string]string{}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}

@@ -96,7 +96,7 @@ const textLost = "The sandbox was not found"
 func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
 	sandbox, err := s.Sandboxes.Get(r.Context(), "", id)
 	switch {
-	case err != nil && engi.KindOf(err) != engi.NotFound && engi.KindOf(err) != engi.Invalid:
+	case err != nil && !engi.Is(err, engi.NotFound, engi.Invalid):
 		fail(w, err)
 		return
 	case err != nil || sandbox.State == engi.Stopped || sandbox.State == engi.Stopping || sandbox.Execution != "":
@@ -298,7 +298,7 @@ func (s *Server) While(r *http.Request, sandbox engi.Sandbox) (context.Context, 
 
 func (s *Server) visitor(r *http.Request, sandbox engi.Sandbox) (key string, err error) {
 	key, err = s.holder(r.Context(), toPorts, string(sandbox.ID), sandbox.Owner, r.Header.Get(trafficHeader))
-	if err != nil && engi.KindOf(err) == engi.Anonymous {
+	if engi.Is(err, engi.Anonymous) {
 		err = engi.Errorf(engi.Denied, "the ports of this sandbox are private: send the header %s with a token whose key may still be used", strings.ToLower(trafficHeader))
 	}
 	return key, err

@@ -73,7 +73,7 @@ func (s *Server) find(ctx context.Context, who caller, label string) (engi.Sandb
 		return engi.Sandbox{}, errLost(label)
 	}
 	sandbox, err := s.Sandboxes.Get(ctx, who.viewer, id)
-	if err == nil && (sandbox.State == engi.Stopped || sandbox.State == engi.Stopping) || engi.KindOf(err) == engi.NotFound && err != nil {
+	if err == nil && (sandbox.State == engi.Stopped || sandbox.State == engi.Stopping) || engi.Is(err, engi.NotFound) {
 		return engi.Sandbox{}, errLost(label)
 	}
 	return sandbox, err
@@ -305,7 +305,7 @@ func (s *Server) awaken(r *http.Request, who caller, sandbox engi.Sandbox, q wak
 			slept = true
 			sandbox, err = s.Lifecycle.Resume(ctx, who.viewer, sandbox.ID, timeout, q.Memory != nil && !*q.Memory)
 		}
-		if engi.KindOf(err) != engi.Conflict || err == nil || ctx.Err() != nil {
+		if !engi.Is(err, engi.Conflict) || ctx.Err() != nil {
 			return sandbox, slept, err
 		}
 		// Its state has changed meanwhile: look again.

@@ -76,7 +76,7 @@ func errTemplate(ref string) error {
 	return engi.Errorf(engi.NotFound, "template %.80q not found", ref)
 }
 
-func missing(err error) bool { return err != nil && engi.KindOf(err) == engi.NotFound }
+func missing(err error) bool { return engi.Is(err, engi.NotFound) }
 
 // resolve sets in spec what a sandbox of template ref starts from.
 func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi.SandboxSpec) error {
@@ -108,7 +108,7 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 			spec.Snapshot, spec.Notes[registry.NoteTemplate], spec.Notes[noteAlias] = p.ID, string(p.ID), p.Name
 			return nil
 		}
-		if err != nil && !missing(err) && engi.KindOf(err) != engi.Invalid {
+		if err != nil && !missing(err) && !engi.Is(err, engi.Invalid) {
 			return err
 		}
 	}
@@ -504,7 +504,7 @@ func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []registr
 				s.Log.Warn("remove the snapshot of a template", "snapshot", b.Snapshot, "error", err)
 			}
 		}
-		if err := s.Templates.Remove(ctx, b.Template); err != nil && !missing(err) && engi.KindOf(err) != engi.Conflict {
+		if err := s.Templates.Remove(ctx, b.Template); err != nil && !missing(err) && !engi.Is(err, engi.Conflict) {
 			s.Log.Warn("remove a build", "template", b.Template, "error", err)
 		}
 	}

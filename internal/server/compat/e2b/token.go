@@ -128,7 +128,7 @@ func (s *Server) while(ctx context.Context, key string, owner engi.Owner) (conte
 				if key == "" {
 					continue
 				}
-				if err := s.live(ctx, key, owner); err != nil && engi.KindOf(err) == engi.Anonymous {
+				if err := s.live(ctx, key, owner); engi.Is(err, engi.Anonymous) {
 					cancel(err)
 				}
 			case <-ctx.Done():

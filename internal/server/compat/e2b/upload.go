@@ -79,7 +79,7 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	if err == nil && perr == nil {
 		_, err = s.holder(r.Context(), toArchive, uploadOf(t, hash, q.Get("expires")), t.Owner, q.Get("signature"))
 	}
-	if k := engi.KindOf(err); err != nil && k != engi.Anonymous && !missing(err) {
+	if err != nil && !engi.Is(err, engi.Anonymous) && !missing(err) {
 		return err
 	}
 	if err != nil || perr != nil || !hashPattern.MatchString(hash) || time.Now().Unix() > until {

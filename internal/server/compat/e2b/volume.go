@@ -92,7 +92,7 @@ func (s *Server) serveVolumes() {
 			return err
 		}
 		fi, err := f.MakeDir(r.Context(), at, a)
-		if err != nil && engi.KindOf(err) == engi.Conflict && r.URL.Query().Get("force") == "true" {
+		if engi.Is(err, engi.Conflict) && r.URL.Query().Get("force") == "true" {
 			// With force, it may exist.
 			if fi, serr := f.Stat(r.Context(), at); serr == nil && fi.Mode.IsDir() {
 				return respond(w, http.StatusCreated, volumeEntryOf(fi))
@@ -204,7 +204,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 		}()
 		if err != nil {
 			status := httpio.Statuses[engi.KindOf(err)]
-			if engi.KindOf(err) == engi.Exhausted {
+			if engi.Is(err, engi.Exhausted) {
 				status = http.StatusInsufficientStorage
 			}
 			respond(w, status, map[string]string{"code": engi.KindOf(err).String(), "message": err.Error()}) // encoding cannot fail

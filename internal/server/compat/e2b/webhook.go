@@ -127,7 +127,7 @@ func (s *Server) serveWebhooks() {
 				return missing
 			}
 			h, err := s.Webhooks.Get(r.Context(), who.viewer, id)
-			if err == nil && h.Format != WebhookFormat || err != nil && engi.KindOf(err) == engi.NotFound {
+			if err == nil && h.Format != WebhookFormat || engi.Is(err, engi.NotFound) {
 				return missing
 			}
 			if err != nil {

@@ -109,7 +109,7 @@ func (f *front) responseRun(ex *rest.Exchange, id string) (x engi.Run, note resp
 	}
 	x, err = f.agents.Get(ex.Context(), ex.Owner(), run)
 	switch {
-	case engi.KindOf(err) == engi.NotFound:
+	case engi.Is(err, engi.NotFound):
 		return x, nil, noResponse(id)
 	case err != nil:
 		return x, nil, err

@@ -55,7 +55,7 @@ func TestStart(t *testing.T) {
 	if got := c.Exit(); got != (engi.Exit{Code: 3, Cause: engi.CauseExited}) {
 		t.Errorf("got %+v", got)
 	}
-	if err := table.Signal(c, syscall.SIGTERM); engi.KindOf(err) != engi.NotFound {
+	if err := table.Signal(c, syscall.SIGTERM); !engi.Is(err, engi.NotFound) {
 		t.Errorf("signal to the dead: %v", err)
 	}
 }
@@ -100,7 +100,7 @@ func TestStartFails(t *testing.T) {
 		}
 		fd := int(f.Fd())
 		x.spec.Files = [3]int{fd, fd, fd}
-		if _, err := table.Start(x.spec); err == nil || engi.KindOf(err) != x.want {
+		if _, err := table.Start(x.spec); !engi.Is(err, x.want) {
 			t.Errorf("%s %.20q: got %v, want %v", x.spec.Path, x.spec.Args, err, x.want)
 		}
 		f.Close()
@@ -182,7 +182,7 @@ func TestLog(t *testing.T) {
 	if _, _, done := r.TryNext(); !done {
 		t.Error("a closed log is not done")
 	}
-	if _, err := l.Read(17); engi.KindOf(err) != engi.Invalid {
+	if _, err := l.Read(17); !engi.Is(err, engi.Invalid) {
 		t.Errorf("read after the end: %v", err)
 	}
 }
@@ -192,7 +192,7 @@ func TestLogForgets(t *testing.T) {
 	for range 100 {
 		l.Append(engi.Stdout, make([]byte, 10_000), nil)
 	}
-	if _, err := l.Read(0); engi.KindOf(err) != engi.Conflict {
+	if _, err := l.Read(0); !engi.Is(err, engi.Conflict) {
 		t.Errorf("the first byte: %v", err)
 	}
 	r, err := l.Read(900_000)
@@ -288,7 +288,7 @@ func TestSignals(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "SIGTERM", "9", "NONE", "term"} {
-		if _, err := ParseSignal(name); engi.KindOf(err) != engi.Invalid {
+		if _, err := ParseSignal(name); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}

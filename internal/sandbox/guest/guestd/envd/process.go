@@ -217,7 +217,7 @@ func write(r *http.Request, p Process, in inputBytes) error {
 		data = in.Pty
 	}
 	if err := p.Write(r.Context(), data); err != nil {
-		if engi.KindOf(err) == engi.Conflict {
+		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Internal, "error writing to stdin: %w", err)
 		}
 		return err

@@ -128,7 +128,7 @@ func FuzzEvents(f *testing.F) {
 
 func TestEventOverTheBound(t *testing.T) {
 	in := bufio.NewReader(strings.NewReader(`{"event":"` + strings.Repeat("x", maxEvent) + "\"}\n"))
-	if _, err := readEvent(in); engi.KindOf(err) != engi.Invalid {
+	if _, err := readEvent(in); !engi.Is(err, engi.Invalid) {
 		t.Errorf("got %v", err)
 	}
 }

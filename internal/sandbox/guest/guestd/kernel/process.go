@@ -308,7 +308,7 @@ func (p *process) read(out *os.File) {
 	for {
 		e, err := readEvent(in)
 		if err != nil {
-			if engi.KindOf(err) == engi.Invalid {
+			if engi.Is(err, engi.Invalid) {
 				p.sandbox.Kill(p.child)
 			}
 			return

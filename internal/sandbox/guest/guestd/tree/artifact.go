@@ -36,7 +36,7 @@ const (
 // or have invalid names.
 func Collect(dir string, s Search) (found []wire.Artifact, skipped int, err error) {
 	d, err := OpenDir(dir)
-	if engi.KindOf(err) == engi.NotFound && err != nil {
+	if engi.Is(err, engi.NotFound) {
 		return nil, 0, nil // the program has removed it
 	}
 	if err != nil {

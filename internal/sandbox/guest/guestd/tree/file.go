@@ -95,7 +95,7 @@ func list(dir string, depth int, all *[]wire.FileInfo) error {
 		p := filepath.Join(dir, e.Name())
 		*all = append(*all, info(p, fi))
 		if e.IsDir() && depth > 1 {
-			if err := list(p, depth-1, all); engi.KindOf(err) == engi.Exhausted && err != nil {
+			if err := list(p, depth-1, all); engi.Is(err, engi.Exhausted) {
 				return err
 			}
 		}

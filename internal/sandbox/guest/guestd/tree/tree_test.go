@@ -31,7 +31,7 @@ func TestCreateRefusesLinks(t *testing.T) {
 		}
 		_, err = d.Create(rel, 0o644, KeepOwner, strings.NewReader("x"), 1)
 		d.Close()
-		if k := engi.KindOf(err); err == nil || k != engi.Invalid && k != engi.Conflict {
+		if !engi.Is(err, engi.Invalid, engi.Conflict) {
 			t.Errorf("%s: %v of kind %v", name, err, engi.KindOf(err))
 		}
 	}
@@ -71,7 +71,7 @@ func TestCreateReplaces(t *testing.T) {
 	if fi, err := os.Stat(filepath.Join(dir, "a/b/c")); err != nil || fi.Mode() != 0o751 {
 		t.Errorf("got %v, %v", fi.Mode(), err)
 	}
-	if _, err := d.Create("short", 0o644, KeepOwner, strings.NewReader("ab"), 3); engi.KindOf(err) != engi.Invalid {
+	if _, err := d.Create("short", 0o644, KeepOwner, strings.NewReader("ab"), 3); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a source that ends early: %v", err)
 	}
 }
@@ -136,7 +136,7 @@ func TestWriteThroughLinkKeepsMode(t *testing.T) {
 	if fi, err := os.Stat(file); err != nil || fi.Mode() != 0o755 || fi.Size() != 1 {
 		t.Errorf("the file: %v, %v", fi, err)
 	}
-	if _, err := Write(file, strings.NewReader("y"), 0, KeepOwner, func() string { return strings.Repeat("0", 64) }); engi.KindOf(err) != engi.Unavailable {
+	if _, err := Write(file, strings.NewReader("y"), 0, KeepOwner, func() string { return strings.Repeat("0", 64) }); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("a wrong digest: %v", err)
 	}
 	if b, _ := os.ReadFile(file); string(b) != "x" {

@@ -111,7 +111,7 @@ func (w *Watch) add(dir string, fresh bool) error {
 			w.queue = append(w.queue, wire.FileChange{Path: p, Op: engi.FileCreated})
 		}
 		if e.IsDir() {
-			if err := w.add(p, fresh); err != nil && engi.KindOf(err) == engi.Exhausted {
+			if err := w.add(p, fresh); engi.Is(err, engi.Exhausted) {
 				return err
 			}
 		}
@@ -170,7 +170,7 @@ func (w *Watch) handle(e event) error {
 		w.unwatchTree(p)
 	}
 	if e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0 {
-		if err := w.add(p, true); err != nil && engi.KindOf(err) == engi.Exhausted {
+		if err := w.add(p, true); engi.Is(err, engi.Exhausted) {
 			return err
 		}
 	}

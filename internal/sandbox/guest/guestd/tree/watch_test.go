@@ -197,7 +197,7 @@ func TestSlowWatch(t *testing.T) {
 	n := 0
 	for ; ; n++ {
 		if _, err := slow.Next(ctx); err != nil {
-			if engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
+			if !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
 				t.Errorf("got %v", err)
 			}
 			break
@@ -230,7 +230,7 @@ func TestWatchesThatComeAndGo(t *testing.T) {
 				cancel()
 				for {
 					if _, err := w.Next(ctx); err != nil {
-						if engi.KindOf(err) != engi.Expired {
+						if !engi.Is(err, engi.Expired) {
 							t.Errorf("after the end: %v", err)
 						}
 						break
@@ -261,7 +261,7 @@ func TestWatchWithoutInstances(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)
 	}
-	if engi.KindOf(err) != engi.Exhausted || !strings.Contains(engi.RemedyOf(err), "max_user_instances") {
+	if !engi.Is(err, engi.Exhausted) || !strings.Contains(engi.RemedyOf(err), "max_user_instances") {
 		t.Errorf("got %v, %q", err, engi.RemedyOf(err))
 	}
 	w := watching(t, dir, false)
