@@ -144,7 +144,7 @@ func TestAsk(t *testing.T) {
 	if !strings.Contains(f.model.Seen()[1].Last().Results[0].Text, "1087863") {
 		t.Error("the tool did not get its dependency")
 	}
-	if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "bob", Input: "x"}, nil); engi.KindOf(err) != engi.Denied {
+	if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "bob", Input: "x"}, nil); !engi.Is(err, engi.Denied) {
 		t.Errorf("%v", err)
 	}
 }
@@ -152,19 +152,19 @@ func TestAsk(t *testing.T) {
 func TestAskFails(t *testing.T) {
 	t.Run("answers never conform", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"name":7}`} }}.open(t)
-		if _, r, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Unavailable || r.State != engi.RunFailed {
+		if _, r, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); !engi.Is(err, engi.Unavailable) || r.State != engi.RunFailed {
 			t.Errorf("%v %+v", err, r)
 		}
 	})
 	t.Run("a limit", func(t *testing.T) {
 		f := runnerSpec{tools: []tool.Tool{add(t)}, play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{Calls: calls(`{"a":1,"b":1}`)} }}.open(t)
-		if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Exhausted || engi.RemedyOf(err) == "" {
+		if _, _, err := ask[city](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("a type without a schema", func(t *testing.T) {
 		f := runnerSpec{play: func(scripted.Conversation) scripted.Answer { return scripted.Answer{} }}.open(t)
-		if _, _, err := ask[chan int](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); engi.KindOf(err) != engi.Invalid {
+		if _, _, err := ask[chan int](t.Context(), f, engi.RunSpec{Owner: "ann", Input: "x"}, nil); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%v", err)
 		}
 	})
@@ -187,7 +187,7 @@ func TestAskFails(t *testing.T) {
 		f := runnerSpec{play: slow}.open(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		_, r, err := ask(ctx, f, engi.RunSpec{Owner: "ann", Input: "x"}, func(city) error { cancel(); return nil })
-		if engi.KindOf(err) != engi.Expired {
+		if !engi.Is(err, engi.Expired) {
 			t.Errorf("%v", err)
 		}
 		if r, err := f.Get(t.Context(), "ann", r.ID); err != nil || r.State != engi.RunCancelled {

@@ -224,7 +224,7 @@ func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 // gone.
 func retry(ctx context.Context, tries int, f func() error) (err error) {
 	for pause, i := time.Second, 1; ; pause, i = 2*pause, i+1 {
-		if err = f(); err == nil || engi.KindOf(err) == engi.NotFound || i == tries || clock.Sleep(ctx, pause) != nil {
+		if err = f(); err == nil || engi.Is(err, engi.NotFound) || i == tries || clock.Sleep(ctx, pause) != nil {
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 		if now, err = s.refresh(late, r); err == nil {
 			return now, nil
 		}
-		if again := engi.KindOf(err) == engi.Unavailable || engi.KindOf(err) == engi.Internal; !again || clock.Sleep(late, pause) != nil {
+		if again := engi.Is(err, engi.Unavailable, engi.Internal); !again || clock.Sleep(late, pause) != nil {
 			break
 		}
 	}

@@ -16,7 +16,7 @@ func TestSleep(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(engi.Errorf(engi.Unavailable, "the server stops"))
-	if err := Sleep(ctx, time.Hour); err == nil || engi.KindOf(err) != engi.Expired || !strings.Contains(err.Error(), "the server stops") {
+	if err := Sleep(ctx, time.Hour); !engi.Is(err, engi.Expired) || !strings.Contains(err.Error(), "the server stops") {
 		t.Error(err)
 	}
 }

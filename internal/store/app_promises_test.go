@@ -144,7 +144,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		a := appRecord("ann", "shop")
 		a.Idempotency = "k"
 		put(t, f, a)
-		if err := f.Store.Put(t.Context(), appRecord("ann", "shop")); engi.KindOf(err) != engi.Conflict {
+		if err := f.Store.Put(t.Context(), appRecord("ann", "shop")); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the name again: %v", err)
 		}
 		b := appRecord("ann", "other")
@@ -215,7 +215,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			t.Errorf("the key has %d, %v; want %d", got, err, seq)
 		}
 		other := put(t, f, appRecord("ann", "other"))
-		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); engi.KindOf(err) != engi.NotFound {
+		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("the key of another app: %v", err)
 		}
 		stop := engi.Errorf(engi.Denied, "no")
@@ -483,7 +483,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			b     app.Bounds
 			kind  engi.Kind
 		}{{"bob", "b", 1, plentyForApps, engi.NotFound}, {"ann", "b", 9, plentyForApps, engi.NotFound}, {"ann", "blue", 1, plentyForApps, engi.Conflict}, {"ann", "b", 1, app.Bounds{Revisions: 9, Bytes: 99, Owner: 3}, engi.Exhausted}} {
-			if _, err := branch(c.owner, c.name, c.of, c.b); engi.KindOf(err) != c.kind || err == nil {
+			if _, err := branch(c.owner, c.name, c.of, c.b); !engi.Is(err, c.kind) {
 				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
 			}
 		}

@@ -161,7 +161,7 @@ func docsPromises(t *testing.T, fresh func(t *testing.T) docs.Store) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := s.Put(t.Context(), docsRecord("d:ann", "", "c"), nil, q); engi.KindOf(err) != engi.Exhausted || err == nil {
+		if _, err := s.Put(t.Context(), docsRecord("d:ann", "", "c"), nil, q); !engi.Is(err, engi.Exhausted) {
 			t.Errorf("too many: %v", err)
 		}
 		big := docsRecord("d:ann", "", "b")

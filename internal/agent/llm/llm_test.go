@@ -260,7 +260,7 @@ func TestSchemas(t *testing.T) {
 func TestObjectNeverConforms(t *testing.T) {
 	r, s := registry(t, func(scripted.Conversation) scripted.Answer { return scripted.Answer{Object: `{"number": [`} }, nil)
 	_, reply, err := generateObject[invoice](t.Context(), model(t, r, "openai:m"), llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "x"}}}, nil)
-	if engi.KindOf(err) != engi.Unavailable || !strings.Contains(err.Error(), "4 attempts") {
+	if !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "4 attempts") {
 		t.Errorf("%v", err)
 	}
 	if len(s.Seen()) != 4 || reply.Tokens.Calls != 4 {

@@ -122,7 +122,7 @@ func ownID(owner engi.Owner, noun, idOrName string, get func() (id string, of en
 	}
 	id, of, err := get()
 	switch {
-	case engi.KindOf(err) == engi.Conflict, err == nil && of != "": // a name that only others use
+	case engi.Is(err, engi.Conflict), err == nil && of != "": // a name that only others use
 		return "", engi.Errorf(engi.NotFound, "there is no %s %.80q", noun, idOrName)
 	case err != nil:
 		return "", err

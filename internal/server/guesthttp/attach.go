@@ -99,7 +99,7 @@ func (a *attached) show(offset int64) error {
 			return err
 		}
 		exit, err := a.follow(a.to.Process(), a.at, a.presence(), func(c engi.Chunk) error { return a.output(c.Data) })
-		if engi.KindOf(err) == engi.Conflict && err != nil { // it was overtaken
+		if engi.Is(err, engi.Conflict) { // it was overtaken
 			offset = a.at
 			continue
 		}

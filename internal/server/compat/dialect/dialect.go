@@ -146,7 +146,7 @@ func Continue(x *rest.Exchange, agents engi.Agents, spec *engi.RunSpec, field st
 			break // another server's
 		}
 		run, err := agents.Get(x.Context(), x.Owner(), id)
-		if engi.KindOf(err) == engi.NotFound || err == nil && run.Owner != x.Owner() {
+		if engi.Is(err, engi.NotFound) || err == nil && run.Owner != x.Owner() {
 			break // an administrator sees those of others, and continues only its own
 		}
 		if err != nil {
