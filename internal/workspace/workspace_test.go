@@ -194,7 +194,7 @@ func TestEditorsEnter(t *testing.T) {
 		if err == nil {
 			release()
 		}
-		if !engi.Is(err, want) || (g == nil) != (err != nil) {
+		if engi.KindOf(err) != want || (g == nil) != (err != nil) {
 			t.Errorf("%q enters %s: %v, want %v", who, what, err, want)
 		}
 	}
