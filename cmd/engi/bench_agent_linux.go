@@ -30,26 +30,21 @@ func (b *benchAgent) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 100_000 || b.Chunks < 0 || b.Chunks > 1_000_000 {
 		return engi.Errorf(engi.Invalid, "--n %d --chunks %d cannot be measured", b.N, b.Chunks)
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Limit)
-	defer cancel()
 	m, err := bench.NewModel()
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	c, _, err := g.config()
+	ctx, p, end, err := g.benched(ctx, b.Limit, func(c *config.Config) {
+		c.Pools = nil
+		c.Models.Off, c.Models.Default, c.Models.Embedding, c.Models.Fallbacks = false, "bench:m", "", nil
+		c.Providers = map[string]config.Provider{"bench": {URL: m.URL + "/v1"}}
+		c.Agents = []config.Agent{{Name: "bench", Tools: []string{"read_result"}}}
+	})
 	if err != nil {
 		return err
 	}
-	c.Pools = nil
-	c.Models.Off, c.Models.Default, c.Models.Embedding, c.Models.Fallbacks = false, "bench:m", "", nil
-	c.Providers = map[string]config.Provider{"bench": {URL: m.URL + "/v1"}}
-	c.Agents = []config.Agent{{Name: "bench", Tools: []string{"read_result"}}}
-	p, err := g.openPrivate(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer g.closePrivate(p)
+	defer end()
 	bench.Agents(ctx, m, p.Agents(), max(b.N/10, 1)) // connections and caches
 	t := bench.Agents(ctx, m, p.Agents(), b.N)
 	if b.Chunks > 0 {

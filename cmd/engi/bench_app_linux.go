@@ -8,6 +8,7 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/cmd/engi/bench"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 type benchApp struct {
@@ -31,18 +32,11 @@ func (b *benchApp) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 1000 {
 		return engi.Errorf(engi.Invalid, "--n %d cannot be measured", b.N)
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Limit)
-	defer cancel()
-	c, _, err := g.config()
+	ctx, p, end, err := g.benched(ctx, b.Limit, func(c *config.Config) { c.Pools, c.Sandboxes.Spare = nil, max(c.Sandboxes.Spare, 1) })
 	if err != nil {
 		return err
 	}
-	c.Pools, c.Sandboxes.Spare = nil, max(c.Sandboxes.Spare, 1)
-	p, err := g.openPrivate(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer g.closePrivate(p)
+	defer end()
 	browser, err := bench.OpenBrowser(ctx)
 	if err != nil {
 		return err

@@ -77,6 +77,22 @@ func (b *benchFlags) prepare(n int, lang engi.Language) (err error) {
 	return nil
 }
 
+// benched starts a private node whose configuration change has changed, for at most limit:
+// ctx ends then. The caller calls end.
+func (g *globals) benched(ctx context.Context, limit time.Duration, change func(*config.Config)) (_ context.Context, p *node.Private, end func(), err error) {
+	c, _, err := g.config()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	change(&c)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	if p, err = g.openPrivate(ctx, c); err != nil {
+		cancel()
+		return nil, nil, nil, err
+	}
+	return ctx, p, func() { g.closePrivate(p); cancel() }, nil
+}
+
 // rig starts a private node with a pool of target warm sandboxes.
 func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig, *node.Private, error) {
 	c, _, err := g.config()

@@ -32,18 +32,11 @@ func (b *benchSandbox) Run(ctx context.Context, g *globals) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Limit)
-	defer cancel()
-	c, _, err := g.config()
+	ctx, p, end, err := g.benched(ctx, b.Limit, func(c *config.Config) { c.Pools = []config.Pool{{Template: b.Template, Target: 2}} })
 	if err != nil {
 		return err
 	}
-	c.Pools = []config.Pool{{Template: b.Template, Target: 2}}
-	p, err := g.openPrivate(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer g.closePrivate(p)
+	defer end()
 	rig := bench.Rig{Pools: p.Pools()}
 	if err := rig.WaitFull(ctx); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/cmd/engi/bench"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 type benchScript struct {
@@ -28,18 +29,11 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 	if b.N < 1 || b.N > 1_000_000 || b.Concurrency < 1 || b.Concurrency > 1000 {
 		return engi.Errorf(engi.Invalid, "--n %d --concurrency %d cannot be measured", b.N, b.Concurrency)
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Limit)
-	defer cancel()
-	c, _, err := g.config()
+	ctx, p, end, err := g.benched(ctx, b.Limit, func(c *config.Config) { c.Pools = nil })
 	if err != nil {
 		return err
 	}
-	c.Pools = nil
-	p, err := g.openPrivate(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer g.closePrivate(p)
+	defer end()
 	lang := engi.JavaScript
 	if b.TS {
 		lang = engi.TypeScript

@@ -8,6 +8,7 @@ import (
 	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/cmd/engi/bench"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/node/config"
 )
 
 type benchTerminal struct {
@@ -33,18 +34,11 @@ func (b *benchTerminal) Run(ctx context.Context, g *globals) error {
 	if b.Terminals < 1 || b.PerSandbox < 1 || b.PerSandbox > 200 || b.Pause <= 0 {
 		return engi.Errorf(engi.Invalid, "%d terminals, %d in a sandbox, a key every %s: that cannot be measured", b.Terminals, b.PerSandbox, b.Pause)
 	}
-	ctx, cancel := context.WithTimeout(ctx, b.Limit)
-	defer cancel()
-	c, _, err := g.config()
+	ctx, p, end, err := g.benched(ctx, b.Limit, func(c *config.Config) { c.Pools = nil })
 	if err != nil {
 		return err
 	}
-	c.Pools = nil
-	p, err := g.openPrivate(ctx, c)
-	if err != nil {
-		return err
-	}
-	defer g.closePrivate(p)
+	defer end()
 	k, err := bench.Terminals(ctx, client.New(p.Endpoint().URL, p.AdminKey()), b.Template, b.Terminals, b.PerSandbox, b.N, b.Pause)
 	if err != nil {
 		return err

@@ -328,55 +328,27 @@ func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]docs.Chunk, er
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	args := make([]any, len(ids))
-	for i, id := range ids {
-		args[i] = id
-	}
-	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.headings, p.anchor, p.body, p.embedder
-		FROM library_pieces p JOIN library_records r ON r.seq = p.record WHERE p.id IN (`+marks(len(ids))+`)`, args...)
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []docs.Chunk
-	for rows.Next() {
-		var p docs.Chunk
+	return list(ctx, f.db.read, func(row scanner) (p docs.Chunk, err error) {
 		var headings string
-		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &headings, &p.Anchor, &p.Text, &p.Embedder); err != nil {
-			return nil, fault(ctx, err)
+		if err := row.Scan(&p.ID, &p.Document, &p.Hash, &headings, &p.Anchor, &p.Text, &p.Embedder); err != nil {
+			return p, err
 		}
 		if err := json.Unmarshal([]byte(headings), &p.Headings); err != nil {
-			return nil, engi.Errorf(engi.Internal, "decode piece %d: %v", p.ID, err)
+			return p, engi.Errorf(engi.Internal, "decode piece %d: %v", p.ID, err)
 		}
-		list = append(list, p)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+		return p, nil
+	}, `SELECT p.id, r.id, p.hash, p.headings, p.anchor, p.body, p.embedder
+		FROM library_pieces p JOIN library_records r ON r.seq = p.record WHERE p.id IN (`+marks(len(ids))+`)`, values(ids)...)
 }
 
 func (f libraryStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]docs.Chunk, error) {
-	rows, err := f.db.read.QueryContext(ctx, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
-		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
-	if err != nil {
-		return nil, fault(ctx, err)
-	}
-	defer rows.Close()
-	var list []docs.Chunk
 	var raw sql.RawBytes
-	for rows.Next() {
-		var p docs.Chunk
-		if err := rows.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw); err != nil {
-			return nil, fault(ctx, err)
-		}
+	return list(ctx, f.db.read, func(row scanner) (p docs.Chunk, err error) {
+		err = row.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw)
 		p.Vector = vectorOf(raw)
-		list = append(list, p)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fault(ctx, err)
-	}
-	return list, nil
+		return p, err
+	}, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
+		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
 }
 
 func (f libraryStore) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {

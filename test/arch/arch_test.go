@@ -41,6 +41,7 @@ var rules = []rule{
 	{"spelling", "", ""},
 	{"patch", "engi", "github.com/rogpeppe/go-internal/diff"},
 	{"sandbox/priority", "", "golang.org/x/sys/..."},
+	{"sandbox/mounts", "", ""},
 
 	{"sandbox/guest/wire", "engi", ""},
 	{"sandbox/guest/guestd/...", "engi sandbox/guest/wire sandbox/guest/guestd/...", "golang.org/x/sys/..."},
@@ -50,12 +51,12 @@ var rules = []rule{
 
 	{"sandbox/provider/memory", "engi sandbox/provider sandbox/guest/guestd", ""},
 	{"sandbox/provider/providertest", "engi sandbox/provider sandbox/guest sandbox/guest/wire", ""},
-	{"sandbox/provider/gvisor/...", "engi sandbox/priority sandbox/provider sandbox/provider/gvisor/... sandbox/guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
+	{"sandbox/provider/gvisor/...", "engi sandbox/mounts sandbox/priority sandbox/provider sandbox/provider/gvisor/... sandbox/guest/wire", "github.com/opencontainers/runtime-spec/... golang.org/x/sys/..."},
 	{"sandbox/provider", "engi", ""},
 
 	{"sandbox/disk/blob", "engi", "github.com/minio/minio-go/v7/... golang.org/x/sys/unix"},
 	{"sandbox/disk/registry", "engi", ""},
-	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
+	{"sandbox/disk/...", "engi sandbox/disk/... sandbox/mounts sandbox/priority spelling", "github.com/google/go-containerregistry/... github.com/goccy/go-yaml/... github.com/klauspost/compress/... golang.org/x/sys/..."},
 	{"network/egress/request", "engi", "github.com/go-json-experiment/json/jsontext golang.org/x/text/unicode/norm"},
 	{"network/egress/policy", "engi network/egress/request", "golang.org/x/net/..."},
 	{"network/egress/...", "engi network/egress/... network/mask", "gvisor.dev/gvisor/pkg/... golang.org/x/net/... golang.org/x/time/... golang.org/x/sys/... github.com/vishvananda/netlink github.com/prometheus/client_golang/..."},

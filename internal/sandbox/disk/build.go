@@ -206,7 +206,7 @@ func (t *Templates) digest(def recipe.Definition, src source) (digest string, in
 		if f.Source == "" {
 			continue
 		}
-		sum, err := t.sumSource(f.Source)
+		sum, err := sumFile(f.Source, t.openSource)
 		if err != nil {
 			return "", nil, err
 		}

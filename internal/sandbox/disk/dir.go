@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -22,6 +21,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
+	"github.com/engi-dev/engi/internal/sandbox/mounts"
 )
 
 const digestPrefix = "sha256:"
@@ -520,9 +520,9 @@ func lockFile(path string, flags, how int) (*os.File, error) {
 // removeTree deletes a directory with its content. It first unmounts what a killed
 // build left mounted there, so that it does not delete other files.
 func removeTree(path string) error {
-	points, err := mountsBelow(path)
+	points, err := mounts.In(path)
 	if err != nil {
-		return err
+		return fileError(err)
 	}
 	for _, at := range slices.Backward(points) {
 		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
@@ -536,31 +536,6 @@ func removeTree(path string) error {
 	defer parent.Close()
 	return parent.RemoveAll(filepath.Base(path))
 }
-
-// mountsBelow returns the mount points in a directory, in the order in which they
-// were mounted.
-func mountsBelow(path string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fileError(err)
-	}
-	defer f.Close()
-	var points []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		at := mountEscapes.Replace(fields[4])
-		if at == path || strings.HasPrefix(at, path+"/") {
-			points = append(points, at)
-		}
-	}
-	return points, fileError(lines.Err())
-}
-
-var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)

@@ -105,7 +105,7 @@ func (t *Templates) registryTransport(owner engi.Owner) (http.RoundTripper, erro
 // archiveSource returns an image in a file: a tar of an OCI layout, or the output of
 // docker save.
 func (t *Templates) archiveSource(ctx context.Context, kind, file string) (source, error) {
-	sum, err := t.sumSource(file)
+	sum, err := sumFile(file, t.openSource)
 	if err != nil {
 		return source{}, err
 	}

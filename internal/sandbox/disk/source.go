@@ -104,7 +104,7 @@ func (t *Templates) templateSource(ctx context.Context, name string, progress fu
 
 // tarSource returns an archive of a root file system.
 func (t *Templates) tarSource(name string) (source, error) {
-	sum, err := t.sumSource(name)
+	sum, err := sumFile(name, t.openSource)
 	if err != nil {
 		return source{}, err
 	}
@@ -293,19 +293,6 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 
 func sourceError(name string, err error) error {
 	return invalid("open %s: %v", name, err).WithRemedy("check the path and its permissions")
-}
-
-func (t *Templates) sumSource(name string) (string, error) {
-	f, err := t.openSource(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fileError(err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // client returns an HTTP client with the node's proxies and certificates.

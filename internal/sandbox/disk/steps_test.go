@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/mounts"
 )
 
 // withWorkspaces runs a test with overlays, where they work, and with copies.
@@ -79,7 +80,7 @@ func motd(t *testing.T, tmpl engi.Template) string {
 
 func noMounts(t *testing.T, d *Templates) {
 	t.Helper()
-	if points, err := mountsBelow(d.o.Dir); err != nil || len(points) > 0 {
+	if points, err := mounts.In(d.o.Dir); err != nil || len(points) > 0 {
 		t.Errorf("mounts are left: %q, %v", points, err)
 	}
 	if left := d.dir.leftovers(); len(left) > 0 {

@@ -66,31 +66,20 @@ func hasOtherUsers() bool {
 }
 
 // Stat returns the status of what a path leads to. It reports NotFound.
-func (t *Tree) Stat(name string) (unix.Stat_t, error) {
-	var st unix.Stat_t
-	fd, err := t.open(name, unix.O_PATH)
-	if err != nil {
-		return st, wrap("stat", name, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.Fstat(fd, &st); err != nil {
-		return st, wrap("stat", name, err)
-	}
-	return st, nil
-}
+func (t *Tree) Stat(name string) (unix.Stat_t, error) { return t.stat("stat", name, 0) }
 
 // Lstat is Stat without following a final link.
-func (t *Tree) Lstat(name string) (unix.Stat_t, error) {
+func (t *Tree) Lstat(name string) (unix.Stat_t, error) { return t.stat("lstat", name, unix.O_NOFOLLOW) }
+
+func (t *Tree) stat(act, name string, flags int) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	fd, err := t.open(name, unix.O_PATH|unix.O_NOFOLLOW)
+	fd, err := t.open(name, unix.O_PATH|flags)
 	if err != nil {
-		return st, wrap("lstat", name, err)
+		return st, wrap(act, name, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Fstat(fd, &st); err != nil {
-		return st, wrap("lstat", name, err)
-	}
-	return st, nil
+	err = unix.Fstat(fd, &st)
+	return st, wrap(act, name, err)
 }
 
 // OpenFile opens the regular file that name leads to, for reading.

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/mounts"
 )
 
 // Default owner of files written through Files: the user of most templates. The
@@ -373,26 +373,14 @@ func flush(at string) error {
 // unmountAll detaches everything that is mounted below a directory, even if it is in
 // use.
 func unmountAll(dir string) error {
-	f, err := os.Open("/proc/self/mountinfo")
+	points, err := mounts.In(dir)
 	if err != nil {
-		return fault("read", "/proc/self/mountinfo", err)
-	}
-	defer f.Close()
-	var points []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		if at := mountEscapes.Replace(fields[4]); strings.HasPrefix(at, dir+"/") {
-			points = append(points, at)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return fault("read", "/proc/self/mountinfo", err)
+		return fault("look for mounts in", dir, err)
 	}
 	for _, at := range slices.Backward(points) {
+		if at == dir {
+			continue
+		}
 		// Errors do not matter, since the content is deleted anyway.
 		_ = flush(at)
 		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
@@ -401,8 +389,6 @@ func unmountAll(dir string) error {
 	}
 	return nil
 }
-
-var mountEscapes = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // allocated returns the bytes that a volume uses on the node's disk.
 func (m *Manager) allocated(r Record) int64 {

@@ -168,11 +168,18 @@ func (s *Server) followProc(ctx context.Context, w http.ResponseWriter, p *proc,
 	}}, from)
 }
 
-func (s *Server) attach(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
+// process returns a handler that finds the process of its request for f.
+func (s *Server) process(f func(w http.ResponseWriter, r *http.Request, p *proc) error) handlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		p, err := s.find(r.PathValue("id"))
+		if err != nil {
+			return err
+		}
+		return f(w, r, p)
 	}
+}
+
+func (s *Server) attach(w http.ResponseWriter, r *http.Request, p *proc) error {
 	from, err := offset(r)
 	if err != nil {
 		return err
@@ -207,11 +214,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 // maxInput bounds one input request, in bytes.
 const maxInput = 1 << 20
 
-func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
-	}
+func (s *Server) input(w http.ResponseWriter, r *http.Request, p *proc) error {
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxInput+1))
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "read input: %v", err)
@@ -239,11 +242,7 @@ func (s *Server) input(w http.ResponseWriter, r *http.Request) error {
 	return wire.WriteJSON(w, wire.Taken{Next: next})
 }
 
-func (s *Server) history(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
-	}
+func (s *Server) history(w http.ResponseWriter, r *http.Request, p *proc) error {
 	if !p.tty {
 		return engi.Errorf(engi.Conflict, "process %d has no terminal", p.child.PID)
 	}
@@ -254,11 +253,7 @@ func (s *Server) history(w http.ResponseWriter, r *http.Request) error {
 	return wire.WriteJSON(w, h)
 }
 
-func (s *Server) closeInput(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
-	}
+func (s *Server) closeInput(w http.ResponseWriter, r *http.Request, p *proc) error {
 	if err := p.sendEOF(r.Context()); err != nil {
 		return err
 	}
@@ -275,11 +270,7 @@ func (p *proc) sendEOF(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) signal(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
-	}
+func (s *Server) signal(w http.ResponseWriter, r *http.Request, p *proc) error {
 	sig, err := child.ParseSignal(r.URL.Query().Get("name"))
 	if err != nil {
 		return err
@@ -290,11 +281,7 @@ func (s *Server) signal(w http.ResponseWriter, r *http.Request) error {
 	return noContent(w)
 }
 
-func (s *Server) resize(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.find(r.PathValue("id"))
-	if err != nil {
-		return err
-	}
+func (s *Server) resize(w http.ResponseWriter, r *http.Request, p *proc) error {
 	var size wire.Size
 	if err := readJSON(r, &size); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/mounts"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
@@ -30,11 +30,11 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 		}
 	}
 
-	mounts, err := p.mounts()
+	points, err := mounts.In(p.opt.Dir)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "look for mounts: %v", err)
 	}
-	for _, point := range mounts {
+	for _, point := range points {
 		rest, _ := strings.CutPrefix(point, filepath.Join(p.opt.Dir, "m")+"/")
 		name, _, _ := strings.Cut(rest, "/")
 		if !alive(engi.SandboxID(name)) {
@@ -86,26 +86,4 @@ func (p *Provider) Builds() ([]engi.SandboxID, error) {
 		}
 	}
 	return ids, nil
-}
-
-// mounts returns the mount points below the provider's directory.
-func (p *Provider) mounts() ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var points []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-		if isBelow(point, p.opt.Dir) {
-			points = append(points, point)
-		}
-	}
-	return points, lines.Err()
 }

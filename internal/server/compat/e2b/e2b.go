@@ -318,7 +318,25 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// answer sends v, unless it is nil, with its length: clients fail to parse an
+// reply responds with what as makes of a result, unless there is an error.
+func reply[T, V any](w http.ResponseWriter, status int, as func(T) V) func(T, error) error {
+	return func(x T, err error) error {
+		if err != nil {
+			return err
+		}
+		return respond(w, status, as(x))
+	}
+}
+
+// done responds without content, unless there is an error.
+func done(w http.ResponseWriter, err error) error {
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusNoContent, nil)
+}
+
+// respond sends v, unless it is nil, with its length: clients fail to parse an
 // empty chunked body.
 func respond(w http.ResponseWriter, status int, v any) error {
 	if v == nil {

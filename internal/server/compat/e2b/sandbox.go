@@ -272,10 +272,7 @@ func (s *Server) kill(w http.ResponseWriter, r *http.Request, who caller) error 
 	if err != nil {
 		return err
 	}
-	if err := s.Sandboxes.Stop(r.Context(), who.viewer, sandbox.ID); err != nil {
-		return err
-	}
-	return respond(w, http.StatusNoContent, nil)
+	return done(w, s.Sandboxes.Stop(r.Context(), who.viewer, sandbox.ID))
 }
 
 type wake struct {
@@ -413,10 +410,7 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, sandb
 	if stateOf(sandbox.State) == "paused" {
 		return engi.Errorf(engi.Conflict, "sandbox %s is already paused", sandbox.ID.Label())
 	}
-	if err := s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory); err != nil {
-		return err
-	}
-	return respond(w, http.StatusNoContent, nil)
+	return done(w, s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory))
 }
 
 // maxForks bounds the forks of one request.

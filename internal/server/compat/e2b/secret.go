@@ -70,11 +70,7 @@ func (s *Server) serveSecrets() {
 		if err := checkMetadata(q.Metadata); err != nil {
 			return err
 		}
-		c, err := s.Secrets.Create(r.Context(), engi.Secret{Owner: who.owner, Name: strings.ToLower(q.Name), Metadata: q.Metadata}, q.Value)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusCreated, secretOf(c))
+		return reply(w, http.StatusCreated, secretOf)(s.Secrets.Create(r.Context(), engi.Secret{Owner: who.owner, Name: strings.ToLower(q.Name), Metadata: q.Metadata}, q.Value))
 	})
 	secrets("GET /secrets", func(w http.ResponseWriter, r *http.Request, who caller, _ string) error {
 		all, err := s.Secrets.List(r.Context(), who.viewer, engi.Paging{})
@@ -91,11 +87,7 @@ func (s *Server) serveSecrets() {
 		return respond(w, http.StatusOK, list)
 	})
 	secrets("GET /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
-		c, err := s.Secrets.Get(r.Context(), who.viewer, ref)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusOK, secretOf(c))
+		return reply(w, http.StatusOK, secretOf)(s.Secrets.Get(r.Context(), who.viewer, ref))
 	})
 	secrets("POST /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 		var q secretRequest
@@ -105,16 +97,9 @@ func (s *Server) serveSecrets() {
 		if err := checkMetadata(q.Metadata); err != nil {
 			return err
 		}
-		c, err := s.Secrets.Update(r.Context(), who.viewer, ref, q.Value, q.Metadata, nil)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusOK, secretOf(c))
+		return reply(w, http.StatusOK, secretOf)(s.Secrets.Update(r.Context(), who.viewer, ref, q.Value, q.Metadata, nil))
 	})
 	secrets("DELETE /secrets/{id}", func(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
-		if err := s.Secrets.Remove(r.Context(), who.viewer, ref); err != nil {
-			return err
-		}
-		return respond(w, http.StatusNoContent, nil)
+		return done(w, s.Secrets.Remove(r.Context(), who.viewer, ref))
 	})
 }

@@ -37,11 +37,7 @@ func (s *Server) serveSnapshots() {
 		if strings.HasPrefix(q.Name, buildSnapshots) {
 			return engi.Errorf(engi.Invalid, "names of snapshots must not begin with %s", buildSnapshots)
 		}
-		p, err := s.Lifecycle.Snapshot(r.Context(), who.viewer, sandbox.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)})
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusCreated, snapshotOf(p))
+		return reply(w, http.StatusCreated, snapshotOf)(s.Lifecycle.Snapshot(r.Context(), who.viewer, sandbox.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)}))
 	})
 	s.handle("GET /snapshots", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		if s.Snapshots == nil {

@@ -470,10 +470,7 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 		id := strings.TrimSuffix(ref, ":"+defaultTag)
 		p, perr := s.Snapshots.Get(r.Context(), who.viewer, id)
 		if perr == nil && !strings.HasPrefix(p.Name, buildSnapshots) {
-			if err := s.Snapshots.Remove(r.Context(), who.viewer, id); err != nil {
-				return err
-			}
-			return respond(w, http.StatusNoContent, nil)
+			return done(w, s.Snapshots.Remove(r.Context(), who.viewer, id))
 		}
 	}
 	if err != nil {

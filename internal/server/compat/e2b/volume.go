@@ -65,10 +65,7 @@ func (s *Server) serveVolumes() {
 		return respond(w, http.StatusOK, s.volume(v, who))
 	})
 	volumes("DELETE /volumes/{id}", func(w http.ResponseWriter, r *http.Request, who caller) error {
-		if err := s.Volumes.Remove(r.Context(), who.viewer, r.PathValue("id")); err != nil {
-			return err
-		}
-		return respond(w, http.StatusNoContent, nil)
+		return done(w, s.Volumes.Remove(r.Context(), who.viewer, r.PathValue("id")))
 	})
 
 	s.content("GET", "dir", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
@@ -104,11 +101,7 @@ func (s *Server) serveVolumes() {
 		return respond(w, http.StatusCreated, volumeEntryOf(fi))
 	})
 	s.content("GET", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
-		fi, err := f.Stat(r.Context(), at)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusOK, volumeEntryOf(fi))
+		return reply(w, http.StatusOK, volumeEntryOf)(f.Stat(r.Context(), at))
 	})
 	s.content("PATCH", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		var q struct {
@@ -124,17 +117,10 @@ func (s *Server) serveVolumes() {
 			m := fs.FileMode(*q.Mode) & fs.ModePerm
 			a.Mode = &m
 		}
-		fi, err := f.Change(r.Context(), at, a)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusOK, volumeEntryOf(fi))
+		return reply(w, http.StatusOK, volumeEntryOf)(f.Change(r.Context(), at, a))
 	})
 	s.content("DELETE", "path", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
-		if err := f.Remove(r.Context(), at); err != nil {
-			return err
-		}
-		return respond(w, http.StatusNoContent, nil)
+		return done(w, f.Remove(r.Context(), at))
 	})
 	s.content("GET", "file", func(w http.ResponseWriter, r *http.Request, f engi.VolumeFiles, at string) error {
 		fi, err := f.Stat(r.Context(), at)
@@ -164,11 +150,7 @@ func (s *Server) serveVolumes() {
 		if err != nil {
 			return err
 		}
-		fi, err := f.Write(r.Context(), at, r.Body, a)
-		if err != nil {
-			return err
-		}
-		return respond(w, http.StatusCreated, volumeEntryOf(fi))
+		return reply(w, http.StatusCreated, volumeEntryOf)(f.Write(r.Context(), at, r.Body, a))
 	})
 }
 
