@@ -69,6 +69,7 @@ var rules = []rule{
 	{"sandbox/script/engine", "engi sandbox/script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
 	{"sandbox/script", "engi sandbox/priority sandbox/script/wire", "golang.org/x/sys/..."},
 
+	{"sandbox/holder", "engi", ""},
 	{"session/...", "engi session/...", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", "engi agent", "github.com/google/go-cmp/..."},
