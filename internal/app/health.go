@@ -123,22 +123,20 @@ func (s *Service) checkEach(ctx context.Context, apps []Record) {
 // checkInUse checks an app if somebody uses it.
 func (s *Service) checkInUse(ctx context.Context, r Record) error {
 	a := s.live(r.ID)
-	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	sb, gone, err := s.sandboxes.Look(ctx, r.Sandbox)
 	if err == nil && len(r.Alerts) > 0 && (sb.State == engi.Hibernated || sb.State == engi.Paused) {
 		if err := s.rest(ctx, r); err != nil {
 			return err
 		}
 	}
-	gone := engi.KindOf(err) == engi.NotFound && err != nil || sb.State == engi.Stopped
 	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
 		return nil
 	}
-	select {
-	case a.locked <- struct{}{}:
-	default:
+	unlock, ok := a.locked.Try()
+	if !ok {
 		return nil // somebody uses it and will see
 	}
-	defer func() { <-a.locked }()
+	defer unlock()
 	if gone {
 		return s.lose(ctx, r)
 	}
@@ -236,8 +234,7 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 	a := s.live(r.ID)
 	h := a.snapshot()
 	if r.Sandbox != "" {
-		sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-		if err == nil && sb.State == engi.Running {
+		if s.sandboxes.Runs(ctx, r.Sandbox) {
 			t, err := s.opt.Templates.Get(ctx, r.Template)
 			if err != nil {
 				return st, err

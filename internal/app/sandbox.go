@@ -15,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app/project"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
 // A use is an app with its sandbox, for as long as the app's lock is held.
@@ -25,22 +26,57 @@ type use struct {
 	g     engi.Guest
 	dir   string // of the app in the sandbox
 	down  bool   // its server does not start
-	leave func()
+	leave func() // the sandbox
+	free  func() // the app's lock; nil if the caller of enter has it
 }
 
-// The sandboxes of an app are found by the app's name in their metadata, and are its own if
-// they have its ID as a note.
+// close ends a use that hold has begun.
+func (u *use) close() {
+	u.leave()
+	u.free()
+}
+
+// Users find the sandboxes of an app by its name in their metadata. They are the app's own
+// if they have its ID as a note.
 const (
 	noteApp = "app"
 	metaApp = "app"
 )
 
-const (
-	reconnects     = 6 // attempts to enter a sandbox that does not answer
-	reconnectPause = 100 * time.Millisecond
-	reconnectLimit = 2 * time.Second
-	projectTries   = 4
-)
+const projectTries = 4
+
+// how says how an app is to be used.
+type how struct {
+	repair  bool // its server need not start
+	idle    bool // nothing else may be changing it
+	capture bool // what somebody has changed in the sandbox becomes a revision first
+}
+
+// hold waits until nobody else uses an app, and enters its sandbox. The caller closes the
+// use.
+func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
+	free, err := a.locked.Acquire(ctx, "app")
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.enterFor(ctx, a, a.id, h.repair)
+	if err != nil {
+		free()
+		return nil, err
+	}
+	u.free = free
+	if h.idle {
+		err = u.rec.busy(0)
+	}
+	if err == nil && h.capture {
+		u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir)
+	}
+	if err != nil {
+		u.close()
+		return nil, err
+	}
+	return u, nil
+}
 
 // enter returns an app whose files are those of its last revision, or what somebody made
 // of them since, and whose server answers. The caller holds the app's lock, and leaves.
@@ -74,18 +110,9 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 			s.opt.Log.WarnContext(ctx, "record that an app has failed", "app", id, "error", e)
 		}
 	}()
-	fresh := false
-	if r.Sandbox != "" {
-		u.g, u.leave, err = s.reconnect(ctx, r.Sandbox)
-		if fresh = err != nil && engi.KindOf(err) == engi.NotFound; err != nil && !fresh {
-			return nil, err
-		}
-	}
-	if r.Sandbox == "" || fresh {
-		fresh = true
-		if err := s.boot(ctx, u); err != nil {
-			return nil, err
-		}
+	booted, err := s.boot(ctx, u)
+	if err != nil {
+		return nil, err
 	}
 	if err := s.restore(ctx, u); err != nil {
 		return nil, err
@@ -108,7 +135,7 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 			}
 		}
 	}
-	if fresh {
+	if booted {
 		a.setStartup(time.Since(began))
 		s.meter.starts.Observe(time.Since(began).Seconds())
 	}
@@ -127,16 +154,12 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 }
 
 // reconnect enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
-	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
-		g, leave, err = s.inside(ctx, id)
-		if err == nil || engi.KindOf(err) != engi.Unavailable || i == reconnects {
-			return g, leave, err
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return nil, leave, err
-		}
+func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, leave, err := s.sandboxes.Enter(ctx, id)
+	if err != nil {
+		return nil, leave, err
 	}
+	return boundedGuest{g}, leave, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -150,44 +173,46 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// boot makes a new sandbox. A key that counts the sandboxes finds the one of a node that
-// was killed before it had recorded it.
-func (s *Service) boot(ctx context.Context, u *use) (err error) {
-	u.app.copy.forget()
-	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
-		r.Sandbox = ""
-		return become(r, tx, engi.AppStarting, nil)
-	}); err != nil {
-		return err
-	}
-	r := u.rec
-	spec := s.sandboxOf(r)
-	if r.Undo != nil && r.Undo.Snapshot != "" {
-		spec.Snapshot = r.Undo.Snapshot
-	} else {
-		spec.Template, spec.Size = r.Template, u.t.Size.Or(size)
-	}
-	var sb engi.Sandbox
-	for sb.ID == "" || sb.State == engi.Stopped {
-		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
-		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
-			if spec.Snapshot != "" && engi.KindOf(err) == engi.NotFound {
-				err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", spec.Snapshot).WithRemedy("remove the app, and branch again from what there is")
+// boot enters the sandbox of an app, another one if it has none any more. booted says that
+// it is another one.
+func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
+	var snapshot engi.SnapshotID // that a new sandbox is to begin with
+	booted, err = s.sandboxes.Open(ctx, holder.Claim{
+		Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
+		Begin: func() (spec engi.SandboxSpec, err error) {
+			u.app.copy.forget()
+			if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
+				r.Sandbox = ""
+				return become(r, tx, engi.AppStarting, nil)
+			}); err != nil {
+				return spec, err
 			}
+			spec = s.sandboxOf(u.rec)
+			if u.rec.Undo != nil {
+				snapshot = u.rec.Undo.Snapshot
+			}
+			if spec.Snapshot = snapshot; snapshot == "" {
+				spec.Template, spec.Size = u.rec.Template, u.t.Size.Or(size)
+			}
+			return spec, nil
+		},
+		Record: func(id engi.SandboxID, boots int) error {
+			return s.change(ctx, u, func(r *Record) {
+				r.Sandbox, r.Boots, r.Undo = id, boots, nil
+				if r.Revision > 0 {
+					r.Undo = &Undo{All: true} // it has what the template has
+				}
+			})
+		},
+		Enter: func(id engi.SandboxID, _ bool) (err error) {
+			u.g, u.leave, err = s.reconnect(ctx, id)
 			return err
-		}
-		r.Boots++ // one that was made before and has ended is of no use
+		},
+	})
+	if snapshot != "" && u.rec.Sandbox == "" && err != nil && engi.KindOf(err) == engi.NotFound {
+		err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", snapshot).WithRemedy("remove the app, and branch again from what there is")
 	}
-	if err := s.change(ctx, u, func(now *Record) {
-		now.Sandbox, now.Boots, now.Undo = sb.ID, r.Boots, nil
-		if r.Revision > 0 {
-			now.Undo = &Undo{All: true} // it has what the template has
-		}
-	}); err != nil {
-		return err
-	}
-	u.g, u.leave, err = s.reconnect(ctx, sb.ID)
-	return err
+	return booted, err
 }
 
 // sandboxOf returns what the sandboxes of an app have in common, whatever they begin with.
@@ -533,7 +558,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 		return // who waits brings up to date what there is then
 	}
 	if !s.begin(ctx, func(ctx context.Context) {
-		unlock, err := lock(ctx, a.git)
+		unlock, err := a.git.Acquire(ctx, "app")
 		<-a.gitNext
 		if err != nil {
 			return
