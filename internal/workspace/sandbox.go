@@ -19,10 +19,7 @@ import (
 const dir = "/workspace"
 
 const (
-	filesTime      = 10 * time.Minute // that it may take to read or write the files in a sandbox
-	reconnects     = 6                // attempts to enter a sandbox that does not answer
-	reconnectPause = 100 * time.Millisecond
-	reconnectLimit = 2 * time.Second
+	filesTime = 10 * time.Minute // that it may take to read or write the files in a sandbox
 )
 
 // tree says which files of a sandbox are a workspace's.
@@ -67,20 +64,12 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 }
 
 // enter enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
-	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
-		if g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id); err == nil {
-			return worktree.Bounded(g), leave, nil
-		}
-		if engi.KindOf(err) != engi.Unavailable || i == reconnects {
-			return nil, func() {}, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, func() {}, engi.Errorf(engi.Expired, "wait for the sandbox: %v", context.Cause(ctx))
-		}
+func (s *Service) enter(ctx context.Context, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, leave, err := s.sandboxes.Enter(ctx, id)
+	if err != nil {
+		return nil, leave, err
 	}
+	return worktree.Bounded(g), leave, nil
 }
 
 // Shared returns sandboxes that people enter whom their owner lets work in them: Enter lets

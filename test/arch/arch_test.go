@@ -104,7 +104,7 @@ var rules = []rule{
 	{"workspace/server", "engi", ""},
 	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
 	{"workspace/workspacetest", "engi workspace workspace/repo", "github.com/google/go-cmp/..."},
-	{"workspace", "engi patch sandbox/guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
+	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
 	{"sandbox/outputlog", "engi", ""},
 	{"operation/operationtest", "engi operation", "github.com/google/go-cmp/..."},
