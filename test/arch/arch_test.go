@@ -70,7 +70,8 @@ var rules = []rule{
 	{"sandbox/script", "engi sandbox/priority sandbox/script/wire", "golang.org/x/sys/..."},
 
 	{"sandbox/holder", "engi", ""},
-	{"session/...", "engi session/...", ""},
+	{"session", "engi sandbox/holder session/...", ""},
+	{"session/...", "engi", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/agenttest", "engi agent", "github.com/google/go-cmp/..."},
 	{"page/pagetest", "engi page", "github.com/google/go-cmp/..."},
