@@ -94,8 +94,8 @@ var _ engi.Apps = (*Service)(nil)
 // An app is what a node knows of an app beside its record.
 type app struct {
 	id     engi.AppID
-	locked holder.Lock // of who uses the sandbox
-	git    holder.Lock // of its git repository
+	locked holder.Lock // is held while the sandbox is used
+	git    holder.Lock // is held while the git repository is written
 	copy   workingCopy // guarded by locked
 	hands  time.Time   // when somebody who reads last had a revision made; guarded by locked
 	live   hub
@@ -116,7 +116,7 @@ func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	held := holder.Holder{Sandboxes: o.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteApp] }, Log: o.Log}
+	held := holder.Holder{Sandboxes: o.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteApp] }, Bound: limits.Bound, Log: o.Log}
 	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
@@ -415,8 +415,8 @@ func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (
 	return engi.App{}, err
 }
 
-// open is hold for an app that an owner names. If nothing may be changing it, that is
-// known before anything is waited for.
+// open finds an app of an owner and calls hold. An app that must be idle and is not is a
+// Conflict at once, before open waits for anything.
 func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string, h how) (*use, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err == nil && h.idle {
@@ -475,7 +475,7 @@ func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 	if r.Sandbox == "" || r.Undo != nil || r.Revision == 0 {
 		return
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err == nil {
 		defer leave()
 		var t engi.Template

@@ -195,7 +195,7 @@ func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bo
 	if err != nil || r.Sandbox == "" {
 		return false
 	}
-	_, leave, err := s.reconnect(ctx, r.Sandbox)
+	_, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	leave()
 	if err == nil || engi.KindOf(err) != engi.NotFound {
 		return false

@@ -107,7 +107,7 @@ func (s *Service) captureHands(ctx context.Context, a *app, r Record) (_ Record,
 	if err != nil {
 		return r, 0, err
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err != nil {
 		return r, 0, err
 	}

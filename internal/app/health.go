@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 )
 
 const (
@@ -112,7 +113,7 @@ func (s *Service) checking(owner engi.Owner, on bool) bool {
 
 // checkEach checks apps of one owner, a few at a time.
 func (s *Service) checkEach(ctx context.Context, apps []Record) {
-	_ = parallel(len(apps), func(i int) error { // nothing fails for all
+	_ = worktree.Parallel(len(apps), func(i int) error { // nothing fails for all
 		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && engi.KindOf(err) != engi.NotFound {
 			s.opt.Log.WarnContext(ctx, "check an app", "app", apps[i].ID, "error", err)
 		}
@@ -171,7 +172,7 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
 		return err
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -239,7 +240,7 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 			if err != nil {
 				return st, err
 			}
-			g, leave, err := s.inside(ctx, r.Sandbox)
+			g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 			if err == nil {
 				h = s.look(ctx, &use{app: a, rec: r, t: t, g: g, dir: t.WorkDir, leave: leave})
 				leave()

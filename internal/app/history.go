@@ -233,7 +233,7 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName, after st
 	if most <= 0 || most > maxAnswer {
 		most = 64 << 10
 	}
-	g, leave, err := s.reconnect(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil {
 		return engi.AppLogs{}, err
 	}

@@ -567,7 +567,7 @@ func parseMark(text string) mark {
 // logSince returns what an app's server has printed since a mark, or in all if it was
 // started again since, and what it prints for a while.
 func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.Duration) (text string, now mark, err error) {
-	g, leave, err := s.reconnect(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil {
 		return "", now, err
 	}

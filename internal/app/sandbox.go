@@ -9,12 +9,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi/internal/app/project"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
@@ -26,8 +25,8 @@ type use struct {
 	g     engi.Guest
 	dir   string // of the app in the sandbox
 	down  bool   // its server does not start
-	leave func() // the sandbox
-	free  func() // the app's lock; nil if the caller of enter has it
+	leave func() // leaves the sandbox
+	free  func() // releases the app's lock; nil for a use that enter returned
 }
 
 // close ends a use that hold has begun.
@@ -36,8 +35,8 @@ func (u *use) close() {
 	u.free()
 }
 
-// Users find the sandboxes of an app by its name in their metadata. They are the app's own
-// if they have its ID as a note.
+// Users find the sandboxes of an app by its name in their metadata. A sandbox belongs to the
+// app if it has the ID as a note.
 const (
 	noteApp = "app"
 	metaApp = "app"
@@ -45,21 +44,20 @@ const (
 
 const projectTries = 4
 
-// how says how an app is to be used.
+// A how says how an app is to be used.
 type how struct {
-	repair  bool // its server need not start
-	idle    bool // nothing else may be changing it
-	capture bool // what somebody has changed in the sandbox becomes a revision first
+	repair  bool // the server of the app need not start
+	idle    bool // no apply or edit may be under way
+	capture bool // changes that somebody made in the sandbox become a revision first
 }
 
-// hold waits until nobody else uses an app, and enters its sandbox. The caller closes the
-// use.
+// hold waits for the lock of an app, and enters its sandbox. The caller closes the use.
 func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
 	free, err := a.locked.Acquire(ctx, "app")
 	if err != nil {
 		return nil, err
 	}
-	u, err := s.enterFor(ctx, a, a.id, h.repair)
+	u, err := s.enter(ctx, a, h.repair)
 	if err != nil {
 		free()
 		return nil, err
@@ -79,13 +77,10 @@ func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
 }
 
 // enter returns an app whose files are those of its last revision, or what somebody made
-// of them since, and whose server answers. The caller holds the app's lock, and leaves.
-func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (*use, error) {
-	return s.enterFor(ctx, a, id, false)
-}
-
-// enterFor is enter for who repairs the app, if repair is true: its server need not start.
-func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bool) (_ *use, err error) {
+// of them since, and whose server answers. To repair it, its server need not start. The
+// caller holds the app's lock, and leaves.
+func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err error) {
+	id := a.id
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
 		return nil, err
@@ -153,15 +148,6 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 	return u, nil
 }
 
-// reconnect enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (engi.Guest, func(), error) {
-	g, leave, err := s.sandboxes.Enter(ctx, id)
-	if err != nil {
-		return nil, leave, err
-	}
-	return boundedGuest{g}, leave, nil
-}
-
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -173,8 +159,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// boot enters the sandbox of an app, another one if it has none any more. booted says that
-// it is another one.
+// boot enters the sandbox of an app. If there is none, boot creates one; booted is true then.
 func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 	var snapshot engi.SnapshotID // that a new sandbox is to begin with
 	booted, err = s.sandboxes.Open(ctx, holder.Claim{
@@ -205,7 +190,7 @@ func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 			})
 		},
 		Enter: func(id engi.SandboxID, _ bool) (err error) {
-			u.g, u.leave, err = s.reconnect(ctx, id)
+			u.g, u.leave, err = s.sandboxes.Reconnect(ctx, id)
 			return err
 		},
 	})
@@ -387,7 +372,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		}
 	}
 	exists := make([]bool, len(put))
-	if err := parallel(len(put), func(i int) error {
+	if err := worktree.Parallel(len(put), func(i int) error {
 		p := put[i].path
 		fi, err := u.g.Stat(ctx, u.dir+"/"+p)
 		if err != nil && engi.KindOf(err) != engi.NotFound {
@@ -426,7 +411,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		return err
 	}
 	for _, old := range []bool{false, true} {
-		if err := parallel(len(put), func(i int) error {
+		if err := worktree.Parallel(len(put), func(i int) error {
 			if exists[i] != old {
 				return nil
 			}
@@ -436,30 +421,6 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		}
 	}
 	return u.g.Remove(ctx, stage)
-}
-
-// parallel calls f for each number below n, several at once, and returns the first error.
-func parallel(n int, f func(i int) error) error {
-	var work sync.WaitGroup
-	var next atomic.Int64
-	var mu sync.Mutex
-	var first error
-	for range min(n, parallelism) {
-		work.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				if err := f(int(i)); err != nil {
-					mu.Lock()
-					if first == nil {
-						first = err
-					}
-					mu.Unlock()
-					return
-				}
-			}
-		})
-	}
-	work.Wait()
-	return first
 }
 
 // checkParents reports Conflict if a file would not be below the app's directory,
@@ -569,7 +530,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			if err != nil || rec.Sandbox == "" {
 				return err
 			}
-			g, leave, err := s.inside(ctx, rec.Sandbox)
+			g, leave, err := s.sandboxes.Enter(ctx, rec.Sandbox)
 			if err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ func (s *Service) makeSnapshot(ctx context.Context, u *use) (k Snapshot, err err
 // enterAgain enters the sandbox of an app of which a snapshot was made, which ends the
 // connections to it.
 func (s *Service) enterAgain(ctx context.Context, u *use) error {
-	g, leave, err := s.reconnect(ctx, u.rec.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, u.rec.Sandbox)
 	if err != nil {
 		return err // whoever goes on finds that the old connection has ended
 	}
@@ -261,7 +261,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	u := &use{app: a, rec: r, t: t, dir: t.WorkDir, leave: func() {}}
 	u.rec.Sandbox = sandbox
 	a.copy.forget()
-	if u.g, u.leave, err = s.reconnect(ctx, sandbox); err != nil {
+	if u.g, u.leave, err = s.sandboxes.Reconnect(ctx, sandbox); err != nil {
 		return rev, err
 	}
 	defer func() { u.leave() }()

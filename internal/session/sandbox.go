@@ -174,8 +174,8 @@ func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.S
 	})
 }
 
-// beginBoot records that a session's sandbox is being booted, and returns what it is to be.
-// The sandbox carries the session's ID, by which adopt finds it after a crash.
+// beginBoot records that a session's sandbox is being booted, and returns a spec for it. The
+// sandbox carries the session's ID as a note, by which adopt finds it after a crash.
 func (m *Manager) beginBoot(ctx context.Context, live *liveSession) (spec engi.SandboxSpec, err error) {
 	live.setBooting(true)
 	if id := live.record().Sandbox; id != "" {
@@ -230,7 +230,7 @@ func (m *Manager) beginBoot(ctx context.Context, live *liveSession) (spec engi.S
 	})
 }
 
-// abandonBoot ends what a boot that failed has left. The caller holds sandboxLock.
+// abandonBoot destroys the sandbox of a boot that failed. The caller holds sandboxLock.
 func (m *Manager) abandonBoot(ctx context.Context, live *liveSession) {
 	r := live.record()
 	if r.State != engi.SessionBooting {

@@ -187,10 +187,10 @@ type creation struct {
 type liveSession struct {
 	id          engi.SessionID
 	created     time.Time
-	codeLock    holder.Lock // of the piece of code that runs
-	sandboxLock holder.Lock // of who replaces the sandbox
-	gitLock     holder.Lock // of who pushes its repository
-	saveLock    holder.Lock // of who saves its workspace
+	codeLock    holder.Lock // is held while a piece of code runs
+	sandboxLock holder.Lock // is held while the sandbox is replaced
+	gitLock     holder.Lock // is held while the repository is pushed
+	saveLock    holder.Lock // is held while the workspace is saved
 
 	mu       sync.Mutex
 	rec      Record          // guarded by mu

@@ -312,8 +312,8 @@ func (s *Service) start(ctx context.Context, r Record) (_ Record, err error) {
 	return s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error { return become(r, tx, engi.WorkspaceRunning, nil) })
 }
 
-// boot enters the sandbox of a workspace that is being started, another one if it has none
-// any more.
+// boot enters the sandbox of a workspace that is being started. If there is none, boot
+// creates one.
 func (s *Service) boot(ctx context.Context, u *use) error {
 	t, err := s.template(ctx, u.rec.Owner, u.rec.Template)
 	if err != nil {
@@ -345,7 +345,7 @@ func (s *Service) boot(ctx context.Context, u *use) error {
 			})
 		},
 		Enter: func(id engi.SandboxID, _ bool) (err error) {
-			u.g, u.leave, err = s.enter(ctx, id)
+			u.g, u.leave, err = s.sandboxes.Reconnect(ctx, id)
 			return err
 		},
 	})

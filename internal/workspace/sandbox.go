@@ -48,7 +48,7 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 	if r.Sandbox == "" || r.Base == unfurnished {
 		return u, nil // nobody works in it yet
 	}
-	u.g, u.leave, err = s.enter(ctx, r.Sandbox)
+	u.g, u.leave, err = s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil && engi.KindOf(err) == engi.NotFound {
 		u.g = nil
 		return u, s.lost(ctx, u)
@@ -61,15 +61,6 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 		err = s.fill(ctx, u, here)
 	}
 	return u, err
-}
-
-// enter enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) enter(ctx context.Context, id engi.SandboxID) (engi.Guest, func(), error) {
-	g, leave, err := s.sandboxes.Enter(ctx, id)
-	if err != nil {
-		return nil, leave, err
-	}
-	return worktree.Bounded(g), leave, nil
 }
 
 // Shared returns sandboxes that people enter whom their owner lets work in them: Enter lets

@@ -308,7 +308,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	return r, version, err
 }
 
-// enterServer enters the sandbox of a service, another one if it has none any more.
+// enterServer enters the sandbox of a service. If there is none, enterServer creates one.
 func (s *Service) enterServer(ctx context.Context, key serviceKey, w Record, r *ServiceRecord, k *server.Kind) (g engi.Guest, leave func(), err error) {
 	_, err = s.servers.Open(ctx, holder.Claim{
 		Key: string(r.Volume), Sandbox: r.Sandbox, Boots: r.Boots,
@@ -328,7 +328,7 @@ func (s *Service) enterServer(ctx context.Context, key serviceKey, w Record, r *
 	return g, leave, err
 }
 
-// specOf returns what the sandbox of a service is to be, whose volume is there then.
+// specOf creates the volume of a service, unless it exists, and returns a spec for its sandbox.
 func (s *Service) specOf(ctx context.Context, w Record, r ServiceRecord, k *server.Kind) (spec engi.SandboxSpec, err error) {
 	t, err := s.prepare(ctx, k)
 	if err != nil {

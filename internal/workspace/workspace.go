@@ -73,7 +73,7 @@ func New(o Options) *Service {
 	}
 	s := &Service{
 		opt:       o,
-		sandboxes: holder.Holder{Sandboxes: o.Sandboxes, Thing: workingCopyIn, Log: o.Log},
+		sandboxes: holder.Holder{Sandboxes: o.Sandboxes, Thing: workingCopyIn, Bound: worktree.Default.Bound, Log: o.Log},
 		servers:   holder.Holder{Sandboxes: o.Sandboxes, Thing: serviceIn, Log: o.Log},
 		locks:     engi.NewKeyedSemaphore[engi.WorkspaceID](1), held: engi.NewShares(maxHeld), copies: map[engi.WorkspaceID]*worktree.Copy[string]{},
 		serving: engi.NewKeyedSemaphore[serviceKey](1), gits: engi.NewKeyedSemaphore[engi.Owner](maxGit), attempts: make(chan struct{}, maxAttempts), attended: map[serviceKey]int{}, looked: map[engi.WorkspaceID]time.Time{},
@@ -179,8 +179,9 @@ func (s *Service) hold(ctx context.Context, owner engi.Owner, idOrName string, n
 	return r, release, nil
 }
 
-// Users find the sandboxes of a workspace by its name in their metadata. They are its own
-// if they have its ID as a note. Those of services have the name of the service as well.
+// Users find the sandboxes of a workspace by its name in their metadata. A sandbox belongs
+// to the workspace if it has the ID as a note. The sandbox of a service has the name of the
+// service as another note.
 const (
 	noteWorkspace = "workspace"
 	noteService   = "service"
@@ -195,7 +196,7 @@ func workingCopyIn(sb engi.Sandbox) string {
 	return sb.Notes[noteWorkspace]
 }
 
-// serviceIn returns which service a sandbox was created for, as serviceKey.String does.
+// serviceIn returns the key of the service that runs in a sandbox, as serviceKey.String does.
 func serviceIn(sb engi.Sandbox) string {
 	w, name := sb.Notes[noteWorkspace], sb.Notes[noteService]
 	if w == "" || name == "" {

@@ -98,7 +98,7 @@ var rules = []rule{
 	{"app/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"app/author", "engi app/problems app/project", ""},
 	{"app/apptest", "engi app", "github.com/google/go-cmp/..."},
-	{"app", "engi patch sandbox/holder app/author app/edit app/output app/problems app/project", "github.com/prometheus/client_golang/..."},
+	{"app", "engi patch sandbox/guest/worktree sandbox/holder app/author app/edit app/output app/problems app/project", "github.com/prometheus/client_golang/..."},
 
 	{"workspace/repo", "engi", "github.com/go-git/go-git/v5/..."},
 	{"workspace/transfer", "engi workspace/repo", ""},

@@ -2,21 +2,21 @@
 // working copy of a workspace, a service. It creates the sandbox, finds it again after a
 // crash, replaces it when it is gone, and destroys it.
 //
-// Whoever has a sandbox kept is called a thing here. The life of a sandbox of a thing:
+// A thing, in this package, is a session, an app and so on. The life of its sandbox:
 //
 //  1. The record of the thing names no sandbox. [Claim.Begin] records that one is being
 //     created.
-//  2. The sandbox is created. A node that is killed now leaves a sandbox that no record
-//     names: [Holder.Open] finds it by its idempotency key, [Holder.Sweep] by its notes.
+//  2. The sandbox is created. A node that is killed now leaves a sandbox which no record
+//     names. The next node finds it: [Holder.Open] by its idempotency key, [Holder.Sweep]
+//     by its notes.
 //  3. [Claim.Record] names the sandbox in the record, before anything is done in it.
-//  4. The sandbox is entered, by this call of Open and by later ones. It may sleep in
-//     between: entering wakes it.
+//  4. Open enters the sandbox, as later calls do. A sandbox that sleeps wakes then.
 //  5. The sandbox is gone once entering it reports NotFound. Then Open begins at 1. After
 //     any other error, the sandbox may answer later, so it is kept.
-//  6. [Holder.Release] destroys it. The caller records that there is none afterwards, so
-//     that a node that is killed in between destroys it again.
+//  6. [Holder.Release] destroys the sandbox. The caller records afterwards that there is
+//     none. If the node is killed in between, the next one destroys the sandbox again.
 //
-// A holder keeps no state of its own: records do. Callers of Open and Release have the
+// A holder has no state of its own: the records do. Callers of Open and Release hold the
 // [Lock] of the thing, or another lock that excludes both.
 package holder
 
@@ -31,40 +31,41 @@ import (
 )
 
 const (
-	attempts   = 6 // to enter a sandbox that does not answer
-	firstPause = 100 * time.Millisecond
-	lastPause  = 2 * time.Second
-	undoTime   = 30 * time.Second // for what is still to be done when the caller has gone
+	attempts   = 6                      // of Reconnect
+	firstPause = 100 * time.Millisecond // between attempts; doubled each time
+	lastPause  = 2 * time.Second        // longest pause between attempts
+	undoTime   = 30 * time.Second       // for the cleanup after an error, even if the caller's context has ended
 )
 
 // A Holder keeps the sandboxes of all things of one kind. It is safe for concurrent use.
 type Holder struct {
 	Sandboxes engi.Sandboxes
-	Thing     func(engi.Sandbox) string // that a sandbox was created for, by its notes; empty for none of this kind
-	Log       *slog.Logger
+	Thing     func(engi.Sandbox) string   // reads the thing of a sandbox from its notes; empty if it has none of this kind
+	Bound     func(engi.Guest) engi.Guest // limits how long calls of a guest take; nil for no limit
+	Log       *slog.Logger                // required
 }
 
-// A Claim is the claim of one thing to a sandbox. Its functions are called by Open, in the
-// order in which they are listed, Enter also before the others.
+// A Claim is the claim of one thing to a sandbox, as the record of the thing has it. Open
+// calls the functions of a claim, and no two of them at once.
 type Claim struct {
-	// Key and Boots are the idempotency key of the next sandbox. What Begin returns must be
-	// the same for one key. If it cannot be, Key is empty: then Sweep alone finds a sandbox
-	// that no record names, and Open destroys one that it cannot record.
+	// Key and Boots together are the idempotency key of the next sandbox, for which Begin
+	// must always return the same. If it cannot, Key is empty. Then Sweep alone finds a
+	// sandbox which no record names, and Open destroys a sandbox that it cannot record.
 	Key     string
-	Sandbox engi.SandboxID // that the record names; empty for none
-	Boots   int            // sandboxes created so far
+	Sandbox engi.SandboxID // of the record; empty for none
+	Boots   int            // number of sandboxes created for the thing
 
-	// Begin records that the thing has no sandbox, and returns what to create.
+	// Begin records that the thing has no sandbox, and returns a spec for the next one.
 	Begin func() (engi.SandboxSpec, error)
-	// Record names a sandbox in the record of the thing, and how many were created so far.
+	// Record records a new sandbox, and the new number of sandboxes created.
 	Record func(id engi.SandboxID, boots int) error
-	// Enter enters a sandbox. created says that Open has just created it.
+	// Enter enters a sandbox. created is true if Open has just created it.
 	Enter func(id engi.SandboxID, created bool) error
 }
 
 // Open enters the sandbox of a thing. If there is none, or it is gone, Open creates
-// another one. created says that it tried to. After an error, Open can be called again
-// with the claim that the record makes by then.
+// another one; created is true then, also after an error. After an error, Open can be
+// called again with the claim that the record makes by then.
 func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 	if c.Sandbox != "" {
 		if err := c.Enter(c.Sandbox, false); err == nil || engi.KindOf(err) != engi.NotFound {
@@ -76,7 +77,7 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 		return true, err
 	}
 	var sb engi.Sandbox
-	for sb.ID == "" || sb.State == engi.Stopped { // one that was created by a former node and has ended is of no use
+	for sb.ID == "" || sb.State == engi.Stopped { // a former node may have created one which has ended since
 		if c.Key != "" {
 			spec.Idempotency = fmt.Sprintf("%s-%d", c.Key, c.Boots)
 		}
@@ -86,7 +87,7 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 		c.Boots++
 	}
 	if err := c.Record(sb.ID, c.Boots); err != nil {
-		if c.Key == "" { // the next call would not find it
+		if c.Key == "" { // the next call would not find the sandbox
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
 			if e := h.Destroy(late, sb.ID); e != nil {
@@ -98,15 +99,22 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 	return true, c.Enter(sb.ID, true)
 }
 
-// Enter enters a sandbox, and tries again for three seconds if it does not answer. leave is
-// never nil.
+// Enter enters a sandbox. leave is never nil.
 func (h Holder) Enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
+	if g, leave, err = h.Sandboxes.Enter(ctx, "", id); err != nil {
+		return nil, func() {}, err
+	}
+	if h.Bound != nil {
+		g = h.Bound(g)
+	}
+	return g, leave, nil
+}
+
+// Reconnect is Enter, and tries again for three seconds if the sandbox does not answer.
+func (h Holder) Reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
 	for pause, i := firstPause, 1; ; pause, i = min(2*pause, lastPause), i+1 {
-		if g, leave, err = h.Sandboxes.Enter(ctx, "", id); err == nil {
-			return g, leave, nil
-		}
-		if engi.KindOf(err) != engi.Unavailable || i == attempts {
-			return nil, func() {}, err
+		if g, leave, err = h.Enter(ctx, id); err == nil || engi.KindOf(err) != engi.Unavailable || i == attempts {
+			return g, leave, err
 		}
 		select {
 		case <-time.After(pause):
@@ -116,7 +124,7 @@ func (h Holder) Enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, lea
 	}
 }
 
-// Look returns the record of a sandbox, and whether it is gone.
+// Look returns the record of a sandbox, and whether the sandbox is gone, which is no error.
 func (h Holder) Look(ctx context.Context, id engi.SandboxID) (sb engi.Sandbox, gone bool, err error) {
 	sb, err = h.Sandboxes.Get(ctx, "", id)
 	if err != nil && engi.KindOf(err) == engi.NotFound {
@@ -125,7 +133,7 @@ func (h Holder) Look(ctx context.Context, id engi.SandboxID) (sb engi.Sandbox, g
 	return sb, err == nil && sb.State == engi.Stopped, err
 }
 
-// Runs reports whether a sandbox runs: it is neither gone nor asleep, as far as is known.
+// Runs reports whether a sandbox runs. A sandbox whose record cannot be read does not.
 func (h Holder) Runs(ctx context.Context, id engi.SandboxID) bool {
 	sb, _, err := h.Look(ctx, id)
 	return err == nil && sb.State == engi.Running
@@ -142,9 +150,9 @@ func (h Holder) Destroy(ctx context.Context, id engi.SandboxID) error {
 	return nil
 }
 
-// Release destroys the sandbox of a thing. id is the one that its record names. If it names
-// none, and begun says that one may have been created, Release destroys all that were
-// created for the thing.
+// Release destroys the sandbox of a thing. id is the sandbox of its record. If that is empty
+// and begun is true, the thing may have a sandbox which no record names: Release destroys
+// all sandboxes that were created for the thing.
 func (h Holder) Release(ctx context.Context, thing string, id engi.SandboxID, begun bool) error {
 	if id != "" || !begun {
 		return h.Destroy(ctx, id)
@@ -163,9 +171,9 @@ func (h Holder) Release(ctx context.Context, thing string, id engi.SandboxID, be
 }
 
 // Sweep destroys the sandboxes of things that do not need them. A node calls it when it
-// starts, before anything is opened. needed may adopt a sandbox: it records it and returns
-// true. An error of needed ends the sweep. What cannot be destroyed is logged, and is left
-// to the next node.
+// starts, before it opens anything. needed may adopt a sandbox, by recording it and returning
+// true. An error of needed ends the sweep. Sweep logs the failure to destroy a sandbox, and
+// leaves the sandbox to the next node.
 func (h Holder) Sweep(ctx context.Context, needed func(sb engi.Sandbox) (bool, error)) error {
 	all, err := h.all(ctx)
 	if err != nil {
@@ -196,14 +204,15 @@ func (h Holder) all(ctx context.Context) ([]engi.Sandbox, error) {
 	return h.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
 }
 
-// A Lock is had by one caller at a time: it is full meanwhile.
+// A Lock is a mutex whose callers can give up waiting. The channel is full while a caller
+// holds the lock.
 type Lock chan struct{}
 
-// NewLock returns a lock that nobody has.
+// NewLock returns a lock that nobody holds.
 func NewLock() Lock { return make(Lock, 1) }
 
-// Acquire waits for the lock. It reports Expired if ctx ends before; thing says in the
-// error what was waited for.
+// Acquire waits for the lock. It reports Expired if ctx ends before. The text of that error
+// names the thing.
 func (l Lock) Acquire(ctx context.Context, thing string) (release func(), err error) {
 	select {
 	case l <- struct{}{}:
@@ -213,7 +222,7 @@ func (l Lock) Acquire(ctx context.Context, thing string) (release func(), err er
 	}
 }
 
-// Try takes the lock if nobody has it.
+// Try takes the lock if nobody holds it.
 func (l Lock) Try() (release func(), ok bool) {
 	select {
 	case l <- struct{}{}:

@@ -501,8 +501,8 @@ func (s sandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) ([]engi
 	return s.all, nil
 }
 
-// TestEnterIsPatient has a sandbox that does not answer for a while.
-func TestEnterIsPatient(t *testing.T) {
+// TestReconnectIsPatient has a sandbox that does not answer for a while.
+func TestReconnectIsPatient(t *testing.T) {
 	for _, x := range []struct {
 		kind  engi.Kind
 		tries int
@@ -511,14 +511,14 @@ func TestEnterIsPatient(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			tries, began := 0, time.Now()
 			h := holder.Holder{Sandboxes: sandboxes{enter: func() error { tries++; return engi.Errorf(x.kind, "no") }}}
-			_, leave, err := h.Enter(t.Context(), "sb")
+			_, leave, err := h.Reconnect(t.Context(), "sb")
 			if took := time.Since(began); engi.KindOf(err) != x.kind || tries != x.tries || took != x.took {
 				t.Errorf("%s: %v after %d tries and %v", x.kind, err, tries, took)
 			}
 			leave()
 			ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 			defer cancel()
-			if _, _, err := h.Enter(ctx, "sb"); x.tries > 1 && engi.KindOf(err) != engi.Expired {
+			if _, _, err := h.Reconnect(ctx, "sb"); x.tries > 1 && engi.KindOf(err) != engi.Expired {
 				t.Errorf("%s: %v once the caller has gone", x.kind, err)
 			}
 		})
