@@ -163,7 +163,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 	var snapshot engi.SnapshotID // that a new sandbox is to begin with
 	booted, err = s.sandboxes.Open(ctx, holder.Claim{
-		Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
+		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
 		Begin: func() (spec engi.SandboxSpec, err error) {
 			u.app.copy.forget()
 			if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {

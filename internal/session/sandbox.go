@@ -73,8 +73,8 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	}
 	var l *lease
 	booted, err := m.sandboxes.Open(ctx, holder.Claim{
-		Sandbox: live.record().Sandbox,
-		Begin:   func() (engi.SandboxSpec, error) { return m.beginBoot(ctx, live) },
+		Thing: string(live.id), Sandbox: live.record().Sandbox,
+		Begin: func() (engi.SandboxSpec, error) { return m.beginBoot(ctx, live) },
 		Record: func(id engi.SandboxID, _ int) error {
 			return m.update(ctx, live, func(r *Record) { r.Sandbox = id })
 		},

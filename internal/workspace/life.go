@@ -325,7 +325,7 @@ func (s *Service) boot(ctx context.Context, u *use) error {
 		return err
 	}
 	_, err = s.sandboxes.Open(ctx, holder.Claim{
-		Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
+		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
 		Begin: func() (engi.SandboxSpec, error) {
 			err := change(func(r *Record, tx Tx) error {
 				r.Sandbox, r.Base = "", 0

@@ -311,7 +311,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 // enterServer enters the sandbox of a service. If there is none, enterServer creates one.
 func (s *Service) enterServer(ctx context.Context, key serviceKey, w Record, r *ServiceRecord, k *server.Kind) (g engi.Guest, leave func(), err error) {
 	_, err = s.servers.Open(ctx, holder.Claim{
-		Key: string(r.Volume), Sandbox: r.Sandbox, Boots: r.Boots,
+		Thing: key.String(), Key: string(r.Volume), Sandbox: r.Sandbox, Boots: r.Boots,
 		Begin: func() (engi.SandboxSpec, error) { return s.specOf(ctx, w, *r, k) },
 		Record: func(id engi.SandboxID, boots int) (err error) {
 			*r, err = s.changeService(ctx, key, func(r *ServiceRecord, _ Tx) error {

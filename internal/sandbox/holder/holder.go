@@ -48,9 +48,11 @@ type Holder struct {
 // A Claim is the claim of one thing to a sandbox, as the record of the thing has it. Open
 // calls the functions of a claim, and no two of them at once.
 type Claim struct {
+	Thing string // as [Holder.Thing] returns it
 	// Key and Boots together are the idempotency key of the next sandbox, for which Begin
-	// must always return the same. If it cannot, Key is empty. Then Sweep alone finds a
-	// sandbox which no record names, and Open destroys a sandbox that it cannot record.
+	// returns the same spec each time, unless the configuration has changed. If it cannot,
+	// Key is empty. Then Sweep alone finds a sandbox which no record names, and Open
+	// destroys a sandbox that it cannot record.
 	Key     string
 	Sandbox engi.SandboxID // of the record; empty for none
 	Boots   int            // number of sandboxes created for the thing
@@ -77,11 +79,17 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 		return true, err
 	}
 	var sb engi.Sandbox
+	swept := c.Key == ""
 	for sb.ID == "" || sb.State == engi.Stopped { // a former node may have created one which has ended since
 		if c.Key != "" {
 			spec.Idempotency = fmt.Sprintf("%s-%d", c.Key, c.Boots)
 		}
-		if sb, err = h.Sandboxes.Create(ctx, spec); err != nil {
+		sb, err = h.Sandboxes.Create(ctx, spec)
+		if err != nil && engi.KindOf(err) == engi.Conflict && !swept {
+			// A former node has used the key for another spec. Its sandbox is of no use.
+			swept, err = true, h.Release(ctx, c.Thing, "", true)
+		}
+		if err != nil {
 			return true, err
 		}
 		c.Boots++

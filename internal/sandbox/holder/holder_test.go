@@ -160,7 +160,7 @@ func (n *node) claim(key string) holder.Claim {
 		})
 	}
 	return holder.Claim{
-		Key: key, Sandbox: n.sandbox, Boots: n.boots,
+		Thing: "mine", Key: key, Sandbox: n.sandbox, Boots: n.boots,
 		Begin: func() (engi.SandboxSpec, error) {
 			return engi.SandboxSpec{Owner: "alice", Template: "base", Notes: map[string]string{note: "mine"}, Lifetime: engi.Lifetime{AutoResume: true}}, change(func() { n.sandbox, n.begun = "", true })
 		},
@@ -435,6 +435,28 @@ func TestASandboxThatIsNotRecorded(t *testing.T) {
 		} else if id := n.mustOpen(key, true); id != first {
 			t.Errorf("key %q: %s was not found again, but %s created", key, first, id)
 		}
+	}
+	n.only(n.recorded())
+}
+
+// TestAnotherConfiguration kills the node before it has recorded a sandbox. The next node
+// has another configuration, by which the sandbox would be another one.
+func TestAnotherConfiguration(t *testing.T) {
+	n := newFixture(t).start()
+	n.left = 2
+	if _, err := n.open("mine"); err == nil {
+		t.Fatal("it was not killed")
+	}
+	n = n.restart()
+	c := n.claim("mine")
+	begin := c.Begin
+	c.Begin = func() (engi.SandboxSpec, error) {
+		spec, err := begin()
+		spec.Lifetime.Idle = time.Hour
+		return spec, err
+	}
+	if _, err := n.Open(t.Context(), c); err != nil {
+		t.Error(err)
 	}
 	n.only(n.recorded())
 }
