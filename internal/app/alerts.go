@@ -248,7 +248,7 @@ func (s *Service) act(ctx context.Context, u *use) error {
 		cold := todo == engi.AppActRestartSandbox
 		if err = s.opt.Lifecycle.Hibernate(ctx, "", u.rec.Sandbox, cold); err == nil && cold {
 			var again *use
-			if again, err = s.enter(ctx, u.app, u.rec.ID); err == nil {
+			if again, err = s.enter(ctx, u.app, false); err == nil {
 				u.rec, u.g, u.leave = again.rec, again.g, again.leave
 			}
 		}

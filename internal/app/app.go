@@ -28,6 +28,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
 // Options configure a Service. Everything but Models, Log, Metrics and the times is required.
@@ -71,6 +72,7 @@ var size = engi.Size{VCPUs: 1, Memory: 2 << 30, Disk: 1 << 30}
 // A Service manages apps. It is safe for concurrent use.
 type Service struct {
 	opt       Options
+	sandboxes holder.Holder
 	meter     *metrics
 	cache     *cache
 	edits     *engi.Shares
@@ -93,10 +95,10 @@ var _ engi.Apps = (*Service)(nil)
 // An app is what a node knows of an app beside its record.
 type app struct {
 	id     engi.AppID
-	locked chan struct{} // holds a value while somebody uses the sandbox
-	git    chan struct{} // the same for its git repository
-	copy   workingCopy   // guarded by locked
-	hands  time.Time     // when somebody who reads last had a revision made; guarded by locked
+	locked holder.Lock // is held while the sandbox is used
+	git    holder.Lock // is held while the git repository is written
+	copy   workingCopy // guarded by locked
+	hands  time.Time   // when somebody who reads last had a revision made; guarded by locked
 	live   hub
 
 	gitNext chan struct{} // holds a value while somebody waits for git
@@ -115,7 +117,8 @@ func New(o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opt: o, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
+	held := holder.Holder{Sandboxes: o.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteApp] }, Bound: limits.Bound, Log: o.Log}
+	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -236,7 +239,7 @@ func (s *Service) live(id engi.AppID) *app {
 	defer s.mu.Unlock()
 	a := s.apps[id]
 	if a == nil {
-		a = &app{id: id, locked: make(chan struct{}, 1), git: make(chan struct{}, 1), gitNext: make(chan struct{}, 1)}
+		a = &app{id: id, locked: holder.NewLock(), git: holder.NewLock(), gitNext: make(chan struct{}, 1)}
 		s.apps[id] = a
 	}
 	return a
@@ -248,16 +251,6 @@ func (s *Service) forget(id engi.AppID) {
 	defer s.mu.Unlock()
 	delete(s.apps, id)
 	s.manifests.forget(id)
-}
-
-// lock waits until nobody uses the sandbox of an app.
-func lock(ctx context.Context, c chan struct{}) (unlock func(), err error) {
-	select {
-	case c <- struct{}{}:
-		return func() { <-c }, nil
-	case <-ctx.Done():
-		return nil, engi.Errorf(engi.Expired, "wait for the app: %v", context.Cause(ctx))
-	}
 }
 
 var appName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
@@ -409,9 +402,9 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 // Open implements [engi.Apps].
 func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "open app %.70s", idOrName)
-	u, leave, err := s.open(ctx, owner, idOrName)
+	u, err := s.open(ctx, owner, idOrName, how{})
 	if err == nil {
-		leave()
+		u.close()
 		return u.rec.App, nil
 	}
 	if r, e := s.opt.Store.Find(ctx, owner, idOrName); e == nil {
@@ -420,22 +413,17 @@ func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (
 	return engi.App{}, err
 }
 
-// open returns an app with its sandbox and its lock, which the caller gives back.
-func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string) (u *use, leave func(), err error) {
+// open finds an app of an owner and calls hold. An app that must be idle and is not is a
+// Conflict at once, before open waits for anything.
+func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string, h how) (*use, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	if err == nil && h.idle {
+		err = r.busy(0)
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	a := s.live(r.ID)
-	unlock, err := lock(ctx, a.locked)
-	if err != nil {
-		return nil, nil, err
-	}
-	if u, err = s.enter(ctx, a, r.ID); err != nil {
-		unlock()
-		return nil, nil, err
-	}
-	return u, func() { u.leave(); unlock() }, nil
+	return s.hold(ctx, s.live(r.ID), h)
 }
 
 // Stop implements [engi.Apps].
@@ -447,30 +435,12 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 	}
 	a := s.live(r.ID)
 	a.cancelApply(errStopped)
-	unlock, err := lock(ctx, a.locked)
+	unlock, err := a.locked.Acquire(ctx, "app")
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	return s.stopLocked(ctx, a, r.ID, true)
-}
-
-// stopUnrecorded destroys sandboxes that were made for an app by a node that was killed
-// before it had recorded them.
-func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
-	all, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Metadata: map[string]string{metaApp: r.Name}, Limit: -1})
-	if err != nil {
-		return err
-	}
-	for _, sb := range all {
-		if sb.Notes[noteApp] != string(r.ID) {
-			continue
-		}
-		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", sb.ID), engi.NotFound); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the apply").WithRemedy("open it and apply again")
@@ -485,15 +455,8 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 	if keep {
 		s.keepChanges(ctx, a, r)
 	}
-	if r.Sandbox != "" {
-		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", r.Sandbox), engi.NotFound); err != nil {
-			return err
-		}
-	}
-	if r.Sandbox == "" && r.State == engi.AppStarting {
-		if err := s.stopUnrecorded(ctx, r); err != nil {
-			return err
-		}
+	if err := s.sandboxes.Release(ctx, string(id), r.Sandbox, r.State == engi.AppStarting || r.State == engi.AppFailed); err != nil {
+		return err
 	}
 	a.copy.forget()
 	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
@@ -510,7 +473,7 @@ func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 	if r.Sandbox == "" || r.Undo != nil || r.Revision == 0 {
 		return
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err == nil {
 		defer leave()
 		var t engi.Template
@@ -534,7 +497,7 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	}
 	a := s.live(r.ID)
 	a.cancelApply(errRemoved)
-	unlock, err := lock(ctx, a.locked)
+	unlock, err := a.locked.Acquire(ctx, "app")
 	if err != nil {
 		return err
 	}

@@ -196,7 +196,7 @@ func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bo
 	if err != nil || r.Sandbox == "" {
 		return false
 	}
-	_, leave, err := s.reconnect(ctx, r.Sandbox)
+	_, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	leave()
 	if !engi.Is(err, engi.NotFound) {
 		return false
@@ -238,20 +238,12 @@ func (s *Service) ended(ctx context.Context, id engi.AppID, why error) (Record, 
 }
 
 func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64, j job, o *outcome) error {
-	unlock, err := lock(ctx, a.locked)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	u, err := s.enterFor(ctx, a, id, true)
-	if err != nil {
-		return err
-	}
-	defer func() { u.leave() }()
 	// What somebody has changed by hand is a revision of its own.
-	if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
+	u, err := s.hold(ctx, a, how{repair: true, capture: true})
+	if err != nil {
 		return err
 	}
+	defer u.close()
 	say := s.reporter(ctx, u, seq)
 	say.edit = j.edit
 	defer func() { o.step, o.told, o.revision = say.now, say.told, u.rec.Revision }()

@@ -84,7 +84,7 @@ type attempt struct {
 // of the one that is the best.
 func (e *session) compete(ctx context.Context) error {
 	s := e.s
-	if err := s.catchUp(ctx, e.a, e.id); err != nil {
+	if err := s.catchUp(ctx, e.a); err != nil {
 		return err
 	}
 	if err := e.prepare(ctx); err != nil {
@@ -148,18 +148,11 @@ func (e *session) compete(ctx context.Context) error {
 }
 
 // catchUp makes what somebody has changed in the sandbox of an app a revision.
-func (s *Service) catchUp(ctx context.Context, a *app, id engi.AppID) error {
-	unlock, err := lock(ctx, a.locked)
-	if err != nil {
-		return err
+func (s *Service) catchUp(ctx context.Context, a *app) error {
+	u, err := s.hold(ctx, a, how{repair: true, capture: true})
+	if err == nil {
+		u.close()
 	}
-	defer unlock()
-	u, err := s.enterFor(ctx, a, id, true)
-	if err != nil {
-		return err
-	}
-	defer func() { u.leave() }()
-	_, err = s.capture(ctx, a, u.rec, u.g, u.dir)
 	return err
 }
 
@@ -326,16 +319,11 @@ func (e *session) test(ctx context.Context, well []*attempt) (*attempt, string) 
 func (x *attempt) test(ctx context.Context, command string) {
 	last := ""
 	code, err := func() (int, error) {
-		unlock, err := lock(ctx, x.a.locked)
+		u, err := x.s.hold(ctx, x.a, how{})
 		if err != nil {
 			return 0, err
 		}
-		defer unlock()
-		u, err := x.s.enter(ctx, x.a, x.id)
-		if err != nil {
-			return 0, err
-		}
-		defer func() { u.leave() }()
+		defer u.close()
 		return u.run(ctx, judgeTime, func(line string) { last = strings.TrimSpace(line) }, u.shell(), "-c", command)
 	}()
 	switch {

@@ -498,7 +498,7 @@ func (x boxes) List(ctx context.Context, _ engi.Owner, f engi.SandboxFilter) (al
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, b := range x.boxes {
-		if b.Metadata["app"] == f.Metadata["app"] {
+		if f.Metadata == nil || b.Metadata["app"] == f.Metadata["app"] {
 			all = append(all, b.Sandbox)
 		}
 	}

@@ -52,8 +52,7 @@ func (s *Service) readable(ctx context.Context, r Record) bool {
 	if r.Sandbox == "" || r.Revision == 0 || r.Undo != nil || r.Applying != 0 || r.Editing != 0 {
 		return false
 	}
-	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-	return err == nil && sb.State == engi.Running
+	return s.sandboxes.Runs(ctx, r.Sandbox)
 }
 
 // refresh makes what is in the sandbox of an app a revision, once nobody else uses it.
@@ -109,7 +108,7 @@ func (s *Service) captureHands(ctx context.Context, a *app, r Record) (_ Record,
 	if err != nil {
 		return r, 0, err
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err != nil {
 		return r, 0, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 )
 
 const (
@@ -112,7 +113,7 @@ func (s *Service) checking(owner engi.Owner, on bool) bool {
 
 // checkEach checks apps of one owner, a few at a time.
 func (s *Service) checkEach(ctx context.Context, apps []Record) {
-	_ = parallel(len(apps), func(i int) error { // nothing fails for all
+	_ = worktree.Parallel(len(apps), func(i int) error { // nothing fails for all
 		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "check an app", "app", apps[i].ID, "error", err)
 		}
@@ -123,22 +124,20 @@ func (s *Service) checkEach(ctx context.Context, apps []Record) {
 // checkInUse checks an app if somebody uses it.
 func (s *Service) checkInUse(ctx context.Context, r Record) error {
 	a := s.live(r.ID)
-	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	sb, gone, err := s.sandboxes.Look(ctx, r.Sandbox)
 	if err == nil && len(r.Alerts) > 0 && (sb.State == engi.Hibernated || sb.State == engi.Paused) {
 		if err := s.rest(ctx, r); err != nil {
 			return err
 		}
 	}
-	gone := engi.Is(err, engi.NotFound) || sb.State == engi.Stopped
 	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
 		return nil
 	}
-	select {
-	case a.locked <- struct{}{}:
-	default:
+	unlock, ok := a.locked.Try()
+	if !ok {
 		return nil // somebody uses it and will see
 	}
-	defer func() { <-a.locked }()
+	defer unlock()
 	if gone {
 		return s.lose(ctx, r)
 	}
@@ -173,7 +172,7 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
 		return err
 	}
-	g, leave, err := s.inside(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -236,13 +235,12 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 	a := s.live(r.ID)
 	h := a.snapshot()
 	if r.Sandbox != "" {
-		sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-		if err == nil && sb.State == engi.Running {
+		if s.sandboxes.Runs(ctx, r.Sandbox) {
 			t, err := s.opt.Templates.Get(ctx, r.Template)
 			if err != nil {
 				return st, err
 			}
-			g, leave, err := s.inside(ctx, r.Sandbox)
+			g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
 			if err == nil {
 				h = s.look(ctx, &use{app: a, rec: r, t: t, g: g, dir: t.WorkDir, leave: leave})
 				leave()

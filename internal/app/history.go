@@ -29,23 +29,11 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, engi.Errorf(engi.Expired, "it took longer than %v", applyTime))
 	defer cancel()
-	a := s.live(r.ID)
-	unlock, err := lock(ctx, a.locked)
+	u, err := s.hold(ctx, s.live(r.ID), how{repair: true, idle: true, capture: true})
 	if err != nil {
 		return engi.Revision{}, err
 	}
-	defer unlock()
-	u, err := s.enterFor(ctx, a, r.ID, true)
-	if err != nil {
-		return engi.Revision{}, err
-	}
-	defer func() { u.leave() }()
-	if err := u.rec.busy(0); err != nil {
-		return engi.Revision{}, err
-	}
-	if u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir); err != nil {
-		return engi.Revision{}, err
-	}
+	defer u.close()
 	now, err := s.opt.Store.Files(ctx, r.ID, u.rec.Revision)
 	if err != nil {
 		return engi.Revision{}, err
@@ -245,7 +233,7 @@ func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName, after st
 	if most <= 0 || most > maxAnswer {
 		most = 64 << 10
 	}
-	g, leave, err := s.reconnect(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil {
 		return engi.AppLogs{}, err
 	}

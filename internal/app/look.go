@@ -97,27 +97,11 @@ func (s *Service) Screenshot(ctx context.Context, spec engi.ScreenshotSpec) (ima
 
 // visit uses an app that nothing changes, also if its server does not start.
 func (s *Service) visit(ctx context.Context, owner engi.Owner, idOrName string, f func(u *use) error) error {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	u, err := s.open(ctx, owner, idOrName, how{repair: true, idle: true})
 	if err != nil {
 		return err
 	}
-	if err := r.busy(0); err != nil {
-		return err
-	}
-	a := s.live(r.ID)
-	unlock, err := lock(ctx, a.locked)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	u, err := s.enterFor(ctx, a, r.ID, true)
-	if err != nil {
-		return err
-	}
-	defer func() { u.leave() }()
-	if err := u.rec.busy(0); err != nil {
-		return err
-	}
+	defer u.close()
 	return f(u)
 }
 

@@ -334,7 +334,7 @@ func (e *session) try(ctx context.Context, text string, long bool) (report autho
 		e.revision, e.drafts = o.revision, nil
 		report.Revision = o.revision
 		var blind string
-		report.Problems, blind, err = s.inspect(ctx, e.a, e.id, from)
+		report.Problems, blind, err = s.inspect(ctx, e.a, from)
 		if err != nil {
 			return report, err
 		}
@@ -474,17 +474,12 @@ func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems
 // inspect returns what is wrong with an app that was just changed: what its check says,
 // what its page shows in a browser, and what its server and its pages have complained
 // about since. blind says why something was not looked at.
-func (s *Service) inspect(ctx context.Context, a *app, id engi.AppID, from mark) (all []problems.Problem, blind string, err error) {
-	unlock, err := lock(ctx, a.locked)
+func (s *Service) inspect(ctx context.Context, a *app, from mark) (all []problems.Problem, blind string, err error) {
+	u, err := s.hold(ctx, a, how{})
 	if err != nil {
 		return nil, "", err
 	}
-	defer unlock()
-	u, err := s.enter(ctx, a, id)
-	if err != nil {
-		return nil, "", err
-	}
-	defer func() { u.leave() }()
+	defer u.close()
 	return s.inspectUse(ctx, u, from)
 }
 
@@ -574,7 +569,7 @@ func parseMark(text string) mark {
 // logSince returns what an app's server has printed since a mark, or in all if it was
 // started again since, and what it prints for a while.
 func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.Duration) (text string, now mark, err error) {
-	g, leave, err := s.reconnect(ctx, r.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil {
 		return "", now, err
 	}

@@ -35,14 +35,11 @@ const (
 // Publish implements [engi.Apps].
 func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "publish app %.70s", spec.App)
-	u, leave, err := s.open(ctx, spec.Owner, spec.App)
+	u, err := s.open(ctx, spec.Owner, spec.App, how{capture: true})
 	if err != nil {
 		return engi.App{}, err
 	}
-	defer leave()
-	if u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir); err != nil {
-		return engi.App{}, err
-	}
+	defer u.close()
 	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
 	if err != nil {
 		return engi.App{}, err

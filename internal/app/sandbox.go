@@ -9,13 +9,12 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi/internal/app/project"
-	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
 // A use is an app with its sandbox, for as long as the app's lock is held.
@@ -26,31 +25,62 @@ type use struct {
 	g     engi.Guest
 	dir   string // of the app in the sandbox
 	down  bool   // its server does not start
-	leave func()
+	leave func() // leaves the sandbox
+	free  func() // releases the app's lock; nil for a use that enter returned
 }
 
-// The sandboxes of an app are found by the app's name in their metadata, and are its own if
-// they have its ID as a note.
+// close ends a use that hold has begun.
+func (u *use) close() {
+	u.leave()
+	u.free()
+}
+
+// Users find the sandboxes of an app by its name in their metadata. A sandbox belongs to the
+// app if it has the ID as a note.
 const (
 	noteApp = "app"
 	metaApp = "app"
 )
 
-const (
-	reconnects     = 6 // attempts to enter a sandbox that does not answer
-	reconnectPause = 100 * time.Millisecond
-	reconnectLimit = 2 * time.Second
-	projectTries   = 4
-)
+const projectTries = 4
 
-// enter returns an app whose files are those of its last revision, or what somebody made
-// of them since, and whose server answers. The caller holds the app's lock, and leaves.
-func (s *Service) enter(ctx context.Context, a *app, id engi.AppID) (*use, error) {
-	return s.enterFor(ctx, a, id, false)
+// A how says how an app is to be used.
+type how struct {
+	repair  bool // the server of the app need not start
+	idle    bool // no apply or edit may be under way
+	capture bool // changes that somebody made in the sandbox become a revision first
 }
 
-// enterFor is enter for who repairs the app, if repair is true: its server need not start.
-func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bool) (_ *use, err error) {
+// hold waits for the lock of an app, and enters its sandbox. The caller closes the use.
+func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
+	free, err := a.locked.Acquire(ctx, "app")
+	if err != nil {
+		return nil, err
+	}
+	u, err := s.enter(ctx, a, h.repair)
+	if err != nil {
+		free()
+		return nil, err
+	}
+	u.free = free
+	if h.idle {
+		err = u.rec.busy(0)
+	}
+	if err == nil && h.capture {
+		u.rec, err = s.capture(ctx, a, u.rec, u.g, u.dir)
+	}
+	if err != nil {
+		u.close()
+		return nil, err
+	}
+	return u, nil
+}
+
+// enter returns an app whose files are those of its last revision, or what somebody made
+// of them since, and whose server answers. To repair it, its server need not start. The
+// caller holds the app's lock, and leaves.
+func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err error) {
+	id := a.id
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
 		return nil, err
@@ -75,18 +105,9 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 			s.opt.Log.WarnContext(ctx, "record that an app has failed", "app", id, "error", e)
 		}
 	}()
-	fresh := false
-	if r.Sandbox != "" {
-		u.g, u.leave, err = s.reconnect(ctx, r.Sandbox)
-		if fresh = engi.Is(err, engi.NotFound); err != nil && !fresh {
-			return nil, err
-		}
-	}
-	if r.Sandbox == "" || fresh {
-		fresh = true
-		if err := s.boot(ctx, u); err != nil {
-			return nil, err
-		}
+	booted, err := s.boot(ctx, u)
+	if err != nil {
+		return nil, err
 	}
 	if err := s.restore(ctx, u); err != nil {
 		return nil, err
@@ -109,7 +130,7 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 			}
 		}
 	}
-	if fresh {
+	if booted {
 		a.setStartup(time.Since(began))
 		s.meter.starts.Observe(time.Since(began).Seconds())
 	}
@@ -127,57 +148,56 @@ func (s *Service) enterFor(ctx context.Context, a *app, id engi.AppID, repair bo
 	return u, nil
 }
 
-// reconnect enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
-	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
-		g, leave, err = s.inside(ctx, id)
-		if !engi.Is(err, engi.Unavailable) || i == reconnects {
-			return g, leave, err
-		}
-		if err := clock.Sleep(ctx, pause); err != nil {
-			return nil, leave, err
-		}
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
 	}
 }
 
-// boot makes a new sandbox. A key that counts the sandboxes finds the one of a node that
-// was killed before it had recorded it.
-func (s *Service) boot(ctx context.Context, u *use) (err error) {
-	u.app.copy.forget()
-	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
-		r.Sandbox = ""
-		return become(r, tx, engi.AppStarting, nil)
-	}); err != nil {
-		return err
-	}
-	r := u.rec
-	spec := s.sandboxOf(r)
-	if r.Undo != nil && r.Undo.Snapshot != "" {
-		spec.Snapshot = r.Undo.Snapshot
-	} else {
-		spec.Template, spec.Size = r.Template, u.t.Size.Or(size)
-	}
-	var sb engi.Sandbox
-	for sb.ID == "" || sb.State == engi.Stopped {
-		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
-		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
-			if spec.Snapshot != "" && engi.Is(err, engi.NotFound) {
-				err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", spec.Snapshot).WithRemedy("remove the app, and branch again from what there is")
+// boot enters the sandbox of an app. If there is none, boot creates one; booted is true then.
+func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
+	var snapshot engi.SnapshotID // that a new sandbox is to begin with
+	booted, err = s.sandboxes.Open(ctx, holder.Claim{
+		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
+		Begin: func() (spec engi.SandboxSpec, err error) {
+			u.app.copy.forget()
+			if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
+				r.Sandbox = ""
+				return become(r, tx, engi.AppStarting, nil)
+			}); err != nil {
+				return spec, err
 			}
+			spec = s.sandboxOf(u.rec)
+			if u.rec.Undo != nil {
+				snapshot = u.rec.Undo.Snapshot
+			}
+			if spec.Snapshot = snapshot; snapshot == "" {
+				spec.Template, spec.Size = u.rec.Template, u.t.Size.Or(size)
+			}
+			return spec, nil
+		},
+		Record: func(id engi.SandboxID, boots int) error {
+			return s.change(ctx, u, func(r *Record) {
+				r.Sandbox, r.Boots, r.Undo = id, boots, nil
+				if r.Revision > 0 {
+					r.Undo = &Undo{All: true} // it has what the template has
+				}
+			})
+		},
+		Enter: func(id engi.SandboxID, _ bool) (err error) {
+			u.g, u.leave, err = s.sandboxes.Reconnect(ctx, id)
 			return err
-		}
-		r.Boots++ // one that was made before and has ended is of no use
+		},
+	})
+	if snapshot != "" && u.rec.Sandbox == "" && engi.Is(err, engi.NotFound) {
+		err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", snapshot).WithRemedy("remove the app, and branch again from what there is")
 	}
-	if err := s.change(ctx, u, func(now *Record) {
-		now.Sandbox, now.Boots, now.Undo = sb.ID, r.Boots, nil
-		if r.Revision > 0 {
-			now.Undo = &Undo{All: true} // it has what the template has
-		}
-	}); err != nil {
-		return err
-	}
-	u.g, u.leave, err = s.reconnect(ctx, sb.ID)
-	return err
+	return booted, err
 }
 
 // sandboxOf returns what the sandboxes of an app have in common, whatever they begin with.
@@ -352,7 +372,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		}
 	}
 	exists := make([]bool, len(put))
-	if err := parallel(len(put), func(i int) error {
+	if err := worktree.Parallel(len(put), func(i int) error {
 		p := put[i].path
 		fi, err := u.g.Stat(ctx, u.dir+"/"+p)
 		if err != nil && !engi.Is(err, engi.NotFound) {
@@ -391,7 +411,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		return err
 	}
 	for _, old := range []bool{false, true} {
-		if err := parallel(len(put), func(i int) error {
+		if err := worktree.Parallel(len(put), func(i int) error {
 			if exists[i] != old {
 				return nil
 			}
@@ -401,30 +421,6 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		}
 	}
 	return u.g.Remove(ctx, stage)
-}
-
-// parallel calls f for each number below n, several at once, and returns the first error.
-func parallel(n int, f func(i int) error) error {
-	var work sync.WaitGroup
-	var next atomic.Int64
-	var mu sync.Mutex
-	var first error
-	for range min(n, parallelism) {
-		work.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				if err := f(int(i)); err != nil {
-					mu.Lock()
-					if first == nil {
-						first = err
-					}
-					mu.Unlock()
-					return
-				}
-			}
-		})
-	}
-	work.Wait()
-	return first
 }
 
 // checkParents reports Conflict if a file would not be below the app's directory,
@@ -523,7 +519,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 		return // who waits brings up to date what there is then
 	}
 	if !s.begin(ctx, func(ctx context.Context) {
-		unlock, err := lock(ctx, a.git)
+		unlock, err := a.git.Acquire(ctx, "app")
 		<-a.gitNext
 		if err != nil {
 			return
@@ -534,7 +530,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			if err != nil || rec.Sandbox == "" {
 				return err
 			}
-			g, leave, err := s.inside(ctx, rec.Sandbox)
+			g, leave, err := s.sandboxes.Enter(ctx, rec.Sandbox)
 			if err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ func (s *Service) makeSnapshot(ctx context.Context, u *use) (k Snapshot, err err
 // enterAgain enters the sandbox of an app of which a snapshot was made, which ends the
 // connections to it.
 func (s *Service) enterAgain(ctx context.Context, u *use) error {
-	g, leave, err := s.reconnect(ctx, u.rec.Sandbox)
+	g, leave, err := s.sandboxes.Reconnect(ctx, u.rec.Sandbox)
 	if err != nil {
 		return err // whoever goes on finds that the old connection has ended
 	}
@@ -95,24 +95,11 @@ func (s *Service) tryKeep(ctx context.Context, u *use, say *reporter) (Snapshot,
 // Snapshot implements [engi.Apps].
 func (s *Service) Snapshot(ctx context.Context, owner engi.Owner, idOrName string) (rev engi.Revision, err error) {
 	defer engi.Annotate(&err, "keep a snapshot of app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	u, err := s.open(ctx, owner, idOrName, how{idle: true, capture: true})
 	if err != nil {
 		return rev, err
 	}
-	if err := r.busy(0); err != nil {
-		return rev, err
-	}
-	u, leave, err := s.open(ctx, "", string(r.ID))
-	if err != nil {
-		return rev, err
-	}
-	defer leave()
-	if err := u.rec.busy(0); err != nil {
-		return rev, err
-	}
-	if u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir); err != nil {
-		return rev, err
-	}
+	defer u.close()
 	defer s.tidyLater(ctx, u.rec.ID)
 	k, err := s.makeSnapshot(ctx, u)
 	if e := s.enterAgain(ctx, u); err == nil {
@@ -121,7 +108,7 @@ func (s *Service) Snapshot(ctx context.Context, owner engi.Owner, idOrName strin
 	if err != nil {
 		return rev, err
 	}
-	now, err := s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
+	now, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
 		r.keep(k, r.Revision)
 		_, err := tx.Emit(engi.EventAppSnapshotted, eventData{Revision: r.Revision, Snapshot: k.ID, Bytes: k.Bytes, Actor: engi.ActorOf(ctx)}, "")
 		return err
@@ -218,7 +205,7 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, engi.Errorf(engi.Expired, "it took longer than %v", applyTime))
 	defer cancel()
 	a := s.live(r.ID)
-	unlock, err := lock(ctx, a.locked)
+	unlock, err := a.locked.Acquire(ctx, "app")
 	if err != nil {
 		return rev, err
 	}
@@ -274,7 +261,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	u := &use{app: a, rec: r, t: t, dir: t.WorkDir, leave: func() {}}
 	u.rec.Sandbox = sandbox
 	a.copy.forget()
-	if u.g, u.leave, err = s.reconnect(ctx, sandbox); err != nil {
+	if u.g, u.leave, err = s.sandboxes.Reconnect(ctx, sandbox); err != nil {
 		return rev, err
 	}
 	defer func() { u.leave() }()
@@ -361,7 +348,7 @@ func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 	var left Stray // what cannot be removed keeps nothing else
 	var wrong []error
 	for _, id := range r.Stray.Sandboxes {
-		if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
+		if err := s.sandboxes.Destroy(ctx, id); err != nil {
 			left.Sandboxes, wrong = append(left.Sandboxes, id), append(wrong, err)
 		}
 	}
@@ -381,7 +368,7 @@ func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 func (s *Service) tidyLater(ctx context.Context, id engi.AppID) {
 	s.begin(ctx, func(ctx context.Context) {
 		err := retry(ctx, tidyTries, func() error {
-			unlock, err := lock(ctx, s.live(id).locked)
+			unlock, err := s.live(id).locked.Acquire(ctx, "app")
 			if err != nil {
 				return err
 			}

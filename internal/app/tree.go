@@ -19,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 )
 
 // Bounds of an app's files.
@@ -253,7 +254,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 	t, contents, next := make(tree, len(found)), map[string][]byte{}, make(map[string]known, len(found))
 	all, texts := make([]known, len(found)), make([][]byte, len(found))
 	var size, hits atomic.Int64
-	if err := parallel(len(found), func(i int) (err error) {
+	if err := worktree.Parallel(len(found), func(i int) (err error) {
 		fi := found[i]
 		p := strings.TrimPrefix(fi.Path, dir+"/")
 		k, ok := w.known[p]

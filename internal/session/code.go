@@ -47,10 +47,11 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 		return res, err
 	}
 	began := time.Now()
-	if err := live.waitTurn(ctx); err != nil {
+	unlock, err := live.waitTurn(ctx)
+	if err != nil {
 		return res, err
 	}
-	defer func() { <-live.codeLock }()
+	defer unlock()
 	queued := time.Since(began)
 	l, err := m.enter(ctx, live)
 	if err != nil {
@@ -87,12 +88,12 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // waitTurn queues for the session's codeLock.
-func (live *liveSession) waitTurn(ctx context.Context) error {
+func (live *liveSession) waitTurn(ctx context.Context) (unlock func(), err error) {
 	live.mu.Lock()
 	if live.waiting >= maxWaiting {
 		n := live.waiting
 		live.mu.Unlock()
-		return engi.Errorf(engi.Exhausted, "%d runs are already queued in this session", n).
+		return nil, engi.Errorf(engi.Exhausted, "%d runs are already queued in this session", n).
 			WithRemedy("send fewer at once, or use another session").WithRetry(engi.Retry{AfterMillis: 1000, Position: n + 1})
 	}
 	live.waiting++
@@ -102,7 +103,7 @@ func (live *liveSession) waitTurn(ctx context.Context) error {
 		live.waiting--
 		live.mu.Unlock()
 	}()
-	return lock(ctx, live.codeLock)
+	return live.codeLock.Acquire(ctx, "session")
 }
 
 // run runs code in the standby process, or in a new one if there is none or

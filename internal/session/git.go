@@ -267,10 +267,11 @@ func (m *Manager) PushGit(ctx context.Context, owner engi.Owner, idOrName string
 // push commits what changed and pushes it, to a new branch if others have pushed
 // to the one that is asked for.
 func (m *Manager) push(ctx context.Context, live *liveSession, guest engi.Guest, p engi.GitPush) (done engi.GitPushed, err error) {
-	if err := lock(ctx, live.gitLock); err != nil {
+	unlock, err := live.gitLock.Acquire(ctx, "session")
+	if err != nil {
 		return done, err
 	}
-	defer func() { <-live.gitLock }()
+	defer unlock()
 	r := live.record()
 	d := *r.Git.Push
 	name := cmp.Or(r.Name, string(r.ID))

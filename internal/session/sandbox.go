@@ -7,18 +7,9 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/session/deno"
 )
-
-// lock fills c, a channel of capacity 1, unless ctx ends first.
-func lock(ctx context.Context, c chan struct{}) error {
-	select {
-	case c <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "wait for the session: %v", context.Cause(ctx))
-	}
-}
 
 // A lease is one use of a session's sandbox. The sandbox stays awake until
 // leaveSandbox; the session is not idle until endUse.
@@ -61,10 +52,11 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	if !m.isServing() {
 		return nil, errNotServing
 	}
-	if err := lock(ctx, live.sandboxLock); err != nil {
+	unlock, err := live.sandboxLock.Acquire(ctx, "session")
+	if err != nil {
 		return nil, err
 	}
-	defer func() { <-live.sandboxLock }()
+	defer unlock()
 	if err := live.checkAlive(); err != nil {
 		return nil, err
 	}
@@ -79,20 +71,30 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 			return nil, err
 		}
 	}
-	if id := live.record().Sandbox; id != "" {
-		l, err := m.acquire(ctx, live, id, false)
-		if !engi.Is(err, engi.NotFound) {
-			return l, err
-		}
-		m.opt.Log.DebugContext(ctx, "a session's sandbox is gone", "session", live.id, "sandbox", id)
-		if err := m.clearSandbox(ctx, live, id, causeLost); err != nil {
-			return nil, err
+	var l *lease
+	booted, err := m.sandboxes.Open(ctx, holder.Claim{
+		Thing: string(live.id), Sandbox: live.record().Sandbox,
+		Begin: func() (engi.SandboxSpec, error) { return m.beginBoot(ctx, live) },
+		Record: func(id engi.SandboxID, _ int) error {
+			return m.update(ctx, live, func(r *Record) { r.Sandbox = id })
+		},
+		Enter: func(id engi.SandboxID, created bool) (err error) {
+			l, err = m.acquire(ctx, live, id, created)
+			return err
+		},
+	})
+	if !booted {
+		return l, err
+	}
+	defer live.setBooting(false)
+	if err == nil {
+		if err = m.change(ctx, live, engi.SessionRunning, causeUse); err != nil {
+			l.release()
 		}
 	}
-	live.setBooting(true)
-	defer live.setBooting(false)
-	l, err := m.boot(ctx, live)
 	if err != nil {
+		m.abandonBoot(ctx, live)
+		engi.Annotate(&err, "boot the sandbox of session %s", live.id)
 		return nil, err
 	}
 	l.booted = time.Since(began)
@@ -172,22 +174,27 @@ func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.S
 	})
 }
 
-// boot creates and leases a session's sandbox. The sandbox carries the
-// session's ID, by which adopt finds it after a crash. The caller holds
-// sandboxLock.
-func (m *Manager) boot(ctx context.Context, live *liveSession) (_ *lease, err error) {
-	defer engi.Annotate(&err, "boot the sandbox of session %s", live.id)
+// beginBoot records that a session's sandbox is being booted, and returns a spec for it. The
+// sandbox carries the session's ID as a note, by which adopt finds it after a crash.
+func (m *Manager) beginBoot(ctx context.Context, live *liveSession) (spec engi.SandboxSpec, err error) {
+	live.setBooting(true)
+	if id := live.record().Sandbox; id != "" {
+		m.opt.Log.DebugContext(ctx, "a session's sandbox is gone", "session", live.id, "sandbox", id)
+		if err := m.clearSandbox(ctx, live, id, causeLost); err != nil {
+			return spec, err
+		}
+	}
 	if err := m.ensureVolume(ctx, live); err != nil {
-		return nil, err
+		return spec, err
 	}
 	r := live.record()
 	template, config := r.Template, ""
 	if template == "" {
 		if template, config, err = m.opt.Packages.Template(ctx); err != nil {
-			return nil, err
+			return spec, err
 		}
 	}
-	spec := engi.SandboxSpec{
+	spec = engi.SandboxSpec{
 		Owner: r.Owner, Template: template, Size: r.Size, Env: r.Env, Network: r.Network, Ports: engi.PortPolicy{Private: true},
 		Metadata: maps.Clone(r.Metadata), Notes: map[string]string{noteKey: string(live.id), "config": config},
 		Lifetime: engi.Lifetime{Timeout: m.opt.Defaults.MaxAwake, Idle: r.Dormancy, Max: m.opt.Defaults.MaxAwake, OnTimeout: engi.EndKill, AutoResume: true},
@@ -213,48 +220,27 @@ func (m *Manager) boot(ctx context.Context, live *liveSession) (_ *lease, err er
 	if r.Persistence == engi.PersistOverlay {
 		spec.Lifetime.OnTimeout, spec.Lifetime.DiskOnly = engi.EndHibernate, true
 		if err := m.findOverlay(ctx, live, &spec); err != nil {
-			return nil, err
+			return spec, err
 		}
 	}
-	if err := m.update(ctx, live, func(r *Record) {
+	return spec, m.update(ctx, live, func(r *Record) {
 		r.Boots++
 		r.Changed = r.Persistence == engi.PersistWorkspace
 		r.become(engi.SessionBooting, causeUse)
-	}); err != nil {
-		return nil, err
+	})
+}
+
+// abandonBoot destroys the sandbox of a boot that failed. The caller holds sandboxLock.
+func (m *Manager) abandonBoot(ctx context.Context, live *liveSession) {
+	r := live.record()
+	if r.State != engi.SessionBooting {
+		return
 	}
-	defer func() {
-		if err == nil {
-			return
-		}
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		if e := m.update(late, live, func(r *Record) { r.become(engi.SessionIdle, causeFailed) }); e != nil {
-			m.opt.Log.WarnContext(ctx, "record a failed boot", "session", live.id, "error", e)
-		}
-	}()
-	sandbox, err := m.opt.Sandboxes.Create(ctx, spec)
-	if err != nil {
-		return nil, err
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if err := m.stop(late, live, r.Sandbox, causeFailed); err != nil {
+		m.opt.Log.ErrorContext(ctx, "end a failed boot", "session", live.id, "sandbox", r.Sandbox, "error", err)
 	}
-	l, err := m.acquire(ctx, live, sandbox.ID, true)
-	if err == nil {
-		if err = m.update(ctx, live, func(r *Record) {
-			r.Sandbox = sandbox.ID
-			r.become(engi.SessionRunning, causeUse)
-		}); err != nil {
-			l.release()
-		}
-	}
-	if err != nil {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
-		defer cancel()
-		if e := engi.Ignore(m.opt.Sandboxes.Stop(late, "", sandbox.ID), engi.NotFound); e != nil {
-			m.opt.Log.ErrorContext(ctx, "stop the sandbox of a failed boot", "session", live.id, "sandbox", sandbox.ID, "error", e)
-		}
-		return nil, err
-	}
-	return l, nil
 }
 
 // ensureVolume creates a session's volume unless it exists.

@@ -27,10 +27,11 @@ func (m *Manager) releaseAndSave(ctx context.Context, live *liveSession, cause s
 
 // release gives up a session's sandbox.
 func (m *Manager) release(ctx context.Context, live *liveSession, cause string) (err error) {
-	if err := lock(ctx, live.sandboxLock); err != nil {
+	unlock, err := live.sandboxLock.Acquire(ctx, "session")
+	if err != nil {
 		return err
 	}
-	defer func() { <-live.sandboxLock }()
+	defer unlock()
 	live.mu.Lock()
 	r, uses := live.rec, live.uses
 	live.mu.Unlock()
@@ -56,7 +57,7 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 
 // stop ends a session's sandbox. The caller holds sandboxLock.
 func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
-	if err := engi.Ignore(m.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
+	if err := m.sandboxes.Destroy(ctx, id); err != nil {
 		return err
 	}
 	return m.clearSandbox(ctx, live, id, cause)
@@ -74,11 +75,12 @@ func (m *Manager) Terminate(ctx context.Context, owner engi.Owner, idOrName stri
 		return nil
 	}
 	if r := live.record(); r.Ended.IsZero() && r.Sandbox != "" && r.pushesOnRelease() {
-		if err := lock(ctx, live.sandboxLock); err != nil {
+		unlock, err := live.sandboxLock.Acquire(ctx, "session")
+		if err != nil {
 			return err
 		}
 		m.pushBefore(ctx, live, r.Sandbox)
-		<-live.sandboxLock
+		unlock()
 	}
 	if err := m.update(ctx, live, func(r *Record) { r.GivenUp = true }); err != nil {
 		return err
@@ -106,10 +108,11 @@ func (m *Manager) end(ctx context.Context, live *liveSession, cause, reason stri
 // cleanUp removes the sandbox and the volume of a session that has ended.
 func (m *Manager) cleanUp(ctx context.Context, live *liveSession) error {
 	// Taken after the end was recorded, so that no boot follows.
-	if err := lock(ctx, live.sandboxLock); err != nil {
+	unlock, err := live.sandboxLock.Acquire(ctx, "session")
+	if err != nil {
 		return err
 	}
-	defer func() { <-live.sandboxLock }()
+	defer unlock()
 	r := live.record()
 	if r.Sandbox != "" {
 		if err := m.stop(ctx, live, r.Sandbox, causeRequest); err != nil {
@@ -179,35 +182,24 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 // adopt assigns sandboxes that a crash left unrecorded to the sessions they
 // were booted for, and stops those that no session needs.
 func (m *Manager) adopt(ctx context.Context) error {
-	sandboxes, err := m.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
-	if err != nil {
+	if err := m.sandboxes.Sweep(ctx, func(sandbox engi.Sandbox) (needed bool, err error) {
+		live := m.lookUp(engi.SessionID(sandbox.Notes[noteKey]))
+		if live == nil {
+			return false, nil
+		}
+		switch r := live.record(); {
+		case r.Sandbox == sandbox.ID && r.State != engi.SessionBooting:
+			return true, nil
+		case r.Sandbox != "" && r.Sandbox != sandbox.ID || !r.Ended.IsZero():
+			return false, nil
+		}
+		m.opt.Log.InfoContext(ctx, "adopted the sandbox of a session", "session", live.id, "sandbox", sandbox.ID)
+		return true, m.update(ctx, live, func(r *Record) {
+			r.Sandbox = sandbox.ID
+			r.become(engi.SessionRunning, causeUse)
+		})
+	}); err != nil {
 		return err
-	}
-	for _, sandbox := range sandboxes {
-		id := engi.SessionID(sandbox.Notes[noteKey])
-		if id == "" {
-			continue
-		}
-		if live := m.lookUp(id); live != nil {
-			r := live.record()
-			if r.Sandbox == sandbox.ID {
-				continue
-			}
-			if r.Sandbox == "" && r.Ended.IsZero() {
-				if err := m.update(ctx, live, func(r *Record) {
-					r.Sandbox = sandbox.ID
-					r.become(engi.SessionRunning, causeUse)
-				}); err != nil {
-					return err
-				}
-				m.opt.Log.InfoContext(ctx, "adopted the sandbox of a session", "session", id, "sandbox", sandbox.ID)
-				continue
-			}
-		}
-		m.opt.Log.InfoContext(ctx, "stop a sandbox that no session needs", "session", id, "sandbox", sandbox.ID)
-		if err := engi.Ignore(m.opt.Sandboxes.Stop(ctx, "", sandbox.ID), engi.NotFound); err != nil {
-			m.opt.Log.ErrorContext(ctx, "stop a sandbox that no session needs", "sandbox", sandbox.ID, "error", err)
-		}
 	}
 	for _, live := range m.all("") {
 		if r := live.record(); r.State == engi.SessionBooting && r.Sandbox == "" {
@@ -259,11 +251,11 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 	}
 	used, awake := r.Used, false
 	if r.Sandbox != "" {
-		sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-		if err != nil && !engi.Is(err, engi.NotFound) {
+		sandbox, _, err := m.sandboxes.Look(ctx, r.Sandbox)
+		if err != nil {
 			return err
 		}
-		awake = err == nil && sandbox.State == engi.Running
+		awake = sandbox.State == engi.Running
 		if sandbox.Active.After(used) {
 			used = sandbox.Active // it was used directly, not through the session
 		}
@@ -285,12 +277,11 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 	if r.Sandbox == "" {
 		return nil
 	}
-	select {
-	case live.sandboxLock <- struct{}{}:
-	default:
+	unlock, ok := live.sandboxLock.Try()
+	if !ok {
 		return nil // whoever has the lock is about to notice
 	}
-	defer func() { <-live.sandboxLock }()
+	defer unlock()
 	return m.observe(ctx, live, r)
 }
 
@@ -349,17 +340,17 @@ func (m *Manager) endLater(live *liveSession) {
 }
 
 func (m *Manager) endOver(ctx context.Context, live *liveSession) error {
-	if err := lock(ctx, live.sandboxLock); err != nil {
+	unlock, err := live.sandboxLock.Acquire(ctx, "session")
+	if err != nil {
 		return err
 	}
-	err := error(nil)
 	if r := live.record(); r.Sandbox != "" {
 		if r.pushesOnRelease() {
 			m.pushBefore(ctx, live, r.Sandbox)
 		}
 		err = m.stop(ctx, live, r.Sandbox, causeMaxDuration)
 	}
-	<-live.sandboxLock
+	unlock()
 	if err == nil && live.record().Changed {
 		_, err = m.saveWorkspace(ctx, live)
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/session/backup"
 )
 
@@ -151,7 +152,8 @@ const (
 // [engi.SessionFiles] and is safe for
 // concurrent use.
 type Manager struct {
-	opt Options
+	opt       Options
+	sandboxes holder.Holder
 
 	ctx        context.Context // of background; ends with Run
 	cancel     context.CancelFunc
@@ -185,10 +187,10 @@ type creation struct {
 type liveSession struct {
 	id          engi.SessionID
 	created     time.Time
-	codeLock    chan struct{} // full while a piece of code runs
-	sandboxLock chan struct{} // full while the sandbox is being replaced
-	gitLock     chan struct{} // full while its repository is pushed
-	saveLock    chan struct{} // full while its workspace is saved
+	codeLock    holder.Lock // is held while a piece of code runs
+	sandboxLock holder.Lock // is held while the sandbox is replaced
+	gitLock     holder.Lock // is held while the repository is pushed
+	saveLock    holder.Lock // is held while the workspace is saved
 
 	mu       sync.Mutex
 	rec      Record          // guarded by mu
@@ -269,8 +271,7 @@ func (m *Manager) forget(owner engi.Owner, id engi.SessionID) {
 }
 
 func newLiveSession(r Record) *liveSession {
-	return &liveSession{id: r.ID, created: r.Created, rec: r, codeLock: make(chan struct{}, 1), sandboxLock: make(chan struct{}, 1),
-		gitLock: make(chan struct{}, 1), saveLock: make(chan struct{}, 1)}
+	return &liveSession{id: r.ID, created: r.Created, rec: r, codeLock: holder.NewLock(), sandboxLock: holder.NewLock(), gitLock: holder.NewLock(), saveLock: holder.NewLock()}
 }
 
 func (live *liveSession) record() Record {
@@ -297,7 +298,8 @@ func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	}
 	opt.CheckInterval = cmp.Or(opt.CheckInterval, 5*time.Second)
 	opt.Retention = cmp.Or(opt.Retention, 24*time.Hour)
-	m := &Manager{opt: opt, sessions: map[engi.SessionID]*liveSession{}, owners: map[engi.Owner]*holding{}, creating: engi.NewKeyedSemaphore[creation](1)}
+	held := holder.Holder{Sandboxes: opt.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteKey] }, Log: opt.Log}
+	m := &Manager{opt: opt, sandboxes: held, sessions: map[engi.SessionID]*liveSession{}, owners: map[engi.Owner]*holding{}, creating: engi.NewKeyedSemaphore[creation](1)}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	all, err := opt.Store.All(ctx)
 	if err != nil {
@@ -639,7 +641,7 @@ func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 	case !ended.IsZero():
 		s.State, s.Expires = engi.SessionTerminated, ended
 	case booting:
-		s.State = engi.SessionBooting
+		s.State, s.Sandbox = engi.SessionBooting, "" // it cannot be used yet
 	case s.Sandbox == "":
 		s.State = engi.SessionIdle
 	default:

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -67,17 +68,14 @@ func route(from, to engi.SessionState) []engi.SessionState {
 // observe records what has happened to a session's sandbox, which need not have been
 // the session's doing. The caller holds sandboxLock.
 func (m *Manager) observe(ctx context.Context, live *liveSession, r Record) error {
-	sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
-	if err != nil && !engi.Is(err, engi.NotFound) {
+	sandbox, gone, err := m.sandboxes.Look(ctx, r.Sandbox)
+	if err != nil {
 		return err
 	}
-	if err != nil || sandbox.State == engi.Stopped {
-		cause := causeLost
-		switch {
-		case err == nil && sandbox.End == engi.CauseTimeout:
+	if gone {
+		cause := cmp.Or(string(sandbox.End), causeLost)
+		if sandbox.End == engi.CauseTimeout {
 			cause = causeDormancy
-		case err == nil && sandbox.End != "":
-			cause = string(sandbox.End)
 		}
 		return m.clearSandbox(ctx, live, r.Sandbox, cause)
 	}
@@ -126,10 +124,11 @@ func (m *Manager) still(ctx context.Context, owner engi.Owner, idOrName string, 
 	if m.opt.Lifecycle == nil {
 		return engi.Session{}, engi.Errorf(engi.Unsupported, "this node cannot put sandboxes to sleep").WithRemedy("release the session instead")
 	}
-	if err := lock(ctx, live.sandboxLock); err != nil {
+	unlock, err := live.sandboxLock.Acquire(ctx, "session")
+	if err != nil {
 		return engi.Session{}, err
 	}
-	defer func() { <-live.sandboxLock }()
+	defer unlock()
 	if r := live.record(); r.Sandbox != "" {
 		if err := m.observe(ctx, live, r); err != nil {
 			return engi.Session{}, err

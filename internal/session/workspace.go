@@ -56,10 +56,11 @@ func (m *Manager) SaveWorkspace(ctx context.Context, owner engi.Owner, idOrName 
 	case engi.PersistWorkspace:
 		return m.saveWorkspace(ctx, live)
 	case engi.PersistOverlay:
-		if err := lock(ctx, live.sandboxLock); err != nil {
+		unlock, err := live.sandboxLock.Acquire(ctx, "session")
+		if err != nil {
 			return engi.WorkspaceCopy{}, err
 		}
-		defer func() { <-live.sandboxLock }()
+		defer unlock()
 		return m.saveOverlay(ctx, live)
 	default:
 		return engi.WorkspaceCopy{}, engi.Errorf(engi.Conflict, "a session of persistence %s has no copy", r.Persistence).WithRemedy("create one of persistence workspace or overlay")
@@ -69,10 +70,11 @@ func (m *Manager) SaveWorkspace(ctx context.Context, owner engi.Owner, idOrName 
 // saveWorkspace copies a session's files from the host, so that a sandbox that
 // died is no obstacle, and one that runs has no part in it.
 func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done engi.WorkspaceCopy, err error) {
-	if err := lock(ctx, live.saveLock); err != nil {
+	unlock, err := live.saveLock.Acquire(ctx, "session")
+	if err != nil {
 		return done, err
 	}
-	defer func() { <-live.saveLock }()
+	defer unlock()
 	if err := live.checkAlive(); err != nil {
 		return done, err
 	}

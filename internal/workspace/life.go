@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
@@ -311,47 +312,43 @@ func (s *Service) start(ctx context.Context, r Record) (_ Record, err error) {
 	return s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error { return become(r, tx, engi.WorkspaceRunning, nil) })
 }
 
-// boot enters the sandbox of a workspace that is being started, and makes one before if
-// there is none. A key that counts the sandboxes finds the one of a node that was killed
-// before it had recorded it.
-func (s *Service) boot(ctx context.Context, u *use) (err error) {
+// boot enters the sandbox of a workspace that is being started. If there is none, boot
+// creates one.
+func (s *Service) boot(ctx context.Context, u *use) error {
 	t, err := s.template(ctx, u.rec.Owner, u.rec.Template)
 	if err != nil {
 		return err
 	}
 	s.forget(u.rec.ID)
-	if u.rec.Sandbox != "" {
-		if u.g, u.leave, err = s.enter(ctx, u.rec.Sandbox); !engi.Is(err, engi.NotFound) {
-			return err
-		}
-	}
-	if u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
-		r.Sandbox, r.Base = "", 0
-		return become(r, tx, engi.WorkspaceStarting, nil)
-	}); err != nil {
+	change := func(f func(r *Record, tx Tx) error) (err error) {
+		u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, f)
 		return err
 	}
-	r := u.rec
-	spec := engi.SandboxSpec{
-		Owner: r.Owner, Template: r.Template, Size: t.Size, Network: s.network(r, mainName),
-		Notes: map[string]string{noteWorkspace: string(r.ID)}, Metadata: map[string]string{metaWorkspace: r.Name},
-		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
-	}
-	var sb engi.Sandbox
-	for sb.ID == "" || sb.State == engi.Stopped { // one that was made before and has ended is of no use
-		spec.Idempotency = fmt.Sprintf("%s-%d", r.ID, r.Boots)
-		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
+	_, err = s.sandboxes.Open(ctx, holder.Claim{
+		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
+		Begin: func() (engi.SandboxSpec, error) {
+			err := change(func(r *Record, tx Tx) error {
+				r.Sandbox, r.Base = "", 0
+				return become(r, tx, engi.WorkspaceStarting, nil)
+			})
+			r := u.rec
+			return engi.SandboxSpec{
+				Owner: r.Owner, Template: r.Template, Size: t.Size, Network: s.network(r, mainName),
+				Notes: map[string]string{noteWorkspace: string(r.ID)}, Metadata: map[string]string{metaWorkspace: r.Name},
+				Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, Idle: s.opt.Idle, OnTimeout: engi.EndHibernate, AutoResume: true},
+			}, err
+		},
+		Record: func(id engi.SandboxID, boots int) error {
+			return change(func(r *Record, _ Tx) error {
+				r.Sandbox, r.Boots, r.Base = id, boots, unfurnished
+				return nil
+			})
+		},
+		Enter: func(id engi.SandboxID, _ bool) (err error) {
+			u.g, u.leave, err = s.sandboxes.Reconnect(ctx, id)
 			return err
-		}
-		r.Boots++
-	}
-	if u.rec, err = s.opt.Store.Change(ctx, r.ID, func(now *Record, _ Tx) error {
-		now.Sandbox, now.Boots, now.Base = sb.ID, r.Boots, unfurnished
-		return nil
-	}); err != nil {
-		return err
-	}
-	u.g, u.leave, err = s.enter(ctx, sb.ID)
+		},
+	})
 	return err
 }
 
@@ -424,11 +421,8 @@ func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
 	if err != nil {
 		return err
 	}
-	if r.Sandbox != "" {
-		if err := s.destroy(ctx, r.Sandbox); err != nil {
-			return err
-		}
-	} else if err := s.stopUnrecorded(ctx, r); err != nil {
+	begun := r.State != engi.WorkspaceStopped && r.State != engi.WorkspaceRunning
+	if err := s.sandboxes.Release(ctx, string(id), r.Sandbox, begun); err != nil {
 		return err
 	}
 	if err := s.stopServices(ctx, id); err != nil {
@@ -440,34 +434,6 @@ func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
 		return become(r, tx, engi.WorkspaceStopped, nil)
 	})
 	return err
-}
-
-func (s *Service) destroy(ctx context.Context, id engi.SandboxID) error {
-	if err := engi.Ignore(s.opt.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
-		return err
-	}
-	return nil
-}
-
-// stopUnrecorded destroys sandboxes that were made for a workspace that is being started
-// by a node that was killed before it had recorded them.
-func (s *Service) stopUnrecorded(ctx context.Context, r Record) error {
-	if r.State == engi.WorkspaceStopped || r.State == engi.WorkspaceRunning {
-		return nil
-	}
-	all, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Metadata: map[string]string{metaWorkspace: r.Name}, Limit: -1})
-	if err != nil {
-		return err
-	}
-	for _, sb := range all {
-		if sb.Notes[noteWorkspace] != string(r.ID) || sb.Notes[noteService] != "" {
-			continue
-		}
-		if err := s.destroy(ctx, sb.ID); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Remove implements [engi.Workspaces].

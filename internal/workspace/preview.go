@@ -131,7 +131,7 @@ func (s *Service) refresh(ctx context.Context, r Record) bool {
 	if fresh {
 		return false
 	}
-	if b, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox); err != nil || b.State != engi.Running {
+	if !s.sandboxes.Runs(ctx, r.Sandbox) {
 		return false
 	}
 	looking, cancel := context.WithTimeout(ctx, lookTime)

@@ -19,10 +19,7 @@ import (
 const dir = "/workspace"
 
 const (
-	filesTime      = 10 * time.Minute // that it may take to read or write the files in a sandbox
-	reconnects     = 6                // attempts to enter a sandbox that does not answer
-	reconnectPause = 100 * time.Millisecond
-	reconnectLimit = 2 * time.Second
+	filesTime = 10 * time.Minute // that it may take to read or write the files in a sandbox
 )
 
 // tree says which files of a sandbox are a workspace's.
@@ -51,7 +48,7 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 	if r.Sandbox == "" || r.Base == unfurnished {
 		return u, nil // nobody works in it yet
 	}
-	u.g, u.leave, err = s.enter(ctx, r.Sandbox)
+	u.g, u.leave, err = s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if engi.Is(err, engi.NotFound) {
 		u.g = nil
 		return u, s.lost(ctx, u)
@@ -64,23 +61,6 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 		err = s.fill(ctx, u, here)
 	}
 	return u, err
-}
-
-// enter enters a sandbox, and tries again for a while if it does not answer.
-func (s *Service) enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
-	for pause, i := reconnectPause, 1; ; pause, i = min(2*pause, reconnectLimit), i+1 {
-		if g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id); err == nil {
-			return worktree.Bounded(g), leave, nil
-		}
-		if !engi.Is(err, engi.Unavailable) || i == reconnects {
-			return nil, func() {}, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, func() {}, engi.Errorf(engi.Expired, "wait for the sandbox: %v", context.Cause(ctx))
-		}
-	}
 }
 
 // Shared returns sandboxes that people enter whom their owner lets work in them: Enter lets

@@ -24,8 +24,6 @@ const (
 
 	// mainName is what the sandbox with the working copy is called in its group.
 	mainName = "workspace"
-
-	noteService = "service"
 )
 
 var serviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)

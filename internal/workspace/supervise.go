@@ -3,13 +3,12 @@ package workspace
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/workspace/server"
 )
 
@@ -32,6 +31,8 @@ type serviceKey struct {
 	workspace engi.WorkspaceID
 	name      string
 }
+
+func (k serviceKey) String() string { return string(k.workspace) + "/" + k.name }
 
 // supervise checks services that are to run, until ctx ends.
 func (s *Service) supervise(ctx context.Context) {
@@ -266,22 +267,12 @@ func (s *Service) awake() time.Duration { return cmp.Or(s.opt.MaxAwake, 24*time.
 
 // launch starts the server of a service, in the sandbox that it has if it answers there.
 func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, string, error) {
-	if r.Sandbox != "" && r.Failures >= inPlace {
-		if err := s.destroy(ctx, r.Sandbox); err != nil {
+	if r.Failures >= inPlace {
+		if err := s.servers.Destroy(ctx, r.Sandbox); err != nil {
 			return r, "", err
 		}
 	}
-	var g engi.Guest
-	leave, err := func() {}, error(nil)
-	if r.Sandbox != "" {
-		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
-	}
-	if r.Sandbox == "" || engi.Is(err, engi.NotFound) {
-		if r, err = s.provision(ctx, key, w, r, k); err != nil {
-			return r, "", err
-		}
-		g, leave, err = s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
-	}
+	g, leave, err := s.enterServer(ctx, key, w, &r, k)
 	if err != nil {
 		return r, "", err
 	}
@@ -303,38 +294,44 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	return r, version, err
 }
 
-// provision gives a service a new sandbox with its volume. A key that counts the sandboxes
-// finds the one of a node that was killed before it had recorded it.
-func (s *Service) provision(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (_ ServiceRecord, err error) {
+// enterServer enters the sandbox of a service. If there is none, enterServer creates one.
+func (s *Service) enterServer(ctx context.Context, key serviceKey, w Record, r *ServiceRecord, k *server.Kind) (g engi.Guest, leave func(), err error) {
+	_, err = s.servers.Open(ctx, holder.Claim{
+		Thing: key.String(), Key: string(r.Volume), Sandbox: r.Sandbox, Boots: r.Boots,
+		Begin: func() (engi.SandboxSpec, error) { return s.specOf(ctx, w, *r, k) },
+		Record: func(id engi.SandboxID, boots int) (err error) {
+			*r, err = s.changeService(ctx, key, func(r *ServiceRecord, _ Tx) error {
+				r.Sandbox, r.Boots = id, boots
+				return nil
+			})
+			return err
+		},
+		Enter: func(id engi.SandboxID, _ bool) (err error) {
+			g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id)
+			return err
+		},
+	})
+	return g, leave, err
+}
+
+// specOf creates the volume of a service, unless it exists, and returns a spec for its sandbox.
+func (s *Service) specOf(ctx context.Context, w Record, r ServiceRecord, k *server.Kind) (spec engi.SandboxSpec, err error) {
 	t, err := s.prepare(ctx, k)
 	if err != nil {
-		return r, err
+		return spec, err
 	}
 	if err := s.volume(ctx, w, r, k, t); err != nil {
-		return r, err
+		return spec, err
 	}
 	network := s.network(w, r.Name)
 	network.Mode, network.Allow = engi.NetworkIsolated, nil // a server answers, and asks nobody outside
-	spec := engi.SandboxSpec{
+	return engi.SandboxSpec{
 		Owner: w.Owner, Template: k.Template, Network: network, Ports: engi.PortPolicy{Private: true},
 		Volumes:  []engi.VolumeMount{{Volume: string(r.Volume), Path: server.DataDir}},
 		Notes:    map[string]string{noteWorkspace: string(w.ID), noteService: r.Name},
 		Metadata: map[string]string{metaWorkspace: w.Name, noteService: r.Name},
 		Lifetime: engi.Lifetime{Timeout: s.opt.MaxAwake, Max: s.opt.MaxAwake, OnTimeout: engi.EndKill},
-	}
-	boots := r.Boots
-	var sb engi.Sandbox
-	for sb.ID == "" || sb.State == engi.Stopped {
-		spec.Idempotency = fmt.Sprintf("%s-%d", r.Volume, boots)
-		if sb, err = s.opt.Sandboxes.Create(ctx, spec); err != nil {
-			return r, err
-		}
-		boots++ // one that was made before and has ended is of no use
-	}
-	return s.changeService(ctx, key, func(r *ServiceRecord, _ Tx) error {
-		r.Sandbox, r.Boots = sb.ID, boots
-		return nil
-	})
+	}, nil
 }
 
 // volume makes the volume of a service, unless it is there.
@@ -413,7 +410,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 			s.opt.Log.WarnContext(ctx, "end a server; its sandbox is destroyed", "service", r.Name, "sandbox", r.Sandbox, "error", err)
 		}
 	}
-	return s.destroy(ctx, r.Sandbox)
+	return s.servers.Destroy(ctx, r.Sandbox)
 }
 
 // again ends the server of a service, which is to start anew.
@@ -442,7 +439,7 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 	}
 	defer release()
 	var r ServiceRecord
-	w, err := s.opt.Store.Change(ctx, key.workspace, func(w *Record, _ Tx) error {
+	_, err = s.opt.Store.Change(ctx, key.workspace, func(w *Record, _ Tx) error {
 		i := at(w.Services, key.name)
 		if i < 0 {
 			return engi.Errorf(engi.NotFound, "workspace %s has no service %s", key.workspace, key.name)
@@ -461,12 +458,7 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 		return err
 	}
 	// Its data go as well, so that it need not end well.
-	if r.Sandbox != "" {
-		if err := s.destroy(ctx, r.Sandbox); err != nil {
-			return err
-		}
-	}
-	if err := s.sweep(ctx, w.ID, key.name); err != nil {
+	if err := s.servers.Release(ctx, key.String(), "", true); err != nil {
 		return err
 	}
 	if err := engi.Ignore(s.opt.Volumes.Remove(ctx, "", string(r.Volume)), engi.NotFound); err != nil {
@@ -482,35 +474,4 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 		return tx.Emit(engi.EventWorkspaceService, serviceEvent{Service: gone.Name, Type: gone.Type, From: gone.State, State: "removed"})
 	})
 	return err
-}
-
-// sweep destroys the sandboxes that are a service's by their notes: those of a workspace and
-// a name, or, for no workspace, all that no record has.
-func (s *Service) sweep(ctx context.Context, id engi.WorkspaceID, name string) error {
-	boxes, err := s.opt.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, sb := range boxes {
-		of, service := engi.WorkspaceID(sb.Notes[noteWorkspace]), sb.Notes[noteService]
-		if of == "" || service == "" {
-			continue
-		}
-		if id != "" {
-			if of == id && service == name {
-				errs = append(errs, s.destroy(ctx, sb.ID))
-			}
-			continue
-		}
-		w, err := s.opt.Store.Find(ctx, "", string(of))
-		if err != nil && !engi.Is(err, engi.NotFound) {
-			return err
-		}
-		r, missing := w.service(service)
-		if err != nil || missing != nil || r.Sandbox != sb.ID {
-			errs = append(errs, s.destroy(ctx, sb.ID))
-		}
-	}
-	return errors.Join(errs...)
 }

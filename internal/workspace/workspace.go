@@ -20,6 +20,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
 // Options configure a Service. Everything but Log and Idle is required.
@@ -44,11 +45,13 @@ const (
 
 // A Service manages workspaces. It is safe for concurrent use.
 type Service struct {
-	opt   Options
-	locks *engi.KeyedSemaphore[engi.WorkspaceID] // of the files, the sandbox and the services
-	work  sync.WaitGroup                         // what goes on after a call returns
-	life  context.Context                        // of that
-	end   context.CancelFunc                     // of life
+	opt       Options
+	sandboxes holder.Holder                          // of working copies
+	servers   holder.Holder                          // of services
+	locks     *engi.KeyedSemaphore[engi.WorkspaceID] // of the files, the sandbox and the services
+	work      sync.WaitGroup                         // what goes on after a call returns
+	life      context.Context                        // of that
+	end       context.CancelFunc                     // of life
 
 	serving  *engi.KeyedSemaphore[serviceKey] // of the server of a service
 	attempts chan struct{}                    // holds a value for each service that is looked at or started
@@ -69,7 +72,10 @@ func New(o Options) *Service {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		opt: o, locks: engi.NewKeyedSemaphore[engi.WorkspaceID](1), held: engi.NewShares(maxHeld), copies: map[engi.WorkspaceID]*worktree.Copy[string]{},
+		opt:       o,
+		sandboxes: holder.Holder{Sandboxes: o.Sandboxes, Thing: workingCopyIn, Bound: worktree.Default.Bound, Log: o.Log},
+		servers:   holder.Holder{Sandboxes: o.Sandboxes, Thing: serviceIn, Log: o.Log},
+		locks:     engi.NewKeyedSemaphore[engi.WorkspaceID](1), held: engi.NewShares(maxHeld), copies: map[engi.WorkspaceID]*worktree.Copy[string]{},
 		serving: engi.NewKeyedSemaphore[serviceKey](1), gits: engi.NewKeyedSemaphore[engi.Owner](maxGit), attempts: make(chan struct{}, maxAttempts), attended: map[serviceKey]int{}, looked: map[engi.WorkspaceID]time.Time{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
@@ -95,7 +101,14 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 // reconcile starts workspaces that a former node was starting, and destroys sandboxes of
 // services that it had not recorded yet.
 func (s *Service) reconcile(ctx context.Context) error {
-	if err := s.sweep(ctx, "", ""); err != nil {
+	if err := s.servers.Sweep(ctx, func(sb engi.Sandbox) (bool, error) {
+		w, err := s.opt.Store.Find(ctx, "", sb.Notes[noteWorkspace])
+		if err != nil && !engi.Is(err, engi.NotFound) {
+			return false, err
+		}
+		r, missing := w.service(sb.Notes[noteService])
+		return err == nil && missing == nil && r.Sandbox == sb.ID, nil
+	}); err != nil {
 		return err
 	}
 	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
@@ -166,12 +179,31 @@ func (s *Service) hold(ctx context.Context, owner engi.Owner, idOrName string, n
 	return r, release, nil
 }
 
-// The sandboxes of a workspace are found by its name in their metadata, and are its own if
-// they have its ID as a note.
+// Users find the sandboxes of a workspace by its name in their metadata. A sandbox belongs
+// to the workspace if it has the ID as a note. The sandbox of a service has the name of the
+// service as another note.
 const (
 	noteWorkspace = "workspace"
+	noteService   = "service"
 	metaWorkspace = "workspace"
 )
+
+// workingCopyIn returns the ID of the workspace whose working copy is in a sandbox.
+func workingCopyIn(sb engi.Sandbox) string {
+	if sb.Notes[noteService] != "" {
+		return ""
+	}
+	return sb.Notes[noteWorkspace]
+}
+
+// serviceIn returns the key of the service that runs in a sandbox, as serviceKey.String does.
+func serviceIn(sb engi.Sandbox) string {
+	w, name := sb.Notes[noteWorkspace], sb.Notes[noteService]
+	if w == "" || name == "" {
+		return ""
+	}
+	return serviceKey{engi.WorkspaceID(w), name}.String()
+}
 
 // network returns the policy of a sandbox of a workspace that is called name there: those
 // of one workspace reach each other.

@@ -74,7 +74,9 @@ var rules = []rule{
 	{"sandbox/script/engine", "engi sandbox/script/wire", "modernc.org/quickjs github.com/evanw/esbuild/..."},
 	{"sandbox/script", "engi sandbox/priority sandbox/script/wire", "golang.org/x/sys/..."},
 
-	{"session/...", "engi session/...", ""},
+	{"sandbox/holder", "engi", ""},
+	{"session", "engi sandbox/holder session/...", ""},
+	{"session/...", "engi", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/budget", "engi agent/llm", ""},
 	{"page/markup", "engi", "github.com/go-json-experiment/json/... golang.org/x/net/html/..."},
@@ -98,13 +100,13 @@ var rules = []rule{
 	{"app/problems", "", ""},
 	{"app/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"app/author", "engi app/problems app/project", ""},
-	{"app", "engi patch app/author app/edit app/output app/problems app/project", "github.com/prometheus/client_golang/..."},
+	{"app", "engi patch sandbox/guest/worktree sandbox/holder app/author app/edit app/output app/problems app/project", "github.com/prometheus/client_golang/..."},
 
 	{"workspace/repo", "engi", "github.com/go-git/go-git/v5/..."},
 	{"workspace/transfer", "engi workspace/repo", ""},
 	{"workspace/server", "engi", ""},
 	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
-	{"workspace", "engi patch sandbox/guest/worktree workspace/database workspace/repo workspace/server workspace/transfer", ""},
+	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
 	{"sandbox/outputlog", "engi", ""},
 	{"operation", "engi sandbox/outputlog", ""},

@@ -21,6 +21,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
+	"github.com/engi-dev/engi/internal/sandbox/fleet/fleettest"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 	"github.com/engi-dev/engi/internal/sandbox/provider/memory"
 	"github.com/engi-dev/engi/internal/store"
@@ -35,7 +36,7 @@ type fixture struct {
 	provider  func() provider.Provider
 	store     *faultyStore
 	templates fleet.Templates
-	fakes     *fakeTemplates // the same, unless a test chose others
+	fakes     *fleettest.Templates // the same, unless a test chose others
 	dir       string
 }
 
@@ -65,7 +66,7 @@ func newFixture(t testing.TB) *fixture {
 		t:     t,
 		host:  memory.NewHost(t.TempDir()),
 		store: openStore(t, t.TempDir()),
-		fakes: newFakeTemplates(base(t, "d1")),
+		fakes: fleettest.NewTemplates(base(t, "d1")),
 		dir:   t.TempDir(),
 	}
 	fx.templates = fx.fakes

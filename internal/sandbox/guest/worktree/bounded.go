@@ -8,24 +8,32 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-const (
-	answerTime = 30 * time.Second // that a sandbox may take to answer
-	streamTime = 5 * time.Minute  // and to take all files
-)
+// Limits are how long a sandbox may take.
+type Limits struct {
+	Answer time.Duration // for one call
+	Stream time.Duration // for a call that sends files
+	Remedy string        // of the error after that time
+}
 
-// Bounded returns a guest whose calls end, whatever it does, but those that stream by
+// Default are the limits of the sandbox of a workspace.
+var Default = Limits{30 * time.Second, 5 * time.Minute, "try again; if that does not help, stop it and start it again"}
+
+// Bound returns a guest whose calls end, whatever it does, but those that stream by
 // their nature: Watch, Pack and Open.
-func Bounded(g engi.Guest) engi.Guest { return bounded{g} }
+func (l Limits) Bound(g engi.Guest) engi.Guest { return bounded{g, l} }
 
-type bounded struct{ engi.Guest }
+type bounded struct {
+	engi.Guest
+	Limits
+}
 
-// answer calls f, which ends when ctx does or after some time. The error says which.
-func answer[T any](ctx context.Context, most time.Duration, f func(ctx context.Context) (T, error)) (T, error) {
+// Answer calls f, which ends when ctx does or after some time. The error says which.
+func Answer[T any](ctx context.Context, most time.Duration, remedy string, f func(ctx context.Context) (T, error)) (T, error) {
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	x, err := f(limited)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
-		err = engi.Errorf(engi.Unavailable, "the sandbox has not answered for %v", most).WithRemedy("try again; if that does not help, stop it and start it again")
+		err = engi.Errorf(engi.Unavailable, "the sandbox has not answered for %v", most).WithRemedy("%s", remedy)
 	}
 	return x, err
 }
@@ -34,37 +42,37 @@ func answer[T any](ctx context.Context, most time.Duration, f func(ctx context.C
 type none struct{}
 
 func (g bounded) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
-	return answer(ctx, answerTime, func(ctx context.Context) (engi.Process, error) { return g.Guest.Start(ctx, c) })
+	return Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) (engi.Process, error) { return g.Guest.Start(ctx, c) })
 }
 
 func (g bounded) Attach(ctx context.Context, name string) (engi.Process, error) {
-	return answer(ctx, answerTime, func(ctx context.Context) (engi.Process, error) { return g.Guest.Attach(ctx, name) })
+	return Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) (engi.Process, error) { return g.Guest.Attach(ctx, name) })
 }
 
 func (g bounded) Stat(ctx context.Context, path string) (engi.FileInfo, error) {
-	return answer(ctx, answerTime, func(ctx context.Context) (engi.FileInfo, error) { return g.Guest.Stat(ctx, path) })
+	return Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) (engi.FileInfo, error) { return g.Guest.Stat(ctx, path) })
 }
 
 func (g bounded) List(ctx context.Context, dir string, depth int) ([]engi.FileInfo, error) {
-	return answer(ctx, answerTime, func(ctx context.Context) ([]engi.FileInfo, error) { return g.Guest.List(ctx, dir, depth) })
+	return Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) ([]engi.FileInfo, error) { return g.Guest.List(ctx, dir, depth) })
 }
 
 func (g bounded) Move(ctx context.Context, from, to string) error {
-	_, err := answer(ctx, answerTime, func(ctx context.Context) (none, error) { return none{}, g.Guest.Move(ctx, from, to) })
+	_, err := Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) (none, error) { return none{}, g.Guest.Move(ctx, from, to) })
 	return err
 }
 
 func (g bounded) Remove(ctx context.Context, path string) error {
-	_, err := answer(ctx, answerTime, func(ctx context.Context) (none, error) { return none{}, g.Guest.Remove(ctx, path) })
+	_, err := Answer(ctx, g.Answer, g.Remedy, func(ctx context.Context) (none, error) { return none{}, g.Guest.Remove(ctx, path) })
 	return err
 }
 
 func (g bounded) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	_, err := answer(ctx, streamTime, func(ctx context.Context) (none, error) { return none{}, g.Guest.Unpack(ctx, dir, r) })
+	_, err := Answer(ctx, g.Stream, g.Remedy, func(ctx context.Context) (none, error) { return none{}, g.Guest.Unpack(ctx, dir, r) })
 	return err
 }
 
 func (g bounded) Write(ctx context.Context, path string, r io.Reader, o engi.WriteOptions) error {
-	_, err := answer(ctx, streamTime, func(ctx context.Context) (none, error) { return none{}, g.Guest.Write(ctx, path, r, o) })
+	_, err := Answer(ctx, g.Stream, g.Remedy, func(ctx context.Context) (none, error) { return none{}, g.Guest.Write(ctx, path, r, o) })
 	return err
 }

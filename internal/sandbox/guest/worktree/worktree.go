@@ -146,7 +146,7 @@ func (t Tree) tooLarge(path string) error {
 // content returns the content of a file, of as many bytes as one may have.
 func (t Tree) content(ctx context.Context, g engi.Guest, path string) (_ []byte, err error) {
 	defer engi.Annotate(&err, "read %.200q", path)
-	content, err := answer(ctx, answerTime, func(ctx context.Context) ([]byte, error) {
+	content, err := Answer(ctx, Default.Answer, Default.Remedy, func(ctx context.Context) ([]byte, error) {
 		r, err := g.Open(ctx, path)
 		if err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
-package fleet_test
+package fleettest
 
 import (
 	"context"
@@ -9,9 +9,9 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 )
 
-// fakeTemplates are templates for tests: those that were set, pinned by Use. It
+// Templates are fake templates: those that were set, pinned by Use. It
 // is safe for concurrent use.
-type fakeTemplates struct {
+type Templates struct {
 	mu      sync.Mutex
 	byName  map[string]engi.Template
 	builds  map[string]engi.Template // in use, by digest
@@ -19,11 +19,11 @@ type fakeTemplates struct {
 	changed chan struct{}
 }
 
-var _ fleet.Templates = (*fakeTemplates)(nil)
+var _ fleet.Templates = (*Templates)(nil)
 
-// newFakeTemplates returns a store of the given templates.
-func newFakeTemplates(ts ...engi.Template) *fakeTemplates {
-	t := &fakeTemplates{byName: map[string]engi.Template{}, builds: map[string]engi.Template{}, pins: map[string]int{}, changed: make(chan struct{})}
+// NewTemplates returns a store of the given templates.
+func NewTemplates(ts ...engi.Template) *Templates {
+	t := &Templates{byName: map[string]engi.Template{}, builds: map[string]engi.Template{}, pins: map[string]int{}, changed: make(chan struct{})}
 	for _, x := range ts {
 		t.byName[x.Name] = x
 	}
@@ -31,7 +31,7 @@ func newFakeTemplates(ts ...engi.Template) *fakeTemplates {
 }
 
 // Set makes t's name mean t.
-func (t *fakeTemplates) Set(x engi.Template) {
+func (t *Templates) Set(x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byName[x.Name] = x
@@ -39,7 +39,7 @@ func (t *fakeTemplates) Set(x engi.Template) {
 }
 
 // Alias makes name, such as a digest, mean x.
-func (t *fakeTemplates) Alias(name string, x engi.Template) {
+func (t *Templates) Alias(name string, x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byName[name] = x
@@ -47,34 +47,34 @@ func (t *fakeTemplates) Alias(name string, x engi.Template) {
 }
 
 // SetQuietly is Set by another process: nobody is told.
-func (t *fakeTemplates) SetQuietly(x engi.Template) {
+func (t *Templates) SetQuietly(x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byName[x.Name] = x
 }
 
 // Remove makes name mean nothing.
-func (t *fakeTemplates) Remove(name string) {
+func (t *Templates) Remove(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byName, name)
 	t.tell()
 }
 
-func (t *fakeTemplates) tell() {
+func (t *Templates) tell() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
 // Pins returns how often each digest is in use.
-func (t *fakeTemplates) Pins() map[string]int {
+func (t *Templates) Pins() map[string]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.pins)
 }
 
 // Use implements fleet.Templates.
-func (t *fakeTemplates) Use(ctx context.Context, nameOrDigest string) (engi.Template, func(), error) {
+func (t *Templates) Use(ctx context.Context, nameOrDigest string) (engi.Template, func(), error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x, ok := t.byName[nameOrDigest]
@@ -102,7 +102,7 @@ func (t *fakeTemplates) Use(ctx context.Context, nameOrDigest string) (engi.Temp
 }
 
 // Changed implements fleet.Templates.
-func (t *fakeTemplates) Changed() <-chan struct{} {
+func (t *Templates) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed
