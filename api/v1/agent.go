@@ -18,46 +18,46 @@ const (
 type Agent struct {
 	Name        string          `json:"name" example:"coder"`
 	Description string          `json:"description,omitempty"`
-	Model       string          `json:"model,omitempty" doc:"provider:model; absent means the node's default" example:"openai:gpt-4o"`
-	Tools       []string        `json:"tools" doc:"* means every one the node has"`
-	Steps       int             `json:"steps" doc:"maximum of the model's answers per run"`
-	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of its answers; absent means text"`
-	Confirm     []string        `json:"confirm,omitempty" doc:"tools whose calls wait for somebody's decision; * means all"`
+	Model       string          `json:"model,omitempty" doc:"Model, as provider:model; absent means the node's default model" example:"openai:gpt-4o"`
+	Tools       []string        `json:"tools" doc:"Names of the agent's tools; * means all tools of the node"`
+	Steps       int             `json:"steps" doc:"Maximum number of answers of the model per run"`
+	Output      json.RawMessage `json:"output,omitempty" doc:"JSON schema of the agent's answers; absent means text"`
+	Confirm     []string        `json:"confirm,omitempty" doc:"Tools whose calls wait for a decision; * means all"`
 }
 
 // A ToolServer is an MCP server whose tools agents may use.
 type ToolServer struct {
 	Name      string     `json:"name" example:"github"`
-	Kind      string     `json:"kind" enum:"url,command" doc:"commands run in sandboxes"`
-	State     string     `json:"state" enum:"unused,ready,failed" doc:"unused means that no agent has asked it yet"`
-	Tools     []string   `json:"tools" doc:"as models see their names"`
-	Left      []string   `json:"left_out,omitempty" doc:"tools that cannot be used, and why"`
+	Kind      string     `json:"kind" enum:"url,command" doc:"command: the server is a command that runs in a sandbox"`
+	State     string     `json:"state" enum:"unused,ready,failed" doc:"State of the server; unused means that no agent has used it yet"`
+	Tools     []string   `json:"tools" doc:"Names of the server's tools, as models see them"`
+	Left      []string   `json:"left_out,omitempty" doc:"Tools that cannot be used, with the reasons"`
 	Error     string     `json:"error,omitempty"`
 	CheckedAt *time.Time `json:"checked_at,omitempty"`
 }
 
 // An Image is an image or a document in a message.
 type Image struct {
-	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif,application/pdf" doc:"documents in PDF are for models of OpenAI, Anthropic and Gemini"`
-	Data      []byte `json:"data" doc:"base64"`
-	Name      string `json:"name,omitempty" maxLength:"255" doc:"of a document's file"`
+	MediaType string `json:"media_type" enum:"image/png,image/jpeg,image/webp,image/gif,application/pdf" doc:"Media type; PDF documents need models of OpenAI, Anthropic or Gemini"`
+	Data      []byte `json:"data" doc:"Content in base64"`
+	Name      string `json:"name,omitempty" maxLength:"255" doc:"File name of a document"`
 }
 
 // A Message is one turn of a conversation.
 type Message struct {
 	Role    string       `json:"role" enum:"user,assistant,tool"`
 	Text    string       `json:"text,omitempty"`
-	Thought string       `json:"thought,omitempty" doc:"the model's reasoning"`
+	Thought string       `json:"thought,omitempty" doc:"Reasoning of the model"`
 	Images  []Image      `json:"images,omitempty"`
-	Calls   []ToolCall   `json:"calls,omitempty" doc:"tools that the assistant calls"`
-	Results []ToolResult `json:"results,omitempty" doc:"their results"`
+	Calls   []ToolCall   `json:"calls,omitempty" doc:"Tool calls of the assistant"`
+	Results []ToolResult `json:"results,omitempty" doc:"Results of the tool calls"`
 }
 
 // A ToolCall is a model's request to call a tool.
 type ToolCall struct {
 	ID        string `json:"id"`
 	Name      string `json:"name" example:"execute_code"`
-	Arguments string `json:"arguments,omitempty" doc:"a JSON object, unless the model made a mistake"`
+	Arguments string `json:"arguments,omitempty" doc:"JSON object with the arguments, unless the model wrote invalid JSON"`
 }
 
 // A ToolResult is the result of a call as the model saw it.
@@ -71,52 +71,52 @@ type ToolResult struct {
 
 // A ContextPart is background that an agent is given with a question.
 type ContextPart struct {
-	Name string `json:"name" minLength:"1" maxLength:"64" doc:"printable, without brackets, not NOW" example:"RECENT CHANGES"`
-	Text string `json:"text" doc:"a part without text is left out"`
+	Name string `json:"name" minLength:"1" maxLength:"64" doc:"Name of the part: printable, without brackets, not NOW" example:"RECENT CHANGES"`
+	Text string `json:"text" doc:"Text of the part; a part without text is left out"`
 }
 
 // A RunRequest asks an agent to work.
 type RunRequest struct {
-	Input          string          `json:"input,omitempty" doc:"the message to the agent" example:"Write a function that parses CSV and show me that it works."`
-	Context        []ContextPart   `json:"context,omitempty" maxItems:"32" doc:"what the agent should know, before the input; what changes least comes first, for providers' caches"`
+	Input          string          `json:"input,omitempty" doc:"Message to the agent" example:"Write a function that parses CSV and show me that it works."`
+	Context        []ContextPart   `json:"context,omitempty" maxItems:"32" doc:"Context for the agent, placed before the input; put the part that changes least first, for the providers' caches"`
 	Images         []Image         `json:"images,omitempty"`
-	Messages       []Message       `json:"messages,omitempty" doc:"the conversation so far, if you keep it yourself"`
-	ConversationID string          `json:"conversation_id,omitempty" doc:"continue this one; absent starts a new one"`
-	Model          string          `json:"model,omitempty" doc:"instead of the agent's" example:"anthropic:claude-sonnet-4-5"`
-	System         string          `json:"system,omitempty" doc:"added to the agent's instructions"`
-	SandboxID      string          `json:"sandbox_id,omitempty" doc:"its tools work in this sandbox"`
-	Session        string          `json:"session,omitempty" doc:"its tools work in this session, by ID or name"`
-	Workspace      string          `json:"workspace,omitempty" doc:"its tools work in this workspace, by ID or name, which is started for them; instead of sandbox_id and session"`
-	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's, or text"`
-	Tools          []Tool          `json:"tools,omitempty" maxItems:"128" doc:"your own, beside the agent's: a run that calls some ends, with the calls; go on with their results"`
-	ToolChoice     string          `json:"tool_choice,omitempty" doc:"auto, none, required, or the name of one of tools that the first answer must call"`
-	Results        []ToolResult    `json:"results,omitempty" doc:"of all calls of the last run of conversation_id, instead of input"`
-	MaxTokens      int             `json:"max_tokens,omitempty" minimum:"0" doc:"of each answer of the model; absent means the agent's"`
+	Messages       []Message       `json:"messages,omitempty" doc:"Conversation so far, if the caller stores it"`
+	ConversationID string          `json:"conversation_id,omitempty" doc:"ID of the conversation to continue; absent starts a new one"`
+	Model          string          `json:"model,omitempty" doc:"Model, as provider:model; absent means the agent's model" example:"anthropic:claude-sonnet-4-5"`
+	System         string          `json:"system,omitempty" doc:"Text that is added to the agent's instructions"`
+	SandboxID      string          `json:"sandbox_id,omitempty" doc:"ID of the sandbox for the agent's tools"`
+	Session        string          `json:"session,omitempty" doc:"ID or name of the session for the agent's tools"`
+	Workspace      string          `json:"workspace,omitempty" doc:"ID or name of the workspace for the agent's tools, which is started if it is stopped; excludes sandbox_id and session"`
+	Output         json.RawMessage `json:"output,omitempty" doc:"JSON schema of the answer; absent means the agent's schema, or text"`
+	Tools          []Tool          `json:"tools,omitempty" maxItems:"128" doc:"Tools of the caller, in addition to the agent's: when the model calls some of them, the run ends with the calls; continue it with results"`
+	ToolChoice     string          `json:"tool_choice,omitempty" doc:"auto, none, required, or the name of a tool in tools that the first answer must call"`
+	Results        []ToolResult    `json:"results,omitempty" doc:"Results of all tool calls with which the last run of conversation_id ended; replaces input"`
+	MaxTokens      int             `json:"max_tokens,omitempty" minimum:"0" doc:"Maximum number of tokens in each answer of the model; absent means the agent's limit"`
 	Temperature    *float64        `json:"temperature,omitempty" minimum:"0" maximum:"2"`
 	TopP           *float64        `json:"top_p,omitempty" minimum:"0" maximum:"1"`
-	Stop           []string        `json:"stop,omitempty" maxItems:"4" doc:"texts that end an answer"`
-	Confirm        []string        `json:"confirm,omitempty" maxItems:"64" doc:"tools whose calls wait for somebody's decision, beside the agent's; * means all"`
-	Effort         string          `json:"effort,omitempty" enum:"none,low,medium,high" doc:"of reasoning, for models that do"`
+	Stop           []string        `json:"stop,omitempty" maxItems:"4" doc:"Texts that end an answer of the model"`
+	Confirm        []string        `json:"confirm,omitempty" maxItems:"64" doc:"Tools whose calls wait for a decision, in addition to the agent's; * means all"`
+	Effort         string          `json:"effort,omitempty" enum:"none,low,medium,high" doc:"Reasoning effort, for models that support it"`
 }
 
 // A Tool is a function that a model may ask its caller to call.
 type Tool struct {
 	Name        string          `json:"name" minLength:"1" maxLength:"64"`
 	Description string          `json:"description,omitempty"`
-	Schema      json.RawMessage `json:"schema" doc:"JSON schema of the arguments, an object"`
+	Schema      json.RawMessage `json:"schema" doc:"JSON schema of the arguments, which must be an object"`
 }
 
 // A ChatRequest sends a message to an agent and waits for its answer.
 type ChatRequest struct {
-	Agent   string `json:"agent,omitempty" doc:"absent means the node's default"`
-	Message string `json:"message,omitempty" doc:"the same as input" example:"What is 6*7? Run it."`
+	Agent   string `json:"agent,omitempty" doc:"Name; absent means the node's default"`
+	Message string `json:"message,omitempty" doc:"Alias of input" example:"What is 6*7? Run it."`
 	RunRequest
 }
 
 // A ChatAnswer is an agent's answer.
 type ChatAnswer struct {
 	Response       string          `json:"response"`
-	Output         json.RawMessage `json:"output,omitempty" doc:"if the request has a schema"`
+	Output         json.RawMessage `json:"output,omitempty" doc:"Answer that follows the requested schema"`
 	ConversationID string          `json:"conversation_id"`
 	Run            AgentRun        `json:"run"`
 }
@@ -132,12 +132,12 @@ type AgentRun struct {
 	Session        string          `json:"session,omitempty"`
 	Workspace      string          `json:"workspace,omitempty"`
 	State          string          `json:"state" enum:"running,done,stopped,failed,cancelled"`
-	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter,malformed" doc:"the limit that ended it"`
-	Text           string          `json:"text,omitempty" doc:"the last text of the model"`
+	Reason         string          `json:"reason,omitempty" enum:"steps,budget,length,filter,malformed" doc:"Limit that ended the run"`
+	Text           string          `json:"text,omitempty" doc:"Last text of the model"`
 	Output         json.RawMessage `json:"output,omitempty"`
-	Calls          []ToolCall      `json:"calls,omitempty" doc:"of the request's tools: the conversation goes on with their results"`
-	Waiting        []ToolCall      `json:"waiting,omitempty" doc:"calls that wait for somebody's decision"`
-	Error          *Problem        `json:"error,omitempty" doc:"why it failed; with the reason filter, what the provider said"`
+	Calls          []ToolCall      `json:"calls,omitempty" doc:"Calls of the tools in the request; the conversation continues with their results"`
+	Waiting        []ToolCall      `json:"waiting,omitempty" doc:"Calls that wait for a decision"`
+	Error          *Problem        `json:"error,omitempty" doc:"Reason of the failure; with the reason filter, the provider's text"`
 	Steps          int             `json:"steps"`
 	Usage          TokenUsage      `json:"usage"`
 	CreatedAt      time.Time       `json:"created_at"`
@@ -147,7 +147,7 @@ type AgentRun struct {
 // A CallDecision lets a tool call begin, or refuses it.
 type CallDecision struct {
 	Allow  *bool  `json:"allow"`
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"one line, told to the model"`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Reason of the decision, one line, which the model sees"`
 }
 
 // A TokenUsage counts the tokens that models read and wrote.
@@ -158,18 +158,18 @@ type TokenUsage struct {
 	CacheReadTokens  int64   `json:"cache_read_tokens,omitempty"`
 	CacheWriteTokens int64   `json:"cache_write_tokens,omitempty"`
 	ModelCalls       int     `json:"model_calls"`
-	Cost             float64 `json:"cost,omitempty" doc:"by the node's prices, in their currency"`
+	Cost             float64 `json:"cost,omitempty" doc:"Cost by the node's prices, in their currency"`
 }
 
 // An AgentUpdate is something that happened in a run of an agent.
 type AgentUpdate struct {
-	Type   string          `json:"type" enum:"text,thought,again,waiting,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"the step is tried again: discard its text, reasoning and partial objects"`
-	Offset int64           `json:"offset" doc:"to resume with"`
+	Type   string          `json:"type" enum:"text,thought,again,waiting,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"again: the step is repeated, so discard its text, reasoning and partial objects"`
+	Offset int64           `json:"offset" doc:"Offset of the event, to resume the stream"`
 	Step   int             `json:"step,omitempty"`
 	Text   string          `json:"text,omitempty"`
 	Call   *ToolCall       `json:"call,omitempty"`
 	Result *ToolResult     `json:"result,omitempty"`
-	Object json.RawMessage `json:"object,omitempty" doc:"as far as known"`
+	Object json.RawMessage `json:"object,omitempty" doc:"Object of the answer, as far as it has been received"`
 	Run    *AgentRun       `json:"run,omitempty"`
 	Error  *Problem        `json:"error,omitempty"`
 }

@@ -4,24 +4,24 @@ import "time"
 
 // A BranchRequest asks for an app that begins with the files of another.
 type BranchRequest struct {
-	Name     string `json:"name,omitempty" maxLength:"63" doc:"1 to 63 letters, digits and dashes, unique per owner; absent means one made up" example:"shop-blue"`
-	Revision int64  `json:"revision,omitempty" minimum:"1" doc:"whose files it has; absent means the last one, or with snapshot the last that has one" example:"2"`
-	Snapshot bool   `json:"snapshot,omitempty" doc:"begin with the snapshot of that revision, databases and processes included"`
+	Name     string `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop-blue"`
+	Revision int64  `json:"revision,omitempty" minimum:"1" doc:"Number of the revision to copy; absent means the last one, or, with snapshot, the last revision with a snapshot" example:"2"`
+	Snapshot bool   `json:"snapshot,omitempty" doc:"Start from the snapshot of the revision, with databases and processes"`
 }
 
 // A PublishRequest asks to publish an app.
 type PublishRequest struct {
-	Private bool `json:"private,omitempty" doc:"who looks needs the owner's key, or a signed link"`
+	Private bool `json:"private,omitempty" doc:"Visitors need the owner's key or a signed link"`
 }
 
 // An AppPublication is a build of an app that is served without a sandbox.
 type AppPublication struct {
-	URL      string    `json:"url" format:"uri" doc:"empty if the server has no previews" example:"http://app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
-	Revision int64     `json:"revision" doc:"that was built" example:"3"`
+	URL      string    `json:"url" format:"uri" doc:"URL of the published app; absent if the server has no previews" example:"http://app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+	Revision int64     `json:"revision" doc:"Number of the published revision" example:"3"`
 	At       time.Time `json:"at"`
 	Files    int       `json:"files" example:"5"`
 	Bytes    Bytes     `json:"bytes"`
-	Private  bool      `json:"private" doc:"who looks needs the owner's key, or a signed link"`
+	Private  bool      `json:"private" doc:"Visitors need the owner's key or a signed link"`
 }
 
 // An AppLink gives whoever has it access to the page of an app until it expires, whatever
@@ -29,7 +29,7 @@ type AppPublication struct {
 type AppLink struct {
 	URL       string    `json:"url" format:"uri"`
 	ExpiresAt time.Time `json:"expires_at"`
-	Private   bool      `json:"private" doc:"the page is shown to nobody without the owner's key or a link; one that is not private is at preview_url for everybody"`
+	Private   bool      `json:"private" doc:"The page needs the owner's key or a link; a page that is not private is public at preview_url"`
 }
 
 // Types of updates of an app that are about publications.

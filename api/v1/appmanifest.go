@@ -4,14 +4,14 @@ package v1
 type AppManifest struct {
 	AppID      string            `json:"app_id" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Revision   int64             `json:"revision" example:"3"`
-	Entry      string            `json:"entry,omitempty" doc:"file that begins; absent if none is known" example:"src/main.tsx"`
-	Files      []AppSource       `json:"files" doc:"by path; uses and used_by make the tree"`
-	Components []AppComponent    `json:"components" doc:"of React, by file"`
-	Routes     []AppRoute        `json:"routes" doc:"by path"`
-	Styles     []string          `json:"styles" doc:"style sheets" example:"[\"src/index.css\"]"`
-	Packages   map[string]string `json:"packages" doc:"that package.json or requirements.txt asks for, with their versions"`
-	Problems   []AppSyntaxError  `json:"problems" doc:"syntax errors, 100 at most"`
-	Truncated  bool              `json:"truncated" doc:"imports and the like of some files are left out, because there are more than 20,000"`
+	Entry      string            `json:"entry,omitempty" doc:"Entry file; absent if none is known" example:"src/main.tsx"`
+	Files      []AppSource       `json:"files" doc:"Source files, ordered by path; uses and used_by form the dependency graph"`
+	Components []AppComponent    `json:"components" doc:"React components, ordered by file"`
+	Routes     []AppRoute        `json:"routes" doc:"Objects, ordered by path"`
+	Styles     []string          `json:"styles" doc:"Style sheets" example:"[\"src/index.css\"]"`
+	Packages   map[string]string `json:"packages" doc:"Packages of package.json or requirements.txt, with their versions"`
+	Problems   []AppSyntaxError  `json:"problems" doc:"Syntax errors, at most 100"`
+	Truncated  bool              `json:"truncated" doc:"Imports, exports or components of some files are missing, because the app has more than 20,000"`
 }
 
 // An AppSource is a file of an app and its place in the tree of those that import each
@@ -22,19 +22,19 @@ type AppSource struct {
 	Size    Bytes       `json:"size"`
 	Lines   int         `json:"lines"`
 	SHA256  string      `json:"sha256"`
-	Since   int64       `json:"since" doc:"revision that has made it what it is" example:"2"`
+	Since   int64       `json:"since" doc:"Revision that last changed the file" example:"2"`
 	Imports []AppImport `json:"imports,omitempty"`
-	Exports []string    `json:"exports,omitempty" doc:"default and * among them" example:"[\"default\"]"`
-	Uses    []string    `json:"uses,omitempty" doc:"files of the app that it imports"`
-	UsedBy  []string    `json:"used_by,omitempty" doc:"files of the app that import it"`
+	Exports []string    `json:"exports,omitempty" doc:"Names of exports, including default and *" example:"[\"default\"]"`
+	Uses    []string    `json:"uses,omitempty" doc:"Files of the app that this file imports"`
+	UsedBy  []string    `json:"used_by,omitempty" doc:"Files of the app that import this file"`
 }
 
 // An AppImport is a use of another file or package.
 type AppImport struct {
-	Path    string `json:"path" doc:"as written" example:"lucide-react"`
-	Package string `json:"package,omitempty" doc:"of npm or PyPI that provides it" example:"lucide-react"`
+	Path    string `json:"path" doc:"Import path, as written" example:"lucide-react"`
+	Package string `json:"package,omitempty" doc:"Package of npm or PyPI that provides the import" example:"lucide-react"`
 	Line    int    `json:"line" example:"1"`
-	Type    string `json:"type" doc:"type if it is gone once compiled, jsx if compiling elements adds it" enum:"static,dynamic,require,css,url,jsx,type,python"`
+	Type    string `json:"type" doc:"type: the import disappears when it is compiled; jsx: compiled elements add the import" enum:"static,dynamic,require,css,url,jsx,type,python"`
 }
 
 // An AppComponent is a component of React.
@@ -42,16 +42,16 @@ type AppComponent struct {
 	Name string   `json:"name" example:"Cart"`
 	File string   `json:"file" example:"src/Cart.tsx"`
 	Line int      `json:"line" example:"3"`
-	Uses []string `json:"uses,omitempty" doc:"names of components in it"`
+	Uses []string `json:"uses,omitempty" doc:"Names of components that this one renders"`
 }
 
 // An AppRoute is a path at which an app shows something.
 type AppRoute struct {
 	Path      string `json:"path" example:"/cart"`
-	Method    string `json:"method,omitempty" doc:"of HTTP; absent for a page" example:"GET"`
-	Component string `json:"component,omitempty" doc:"that is shown" example:"Cart"`
+	Method    string `json:"method,omitempty" doc:"HTTP method; absent for a page" example:"GET"`
+	Component string `json:"component,omitempty" doc:"Component that the route shows" example:"Cart"`
 	File      string `json:"file" example:"src/App.tsx"`
-	Line      int    `json:"line,omitempty" doc:"absent if the file itself is the route"`
+	Line      int    `json:"line,omitempty" doc:"Line, from 1; absent if the file itself is the route"`
 }
 
 // An AppSyntaxError is what cannot be parsed in a file.

@@ -20,42 +20,42 @@ const SizeHeader = "Engi-Size"
 
 // A FileInfo describes a file in a sandbox or a volume.
 type FileInfo struct {
-	Path       string    `json:"path" doc:"absolute, slash-separated" example:"/workspace/data.csv"`
-	PathBase64 []byte    `json:"path_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`
+	Path       string    `json:"path" doc:"Absolute path, with slashes" example:"/workspace/data.csv"`
+	PathBase64 []byte    `json:"path_base64,omitempty" doc:"Exact bytes in base64; only if they are not UTF-8"`
 	Type       string    `json:"type" enum:"file,directory,symlink,other"`
 	Size       Bytes     `json:"size"`
-	Mode       Mode      `json:"mode" doc:"permission bits"`
+	Mode       Mode      `json:"mode" doc:"Permission bits"`
 	UID        int       `json:"uid"`
 	GID        int       `json:"gid"`
-	Owner      string    `json:"owner,omitempty" doc:"name, or the number if it has none"`
+	Owner      string    `json:"owner,omitempty" doc:"Name of the owner, or its number if it has no name"`
 	Group      string    `json:"group,omitempty"`
 	ModifiedAt time.Time `json:"modified_at"`
-	Target     string    `json:"target,omitempty" doc:"of a symbolic link"`
+	Target     string    `json:"target,omitempty" doc:"Target of a symbolic link"`
 }
 
 // A Written describes the file that an upload wrote.
 type Written struct {
 	Path   string `json:"path" example:"/workspace/data.csv"`
 	Size   Bytes  `json:"size"`
-	SHA256 string `json:"sha256" doc:"in hex"`
+	SHA256 string `json:"sha256" doc:"SHA-256, in hex"`
 }
 
 // A PathRequest names a path.
 type PathRequest struct {
-	Path string `json:"path" minLength:"1" doc:"absolute" example:"/workspace/out"`
+	Path string `json:"path" minLength:"1" doc:"Absolute path" example:"/workspace/out"`
 }
 
 // A MoveRequest renames a file or directory.
 type MoveRequest struct {
-	From string `json:"from" minLength:"1" doc:"absolute" example:"/workspace/a"`
-	To   string `json:"to" minLength:"1" doc:"absolute; parents are made" example:"/workspace/b"`
+	From string `json:"from" minLength:"1" doc:"Absolute path" example:"/workspace/a"`
+	To   string `json:"to" minLength:"1" doc:"Absolute path; missing parent directories are created" example:"/workspace/b"`
 }
 
 // A FileChange is a change below a watched directory, or one of the types
 // started (the watch is in place), heartbeat and error (the last).
 type FileChange struct {
 	Type       string   `json:"type" enum:"started,create,write,remove,rename,chmod,error,heartbeat"`
-	Path       string   `json:"path,omitempty" doc:"absolute"`
-	PathBase64 []byte   `json:"path_base64,omitempty" doc:"the exact bytes, only if they are not UTF-8"`
-	Error      *Problem `json:"error,omitempty" doc:"with type error"`
+	Path       string   `json:"path,omitempty" doc:"Absolute path"`
+	PathBase64 []byte   `json:"path_base64,omitempty" doc:"Exact bytes in base64; only if they are not UTF-8"`
+	Error      *Problem `json:"error,omitempty" doc:"Error; only with type error"`
 }

@@ -24,13 +24,13 @@ const (
 
 // A TerminalRequest starts a terminal.
 type TerminalRequest struct {
-	Args       []string          `json:"args,omitempty" doc:"program and arguments; absent means the template's shell" example:"[\"bash\",\"-l\"]"`
-	Dir        string            `json:"dir,omitempty" doc:"absolute; absent means the working directory, or the home of another user" example:"/workspace"`
-	Env        map[string]string `json:"env,omitempty" doc:"added to the sandbox's"`
-	User       string            `json:"user,omitempty" doc:"absent means the template's"`
-	Cols       int               `json:"cols,omitempty" minimum:"1" maximum:"512" doc:"absent means 80"`
-	Rows       int               `json:"rows,omitempty" minimum:"1" maximum:"256" doc:"absent means 24"`
-	Scrollback Bytes             `json:"scrollback,omitempty" doc:"of output kept; absent means 1 MiB, at most 16 MiB"`
+	Args       []string          `json:"args,omitempty" doc:"Program and arguments; absent means the template's shell" example:"[\"bash\",\"-l\"]"`
+	Dir        string            `json:"dir,omitempty" doc:"Absolute path of the working directory; absent means the template's, or the home directory of another user" example:"/workspace"`
+	Env        map[string]string `json:"env,omitempty" doc:"Environment variables, added to the sandbox's"`
+	User       string            `json:"user,omitempty" doc:"User in the sandbox; absent means the template's"`
+	Cols       int               `json:"cols,omitempty" minimum:"1" maximum:"512" doc:"Columns; absent means 80"`
+	Rows       int               `json:"rows,omitempty" minimum:"1" maximum:"256" doc:"Rows; absent means 24"`
+	Scrollback Bytes             `json:"scrollback,omitempty" doc:"Size of the kept output; absent means 1 MiB, at most 16 MiB"`
 }
 
 // A Terminal is a program with a screen in a session or a sandbox.
@@ -38,13 +38,13 @@ type Terminal struct {
 	ID        string           `json:"id" example:"trm_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string           `json:"owner,omitempty"`
 	SessionID string           `json:"session_id,omitempty"`
-	SandboxID string           `json:"sandbox_id" doc:"with which it ends"`
-	Args      []string         `json:"args" doc:"only the program while the sandbox sleeps"`
+	SandboxID string           `json:"sandbox_id" doc:"ID of the sandbox, with which the terminal ends"`
+	Args      []string         `json:"args" doc:"Program and arguments; only the program while the sandbox sleeps"`
 	Dir       string           `json:"dir,omitempty"`
-	Cols      int              `json:"cols" doc:"at the start"`
-	Rows      int              `json:"rows" doc:"at the start"`
-	Running   bool             `json:"running" doc:"not known to have ended"`
-	Viewers   []TerminalViewer `json:"viewers" doc:"who looks at it now"`
+	Cols      int              `json:"cols" doc:"Columns at the start"`
+	Rows      int              `json:"rows" doc:"Rows at the start"`
+	Running   bool             `json:"running" doc:"The program has not ended, as far as is known"`
+	Viewers   []TerminalViewer `json:"viewers" doc:"Current viewers"`
 	CreatedAt time.Time        `json:"created_at"`
 }
 
@@ -53,7 +53,7 @@ type TerminalViewer struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name" example:"ann"`
 	ReadOnly bool      `json:"read_only"`
-	LinkID   string    `json:"link_id,omitempty" doc:"by which it came; absent for the owner"`
+	LinkID   string    `json:"link_id,omitempty" doc:"ID of the link that the viewer used; absent for the owner"`
 	Since    time.Time `json:"since"`
 }
 
@@ -61,25 +61,25 @@ type TerminalViewer struct {
 type TerminalScreen struct {
 	Cols      int    `json:"cols"`
 	Rows      int    `json:"rows"`
-	Text      string `json:"text" doc:"the lines, each with a newline, without spaces at their ends" example:"$ echo hi\nhi\n"`
+	Text      string `json:"text" doc:"Lines of the screen, each with a newline, without trailing spaces" example:"$ echo hi\nhi\n"`
 	Cursor    Cursor `json:"cursor"`
-	Alternate bool   `json:"alternate" doc:"a program such as an editor has taken the whole screen"`
+	Alternate bool   `json:"alternate" doc:"A program such as an editor uses the whole screen"`
 	Title     string `json:"title,omitempty"`
-	Offset    int64  `json:"offset" doc:"of the output up to which this is so"`
+	Offset    int64  `json:"offset" doc:"Offset in the output up to which the screen is complete"`
 }
 
 // A Cursor is where the next character goes.
 type Cursor struct {
-	Col     int  `json:"col" doc:"from 0"`
-	Row     int  `json:"row" doc:"from 0"`
+	Col     int  `json:"col" doc:"Column, from 0"`
+	Row     int  `json:"row" doc:"Row, from 0"`
 	Visible bool `json:"visible"`
 }
 
 // A TerminalLinkRequest asks for a link to a terminal.
 type TerminalLinkRequest struct {
-	TTL   Duration `json:"ttl,omitempty" doc:"how long it is valid, at most 30 days; absent means an hour" example:"1h"`
-	Write bool     `json:"write,omitempty" doc:"who has it may type"`
-	Name  string   `json:"name,omitempty" maxLength:"64" doc:"of its viewers" example:"guest"`
+	TTL   Duration `json:"ttl,omitempty" doc:"Lifetime of the link, at most 30 days; absent means one hour" example:"1h"`
+	Write bool     `json:"write,omitempty" doc:"Allow typing with the link"`
+	Name  string   `json:"name,omitempty" maxLength:"64" doc:"Name of viewers who use the link" example:"guest"`
 }
 
 // A TerminalLink opens one terminal to whoever has its secret.
@@ -90,7 +90,7 @@ type TerminalLink struct {
 	Write      bool      `json:"write"`
 	CreatedAt  time.Time `json:"created_at"`
 	ExpiresAt  time.Time `json:"expires_at"`
-	Secret     string    `json:"secret,omitempty" doc:"once, when it is made"`
+	Secret     string    `json:"secret,omitempty" doc:"Secret of the link; shown once, when the link is created"`
 }
 
 // A TerminalMessage is a text message on the WebSocket of a terminal, see

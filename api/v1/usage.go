@@ -2,16 +2,16 @@ package v1
 
 // A Usage is what an owner uses, and its quota.
 type Usage struct {
-	Owner string `json:"owner,omitempty" doc:"absent for everything on the node"`
+	Owner string `json:"owner,omitempty" doc:"Owner; absent for everything on the node"`
 	Used  Quota  `json:"used"`
-	Quota Quota  `json:"quota" doc:"an absent field means no limit"`
+	Quota Quota  `json:"quota" doc:"Quota; an absent field means no limit"`
 
-	Models []ModelUsage `json:"models,omitempty" doc:"what was spent on language models since the first of last month, the newest day first"`
+	Models []ModelUsage `json:"models,omitempty" doc:"Cost of language models since the first of last month, the newest day first"`
 }
 
 // A ModelUsage is an owner's use of one model on one day.
 type ModelUsage struct {
-	Day   string `json:"day" format:"date" doc:"UTC" example:"2026-11-22"`
+	Day   string `json:"day" format:"date" doc:"Day, in UTC" example:"2026-11-22"`
 	Owner string `json:"owner,omitempty"`
 	Model string `json:"model" example:"openai:gpt-4o"`
 	TokenUsage
@@ -19,11 +19,11 @@ type ModelUsage struct {
 
 // A Quota is an amount of each resource that is counted.
 type Quota struct {
-	Sandboxes int     `json:"sandboxes,omitempty" doc:"of any state but stopped"`
-	PerDay    int     `json:"per_day,omitempty" doc:"created in the last 24 hours"`
-	VCPUs     float64 `json:"vcpus,omitempty" doc:"of running sandboxes"`
-	Memory    Bytes   `json:"memory,omitempty" doc:"of running sandboxes"`
-	Disk      Bytes   `json:"disk,omitempty" doc:"of sandboxes, snapshots and volumes"`
+	Sandboxes int     `json:"sandboxes,omitempty" doc:"Number of sandboxes in any state except stopped"`
+	PerDay    int     `json:"per_day,omitempty" doc:"Number of sandboxes created in the last 24 hours"`
+	VCPUs     float64 `json:"vcpus,omitempty" doc:"Total of running sandboxes"`
+	Memory    Bytes   `json:"memory,omitempty" doc:"Total of running sandboxes"`
+	Disk      Bytes   `json:"disk,omitempty" doc:"Total bytes of sandboxes, snapshots and volumes"`
 	Volumes   int     `json:"volumes,omitempty"`
 	Snapshots int     `json:"snapshots,omitempty"`
 }

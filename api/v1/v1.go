@@ -13,22 +13,22 @@ package v1
 // A Problem says why a request failed, as an application/problem+json document
 // (RFC 9457).
 type Problem struct {
-	Type          string   `json:"type" doc:"urn:engi:problem: and the kind" example:"urn:engi:problem:exhausted"`
-	Title         string   `json:"title" doc:"the HTTP status in words" example:"Too Many Requests"`
-	Status        int      `json:"status" doc:"the HTTP status" example:"429"`
-	Detail        string   `json:"detail" doc:"what happened to which object" example:"the queue of pool base/python is full"`
-	Kind          string   `json:"kind" enum:"internal,invalid,not_found,conflict,denied,anonymous,exhausted,unavailable,unsupported,expired" doc:"what the caller can do about it"`
-	Remedy        string   `json:"remedy" doc:"what to do next" example:"wait and try again, or raise the limit"`
-	RequestID     string   `json:"request_id" doc:"names the request in the server's log" example:"req_u2dmwmlezjgprkqrgppgcz2mgu"`
-	RetryAfter    Duration `json:"retry_after,omitempty" doc:"when to try again" example:"1.5s"`
-	QueuePosition int      `json:"queue_position,omitempty" doc:"position in the queue when it was refused" example:"12"`
-	Faults        []Fault  `json:"faults,omitempty" doc:"every fault of an invalid request, when there are several"`
+	Type          string   `json:"type" doc:"urn:engi:problem: followed by the kind" example:"urn:engi:problem:exhausted"`
+	Title         string   `json:"title" doc:"HTTP status in words" example:"Too Many Requests"`
+	Status        int      `json:"status" doc:"HTTP status" example:"429"`
+	Detail        string   `json:"detail" doc:"Description of the failure and its object" example:"the queue of pool base/python is full"`
+	Kind          string   `json:"kind" enum:"internal,invalid,not_found,conflict,denied,anonymous,exhausted,unavailable,unsupported,expired" doc:"Kind of the error, which says what the caller can do"`
+	Remedy        string   `json:"remedy" doc:"Advice on what to do next" example:"wait and try again, or raise the limit"`
+	RequestID     string   `json:"request_id" doc:"ID of the request in the server's log" example:"req_u2dmwmlezjgprkqrgppgcz2mgu"`
+	RetryAfter    Duration `json:"retry_after,omitempty" doc:"Time after which to try again" example:"1.5s"`
+	QueuePosition int      `json:"queue_position,omitempty" doc:"Position in the queue when the request was refused" example:"12"`
+	Faults        []Fault  `json:"faults,omitempty" doc:"All faults of an invalid request, if there are several"`
 }
 
 // A DialectProblem is a problem on a route that speaks another API's format.
 type DialectProblem struct {
 	Problem
-	Error any `json:"error" doc:"the same, as clients of that API read it"`
+	Error any `json:"error" doc:"The error in the format that clients of that API read"`
 }
 
 // Kinds of problems. The set is closed.
@@ -47,12 +47,12 @@ const (
 
 // A Fault is one invalid field of a request.
 type Fault struct {
-	Field  string `json:"field" doc:"where, such as files[2].path or query.limit" example:"files[2].path"`
-	Detail string `json:"detail" doc:"what is wrong there" example:"\"../x\" leads out of the working directory"`
+	Field  string `json:"field" doc:"Field, such as files[2].path or query.limit" example:"files[2].path"`
+	Detail string `json:"detail" doc:"Description of the fault" example:"\"../x\" leads out of the working directory"`
 }
 
 // A List is one page of objects, newest first.
 type List[T any] struct {
-	Items      []T    `json:"items" doc:"the objects"`
-	NextCursor string `json:"next_cursor,omitempty" doc:"pass it as cursor to get the next page; absent on the last one"`
+	Items      []T    `json:"items" doc:"Objects"`
+	NextCursor string `json:"next_cursor,omitempty" doc:"Send it as cursor to get the next page; absent on the last page"`
 }

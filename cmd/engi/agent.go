@@ -17,9 +17,9 @@ type agentCommand struct {
 	Runs   agentRuns     `cmd:"" help:"List runs of agents."`
 	Show   agentShow     `cmd:"" help:"Print the transcript of a run."`
 	Cancel removeCommand `cmd:"" help:"Cancel runs."`
-	Allow  agentAllow    `cmd:"" help:"Let tool calls that wait for a decision begin."`
+	Allow  agentAllow    `cmd:"" help:"Allow tool calls that wait for a decision."`
 	Deny   agentDeny     `cmd:"" help:"Refuse tool calls that wait for a decision."`
-	Usage  agentUsage    `cmd:"" help:"Show what was spent on models."`
+	Usage  agentUsage    `cmd:"" help:"Show the cost of language models."`
 }
 
 var agentCommands = agentCommand{
@@ -31,7 +31,7 @@ var agentCommands = agentCommand{
 type agentList struct{}
 
 func (agentList) Help() string {
-	return `The first is the one that answers if none is named. Agents come from [[agents]] in the configuration.
+	return `The first agent is the default. Agents come from [[agents]] in the configuration.
 
 Examples:
   engi agent list`
@@ -45,7 +45,7 @@ func (agentList) Run(ctx context.Context, g *globals) error {
 }
 
 type agentRuns struct {
-	Limit int `help:"How many at most." default:"20" placeholder:"N"`
+	Limit int `help:"Maximum number of results." default:"20" placeholder:"N"`
 }
 
 func (agentRuns) Help() string {
@@ -67,7 +67,7 @@ type agentShow struct {
 }
 
 func (agentShow) Help() string {
-	return `All that was said, from the beginning of the conversation, with what tools were asked and answered.
+	return `Prints every message since the beginning of the conversation, with tool calls and their results.
 
 Examples:
   engi agent show run_u2dmwmlezjgprkqrgppgcz2mgu
@@ -101,8 +101,8 @@ func (a *agentShow) Run(ctx context.Context, g *globals) error {
 // A callAnswer has the arguments of decisions on tool calls.
 type callAnswer struct {
 	Run_   string   `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
-	Calls  []string `arg:"" optional:"" name:"call" help:"IDs of calls; none means all that wait." placeholder:"CALL"`
-	Reason string   `short:"r" help:"Why; told to the model." placeholder:"TEXT"`
+	Calls  []string `arg:"" optional:"" name:"call" help:"IDs of the calls; without any, all waiting calls." placeholder:"CALL"`
+	Reason string   `short:"r" help:"Reason, which the model sees." placeholder:"TEXT"`
 }
 
 func (x *callAnswer) decide(ctx context.Context, g *globals, allow bool) error {
@@ -143,8 +143,8 @@ func (x *callAnswer) decide(ctx context.Context, g *globals, allow bool) error {
 type agentAllow struct{ callAnswer }
 
 func (agentAllow) Help() string {
-	return `Calls wait if the agent's configuration or the run names their tools to confirm. The key needs the scope
-approvals by name, or must be an administrator's.
+	return `Calls wait if the agent's configuration or the run lists their tools under confirm. Needs an admin
+key, or a key that was created with the scope approvals.
 
 Examples:
   engi agent allow run_u2dmwmlezjgprkqrgppgcz2mgu
@@ -156,7 +156,8 @@ func (x *agentAllow) Run(ctx context.Context, g *globals) error { return x.decid
 type agentDeny struct{ callAnswer }
 
 func (agentDeny) Help() string {
-	return `The model is told, and goes on. The key needs the scope approvals by name, or must be an administrator's.
+	return `The model sees the refusal and continues. Needs an admin key, or a key that was created with the
+scope approvals.
 
 Examples:
   engi agent deny run_u2dmwmlezjgprkqrgppgcz2mgu --reason 'not in production'`
@@ -167,8 +168,8 @@ func (x *agentDeny) Run(ctx context.Context, g *globals) error { return x.decide
 type agentUsage struct{}
 
 func (agentUsage) Help() string {
-	return `By day (UTC) and model, since the first of last month, the newest first. An admin sees everybody's. Costs are
-by the price table of the configuration, in its currency.
+	return `Shows the cost by day (UTC) and model, since the first of last month, the newest day first. An admin
+sees the cost of all owners. Costs follow the price table of the configuration, in its currency.
 
 Examples:
   engi agent usage

@@ -25,41 +25,41 @@ type appCommand struct {
 	Create     appCreate            `cmd:"" help:"Create an app, and wait until its page is served."`
 	List       appList              `cmd:"" aliases:"ls" help:"List apps."`
 	Show       showCommand          `cmd:"" aliases:"get" help:"Show an app."`
-	Apply      appApply             `cmd:"" help:"Apply what a model has written to an app."`
-	Edit       appEdit              `cmd:"" help:"Have a model change an app."`
+	Apply      appApply             `cmd:"" help:"Apply a model's text to an app."`
+	Edit       appEdit              `cmd:"" help:"Edit an app with a model."`
 	Write      appWrite             `cmd:"" help:"Change one file of an app."`
-	Cancel     removeCommand        `cmd:"" help:"End applies and edits that are under way."`
+	Cancel     removeCommand        `cmd:"" help:"Cancel the running apply or edit of apps."`
 	Open       appOpen              `cmd:"" help:"Open the page of an app in a browser."`
-	Watch      appWatch             `cmd:"" help:"Follow what happens to an app."`
+	Watch      appWatch             `cmd:"" help:"Follow the events of an app."`
 	Run        appRun               `cmd:"" help:"Run a program in an app, and print its output live."`
-	Logs       appLogs              `cmd:"" help:"Print what the server of an app prints."`
-	Status     appStatus            `cmd:"" help:"Ask the server of an app how it does."`
-	Check      appCheck             `cmd:"" help:"Look for what is wrong with an app, also in a browser."`
-	Screenshot appScreenshot        `cmd:"" help:"See what a page of an app looks like."`
-	Files      appFiles             `cmd:"" help:"List files of an app."`
+	Logs       appLogs              `cmd:"" help:"Print the log of an app's server."`
+	Status     appStatus            `cmd:"" help:"Check an app's health."`
+	Check      appCheck             `cmd:"" help:"Check an app for problems, also in a browser."`
+	Screenshot appScreenshot        `cmd:"" help:"Take a screenshot of an app."`
+	Files      appFiles             `cmd:"" help:"List the files of an app."`
 	Cat        appCat               `cmd:"" help:"Print a file of an app."`
-	Manifest   appManifest          `cmd:"" help:"Show what an app consists of."`
-	History    appHistory           `cmd:"" aliases:"log" help:"List revisions of an app."`
-	Diff       appDiff              `cmd:"" help:"Compare revisions of an app."`
-	Rollback   appRollback          `cmd:"" help:"Make the files of an app those of an earlier revision."`
-	Snapshot   appSnapshot          `cmd:"" help:"Keep a snapshot of an app with its databases."`
-	Branch     appBranch            `cmd:"" help:"Create an app with the files of a revision of another."`
-	Publish    appPublish           `cmd:"" help:"Build an app and serve that without a sandbox."`
-	Unpublish  actCommand[appNames] `cmd:"" help:"Serve no build of apps any more."`
-	Link       appLink              `cmd:"" help:"Make a link to the page of an app that is private, or to what it has published."`
+	Manifest   appManifest          `cmd:"" help:"Show the components, routes and imports of an app."`
+	History    appHistory           `cmd:"" aliases:"log" help:"List the revisions of an app."`
+	Diff       appDiff              `cmd:"" help:"Compare two revisions of an app."`
+	Rollback   appRollback          `cmd:"" help:"Roll an app back to an earlier revision."`
+	Snapshot   appSnapshot          `cmd:"" help:"Take a snapshot of an app with its databases."`
+	Branch     appBranch            `cmd:"" help:"Create an app from a revision of another app."`
+	Publish    appPublish           `cmd:"" help:"Build an app and serve the build without a sandbox."`
+	Unpublish  actCommand[appNames] `cmd:"" help:"Stop serving the builds of apps."`
+	Link       appLink              `cmd:"" help:"Create a link to a private app, or to its published build."`
 	Zip        appZip               `cmd:"" help:"Download the files of an app as an archive."`
-	Stop       actCommand[appNames] `cmd:"" help:"Destroy the sandboxes of apps; files and history stay."`
-	Kill       removeCommand        `cmd:"" aliases:"rm,remove" help:"Delete apps with their history."`
+	Stop       actCommand[appNames] `cmd:"" help:"Destroy the sandboxes of apps, and keep files and history."`
+	Kill       removeCommand        `cmd:"" aliases:"rm,remove" help:"Delete apps and their history."`
 }
 
 var appCommands = appCommand{
 	Show:   shows(example("engi app show shop", "engi app show shop --json"), (*globals).showApp, (*client.Client).App),
 	Cancel: removes(example("engi app cancel shop"), "cancelled", (*client.Client).CancelApply),
 	Kill:   removes(example("engi app kill shop"), "removed", (*client.Client).RemoveApp),
-	Stop: acts[appNames](`They get a sandbox again when they are used.
+	Stop: acts[appNames](`A stopped app gets a sandbox again when it is used.
 
 `+example("engi app stop shop"), (*client.Client).StopApp, appState),
-	Unpublish: acts[appNames](`The apps stay as they are.
+	Unpublish: acts[appNames](`The apps themselves stay unchanged.
 
 `+example("engi app unpublish shop"), (*client.Client).UnpublishApp, func(x v1.App) string { return x.ID + " unpublished" }),
 }
@@ -67,18 +67,18 @@ var appCommands = appCommand{
 const maxAppText = 8 << 20 // bytes of one apply, as the server has it
 
 type appCreate struct {
-	Name     string            `arg:"" optional:"" help:"Name to find it by; else one made up." placeholder:"NAME"`
-	Template string            `short:"t" help:"Template that it begins from." default:"vite-react" placeholder:"TEMPLATE"`
+	Name     string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
+	Template string            `short:"t" help:"Template of the app." default:"vite-react" placeholder:"TEMPLATE"`
 	Replace  bool              `help:"Stop your other apps first."`
-	Env      map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Env      map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Meta     map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	networkFlags
 }
 
 func (appCreate) Help() string {
-	return `Only the ID is printed on standard output. A template that is not built yet is built first, which
-takes an admin key, and minutes once. Exits with 1 if the server of the app does not start; the app
-is there then, and 'engi app logs' says why.
+	return `Prints only the ID on standard output. If the template has not been built, it is built first, which
+needs an admin key and takes minutes, once. Exits with 1 if the app's server does not start; the app
+exists anyway, and 'engi app logs' shows why.
 
 Examples:
   engi app create shop
@@ -190,21 +190,21 @@ func (g *globals) showApp(x v1.App) {
 
 type appApply struct {
 	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	File    string `arg:"" help:"File with what the model has written; - reads standard input." placeholder:"FILE"`
-	Message string `short:"m" help:"Message of the revision; else one made from what changes." placeholder:"TEXT"`
+	File    string `arg:"" help:"File with the model's text; - reads standard input." placeholder:"FILE"`
+	Message string `short:"m" help:"Message of the revision (default: made from the changes)." placeholder:"TEXT"`
 	Keep    bool   `help:"Keep the result even if the server does not answer with it."`
 
-	Snapshot bool `help:"Keep a snapshot with the revision, with databases and processes."`
+	Snapshot bool `help:"Take a snapshot with the revision, which includes databases and processes."`
 
 	Once   string `help:"Idempotency key: a text with the same key is applied only once." placeholder:"KEY"`
-	Detach bool   `short:"d" help:"Print the seq of the apply and do not wait for its end."`
+	Detach bool   `short:"d" help:"Print the seq of the apply, and do not wait for its end."`
 }
 
 func (appApply) Help() string {
-	return `Files, edits, packages and commands in the text become one revision, whose number is printed, or
-nothing changes: then it exits with 1 and says why. What is done is shown on standard error. With
---json, one object that says what became of it. Ctrl-C ends the waiting only; 'engi app cancel' ends
-the apply.
+	return `The files, edits, packages and commands in the text become one revision, whose number is printed, or
+nothing changes: then the command exits with 1 and prints the reason. Progress is shown on standard
+error. With --json, prints one object with the result. Ctrl-C stops waiting; 'engi app cancel'
+cancels the apply.
 
 Examples:
   engi app apply shop answer.txt
@@ -315,31 +315,31 @@ func (g *globals) followApply(ctx context.Context, d *connection, app string, se
 
 type appEdit struct {
 	Name    string  `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Prompt  string  `arg:"" help:"What is to become of it; - reads standard input." placeholder:"PROMPT"`
-	Model   string  `help:"Model to ask, provider:model; else the default of the node." placeholder:"MODEL"`
-	Rounds  int     `help:"Answers of the model at most." default:"3" placeholder:"N"`
-	MaxCost float64 `help:"Cost after which the model is not asked again, in the currency of the node's prices." placeholder:"COST"`
+	Prompt  string  `arg:"" help:"Prompt for the model; - reads standard input." placeholder:"PROMPT"`
+	Model   string  `help:"Model, as provider:model (default: the node's default model)." placeholder:"MODEL"`
+	Rounds  int     `help:"Maximum number of answers of the model." default:"3" placeholder:"N"`
+	MaxCost float64 `help:"Cost limit, in the currency of the node's prices; the model is not asked again beyond it." placeholder:"COST"`
 	Once    string  `help:"Idempotency key: a prompt with the same key is answered only once." placeholder:"KEY"`
-	Detach  bool    `short:"d" help:"Print the seq of the edit and do not wait for its end."`
+	Detach  bool    `short:"d" help:"Print the seq of the edit, and do not wait for its end."`
 
-	Attempts     int    `help:"Attempts that are made side by side, of which the best is taken; else one for each model." placeholder:"N"`
-	Judge        string `xor:"judge" help:"Command that compares the attempts: exit code 0 wins, then the highest number that stands alone on the last line." placeholder:"COMMAND"`
+	Attempts     int    `help:"Number of parallel attempts, of which the best is used (default: one for each model)." placeholder:"N"`
+	Judge        string `xor:"judge" help:"Command that compares the attempts: exit code 0 wins, then the highest number alone on the last line of output." placeholder:"COMMAND"`
 	JudgeModel   string `xor:"judge" help:"Model that compares the attempts." placeholder:"MODEL"`
-	Criteria     string `help:"What it compares the attempts by; without --judge-model, the default of the node does." placeholder:"TEXT"`
-	KeepAttempts bool   `help:"Keep the branches in which the attempts were made, as apps."`
+	Criteria     string `help:"Criteria by which the model compares the attempts; without --judge-model, the node's default model compares them." placeholder:"TEXT"`
+	KeepAttempts bool   `help:"Keep the branches of the attempts as apps."`
 }
 
 func (appEdit) Help() string {
-	return `What the model writes is applied, and what is wrong with the app goes back to it until the app is
-well, or a bound is reached. The number of the last revision that it has made is printed; if the app is
-not well then, it exits with 1 and says why. What is done is shown on standard error, with what the model
-writes if --verbose is given. With --json, one object that says what became of it. Ctrl-C ends the
-waiting only; 'engi app cancel' ends the edit.
+	return `Applies the model's text, and reports the app's problems back to the model until the app has none or
+a limit is reached. Prints the number of the last revision; if the app still has problems, exits
+with 1 and prints them. Progress is shown on standard error, with the model's text if --verbose is
+given. With --json, prints one object with the result. Ctrl-C stops waiting; 'engi app cancel'
+cancels the edit.
 
-With --attempts, the app is branched, each branch is changed by the model, or by one of several in turn,
-and the files of the best one that is well become the next revision; the branches go. Their pages can be
-looked at meanwhile. The judge compares those that are well; without one, the one with the fewest problems
-on the way wins, then the cheapest.
+With --attempts, the model, or several models in turn, each change a branch of the app, and the
+files of the best successful branch become the next revision. The branches have previews of their
+own and are deleted at the end. The judge compares the successful branches; without a judge, the one
+with the fewest problems wins, then the cheapest.
 
 Examples:
   engi app edit shop 'Add a cart that keeps what is in it'
@@ -516,13 +516,13 @@ func appLine(x v1.AppUpdate) string {
 
 type appWrite struct {
 	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Path    string `arg:"" help:"File, relative to the app; one that is not there is made." placeholder:"PATH"`
-	With    string `help:"Take the content from FILE, or from standard input if that is -, instead of an editor." placeholder:"FILE"`
+	Path    string `arg:"" help:"File, relative to the app; a missing file is created." placeholder:"PATH"`
+	With    string `help:"Read the content from FILE, or from standard input if FILE is -, instead of opening an editor." placeholder:"FILE"`
 	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
 }
 
 func (appWrite) Help() string {
-	return `Opens the file in the editor that VISUAL or EDITOR names, and applies it when that ends.
+	return `Opens the file in the editor of VISUAL or EDITOR, and applies it when the editor exits.
 
 Examples:
   engi app write shop src/App.jsx
@@ -618,13 +618,13 @@ func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadClo
 
 type appOpen struct {
 	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Print bool   `help:"Only print the address."`
+	Print bool   `help:"Print the URL, and open no browser."`
 }
 
 func (appOpen) Help() string {
-	return `An app without a sandbox gets one with the files of its last revision. Where no browser can be
-started, the address is printed. That of an app whose page is private is a link that is valid for an
-hour, as from 'engi app link'.
+	return `An app without a sandbox gets one with the files of its last revision. If no browser can be started,
+the URL is printed. For a private app, the URL is a link that is valid for one hour, as from 'engi
+app link'.
 
 Examples:
   engi app open shop
@@ -662,12 +662,12 @@ func (a *appOpen) Run(ctx context.Context, g *globals) error {
 
 type appWatch struct {
 	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	After int64  `help:"Begin after this seq; -1 begins with what happens from now on." default:"-1" placeholder:"SEQ"`
+	After int64  `help:"Start after the event with this seq; -1 starts with new events." default:"-1" placeholder:"SEQ"`
 }
 
 func (appWatch) Help() string {
-	return `Prints each update in a line until Ctrl-C, with --json whole. Comes back by itself when the connection
-breaks or the server is restarted, and misses nothing but lines of output.
+	return `Prints each update on one line until Ctrl-C; with --json, prints whole updates. Reconnects when the
+connection breaks or the server restarts, and misses only lines of output.
 
 Examples:
   engi app watch shop
@@ -689,7 +689,7 @@ func (a *appWatch) Run(ctx context.Context, g *globals) error {
 
 type appLogs struct {
 	Name  string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Bytes int    `help:"How much of the end." default:"65536" placeholder:"N"`
+	Bytes int    `help:"Size of the end of the log." default:"65536" placeholder:"N"`
 }
 
 func (appLogs) Help() string { return example("engi app logs shop", "engi app logs shop --bytes 1000") }
@@ -759,12 +759,12 @@ func (a *appStatus) Run(ctx context.Context, g *globals) error {
 
 type appFiles struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Path     string `arg:"" optional:"" help:"Only those below this directory, or that match this pattern." placeholder:"PATH"`
-	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+	Path     string `arg:"" optional:"" help:"Only files below this directory, or files that match this pattern." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision (default: the last one)." placeholder:"N"`
 
-	Ext     []string `help:"Only those whose names end so; with commas between." placeholder:".EXT"`
-	MaxSize string   `help:"Only those of at most this size." placeholder:"SIZE"`
-	Content bool     `help:"With --json, with their content, up to 4 MiB in all."`
+	Ext     []string `help:"Only files with these extensions, separated by commas." placeholder:".EXT"`
+	MaxSize string   `help:"Only files up to this size." placeholder:"SIZE"`
+	Content bool     `help:"With --json: include the content of the files, up to 4 MiB in all."`
 }
 
 func (appFiles) Help() string {
@@ -789,7 +789,7 @@ func (a *appFiles) Run(ctx context.Context, g *globals) error {
 type appCat struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
 	Path     string `arg:"" help:"File, relative to the app." placeholder:"PATH"`
-	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+	Revision int64  `short:"r" help:"Revision (default: the last one)." placeholder:"N"`
 }
 
 func (appCat) Help() string {
@@ -834,8 +834,8 @@ func (a *appHistory) Run(ctx context.Context, g *globals) error {
 
 type appDiff struct {
 	Name string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	From int64  `arg:"" optional:"" help:"Revision; else the one before the other." placeholder:"FROM"`
-	To   int64  `arg:"" optional:"" help:"Revision; else the last one." placeholder:"TO"`
+	From int64  `arg:"" optional:"" help:"Revision (default: the one before the other revision)." placeholder:"FROM"`
+	To   int64  `arg:"" optional:"" help:"Revision (default: the last one)." placeholder:"TO"`
 }
 
 func (appDiff) Help() string {
@@ -851,13 +851,13 @@ func (a *appDiff) Run(ctx context.Context, g *globals) error {
 
 type appRollback struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Revision int64  `arg:"" optional:"" help:"Revision; else the one before the last." placeholder:"REVISION"`
-	Snapshot bool   `help:"Make everything what it was when the snapshot of the revision was made, databases and processes too; else of the last one that has a snapshot."`
+	Revision int64  `arg:"" optional:"" help:"Revision (default: the one before the last)." placeholder:"REVISION"`
+	Snapshot bool   `help:"Restore the snapshot of the revision, with databases and processes (default: the last revision with a snapshot)."`
 }
 
 func (appRollback) Help() string {
-	return `The files become a new revision, whose number is printed once the server answers. It can be rolled
-back itself.
+	return `The files become a new revision, whose number is printed once the app's server responds. The new
+revision can be rolled back too.
 
 Examples:
   engi app rollback shop
@@ -877,8 +877,8 @@ func (a *appRollback) Run(ctx context.Context, g *globals) error {
 
 type appZip struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Output   string `short:"o" help:"File to write; - is standard output. Else the name of the app." placeholder:"FILE"`
-	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+	Output   string `short:"o" help:"File to write; - is standard output (default: the name of the app)." placeholder:"FILE"`
+	Revision int64  `short:"r" help:"Revision (default: the last one)." placeholder:"N"`
 }
 
 func (appZip) Help() string {

@@ -15,8 +15,9 @@ type appCheck struct {
 }
 
 func (appCheck) Help() string {
-	return `Asks its server, compiles its files, runs the script check of its package.json, and opens its pages in
-a browser in its sandbox. What is wrong is printed, with its place; then the exit code is 1.
+	return `Sends a request to the app's server, compiles its files, runs the script check of its package.json,
+and opens its pages in a browser in the sandbox. Prints each problem with its place, and exits with
+1 if there are any.
 
 Examples:
   engi app check shop
@@ -58,14 +59,14 @@ func (a *appCheck) Run(ctx context.Context, g *globals) error {
 
 type appScreenshot struct {
 	Name   string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Path   string `arg:"" optional:"" help:"Path of the page; else /." placeholder:"PATH"`
-	Output string `short:"o" help:"File to write; - is standard output. Else the name of the app." placeholder:"FILE"`
+	Path   string `arg:"" optional:"" help:"Path of the page (default: /)." placeholder:"PATH"`
+	Output string `short:"o" help:"File to write; - is standard output (default: the name of the app)." placeholder:"FILE"`
 	Width  int    `help:"Width in pixels." default:"1280" placeholder:"N"`
 	Height int    `help:"Height in pixels." default:"800" placeholder:"N"`
 }
 
 func (appScreenshot) Help() string {
-	return `A PNG of what a page looks like in a browser in the sandbox of the app. The name of the file is printed.
+	return `Takes a PNG screenshot of a page in a browser in the app's sandbox, and prints the name of the file.
 
 Examples:
   engi app screenshot shop

@@ -12,12 +12,12 @@ import (
 
 type appManifest struct {
 	Name     string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Revision int64  `short:"r" help:"Revision; else the last one." placeholder:"N"`
+	Revision int64  `short:"r" help:"Revision (default: the last one)." placeholder:"N"`
 }
 
 func (appManifest) Help() string {
-	return `What its files import and export, its components, routes, style sheets and packages, as its code
-says. With --json all of it, for a model that looks for where to change it.
+	return `Shows the imports, exports, components, routes, style sheets and packages in the app's source code.
+With --json, prints the whole manifest, from which a model can find the place for a change.
 
 Examples:
   engi app manifest shop
@@ -67,9 +67,9 @@ type appRun struct {
 }
 
 func (appRun) Help() string {
-	return `Runs it in the app's directory, in its sandbox, which it gets if it has none. Output comes live, what
-is piped into engi is its standard input, and its exit code is that of engi. What it changes in files
-is a revision of its own before the next apply or rollback.
+	return `Runs the program in the app's directory in its sandbox; an app without a sandbox gets one. Output is
+printed live, standard input is passed on, and engi exits with the program's exit code. Changed
+files become a revision before the next apply or rollback.
 
 Examples:
   engi app run shop -- npm run build

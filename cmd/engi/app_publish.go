@@ -9,15 +9,16 @@ import (
 )
 
 type appBranch struct {
-	From     string `arg:"" name:"app" help:"App to begin with." placeholder:"APP"`
-	Name     string `arg:"" optional:"" help:"Name of the new app; else one made up." placeholder:"NAME"`
-	Revision int64  `short:"r" help:"Revision to begin with; else the last one." placeholder:"N"`
-	Snapshot bool   `help:"Begin with the snapshot of that revision, with its databases; else with that of the last one that has one."`
+	From     string `arg:"" name:"app" help:"App to copy." placeholder:"APP"`
+	Name     string `arg:"" optional:"" help:"Name of the new app (default: a generated name)." placeholder:"NAME"`
+	Revision int64  `short:"r" help:"Revision to copy (default: the last one)." placeholder:"N"`
+	Snapshot bool   `help:"Start from the snapshot of the revision, with its databases (default: the last revision with a snapshot)."`
 }
 
 func (appBranch) Help() string {
-	return `Its first revision has the files of that one. Only the ID of the new app is printed on standard
-output, once its page is served. Exits with 1 if its server does not start, as 'engi app create' does.
+	return `The first revision of the new app has the files of the given revision. Prints only the ID of the new
+app on standard output, once its page is served. Exits with 1 if its server does not start, as 'engi
+app create' does.
 
 Examples:
   engi app branch shop blue
@@ -40,9 +41,9 @@ type appSnapshot struct {
 }
 
 func (appSnapshot) Help() string {
-	return `The snapshot has the memory, the processes and the databases of the app and belongs to its last
-revision, whose number is printed. An app keeps five of them; the oldest goes first. They are
-among those of 'engi snapshot list'.
+	return `The snapshot has the memory, processes and databases of the app and belongs to its last revision,
+whose number is printed. An app keeps five snapshots; a sixth replaces the oldest. 'engi snapshot
+list' lists them too.
 
 Examples:
   engi app snapshot shop
@@ -70,13 +71,13 @@ func (g *globals) showNewApp(x v1.App) (err error) {
 
 type appPublish struct {
 	Name    string `arg:"" name:"app" help:"App." placeholder:"APP"`
-	Private bool   `help:"Show it to those only who have your key, or a link from 'engi app link --published'."`
+	Private bool   `help:"Show the page only to callers with your key, or with a link from 'engi app link --published'."`
 }
 
 func (appPublish) Help() string {
-	return `Runs 'npm run build' in the sandbox of the app and serves what that leaves in dist at an address of its
-own, which is printed. That needs no sandbox, so the app can be stopped. Publishing again takes the
-place of what was there before. An app without a build that leaves pages cannot be published.
+	return `Runs 'npm run build' in the app's sandbox, serves the files in dist at a URL of their own, and
+prints the URL. Serving needs no sandbox, so the app can be stopped. Publishing again replaces the
+earlier build. An app whose build creates no pages cannot be published.
 
 Examples:
   engi app publish shop
@@ -92,12 +93,12 @@ func (a *appPublish) Run(ctx context.Context, g *globals) error {
 
 type appLink struct {
 	Name      string        `arg:"" name:"app" help:"App." placeholder:"APP"`
-	TTL       time.Duration `help:"How long the link is valid." default:"1h"`
-	Published bool          `help:"To what it has published; else to its page as it is now."`
+	TTL       time.Duration `help:"Lifetime of the link." default:"1h"`
+	Published bool          `help:"Link to the published build (default: to the current preview)."`
 }
 
 func (appLink) Help() string {
-	return `Whoever has the link can see the page, although it is private, until the link expires. It stays valid
+	return `Everybody who has the link can open the private page until the link expires. The link stays valid
 when the app gets another sandbox.
 
 Examples:

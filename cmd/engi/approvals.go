@@ -20,12 +20,12 @@ import (
 
 type approvalsCommand struct {
 	List       approvalsList       `cmd:"" aliases:"ls" help:"List requests of sandboxes that wait for a decision."`
-	Show       approvalsShow       `cmd:"" aliases:"get" help:"Show a request and what was decided."`
-	Watch      approvalsWatch      `cmd:"" help:"Show requests as they come, and ask for decisions."`
-	Allow      approvalsAllow      `cmd:"" help:"Let requests go on."`
+	Show       approvalsShow       `cmd:"" aliases:"get" help:"Show a request and its decision."`
+	Watch      approvalsWatch      `cmd:"" help:"Show requests as they arrive, and ask for decisions."`
+	Allow      approvalsAllow      `cmd:"" help:"Allow requests."`
 	Deny       approvalsDeny       `cmd:"" help:"Refuse requests."`
-	Remembered approvalsRemembered `cmd:"" help:"List decisions that are for later requests, too."`
-	Forget     approvalsForget     `cmd:"" help:"Forget remembered decisions."`
+	Remembered approvalsRemembered `cmd:"" help:"List remembered decisions, which also apply to later requests."`
+	Forget     approvalsForget     `cmd:"" help:"Delete remembered decisions."`
 	Verify     approvalsVerify     `cmd:"" help:"Check the signature of a decision."`
 }
 
@@ -52,15 +52,14 @@ func clip(s string) string {
 }
 
 type approvalsList struct {
-	State string `help:"Only those that are pending, allowed, denied, expired or abandoned; else pending ones." enum:"pending,allowed,denied,expired,abandoned" default:"pending" placeholder:"STATE"`
-	All   bool   `short:"a" help:"In whatever state."`
-	Limit int    `short:"n" help:"At most this many." default:"20" placeholder:"N"`
+	State string `help:"Only approvals in this state: pending, allowed, denied, expired or abandoned (default: pending)." enum:"pending,allowed,denied,expired,abandoned" default:"pending" placeholder:"STATE"`
+	All   bool   `short:"a" help:"Approvals in every state."`
+	Limit int    `short:"n" help:"Maximum number of results." default:"20" placeholder:"N"`
 	Quiet bool   `short:"q" help:"Print IDs only."`
 }
 
 func (approvalsList) Help() string {
-	return `A request waits if a rule of its sandbox's network policy says that somebody must decide. The newest
-come first.
+	return `A request waits if a rule of its sandbox's network policy has the action ask. The newest come first.
 
 Examples:
   engi approvals list
@@ -140,10 +139,10 @@ func rememberedLine(a v1.Approval) string {
 // An approvalAnswer has the flags of decisions.
 type approvalAnswer struct {
 	IDs          []string      `arg:"" name:"id" help:"Approvals." placeholder:"ID"`
-	Reason       string        `short:"r" help:"Why; told to the program." placeholder:"TEXT"`
-	For          time.Duration `help:"Decide alike on later requests with the same host, port, method and path, for this long; 720h at most." placeholder:"DURATION"`
-	AllSandboxes bool          `help:"With --for: also those of the owner's other sandboxes."`
-	WholeRule    bool          `help:"With --for: all that the same rule asks about with the same secrets."`
+	Reason       string        `short:"r" help:"Reason, which the program sees." placeholder:"TEXT"`
+	For          time.Duration `help:"Apply the decision to later requests with the same host, port, method and path, for this long; 720h at most." placeholder:"DURATION"`
+	AllSandboxes bool          `help:"With --for: include requests of the owner's other sandboxes."`
+	WholeRule    bool          `help:"With --for: include all requests that match the same rule with the same secrets."`
 }
 
 func (x approvalAnswer) run(ctx context.Context, g *globals, allow bool) error {
@@ -161,7 +160,7 @@ func (x approvalAnswer) run(ctx context.Context, g *globals, allow bool) error {
 type approvalsAllow struct{ approvalAnswer }
 
 func (approvalsAllow) Help() string {
-	return `The key needs the scope approvals by name, or must be an administrator's.
+	return `Needs an admin key, or a key that was created with the scope approvals.
 
 Examples:
   engi approvals allow apv_u2dmwmlezjgprkqrgppgcz2mgu
@@ -173,7 +172,7 @@ func (x *approvalsAllow) Run(ctx context.Context, g *globals) error { return x.r
 type approvalsDeny struct{ approvalAnswer }
 
 func (approvalsDeny) Help() string {
-	return `The key needs the scope approvals by name, or must be an administrator's.
+	return `Needs an admin key, or a key that was created with the scope approvals.
 
 Examples:
   engi approvals deny apv_u2dmwmlezjgprkqrgppgcz2mgu --reason 'ask the bank first'
@@ -200,7 +199,7 @@ type approvalsForget struct {
 }
 
 func (approvalsForget) Help() string {
-	return `Later requests are asked about again. Records stay.
+	return `Later requests wait for a decision again. Records stay.
 
 Examples:
   engi approvals forget apv_u2dmwmlezjgprkqrgppgcz2mgu`
@@ -213,14 +212,14 @@ func (x *approvalsForget) Run(ctx context.Context, g *globals) error {
 type approvalsVerify struct {
 	ID        string `arg:"" optional:"" help:"Approval; or else --file." placeholder:"ID"`
 	File      string `short:"f" help:"File with an approval, as 'engi approvals show --json' prints it; - reads standard input." placeholder:"FILE"`
-	PublicKey string `help:"Key in base64 that it must be signed with, from 'engi approvals verify --key-only' at another time; else the server's current one." placeholder:"KEY"`
-	KeyOnly   bool   `help:"Print the server's current key, and check nothing."`
+	PublicKey string `help:"Public key in base64 that must have signed it, from an earlier 'engi approvals verify --key-only' (default: the server's current key)." placeholder:"KEY"`
+	KeyOnly   bool   `help:"Print the server's current public key, and check nothing."`
 }
 
 func (approvalsVerify) Help() string {
-	return `Prints the decision as it was signed, and exits with 1 if the signature is not the key's or the approval
-does not say what was signed. With --file and --public-key, no server is needed. A key that is kept
-elsewhere proves more than one that the server says.
+	return `Prints the signed decision, and exits with 1 if the signature does not match the key or the approval
+does not match the signed record. With --file and --public-key, no server is needed. A public key
+that was stored elsewhere proves more than the key that the server returns.
 
 Examples:
   engi approvals verify apv_u2dmwmlezjgprkqrgppgcz2mgu
@@ -304,9 +303,9 @@ func (x *approvalsVerify) read(g *globals) (a v1.Approval, err error) {
 type approvalsWatch struct{}
 
 func (approvalsWatch) Help() string {
-	return `Shows each request that waits, the oldest first, and reads an answer from standard input: y lets it go
-on, n refuses it, h also decides alike on requests like it for an hour (yh or nh), and anything else
-leaves it to others. With --json, prints events of approvals, one per line, and asks nothing.
+	return `Shows each waiting request, the oldest first, and reads an answer from standard input: y allows it,
+n refuses it, yh and nh also apply to similar requests for one hour, and any other answer leaves the
+decision to others. With --json, prints events of approvals, one per line, and asks nothing.
 
 Examples:
   engi approvals watch

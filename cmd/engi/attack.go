@@ -20,25 +20,26 @@ import (
 )
 
 type attackCommand struct {
-	Run    attackRun    `cmd:"" default:"withargs" help:"Attack a node with hostile programs, and say what held."`
+	Run    attackRun    `cmd:"" default:"withargs" help:"Attack a node with hostile programs, and report which defences held."`
 	Verify attackVerify `cmd:"" help:"Check the signature of a report."`
 }
 
 type attackRun struct {
-	Only    []string `help:"Groups to try: escape, wall, secrets, tenancy, exhaustion; absent means all." placeholder:"GROUP" sep:","`
+	Only    []string `help:"Groups of attacks: escape, wall, secrets, tenancy, exhaustion (default: all)." placeholder:"GROUP" sep:","`
 	Report  string   `help:"File to write a signed report to." placeholder:"FILE" type:"path"`
-	KeyFile string   `help:"Private key that signs it, made if it is not there; absent means attack.key in your configuration directory." placeholder:"FILE" type:"path"`
-	Remote  bool     `help:"The node is on another machine, although its address looks like this one's."`
+	KeyFile string   `help:"Private key that signs the report, created if it is missing (default: attack.key in your configuration directory)." placeholder:"FILE" type:"path"`
+	Remote  bool     `help:"Treat the node as one on another machine, although its address looks local."`
 }
 
 func (attackRun) Help() string {
-	return `Runs the programs that engi's own tests attack it with: escapes from sandboxes, ways around the
-wall, searches for secrets, uses of other tenants' objects, and programs that take all there is. It
-needs an administrator's key, since it makes two owners, and removes what it makes.
+	return `Runs the attack programs of engi's own tests: escapes from sandboxes, ways around the network
+policy, searches for secrets, access to other tenants' objects, and exhaustion of resources. Needs
+an admin key, because it creates two owners; it removes everything that it creates.
 
-Each attack held, broke, or was skipped, with the reason. Ways around the wall have a control, the
-same program with an open policy: where that gets nothing either, the attack proves nothing and is
-skipped. Ends with 0 if nothing broke, with 3 if something did, and with 1 if nothing could be tried.
+For each attack, the report says that the defence held, that it broke, or that the attack was
+skipped, with the reason. Attacks on the network policy have a control, which is the same program
+with an open policy: if the control fails too, the attack proves nothing and is skipped. Exits with
+0 if every defence held, with 3 if one broke, and with 1 if no attack could be tried.
 
 Examples:
   engi attack
@@ -224,8 +225,8 @@ type attackVerify struct {
 }
 
 func (attackVerify) Help() string {
-	return `Ends with 0 if the report is what the owner of the key in it has signed. Compare the key's
-fingerprint with one that you know, or name that with --by.
+	return `Exits with 0 if the signature matches the report and the key in it. Compare the key's fingerprint
+with one that you know, or pass that one as --by.
 
 Examples:
   engi attack verify report.json

@@ -12,14 +12,14 @@ import (
 
 type benchAgent struct {
 	N      int           `help:"Runs of ten steps." default:"100" placeholder:"N"`
-	Chunks int           `help:"Also time searches of docs of so many pieces; 0 leaves it out." default:"0" placeholder:"N"`
-	Limit  time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
+	Chunks int           `help:"Also time searches of docs with this many passages; 0 skips them." default:"0" placeholder:"N"`
+	Limit  time.Duration `help:"Maximum time of the benchmark." default:"10m" placeholder:"D"`
 }
 
 func (benchAgent) Help() string {
-	return `A scripted model on loopback answers at once and asks for a tool that does nothing. Measured is the time
-from the end of its answer to its next request: what engi adds to a step. The same of a client that only reads
-the answer and asks again is measured beside it.
+	return `A scripted model on loopback answers at once and calls a tool that does nothing. Measures the time
+from the end of the model's answer to the next request, which is engi's share of a step. A client
+that only reads the answer and asks again is measured for comparison.
 
 Examples:
   engi bench agent

@@ -13,15 +13,16 @@ import (
 
 type benchApp struct {
 	N     int           `help:"Samples." default:"10" placeholder:"N"`
-	Limit time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
+	Limit time.Duration `help:"Maximum time of the benchmark." default:"10m" placeholder:"D"`
 }
 
 func (benchApp) Help() string {
-	return `An app of the template vite-react is created, changed and opened again. A hot reload is the time from
-the request that writes a file, or applies one, until a page was told and has the module, through the preview.
-If Chromium is installed, it shows the page: from the request for an app until its page is rendered, and from
-a file that was written until the page shows it. Without it, pages are fetched with all their modules instead.
-A page reconnects when its socket was cut: it gets a new one, and all its modules.
+	return `Creates an app of the template vite-react, changes it and opens it again. The time of a hot reload
+is from the request that writes or applies a file until a page has been notified through the preview
+and has loaded the module. If Chromium is installed, it measures from the request for an app until
+its page is rendered, and from a written file until the page shows the change. Without Chromium,
+pages are fetched with all their modules instead. The reconnection of a page is measured from a
+closed socket until the page has a new one and all its modules.
 
 Examples:
   engi bench app

@@ -22,25 +22,25 @@ import (
 )
 
 type benchCommand struct {
-	Claim     benchClaim     `cmd:"" help:"Time to get a warm sandbox."`
-	Exec      benchExec      `cmd:"" help:"Time of a whole request with a fresh warm sandbox, over HTTP."`
-	Burst     benchBurst     `cmd:"" help:"The same for N requests at the same moment on a pool of N."`
-	Sustain   benchSustain   `cmd:"" help:"Latency against the rate at which requests arrive, beside other means."`
-	Boot      benchBoot      `cmd:"" help:"Time of a whole request when nothing is warm."`
-	Density   benchDensity   `cmd:"" help:"Memory of an idle warm sandbox."`
-	Replenish benchReplenish `cmd:"" help:"Sandboxes per second that a drained pool gets back."`
-	Sandbox   benchSandbox   `cmd:"" help:"Times of sandboxes: create, start a program, pause, hibernate and resume, copy; and of files."`
-	Terminal  benchTerminal  `cmd:"" help:"Time from a key to what it shows, in many terminals at once."`
-	Script    benchScript    `cmd:"" help:"Time of a small script over HTTP, and scripts per second."`
-	Net       benchNet       `cmd:"" help:"Throughput and latency of sandboxes with network, against the kernel."`
-	App       benchApp       `cmd:"" help:"Times of an app: create, apply files, hot reload, open again."`
-	Agent     benchAgent     `cmd:"" help:"What engi adds to a step of an agent, and searches of docs."`
-	Compare   benchCompare   `cmd:"" help:"Run the same program by engi and by others, and print ratios."`
+	Claim     benchClaim     `cmd:"" help:"Measure the time to get a warm sandbox."`
+	Exec      benchExec      `cmd:"" help:"Measure a whole request with a fresh warm sandbox, over HTTP."`
+	Burst     benchBurst     `cmd:"" help:"Measure N concurrent requests on a pool of N warm sandboxes."`
+	Sustain   benchSustain   `cmd:"" help:"Measure latency against the rate of requests, compared with other ways to run code."`
+	Boot      benchBoot      `cmd:"" help:"Measure a whole request without warm sandboxes."`
+	Density   benchDensity   `cmd:"" help:"Measure the memory of an idle warm sandbox."`
+	Replenish benchReplenish `cmd:"" help:"Measure how many sandboxes per second refill an empty pool."`
+	Sandbox   benchSandbox   `cmd:"" help:"Measure sandboxes: create, start a program, pause, hibernate, resume and copy; and file transfers."`
+	Terminal  benchTerminal  `cmd:"" help:"Measure the time from a key press to its echo, in many terminals at once."`
+	Script    benchScript    `cmd:"" help:"Measure the time of a small script over HTTP, and scripts per second."`
+	Net       benchNet       `cmd:"" help:"Measure network throughput and latency of sandboxes, compared with the kernel's."`
+	App       benchApp       `cmd:"" help:"Measure apps: create, apply files, hot reload, open again."`
+	Agent     benchAgent     `cmd:"" help:"Measure engi's share of an agent's step, and searches of docs."`
+	Compare   benchCompare   `cmd:"" help:"Run the same program with engi and with other tools, and print ratios."`
 }
 
 func (benchCommand) Help() string {
-	return `Each benchmark has a node of its own for its length, with HTTP on loopback; a running server is
-left alone, but shares the machine. Times are in milliseconds.
+	return `Each benchmark starts its own node, with HTTP on loopback; a running server is not used, but shares
+the machine. Times are in milliseconds.
 
 Examples:
   engi bench exec --lang python --n 200
@@ -51,11 +51,11 @@ Examples:
 // benchFlags are the flags of all benchmarks.
 type benchFlags struct {
 	N           int           `help:"Samples." placeholder:"N"`
-	Concurrency int           `help:"Requests at the same time; 1 waits for a quiet node before each." default:"1" placeholder:"C"`
+	Concurrency int           `help:"Number of concurrent requests; 1 waits for an idle node before each request." default:"1" placeholder:"C"`
 	Lang        string        `short:"l" help:"Language." placeholder:"LANG"`
 	Template    string        `short:"t" help:"Template." placeholder:"NAME"`
-	Limit       time.Duration `help:"Longest time of the benchmark." default:"30m" placeholder:"D"`
-	Spans       string        `help:"Write when each request began and ended to FILE: nanoseconds of the monotonic clock, for profilers." type:"path" placeholder:"FILE"`
+	Limit       time.Duration `help:"Maximum time of the benchmark." default:"30m" placeholder:"D"`
+	Spans       string        `help:"Write the start and end of each request to FILE, in nanoseconds of the monotonic clock, for profilers." type:"path" placeholder:"FILE"`
 
 	lang   engi.Language
 	refuse bool // when the queue is full, as the node is configured
@@ -241,7 +241,7 @@ func (b *benchReplenish) Run(ctx context.Context, g *globals) error {
 
 type benchDensity struct {
 	benchFlags
-	Bare bool `help:"Sandboxes without an interpreter."`
+	Bare bool `help:"Measure sandboxes without an interpreter."`
 }
 
 func (b *benchDensity) Run(ctx context.Context, g *globals) error {
@@ -282,7 +282,7 @@ func (b *benchDensity) Run(ctx context.Context, g *globals) error {
 
 type benchCompare struct {
 	benchFlags
-	Burst int `help:"Runs at the same moment; 0 for none." default:"100" placeholder:"N"`
+	Burst int `help:"Number of concurrent runs; 0 skips them." default:"100" placeholder:"N"`
 }
 
 func (b *benchCompare) Run(ctx context.Context, g *globals) error {

@@ -20,9 +20,10 @@ type benchNet struct {
 }
 
 func (benchNet) Help() string {
-	return `Bytes per second both ways and times of round trips from a sandbox through the gateway, against the
-same program in a sandbox, and in none, whose packets the kernel forwards over veth devices to the same
-server. Namespaces and addresses (198.18.77.0/29) are the benchmark's own. It needs root and the program ip.
+	return `Measures throughput in both directions and round-trip times from a sandbox through the gateway, and
+compares them with the same program in a sandbox and outside of one, whose packets the kernel
+forwards over veth devices to the same server. The benchmark uses its own namespaces and addresses
+(198.18.77.0/29). Needs root and the program ip.
 
 Examples:
   engi bench net

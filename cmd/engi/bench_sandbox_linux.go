@@ -16,8 +16,9 @@ type benchSandbox struct {
 }
 
 func (benchSandbox) Help() string {
-	return `Creating with and without a warm sandbox, starting a program in a live one, pausing, hibernating an
-idle Python and waking it, snapshots, forks, and files in both directions, all over HTTP.
+	return `Measures creation with and without a warm sandbox, the start of a program in a running one, pausing,
+hibernation of an idle Python and its resumption, snapshots, forks, and file transfers in both
+directions, all over HTTP.
 
 Examples:
   engi bench sandbox

@@ -16,13 +16,13 @@ import (
 
 type benchScript struct {
 	N           int           `help:"Samples." default:"2000" placeholder:"N"`
-	Concurrency int           `help:"Scripts at the same time." default:"1" placeholder:"C"`
+	Concurrency int           `help:"Number of concurrent scripts." default:"1" placeholder:"C"`
 	TS          bool          `name:"ts" help:"Send TypeScript."`
 	Compare     bool          `help:"Compare with goja and Node's vm, each in one process, and with Deno as a process."`
-	Goja        string        `help:"Program that times goja, of test/bench/goja; else bench-goja beside this program." type:"path" placeholder:"PATH"`
-	Node        string        `help:"Node to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
-	Deno        string        `help:"Deno to compare with; else the one in PATH." type:"path" placeholder:"PATH"`
-	Limit       time.Duration `help:"Longest time of the benchmark." default:"10m" placeholder:"D"`
+	Goja        string        `help:"Program that times goja, built from test/bench/goja (default: bench-goja beside this program)." type:"path" placeholder:"PATH"`
+	Node        string        `help:"Node.js to compare with (default: the one in PATH)." type:"path" placeholder:"PATH"`
+	Deno        string        `help:"Deno to compare with (default: the one in PATH)." type:"path" placeholder:"PATH"`
+	Limit       time.Duration `help:"Maximum time of the benchmark." default:"10m" placeholder:"D"`
 }
 
 func (b *benchScript) Run(ctx context.Context, g *globals) error {

@@ -14,21 +14,21 @@ import (
 
 type benchSustain struct {
 	benchFlags
-	Rates   string  `help:"Rates of arrivals, in percent of what the node can do." default:"10,25,50,75,90,100,125,150" placeholder:"LIST"`
-	Rate    float64 `help:"What the node can do, per second; 0 measures it." placeholder:"R"`
+	Rates   string  `help:"Rates of arrivals, in percent of the node's capacity." default:"10,25,50,75,90,100,125,150" placeholder:"LIST"`
+	Rate    float64 `help:"Capacity of the node, in requests per second; 0 measures it." placeholder:"R"`
 	Seconds float64 `help:"Seconds of arrivals at each rate." default:"20" placeholder:"S"`
-	Seed    uint64  `help:"Of the times of arrival." default:"1" placeholder:"N"`
-	Pool    int     `help:"Warm sandboxes that the node keeps." default:"8" placeholder:"N"`
-	Alone   bool    `help:"Without other means."`
+	Seed    uint64  `help:"Seed of the times of arrival." default:"1" placeholder:"N"`
+	Pool    int     `help:"Number of warm sandboxes of the node." default:"8" placeholder:"N"`
+	Alone   bool    `help:"Skip the comparison with other ways to run code."`
 }
 
 func (benchSustain) Help() string {
-	return `Requests arrive whether or not earlier ones have been answered (Poisson), at rates below and above what
-the node can do, each for a new sandbox; then the same program is started at the same times by other
-means: a bare process, bwrap, runsc run. Latencies count from the time of arrival. REFUSED is what the
-node answered at once with the time to come back. PROCESSOR is for each one done, the client included;
-the last line has its parts, which need control groups. What is warm was paid for before, where there
-was time for it.
+	return `Requests for new sandboxes arrive independently of earlier answers (Poisson), at rates below and
+above the node's capacity; then the same program is started at the same times as a bare process,
+with bwrap, and with runsc run. Latencies count from the time of arrival. REFUSED counts requests
+that the node refused at once with a time to retry. PROCESSOR is the processor time of each finished
+request, including the client's; the last line lists its parts, which need control groups. The cost
+of warm sandboxes is not included if the node had time to start them before.
 
 Examples:
   engi bench sustain --lang bash

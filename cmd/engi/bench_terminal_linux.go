@@ -13,14 +13,15 @@ import (
 
 type benchTerminal struct {
 	benchFlags
-	Terminals  int           `help:"Terminals at once." default:"200" placeholder:"N"`
-	PerSandbox int           `help:"Terminals in one sandbox." default:"50" placeholder:"N"`
-	Pause      time.Duration `help:"Time between two keys in one terminal." default:"1s" placeholder:"D"`
+	Terminals  int           `help:"Number of concurrent terminals." default:"200" placeholder:"N"`
+	PerSandbox int           `help:"Number of terminals in one sandbox." default:"50" placeholder:"N"`
+	Pause      time.Duration `help:"Time between two key presses in one terminal." default:"1s" placeholder:"D"`
 }
 
 func (benchTerminal) Help() string {
-	return `Somebody types in each of many terminals at once, and each key shows one byte: the time until it
-comes back over a WebSocket, against a bare terminal of this machine behind the same library.
+	return `Types in many terminals at once, and each key press echoes one byte. Measures the time until the
+byte returns over a WebSocket, and compares it with a plain terminal of this machine behind the same
+library.
 
 Examples:
   engi bench terminal

@@ -13,23 +13,23 @@ import (
 )
 
 type chatCommand struct {
-	Message   string `arg:"" optional:"" help:"What to say; - reads it from standard input. Without it a conversation begins." placeholder:"MESSAGE"`
+	Message   string `arg:"" optional:"" help:"Message; - reads it from standard input. Without a message, an interactive conversation starts." placeholder:"MESSAGE"`
 	Agent     string `help:"Agent to talk to; 'engi agent list' shows them." placeholder:"NAME"`
 	Model     string `help:"Model instead of the agent's, as provider:model." placeholder:"MODEL"`
-	Sandbox   string `help:"Sandbox that its tools use." placeholder:"ID"`
-	Session   string `help:"Session that its tools use." placeholder:"SESSION"`
-	Workspace string `help:"Workspace that its tools use, which is started for them." placeholder:"WORKSPACE"`
+	Sandbox   string `help:"Sandbox for the agent's tools." placeholder:"ID"`
+	Session   string `help:"Session for the agent's tools." placeholder:"SESSION"`
+	Workspace string `help:"Workspace for the agent's tools, which is started if it is stopped." placeholder:"WORKSPACE"`
 	Resume    string `help:"Continue a conversation." placeholder:"ID"`
 
-	Confirm []string `help:"Tools whose calls wait for a decision, which is asked for here; * means all." placeholder:"TOOL"`
+	Confirm []string `help:"Tools whose calls wait for a decision, which you are asked for; * means all." placeholder:"TOOL"`
 
 	lines <-chan string // of standard input, once somebody is asked
 }
 
 func (chatCommand) Help() string {
-	return `Shows what the agent says, which tools it uses and what programs print, while it happens.
-In a conversation an empty line or end of input leaves, and Ctrl-C ends the answer.
-Without a configured model the demo model answers, which follows a script.
+	return `Shows the agent's text, its tool calls and the output of programs live. In a conversation, an empty
+line or the end of input exits, and Ctrl-C stops the answer. Without a configured model, the
+scripted demo model answers.
 
 Examples:
   engi chat

@@ -18,11 +18,11 @@ type configCommand struct {
 }
 
 type configShow struct {
-	Key string `arg:"" optional:"" help:"Print this key's value only." placeholder:"KEY"`
+	Key string `arg:"" optional:"" help:"Print only the value of this key." placeholder:"KEY"`
 }
 
 func (configShow) Help() string {
-	return `Without --json it prints a valid config.toml.
+	return `Without --json, prints a valid config.toml.
 
 Examples:
   engi config show
@@ -139,7 +139,7 @@ func literal(v reflect.Value) string {
 }
 
 type configCheck struct {
-	File string `arg:"" optional:"" help:"File to check; else the one that would be used." placeholder:"FILE"`
+	File string `arg:"" optional:"" help:"File to check (default: the file that 'engi serve' would use)." placeholder:"FILE"`
 }
 
 func (configCheck) Help() string {

@@ -23,8 +23,8 @@ type docsCommand struct {
 	Add      docsAdd       `cmd:"" help:"Add documents."`
 	List     docsList      `cmd:"" aliases:"ls" help:"List documents."`
 	Search   docsSearch    `cmd:"" help:"Search documents, and modules that sessions have saved."`
-	Packages listCommand   `cmd:"" help:"List the packages that documents are about."`
-	Refresh  docsRefresh   `cmd:"" help:"Fetch documents again that have changed at their source."`
+	Packages listCommand   `cmd:"" help:"List the packages that documents describe."`
+	Refresh  docsRefresh   `cmd:"" help:"Fetch changed documents again."`
 	Remove   removeCommand `cmd:"" aliases:"rm" help:"Remove documents."`
 	Modules  docsModules   `cmd:"" help:"List modules that sessions have saved."`
 }
@@ -42,16 +42,16 @@ const (
 var documentNames = []string{".md", ".mdx", ".markdown", ".txt"}
 
 type docsAdd struct {
-	Sources []string `arg:"" name:"source" help:"File, directory, address, or - for standard input." placeholder:"SOURCE"`
-	Package string   `short:"p" help:"What they are about." placeholder:"NAME"`
-	Title   string   `short:"t" help:"Title of a single document; else the name of its file, or its first heading." placeholder:"TITLE"`
+	Sources []string `arg:"" name:"source" help:"File, directory, URL, or - for standard input." placeholder:"SOURCE"`
+	Package string   `short:"p" help:"Package that the documents describe." placeholder:"NAME"`
+	Title   string   `short:"t" help:"Title of a single document (default: the file name, or the first heading)." placeholder:"TITLE"`
 }
 
 func (docsAdd) Help() string {
-	return `Documents are Markdown or plain text. Of a directory, files that end in .md, .mdx, .markdown or
-.txt are taken, with their paths as titles; names that begin with a dot are left out. A document
-of the same package and title, or address, is replaced. Addresses are fetched by the server,
-where its operator allows that. With the admin key everybody finds what is added.
+	return `Documents are Markdown or plain text. From a directory, files that end in .md, .mdx, .markdown or
+.txt are added with their paths as titles; names that begin with a dot are skipped. A document with
+the same package and title, or URL, is replaced. The server fetches URLs if its operator allows it.
+Documents that are added with the admin key are found by every owner.
 
 Examples:
   engi docs add https://example.com/sdk.md --package @acme/sdk
@@ -203,7 +203,7 @@ type docsList struct {
 }
 
 func (docsList) Help() string {
-	return `Yours, and those of the node, which everybody finds.
+	return `Lists your documents, and the documents of the node, which every owner finds.
 
 Examples:
   engi docs list
@@ -245,18 +245,17 @@ func (g *globals) showDocuments(all []v1.Document) error {
 }
 
 type docsSearch struct {
-	Words   []string `arg:"" name:"question" help:"What you want to do or know." placeholder:"QUESTION"`
-	Package string   `short:"p" help:"Only what is about it." placeholder:"NAME"`
-	Session string   `help:"Find modules of this session, too." placeholder:"SESSION"`
-	Mode    string   `help:"How: hybrid (by meaning and words), vector or keyword." enum:"hybrid,vector,keyword" default:"hybrid" placeholder:"MODE"`
-	Limit   int      `short:"n" help:"At most this many." default:"5" placeholder:"N"`
-	Full    bool     `help:"Print whole pieces."`
+	Words   []string `arg:"" name:"question" help:"Question or task." placeholder:"QUESTION"`
+	Package string   `short:"p" help:"Only documents about this package." placeholder:"NAME"`
+	Session string   `help:"Also find modules of this session." placeholder:"SESSION"`
+	Mode    string   `help:"Search mode: hybrid (by meaning and words), vector or keyword." enum:"hybrid,vector,keyword" default:"hybrid" placeholder:"MODE"`
+	Limit   int      `short:"n" help:"Maximum number of results." default:"5" placeholder:"N"`
+	Full    bool     `help:"Print whole passages."`
 }
 
 func (docsSearch) Help() string {
-	return `Prints where each piece is from, and its beginning. On standard error it says how it
-searched: by words, by likeness of embeddings and which embedder made them, and what to know
-about that.
+	return `Prints the source and the beginning of each passage. The search mode, the embedding model and
+remarks are printed on standard error.
 
 Examples:
   engi docs search how do I create an issue --package @linear/sdk
@@ -355,11 +354,11 @@ func (g *globals) snippet(text string, lines int) {
 }
 
 type docsRefresh struct {
-	IDs []string `arg:"" optional:"" name:"id" help:"Documents; else all of yours, or of the node with the admin key." placeholder:"ID"`
+	IDs []string `arg:"" optional:"" name:"id" help:"Documents (default: all of yours, or, with the admin key, of the node)." placeholder:"ID"`
 }
 
 func (docsRefresh) Help() string {
-	return `The server does this by itself now and then. What cannot be read keeps its older text.
+	return `The server also does this regularly. A document whose source cannot be read keeps its older text.
 
 Examples:
   engi docs refresh
@@ -391,11 +390,11 @@ func (r *docsRefresh) Run(ctx context.Context, g *globals) error {
 }
 
 type docsModules struct {
-	Session string `arg:"" optional:"" help:"Those that this session finds; else those that all of your sessions find." placeholder:"SESSION"`
+	Session string `arg:"" optional:"" help:"Modules that this session finds (default: modules that all of your sessions find)." placeholder:"SESSION"`
 }
 
 func (docsModules) Help() string {
-	return `Agents save modules: files below /workspace of a session that are worth using again.
+	return `Modules are files below /workspace of a session that agents have saved for later use.
 
 Examples:
   engi docs modules

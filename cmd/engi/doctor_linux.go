@@ -15,13 +15,14 @@ import (
 )
 
 type doctorCommand struct {
-	Leaks bool `help:"List remains of sandboxes that do not exist any more; exit with 1 if there are any."`
-	Fix   bool `help:"With --leaks: first remove what dead nodes left."`
+	Leaks bool `help:"List resources left over from sandboxes that do not exist any more; exit with 1 if there are any."`
+	Fix   bool `help:"With --leaks: first remove the leftovers of dead nodes."`
 }
 
 func (doctorCommand) Help() string {
-	return `Boots one sandbox per tier and says what works, what is missing, and the line that fixes it.
-Ends with 0 if programs can be run, else with 1. It needs no server and disturbs none.
+	return `Boots one sandbox per tier, and reports the working and the missing parts with the commands that fix
+them. Exits with 0 if programs can be run, otherwise with 1. Needs no server and does not disturb a
+running one.
 
 Examples:
   engi doctor

@@ -16,7 +16,7 @@ import (
 )
 
 type eventsCommand struct {
-	Send      eventsSend    `cmd:"" help:"Send an event, which starts the functions that are bound to it."`
+	Send      eventsSend    `cmd:"" help:"Send an event, which starts the functions bound to its type."`
 	List      eventsList    `cmd:"" aliases:"ls" help:"List events."`
 	Follow    eventsFollow  `cmd:"" help:"Follow events as they happen."`
 	Show      eventsShow    `cmd:"" aliases:"get" help:"Show an event and its runs, or a run with its steps."`
@@ -42,14 +42,14 @@ const maxData = 1 << 20
 
 type eventsSend struct {
 	Name string `arg:"" help:"Type of the event, like engi/debug/echo." placeholder:"NAME"`
-	Data string `short:"d" help:"Its data, an object of JSON; @FILE reads a file, - standard input." placeholder:"JSON"`
+	Data string `short:"d" help:"Data of the event, a JSON object; @FILE reads a file, - reads standard input." placeholder:"JSON"`
 	Once string `help:"Idempotency key: an event with the same key is sent only once." placeholder:"KEY"`
-	Wait bool   `short:"w" help:"Wait for its functions, show their steps, and print their output."`
+	Wait bool   `short:"w" help:"Wait for the functions, show their steps, and print their output."`
 }
 
 func (eventsSend) Help() string {
-	return `Prints the ID of the event; with --wait the output of each run instead, a line of JSON each, and
-exits with 1 if one of them failed. Ctrl-C ends the waiting only.
+	return `Prints the ID of the event. With --wait, prints the output of each run instead, one JSON value per
+line, and exits with 1 if a run failed. Ctrl-C stops waiting.
 
 Examples:
   engi events send engi/debug/echo --data '{"hello":"world"}' --wait
@@ -208,7 +208,7 @@ func (g *globals) outcome(x v1.FunctionRun) {
 // An eventSelection has the flags that select events.
 type eventSelection struct {
 	Type    []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
-	Name    string   `help:"The same as --type." hidden:""`
+	Name    string   `help:"Alias of --type." hidden:""`
 	Subject string   `help:"Only events about this ID." placeholder:"ID"`
 	Owner   string   `help:"Only events of this owner, for admins." placeholder:"OWNER"`
 }
@@ -223,7 +223,7 @@ func (e eventSelection) filter() client.EventFilter {
 
 type eventsList struct {
 	eventSelection
-	Limit int `help:"How many at most." default:"20" placeholder:"N"`
+	Limit int `help:"Maximum number of results." default:"20" placeholder:"N"`
 }
 
 func (eventsList) Help() string {
@@ -248,12 +248,12 @@ func (e *eventsList) Run(ctx context.Context, g *globals) error {
 
 type eventsFollow struct {
 	eventSelection
-	After int64 `help:"Begin after this seq; -1 begins with new events." default:"-1" placeholder:"SEQ"`
+	After int64 `help:"Start after the event with this seq; -1 starts with new events." default:"-1" placeholder:"SEQ"`
 }
 
 func (eventsFollow) Help() string {
-	return `Prints each event in a line until Ctrl-C: seq, time, type, subject and data; with --json the whole event.
-Comes back by itself when the connection breaks or the server is restarted, and misses nothing.
+	return `Prints each event on one line until Ctrl-C: seq, time, type, subject and data; with --json, prints
+whole events. Reconnects when the connection breaks or the server restarts, and misses nothing.
 
 Examples:
   engi events follow
@@ -341,12 +341,12 @@ func (g *globals) showFunctionRun(x v1.FunctionRun) {
 
 type eventsReplay struct {
 	ID       string `arg:"" help:"Event." placeholder:"EVENT"`
-	Function string `help:"Only for this function; else for all that are bound to the event." placeholder:"NAME"`
-	Wait     bool   `short:"w" help:"Wait for its functions, show their steps, and print their output."`
+	Function string `help:"Only for this function (default: all functions bound to the event)." placeholder:"NAME"`
+	Wait     bool   `short:"w" help:"Wait for the functions, show their steps, and print their output."`
 }
 
 func (eventsReplay) Help() string {
-	return `A new event with the same name and data; what the first one did stays done.
+	return `Sends a new event with the same type and data. The effects of the first event stay.
 
 Examples:
   engi events replay evt_u2dmwmlezjgprkqrgppgcz2mgu --wait
@@ -367,7 +367,7 @@ type eventsRuns struct {
 	Function string `help:"Only runs of this function." placeholder:"NAME"`
 	Event    string `help:"Only runs that this event started." placeholder:"ID"`
 	State    string `help:"Only runs that are queued, running, waiting, done, failed or cancelled." enum:"queued,running,waiting,done,failed,cancelled," default:"" placeholder:"STATE"`
-	Limit    int    `help:"How many at most." default:"20" placeholder:"N"`
+	Limit    int    `help:"Maximum number of results." default:"20" placeholder:"N"`
 }
 
 func (eventsRuns) Help() string {

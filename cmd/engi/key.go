@@ -37,15 +37,15 @@ var keyCommands = keyCommand{
 }
 
 type keyCreate struct {
-	Name    string   `arg:"" optional:"" help:"What it is for." placeholder:"NAME"`
-	Owner   string   `help:"Owner that callers with this key act for." placeholder:"OWNER"`
-	Admin   bool     `help:"Make it an admin key, which may do everything."`
-	Scope   []string `help:"What it is for: executions, sandboxes, templates, volumes, secrets, keys, agents, docs, events, approvals, or read for looking at everything; else everything but administration and deciding on approvals. May be repeated." placeholder:"SCOPE"`
-	Expires string   `help:"How long it is valid, like 30d; else forever." placeholder:"D"`
+	Name    string   `arg:"" optional:"" help:"Name of the key, for people." placeholder:"NAME"`
+	Owner   string   `help:"Owner of the key: callers with it see and change this owner's objects." placeholder:"OWNER"`
+	Admin   bool     `help:"Create an admin key, which has every right."`
+	Scope   []string `help:"Scope of the key: executions, sandboxes, templates, volumes, secrets, keys, agents, docs, events, approvals, or read, which allows reading everything (default: everything except administration and decisions on approvals). May be repeated." placeholder:"SCOPE"`
+	Expires string   `help:"Lifetime of the key, like 30d (default: no limit)." placeholder:"D"`
 }
 
 func (keyCreate) Help() string {
-	return `Only the secret is printed on standard output, so that it can be piped on.
+	return `Prints only the secret on standard output, so that it can be piped.
 
 Examples:
   engi key create ci --owner team-a --expires 30d

@@ -10,7 +10,7 @@ import (
 type logsCommand struct {
 	ID     string `arg:"" help:"Execution." placeholder:"ID"`
 	Follow bool   `short:"f" help:"Continue until the execution ends, and exit with its code."`
-	From   int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
+	From   int64  `help:"Offset to start at, in bytes of output." placeholder:"N"`
 }
 
 func (logsCommand) Help() string {

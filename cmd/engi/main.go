@@ -47,12 +47,12 @@ func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 // globals are the flags of all commands.
 type globals struct {
 	JSON    bool     `help:"Print JSON." group:"Everywhere"`
-	URL     string   `help:"Server to use (ENGI_URL); else the one of the data directory." placeholder:"URL" group:"Everywhere"`
-	Key     string   `help:"API key (ENGI_KEY); better in the environment than here." placeholder:"KEY" group:"Everywhere"`
+	URL     string   `help:"URL of the server (ENGI_URL; default: the server of the data directory)." placeholder:"URL" group:"Everywhere"`
+	Key     string   `help:"API key; prefer the environment variable ENGI_KEY, which other users cannot see." placeholder:"KEY" group:"Everywhere"`
 	DataDir string   `help:"Data directory of the node (ENGI_DATA_DIR)." placeholder:"DIR" group:"Everywhere"`
-	Config  string   `help:"Configuration file (ENGI_CONFIG); else config.toml in the data directory or /etc/engi." placeholder:"FILE" group:"Everywhere"`
+	Config  string   `help:"Configuration file (ENGI_CONFIG; default: config.toml in the data directory or /etc/engi)." placeholder:"FILE" group:"Everywhere"`
 	Set     []string `help:"Set one configuration key, like limits.memory=1GiB; may be repeated." placeholder:"KEY=VALUE" sep:"none" group:"Everywhere"`
-	Verbose bool     `short:"v" help:"Print more about what happens, on standard error." group:"Everywhere"`
+	Verbose bool     `short:"v" help:"Print more details on standard error." group:"Everywhere"`
 
 	in       *os.File
 	out, err io.Writer
@@ -62,42 +62,42 @@ type commands struct {
 	globals
 
 	Run       runCommand       `cmd:"" help:"Run a program in a sandbox."`
-	Script    scriptCommand    `cmd:"" help:"Run a small JavaScript or TypeScript program at once."`
+	Script    scriptCommand    `cmd:"" help:"Run a small JavaScript or TypeScript program within milliseconds."`
 	Serve     serveCommand     `cmd:"" help:"Serve the API."`
-	Status    statusCommand    `cmd:"" help:"Show whether a server runs, where, and whether it is ready."`
-	Stop      stopCommand      `cmd:"" help:"Stop the server of the data directory; sandboxes live on."`
+	Status    statusCommand    `cmd:"" help:"Show the server's address and whether it is ready."`
+	Stop      stopCommand      `cmd:"" help:"Stop the server. Sandboxes keep running."`
 	Open      openCommand      `cmd:"" help:"Open the dashboard in a browser."`
 	Ps        psCommand        `cmd:"" help:"List executions, sandboxes or pools."`
 	Logs      logsCommand      `cmd:"" help:"Print the output of an execution."`
 	Cancel    cancelCommand    `cmd:"" help:"Cancel executions."`
 	Shell     shellCommand     `cmd:"" help:"Open a terminal in a new sandbox."`
 	Sandbox   sandboxCommand   `cmd:"" help:"Create and use sandboxes."`
-	Net       netCommand       `cmd:"" help:"Configure and log what sandboxes reach on the network."`
-	Mirror    mirrorCommand    `cmd:"" help:"Keep packages of public registries for sandboxes."`
-	Session   sessionCommand   `cmd:"" help:"Run code in long-lived contexts, with packages and files that stay."`
-	App       appCommand       `cmd:"" help:"Create web applications, apply what models write to them, and go back."`
-	Workspace workspaceCommand `cmd:"" help:"Work on files with a history, together, with databases and other services."`
-	Page      pageCommand      `cmd:"" help:"Use pages of sessions that a model writes and changes."`
+	Net       netCommand       `cmd:"" help:"Manage the network access of sandboxes, and its log."`
+	Mirror    mirrorCommand    `cmd:"" help:"Manage the cache of public package registries."`
+	Session   sessionCommand   `cmd:"" help:"Run code in long-lived sessions, with packages and persistent files."`
+	App       appCommand       `cmd:"" help:"Create web applications from the text of models, and roll them back."`
+	Workspace workspaceCommand `cmd:"" help:"Manage shared files with a history, databases and other services."`
+	Page      pageCommand      `cmd:"" help:"Use the pages that a model writes in sessions."`
 	Terminal  terminalCommand  `cmd:"" help:"Use, share and record terminals of sessions and sandboxes."`
-	Chat      chatCommand      `cmd:"" help:"Talk to an agent that runs code."`
-	Agent     agentCommand     `cmd:"" help:"Look at agents and their runs."`
-	Events    eventsCommand    `cmd:"" help:"Look at what happens, send events, and look at the durable functions that they start."`
+	Chat      chatCommand      `cmd:"" help:"Chat with an agent that runs code."`
+	Agent     agentCommand     `cmd:"" help:"Show agents and their runs."`
+	Events    eventsCommand    `cmd:"" help:"Show and send events, and show the durable functions that they start."`
 	Webhook   webhookCommand   `cmd:"" help:"Send events to URLs."`
-	Approvals approvalsCommand `cmd:"" help:"Decide on requests of sandboxes that wait for it."`
-	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Offer sandboxes to agents of other programs (MCP), or list the MCP servers that agents here use."`
-	Docs      docsCommand      `cmd:"" help:"Manage documentation that agents search."`
-	Volume    volumeCommand    `cmd:"" help:"Create and fill directories that outlive sandboxes."`
+	Approvals approvalsCommand `cmd:"" help:"Decide on requests of sandboxes that wait for approval."`
+	Mcp       mcpCommand       `cmd:"" name:"mcp" help:"Serve sandboxes to agents of other programs (MCP), or list the MCP servers that this node's agents use."`
+	Docs      docsCommand      `cmd:"" help:"Manage the documentation that agents search."`
+	Volume    volumeCommand    `cmd:"" help:"Manage directories that outlive sandboxes."`
 	Snapshot  snapshotCommand  `cmd:"" help:"Manage snapshots of sandboxes."`
-	Secret    secretCommand    `cmd:"" help:"Manage values that never enter a sandbox."`
+	Secret    secretCommand    `cmd:"" help:"Manage secrets, whose values never enter a sandbox."`
 	Template  templateCommand  `cmd:"" help:"Build and manage templates."`
-	Operation operationCommand `cmd:"" help:"Watch and cancel work in the background."`
+	Operation operationCommand `cmd:"" help:"Watch and cancel background work."`
 	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
-	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell, or run a command, in a session or sandbox by SSH."`
-	SSHConfig sshConfigCommand `cmd:"" name:"ssh-config" help:"Have ssh, scp, rsync, git and editors find sessions and sandboxes."`
+	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell or run a command in a session or sandbox over SSH."`
+	SSHConfig sshConfigCommand `cmd:"" name:"ssh-config" help:"Configure ssh, scp, rsync, git and editors to find sessions and sandboxes."`
 	SSHKey    sshKeyCommand    `cmd:"" name:"ssh-key" help:"Add, list and delete public keys for SSH."`
 	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`
 	Doctor    doctorCommand    `cmd:"" help:"Check whether this machine can run sandboxes."`
-	Attack    attackCommand    `cmd:"" help:"Attack a node as hostile programs and tenants would, and say what held."`
+	Attack    attackCommand    `cmd:"" help:"Attack a node as hostile programs and tenants would, and report which defences held."`
 	Bench     benchCommand     `cmd:"" help:"Run benchmarks."`
 	Config    configCommand    `cmd:"" name:"config" help:"Show and check the configuration."`
 	Version   versionCommand   `cmd:"" help:"Print versions and digests."`

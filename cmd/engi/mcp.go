@@ -11,8 +11,8 @@ import (
 )
 
 type mcpCommand struct {
-	Serve   mcpServe    `cmd:"" default:"withargs" help:"Offer sandboxes to agents of other programs on standard input and output."`
-	Servers listCommand `cmd:"" help:"List the MCP servers that agents of this node may use."`
+	Serve   mcpServe    `cmd:"" default:"withargs" help:"Serve sandboxes to agents of other programs on standard input and output."`
+	Servers listCommand `cmd:"" help:"List the MCP servers that this node's agents can use."`
 }
 
 var mcpCommands = mcpCommand{
@@ -27,11 +27,10 @@ last time that an agent used it.
 type mcpServe struct{}
 
 func (mcpServe) Help() string {
-	return `Speaks the Model Context Protocol on standard input and output, for programs that start
-their tools themselves. Calls go to the server of the data directory, or of ENGI_URL; if
-none runs, to a node of its own, whose sandboxes end with this command. It waits for a
-server that restarts, without its client noticing. Programs that speak HTTP use the
-server's address with /mcp instead, with the key as bearer token.
+	return `Serves the Model Context Protocol on standard input and output, for programs that start their tools
+themselves. Calls go to the server of the data directory or of ENGI_URL; if none is running, the
+command starts a node, whose sandboxes end with the command. While the server restarts, calls wait.
+Programs that speak HTTP use the server's URL with /mcp instead, with the key as bearer token.
 
 Examples:
   engi mcp

@@ -14,9 +14,9 @@ import (
 )
 
 type mirrorCommand struct {
-	Warm   mirrorWarm   `cmd:"" help:"Fetch the packages that lock files name."`
-	Status mirrorStatus `cmd:"" help:"Show what is kept, and what was asked for."`
-	Clear  mirrorClear  `cmd:"" help:"Forget all packages."`
+	Warm   mirrorWarm   `cmd:"" help:"Fill the cache with the packages of lock files."`
+	Status mirrorStatus `cmd:"" help:"Show the size of the cache and its requests."`
+	Clear  mirrorClear  `cmd:"" help:"Delete all packages from the cache."`
 }
 
 type mirrorWarm struct {
@@ -24,8 +24,8 @@ type mirrorWarm struct {
 }
 
 func (mirrorWarm) Help() string {
-	return `Afterwards sandboxes whose network policy allows packages install them without a network.
-Exits with 1 if one of them cannot be had. With --json, one event per line.
+	return `Sandboxes whose network policy allows packages can then install them without a network. Exits with 1
+if a package cannot be fetched. With --json, prints one event per line.
 
 Examples:
   engi mirror warm package-lock.json requirements.txt

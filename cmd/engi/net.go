@@ -13,20 +13,20 @@ import (
 )
 
 type netCommand struct {
-	Show netShow `cmd:"" help:"Show what a sandbox may reach."`
-	Set  netSet  `cmd:"" help:"Change what a sandbox may reach, at once."`
-	Log  netLog  `cmd:"" help:"Print what a sandbox connected to, and what was refused."`
+	Show netShow `cmd:"" help:"Show the network policy of a sandbox."`
+	Set  netSet  `cmd:"" help:"Change the network policy of a sandbox, effective at once."`
+	Log  netLog  `cmd:"" help:"Print the allowed and refused connections of a sandbox."`
 }
 
 // networkFlags say what a sandbox may reach.
 type networkFlags struct {
-	Net     string   `aliases:"mode" help:"What it may reach: none, isolated, restricted or open; with --allow, --secret or --request restricted, else the node's default." placeholder:"MODE"`
-	Allow   []string `help:"Let it reach a name, *.SUFFIX, address or network, maybe with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
-	Deny    []string `help:"Forbid one, unless --allow has it; may be repeated." placeholder:"RULE" sep:"none"`
-	Secret  []string `aliases:"grant" help:"Put a secret into its requests to hosts; it never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, then maybe :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
-	Request []string `help:"Let only such HTTP requests pass to a host, the first that matches; METHOD may be a list or *, PATH end in /**, and conditions for a JSON body follow 'where'; may be repeated." placeholder:"[deny|ask] METHOD HOST/PATH" sep:"none"`
-	Group   string   `help:"Group of sandboxes that can reach each other." placeholder:"GROUP"`
-	As      string   `help:"Name in the group: NAME.GROUP.internal." placeholder:"NAME"`
+	Net     string   `aliases:"mode" help:"Network mode: none, isolated, restricted or open (default: restricted with --allow, --secret or --request; otherwise the node's default)." placeholder:"MODE"`
+	Allow   []string `help:"Allow a host name, *.SUFFIX, address or network, optionally with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
+	Deny    []string `help:"Deny a host name, *.SUFFIX, address or network, unless --allow has it; may be repeated." placeholder:"RULE" sep:"none"`
+	Secret  []string `aliases:"grant" help:"Add a secret to requests to hosts; the secret never enters the sandbox. HOW is bearer, header=NAME, basic=USER, query=NAME or env=VARIABLE, optionally followed by :strip; may be repeated." placeholder:"NAME@HOST[,HOST][:HOW]" sep:"none"`
+	Request []string `help:"Allow only matching HTTP requests to a host; the first matching rule decides. METHOD may be a list or *, PATH may end in /**, and conditions on a JSON body follow 'where'; may be repeated." placeholder:"[deny|ask] METHOD HOST/PATH" sep:"none"`
+	Group   string   `help:"Network group, whose sandboxes can reach each other." placeholder:"GROUP"`
+	As      string   `help:"Host name in the group: NAME.GROUP.internal." placeholder:"NAME"`
 }
 
 // given reports whether any flag is set.
@@ -298,12 +298,12 @@ func keysOf(m map[string]string) []string {
 type netSet struct {
 	ID string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
 	networkFlags
-	Replace bool `help:"Reset settings that are not given; else they stay."`
+	Replace bool `help:"Reset the settings that are not given (default: keep them)."`
 }
 
 func (netSet) Help() string {
-	return `Connections that are not allowed any more break. A list that is given replaces the one there was;
-'none' empties it.
+	return `Connections that the new policy does not allow are closed. A list that is given replaces the current
+one; 'none' empties it.
 
 Examples:
   engi net set sbx_u2dmwmlezjgprkqrgppgcz2mgu --allow registry.example.com --allow '*.example.com:443'
@@ -343,13 +343,13 @@ func (n *netSet) Run(ctx context.Context, g *globals) error {
 type netLog struct {
 	ID     string `arg:"" help:"Sandbox." placeholder:"SANDBOX"`
 	Follow bool   `short:"f" help:"Continue until the sandbox stops."`
-	Denied bool   `help:"Only what was refused."`
-	After  int64  `help:"Begin after this event." placeholder:"N"`
+	Denied bool   `help:"Only refused connections."`
+	After  int64  `help:"Start after this event." placeholder:"N"`
 }
 
 func (netLog) Help() string {
-	return `One line for each decision: its number, when, what was asked for and what became of it. With --json,
-one event per line.
+	return `Prints one line for each decision: its number, time, target and result. With --json, prints one
+event per line.
 
 Examples:
   engi net log sbx_u2dmwmlezjgprkqrgppgcz2mgu

@@ -13,13 +13,13 @@ import (
 )
 
 type openCommand struct {
-	Print bool `help:"Only print the link."`
+	Print bool `help:"Print the link, and open no browser."`
 }
 
 func (openCommand) Help() string {
-	return `Opens the dashboard in a browser, with a link that signs it in. The link works once and for five
-minutes; whoever opens it may do what the key may do that this command uses. Where no browser can
-be started, the link is printed.
+	return `Opens the dashboard in a browser, with a link that signs in. The link works once, within five
+minutes, and the browser that opens it has the rights of the key that this command uses. If no
+browser can be started, the link is printed.
 
 Examples:
   engi open

@@ -11,7 +11,7 @@ import (
 type operationCommand struct {
 	List   operationList  `cmd:"" aliases:"ls" help:"List operations."`
 	Show   showCommand    `cmd:"" aliases:"get" help:"Show an operation."`
-	Watch  operationWatch `cmd:"" help:"Show what an operation does, until it ends."`
+	Watch  operationWatch `cmd:"" help:"Follow the progress of an operation until it ends."`
 	Cancel removeCommand  `cmd:"" help:"Cancel operations."`
 }
 
@@ -21,8 +21,8 @@ var operationCommands = operationCommand{
 }
 
 type operationList struct {
-	State string `help:"Only those that are running, done, failed or cancelled." enum:"running,done,failed,cancelled," default:"" placeholder:"STATE"`
-	Limit int    `short:"n" help:"At most this many." default:"20" placeholder:"N"`
+	State string `help:"Only operations in this state: running, done, failed or cancelled." enum:"running,done,failed,cancelled," default:"" placeholder:"STATE"`
+	Limit int    `short:"n" help:"Maximum number of results." default:"20" placeholder:"N"`
 }
 
 func (operationList) Help() string {
@@ -48,12 +48,12 @@ func (o *operationList) Run(ctx context.Context, g *globals) error {
 
 type operationWatch struct {
 	ID   string `arg:"" help:"Operation." placeholder:"ID"`
-	From int64  `help:"Offset of the last event seen; else all is shown." placeholder:"N"`
+	From int64  `help:"Offset of the last event received (default: show all events)." placeholder:"N"`
 }
 
 func (operationWatch) Help() string {
-	return `Exits with 1 if the operation has failed or was cancelled. With --json, one event per line.
-Ctrl-C ends the watching only.
+	return `Exits with 1 if the operation has failed or was cancelled. With --json, prints one event per line.
+Ctrl-C stops watching; the operation continues.
 
 Examples:
   engi operation watch opn_u2dmwmlezjgprkqrgppgcz2mgu

@@ -14,27 +14,27 @@ import (
 )
 
 type pageCommand struct {
-	Act     pageAct     `cmd:"" help:"Do something on the page of a session."`
+	Act     pageAct     `cmd:"" help:"Send an action to the page of a session."`
 	Show    pageShow    `cmd:"" aliases:"get" help:"Print the page of a session."`
-	Watch   pageWatch   `cmd:"" help:"Follow what happens to the page of a session."`
-	Cancel  pageCancel  `cmd:"" help:"Stop the answers that are being given on pages."`
-	Restore pageRestore `cmd:"" help:"Make the page of a session what it was."`
+	Watch   pageWatch   `cmd:"" help:"Follow the changes of the page of a session."`
+	Cancel  pageCancel  `cmd:"" help:"Stop the model's answers on pages."`
+	Restore pageRestore `cmd:"" help:"Roll the page of a session back to an earlier event."`
 }
 
 type pageAct struct {
 	ID     string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
-	Action string `arg:"" help:"What is done, like the data-action of an element." placeholder:"ACTION"`
-	Data   string `short:"d" help:"What goes with it, an object of JSON; @FILE reads a file, - standard input." placeholder:"JSON"`
-	Agent  string `help:"Agent that answers; else the node's for pages." placeholder:"NAME"`
-	Model  string `help:"Model, instead of the agent's." placeholder:"PROVIDER:MODEL"`
+	Action string `arg:"" help:"Name of the action, like the data-action of an element." placeholder:"ACTION"`
+	Data   string `short:"d" help:"Data of the action, a JSON object; @FILE reads a file, - reads standard input." placeholder:"JSON"`
+	Agent  string `help:"Agent that answers (default: the node's agent for pages)." placeholder:"NAME"`
+	Model  string `help:"Model (default: the agent's)." placeholder:"PROVIDER:MODEL"`
 	Once   string `help:"Idempotency key: an action with the same key is done only once." placeholder:"KEY"`
-	Wait   bool   `short:"w" help:"Show what happens until the answer has ended."`
+	Wait   bool   `short:"w" help:"Follow the changes of the page until the answer has ended."`
 }
 
 func (pageAct) Help() string {
-	return `Prints the seq of the action, after which the stream of the page has the answer; with --wait what
-happens instead, as 'engi page watch' does, and exits with 1 if the answer failed. Ctrl-C ends the
-waiting only.
+	return `Prints the seq of the action; the answer follows it in the stream of the page. With --wait, prints
+the changes of the page as 'engi page watch' does, and exits with 1 if the answer failed. Ctrl-C
+stops waiting.
 
 Examples:
   engi page act page demo-counter --wait
@@ -64,11 +64,11 @@ func (u *pageAct) Run(ctx context.Context, g *globals) error {
 
 type pageShow struct {
 	ID string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
-	At int64  `help:"As it was after the event of this seq." placeholder:"SEQ"`
+	At int64  `help:"Show the page as it was after the event with this seq." placeholder:"SEQ"`
 }
 
 func (pageShow) Help() string {
-	return `Prints what is in the body of the page, as HTML.
+	return `Prints the content of the page's body as HTML.
 
 Examples:
   engi page show page
@@ -82,14 +82,14 @@ func (u *pageShow) Run(ctx context.Context, g *globals) error {
 
 type pageWatch struct {
 	ID     string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
-	After  int64  `help:"Begin after this seq; else with the whole page." placeholder:"SEQ"`
-	Format string `help:"Print the stream as other protocols have it: ai-sdk, ag-ui, json-render or a2ui." enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" placeholder:"FORMAT"`
+	After  int64  `help:"Start after the event with this seq (default: start with the whole page)." placeholder:"SEQ"`
+	Format string `help:"Print the stream in another protocol: ai-sdk, ag-ui, json-render or a2ui." enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" placeholder:"FORMAT"`
 }
 
 func (pageWatch) Help() string {
-	return `Prints each change in a line until Ctrl-C; with --json whole. Comes back by itself when the connection
-breaks or the server is restarted, and misses nothing. With --format, what the server sends is
-printed as it is; ai-sdk and ag-ui end with the end of an answer.
+	return `Prints each change on one line until Ctrl-C; with --json, prints whole changes. Reconnects when the
+connection breaks or the server restarts, and misses nothing. With --format, prints the server's
+stream unchanged; ai-sdk and ag-ui end with the end of an answer.
 
 Examples:
   engi page watch page
@@ -180,7 +180,7 @@ type pageCancel struct {
 }
 
 func (pageCancel) Help() string {
-	return `Actions that wait are forgotten. What has changed on the pages stays.
+	return `Waiting actions are dropped. Changes already made to the pages stay.
 
 Examples:
   engi page cancel page`
@@ -192,11 +192,11 @@ func (u *pageCancel) Run(ctx context.Context, g *globals) error {
 
 type pageRestore struct {
 	ID  string `arg:"" name:"session" help:"Session." placeholder:"SESSION"`
-	Seq int64  `arg:"" help:"Of the event after which the page was so." placeholder:"SEQ"`
+	Seq int64  `arg:"" help:"Seq of the event after which the page was as wanted." placeholder:"SEQ"`
 }
 
 func (pageRestore) Help() string {
-	return `Prints the seq of the restored page. Restoring is an event itself, and can be undone.
+	return `Prints the seq of the rollback, which is an event too and can be undone.
 
 Examples:
   engi page restore page 4711`

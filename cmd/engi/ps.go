@@ -11,10 +11,10 @@ import (
 )
 
 type psCommand struct {
-	All       bool `short:"a" help:"Ended executions too."`
-	Sandboxes bool `short:"s" help:"Sandboxes instead of executions." xor:"what"`
-	Pools     bool `short:"p" help:"Warm pools instead of executions." xor:"what"`
-	Limit     int  `short:"n" help:"At most this many." default:"50" placeholder:"N"`
+	All       bool `short:"a" help:"Include ended executions."`
+	Sandboxes bool `short:"s" help:"List sandboxes instead of executions." xor:"what"`
+	Pools     bool `short:"p" help:"List warm pools instead of executions." xor:"what"`
+	Limit     int  `short:"n" help:"Maximum number of results." default:"50" placeholder:"N"`
 }
 
 func (psCommand) Help() string { return example("engi ps", "engi ps --all -n 10", "engi ps --pools") }

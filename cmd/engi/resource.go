@@ -81,7 +81,7 @@ func (l listCommand) Run(ctx context.Context, g *globals) error { return l.run(c
 
 // A showCommand shows one object.
 type showCommand struct {
-	Name string `arg:"" name:"id" help:"ID, or name if there is one." placeholder:"ID"`
+	Name string `arg:"" name:"id" help:"ID or name." placeholder:"ID"`
 	help string
 	run  func(ctx context.Context, g *globals, name string) error
 }
@@ -107,7 +107,7 @@ type actCommand[A interface{ names() []string }] struct {
 // Arguments that name objects of a kind.
 type (
 	objectNames struct {
-		Names []string `arg:"" name:"id" help:"IDs, or names if there are some." placeholder:"ID"`
+		Names []string `arg:"" name:"id" help:"IDs or names." placeholder:"ID"`
 	}
 	appNames struct {
 		Names []string `arg:"" name:"app" help:"Apps." placeholder:"APP"`

@@ -20,32 +20,32 @@ type runCommand struct {
 	Args    []string `arg:"" optional:"" help:"Arguments of the program, after --." placeholder:"ARGS"`
 
 	Code     string            `short:"c" help:"Run this code instead of a file." placeholder:"CODE"`
-	Lang     string            `short:"l" help:"python, javascript, typescript, go or bash; else guessed from the file's name." placeholder:"LANG"`
-	File     []string          `short:"f" help:"Another file or directory that the program needs; PATH=NAME gives it another name in the sandbox." placeholder:"PATH" sep:"none"`
+	Lang     string            `short:"l" help:"Language: python, javascript, typescript, go or bash (default: from the file's extension)." placeholder:"LANG"`
+	File     []string          `short:"f" help:"Another file or directory for the program; PATH=NAME gives it another name in the sandbox." placeholder:"PATH" sep:"none"`
 	Entry    string            `help:"File to run, when a directory is given." placeholder:"PATH"`
-	Output   string            `short:"o" help:"Write the files that the program leaves below this directory." placeholder:"DIR"`
+	Output   string            `short:"o" help:"Write the program's artifacts below this directory." placeholder:"DIR"`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Stdin    bool              `negatable:"" default:"true" help:"Give the program what is piped into engi."`
-	Template string            `short:"t" help:"Template to run in; else the node's default." placeholder:"NAME"`
-	Tier     string            `help:"script runs JavaScript and TypeScript in the script tier, without a sandbox; gvisor and microvm ask for at least that isolation." placeholder:"TIER"`
-	Timeout  string            `help:"Longest time the program may run, like 30s." placeholder:"D"`
+	Stdin    bool              `negatable:"" default:"true" help:"Pass standard input to the program."`
+	Template string            `short:"t" help:"Template (default: the node's default template)." placeholder:"NAME"`
+	Tier     string            `help:"Isolation: script runs JavaScript and TypeScript in the script tier, without a sandbox; gvisor and microvm require at least that isolation." placeholder:"TIER"`
+	Timeout  string            `help:"Maximum run time of the program, like 30s." placeholder:"D"`
 	Memory   string            `help:"Memory of the sandbox, like 512MiB." placeholder:"SIZE"`
-	VCPUs    float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
-	Disk     string            `help:"Bytes the program may write, like 1GiB." placeholder:"SIZE"`
-	Pids     int               `name:"processes" help:"Processes and threads at once." placeholder:"N"`
+	VCPUs    float64           `name:"vcpus" help:"Processor time, in processors; 0.5 is half of one." placeholder:"N"`
+	Disk     string            `help:"Disk space, like 1GiB." placeholder:"SIZE"`
+	Pids     int               `name:"processes" help:"Maximum number of processes and threads." placeholder:"N"`
 	networkFlags
-	Detach bool `short:"d" help:"Start it, print its ID and leave; needs a server."`
+	Detach bool `short:"d" help:"Start the program, print its ID, and exit; needs a running server."`
 }
 
 func (runCommand) Help() string {
-	return `The program runs in a sandbox that nobody else ever used. Its output comes live, and
-its exit code is that of 'engi run'; if it does not end by itself, the code says why:
+	return `The program runs in a sandbox that no other program has used. Its output is printed live, and engi
+exits with its exit code. If the program does not end by itself, the exit code says why:
 
   123  a limit on processes, disk or output    130  cancelled
   124  the timeout                             137  the memory limit
   125  engi failed, not the program
 
-Without a running server engi starts a node of its own for the length of the command.
+Without a running server, engi starts a node for the duration of the command.
 
 Examples:
   engi run hello.py

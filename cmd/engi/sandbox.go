@@ -18,17 +18,17 @@ type sandboxCommand struct {
 	List      sandboxList            `cmd:"" aliases:"ls" help:"List sandboxes."`
 	Get       showCommand            `cmd:"" help:"Show a sandbox."`
 	Exec      sandboxExec            `cmd:"" help:"Run a program in a sandbox."`
-	Shell     sandboxShell           `cmd:"" help:"Open a terminal in a sandbox, or come back to one."`
+	Shell     sandboxShell           `cmd:"" help:"Open a terminal in a sandbox, or reattach to it."`
 	Cp        sandboxCopy            `cmd:"" name:"cp" help:"Copy files and directories into a sandbox or out of it."`
 	Logs      sandboxLogs            `cmd:"" help:"Print the output of a process in a sandbox."`
-	Processes sandboxProcesses       `cmd:"" aliases:"top" help:"List the processes that were started in a sandbox."`
-	Ports     sandboxPorts           `cmd:"" help:"List ports with listeners, and their URLs."`
+	Processes sandboxProcesses       `cmd:"" aliases:"top" help:"List the processes of a sandbox."`
+	Ports     sandboxPorts           `cmd:"" help:"List the listening ports of a sandbox and their URLs."`
 	Metrics   sandboxMetrics         `cmd:"" help:"Show the resource usage of a sandbox."`
-	Pause     actCommand[sandboxIDs] `cmd:"" help:"Pause sandboxes in memory."`
-	Hibernate sandboxHibernate       `cmd:"" help:"Write sandboxes to disk."`
+	Pause     actCommand[sandboxIDs] `cmd:"" help:"Pause sandboxes, and keep them in memory."`
+	Hibernate sandboxHibernate       `cmd:"" help:"Hibernate sandboxes to disk."`
 	Resume    sandboxResume          `cmd:"" help:"Resume sandboxes."`
 	Snapshot  sandboxSnapshot        `cmd:"" help:"Take a snapshot of a sandbox."`
-	Fork      sandboxFork            `cmd:"" help:"Start copies of a sandbox."`
+	Fork      sandboxFork            `cmd:"" help:"Copy a running sandbox."`
 	Extend    sandboxExtend          `cmd:"" help:"Extend the deadline of sandboxes."`
 	Kill      actCommand[sandboxIDs] `cmd:"" aliases:"rm" help:"Destroy sandboxes."`
 }
@@ -43,18 +43,18 @@ var sandboxCommands = sandboxCommand{
 type sandboxFlags struct {
 	Snapshot    string            `help:"Start from this snapshot." placeholder:"NAME"`
 	Memory      string            `help:"Memory, like 512MiB." placeholder:"SIZE"`
-	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
-	Disk        string            `help:"Bytes that may be written, like 1GiB." placeholder:"SIZE"`
-	Pids        int               `name:"processes" help:"Processes and threads at once." placeholder:"N"`
-	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Meta        map[string]string `short:"m" help:"Label to find it by; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	VCPUs       float64           `name:"vcpus" help:"Processor time, in processors; 0.5 is half of one." placeholder:"N"`
+	Disk        string            `help:"Disk space, like 1GiB." placeholder:"SIZE"`
+	Pids        int               `name:"processes" help:"Maximum number of processes and threads." placeholder:"N"`
+	Env         map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta        map[string]string `short:"m" help:"Label, as KEY=VALUE; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Volume      []string          `help:"Mount a volume; may be repeated." placeholder:"NAME:PATH" sep:"none"`
-	Timeout     string            `help:"Time to its deadline, like 10m." placeholder:"D"`
-	IdleTimeout string            `help:"Longest time without requests." placeholder:"D"`
-	MaxDuration string            `help:"Longest time awake, however often extended." placeholder:"D"`
-	OnTimeout   string            `help:"What happens then: kill or hibernate." enum:"kill,hibernate," default:"" placeholder:"WHAT"`
-	AutoResume  bool              `help:"Requests resume it."`
-	Private     bool              `help:"Only its owner and holders of links can reach its ports."`
+	Timeout     string            `help:"Time until the deadline, like 10m." placeholder:"D"`
+	IdleTimeout string            `help:"Maximum time without requests." placeholder:"D"`
+	MaxDuration string            `help:"Maximum time awake, whatever the extensions." placeholder:"D"`
+	OnTimeout   string            `help:"Action at the deadline or after the idle timeout: kill or hibernate." enum:"kill,hibernate," default:"" placeholder:"WHAT"`
+	AutoResume  bool              `help:"Resume the sandbox on requests."`
+	Private     bool              `help:"Make ports private: only the owner and holders of links can reach them."`
 	networkFlags
 }
 
@@ -95,12 +95,12 @@ func (f *sandboxFlags) request(template string) (q v1.SandboxRequest, err error)
 }
 
 type sandboxCreate struct {
-	Template string `arg:"" optional:"" help:"Template; else the node's default." placeholder:"TEMPLATE"`
+	Template string `arg:"" optional:"" help:"Template (default: the node's default template)." placeholder:"TEMPLATE"`
 	sandboxFlags
 }
 
 func (sandboxCreate) Help() string {
-	return `Only the ID is printed on standard output.
+	return `Prints only the ID on standard output.
 
 Examples:
   engi sandbox create
@@ -120,10 +120,10 @@ func (s *sandboxCreate) Run(ctx context.Context, g *globals) error {
 }
 
 type sandboxList struct {
-	State []string          `short:"s" help:"Only these states, like running,hibernated." placeholder:"STATE"`
-	Meta  map[string]string `short:"m" help:"Only those with this label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	All   bool              `short:"a" help:"Those of executions and pools, and stopped ones, too."`
-	Limit int               `short:"n" help:"At most this many." default:"100" placeholder:"N"`
+	State []string          `short:"s" help:"Only sandboxes in these states, like running,hibernated." placeholder:"STATE"`
+	Meta  map[string]string `short:"m" help:"Only sandboxes with this label, as KEY=VALUE; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	All   bool              `short:"a" help:"Include stopped sandboxes, and sandboxes of executions and pools."`
+	Limit int               `short:"n" help:"Maximum number of results." default:"100" placeholder:"N"`
 	Quiet bool              `short:"q" help:"Print IDs only."`
 }
 
@@ -221,7 +221,7 @@ type sandboxHibernate struct {
 }
 
 func (sandboxHibernate) Help() string {
-	return `Processes, memory and files are there again when it is resumed.
+	return `Processes, memory and files are restored when the sandbox is resumed.
 
 Examples:
   engi sandbox hibernate sbx_u2dmwmlezjgprkqrgppgcz2mgu
@@ -234,8 +234,8 @@ func (s *sandboxHibernate) Run(ctx context.Context, g *globals) error {
 
 type sandboxResume struct {
 	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-	Timeout string   `help:"Time to the new deadline; else as before." placeholder:"D"`
-	Cold    bool     `help:"Boot it from its disk even if its memory was kept."`
+	Timeout string   `help:"Time until the new deadline (default: as before)." placeholder:"D"`
+	Cold    bool     `help:"Boot the sandbox from its disk even if its memory was saved."`
 }
 
 func (sandboxResume) Help() string {
@@ -254,7 +254,7 @@ func (s *sandboxResume) Run(ctx context.Context, g *globals) error {
 
 type sandboxExtend struct {
 	IDs     []string `arg:"" name:"id" help:"Sandboxes." placeholder:"ID"`
-	Timeout string   `required:"" help:"Time to the new deadline, unless the current one is later." placeholder:"D"`
+	Timeout string   `required:"" help:"Time until the new deadline; a later deadline stays." placeholder:"D"`
 }
 
 func (sandboxExtend) Help() string {
@@ -271,13 +271,13 @@ func (s *sandboxExtend) Run(ctx context.Context, g *globals) error {
 
 type sandboxSnapshot struct {
 	ID       string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Name     string `arg:"" optional:"" help:"Name of the snapshot, which is taken from an older one." placeholder:"NAME"`
-	DiskOnly bool   `help:"Without the memory."`
-	TTL      string `help:"When to remove it, like 7d; else never." placeholder:"D"`
+	Name     string `arg:"" optional:"" help:"Name of the snapshot; an older snapshot with this name loses it." placeholder:"NAME"`
+	DiskOnly bool   `help:"Do not save the memory."`
+	TTL      string `help:"Time after which the snapshot is deleted, like 7d (default: never)." placeholder:"D"`
 }
 
 func (sandboxSnapshot) Help() string {
-	return `The sandbox goes on. Only the snapshot's ID is printed on standard output.
+	return `The sandbox keeps running. Prints only the snapshot's ID on standard output.
 
 Examples:
   engi sandbox snapshot sbx_u2dmwmlezjgprkqrgppgcz2mgu ready --ttl 7d
@@ -296,12 +296,12 @@ func (s *sandboxSnapshot) Run(ctx context.Context, g *globals) error {
 
 type sandboxFork struct {
 	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Count   int    `short:"n" help:"Copies." default:"1" placeholder:"N"`
-	Timeout string `help:"Time to the deadline of each; else as the original's." placeholder:"D"`
+	Count   int    `short:"n" help:"Number of copies." default:"1" placeholder:"N"`
+	Timeout string `help:"Time until the deadline of each copy (default: the original's)." placeholder:"D"`
 }
 
 func (sandboxFork) Help() string {
-	return `The sandbox goes on. Only the IDs of the copies are printed on standard output.
+	return `The sandbox keeps running. Prints only the IDs of the copies on standard output.
 
 Examples:
   engi sandbox fork sbx_u2dmwmlezjgprkqrgppgcz2mgu -n 3`
@@ -337,8 +337,8 @@ func (s *sandboxFork) Run(ctx context.Context, g *globals) error {
 
 type sandboxPorts struct {
 	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Link int    `help:"Print a link that opens this private port to whoever has it." placeholder:"PORT"`
-	TTL  string `name:"ttl" help:"How long the link is valid; else an hour." placeholder:"D"`
+	Link int    `help:"Print a link with which everybody can open this private port." placeholder:"PORT"`
+	TTL  string `name:"ttl" help:"Lifetime of the link (default: one hour)." placeholder:"D"`
 }
 
 func (sandboxPorts) Help() string {
@@ -361,7 +361,7 @@ func (s *sandboxPorts) Run(ctx context.Context, g *globals) error {
 
 type sandboxMetrics struct {
 	ID    string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Since string `help:"How far back; else all samples." placeholder:"D"`
+	Since string `help:"Time span of the samples (default: all)." placeholder:"D"`
 }
 
 func (sandboxMetrics) Help() string {
@@ -410,9 +410,9 @@ func (s *sandboxProcesses) Run(ctx context.Context, g *globals) error {
 
 type sandboxLogs struct {
 	ID      string `arg:"" help:"Sandbox." placeholder:"ID"`
-	Process string `arg:"" optional:"" help:"ID or tag of a process; else the one started last." placeholder:"PROCESS"`
+	Process string `arg:"" optional:"" help:"ID or tag of a process (default: the newest)." placeholder:"PROCESS"`
 	Follow  bool   `short:"f" help:"Continue until the process ends, and exit with its code."`
-	From    int64  `help:"Offset to begin at, in bytes of output." placeholder:"N"`
+	From    int64  `help:"Offset to start at, in bytes of output." placeholder:"N"`
 }
 
 func (sandboxLogs) Help() string {

@@ -21,13 +21,13 @@ import (
 )
 
 type sandboxCopy struct {
-	From string `arg:"" help:"What to copy: a path here, or ID:PATH in a sandbox; - is standard input." placeholder:"FROM"`
-	To   string `arg:"" help:"Where to: ID:PATH in a sandbox, or a path here; - is standard output." placeholder:"TO"`
+	From string `arg:"" help:"Source: a local path, or ID:PATH in a sandbox; - is standard input." placeholder:"FROM"`
+	To   string `arg:"" help:"Destination: ID:PATH in a sandbox, or a local path; - is standard output." placeholder:"TO"`
 }
 
 func (sandboxCopy) Help() string {
-	return `Directories are copied with all that is in them. A destination that is a directory, or ends with
-a slash, receives the copy. The hashes of files are compared on both sides.
+	return `Directories are copied with their contents. If the destination is a directory or ends with a slash,
+the copy is placed in it. The hashes of files are compared on both sides.
 
 Examples:
   engi sandbox cp data.csv $id:/workspace/

@@ -20,26 +20,26 @@ type sandboxExec struct {
 	ID      string   `arg:"" help:"Sandbox." placeholder:"ID"`
 	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
 
-	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
-	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
-	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
-	Detach   bool              `short:"d" help:"Start it, print its ID and exit."`
+	Code     string            `short:"c" help:"Run this shell command with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input to the program even if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run the program in a terminal."`
+	Detach   bool              `short:"d" help:"Start the program, print its ID, and exit."`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Dir      string            `short:"w" help:"Directory to start in; else the template's working directory, or the home of another user." placeholder:"DIR"`
-	User     string            `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
-	Tag      string            `help:"Name to find the process by." placeholder:"TAG"`
-	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+	Dir      string            `short:"w" help:"Working directory (default: the template's, or the home directory of another user)." placeholder:"DIR"`
+	User     string            `short:"u" help:"User in the sandbox (default: the template's)." placeholder:"USER"`
+	Tag      string            `help:"Tag of the process, by which it can be found." placeholder:"TAG"`
+	Timeout  string            `help:"Maximum run time of the program." placeholder:"D"`
 }
 
 // execFlags say what to run where there is a sandbox for it.
 type execFlags struct {
 	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
 
-	Code     string            `short:"c" help:"Run this line with /bin/sh instead." placeholder:"LINE"`
-	Stdin    bool              `short:"i" help:"Pass standard input on, even if it is a terminal."`
-	Terminal bool              `short:"t" name:"tty" help:"Run it in a terminal."`
+	Code     string            `short:"c" help:"Run this shell command with /bin/sh instead." placeholder:"LINE"`
+	Stdin    bool              `short:"i" help:"Pass standard input to the program even if it is a terminal."`
+	Terminal bool              `short:"t" name:"tty" help:"Run the program in a terminal."`
 	Env      map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Timeout  string            `help:"Longest time it may run." placeholder:"D"`
+	Timeout  string            `help:"Maximum run time of the program." placeholder:"D"`
 }
 
 func (x execFlags) exec() sandboxExec {
@@ -47,9 +47,9 @@ func (x execFlags) exec() sandboxExec {
 }
 
 func (sandboxExec) Help() string {
-	return `The program's output comes live, what is piped into engi is its standard input, and its exit
-code is that of engi; see 'engi run --help' for the others. Ctrl-C interrupts the program. With
--it it runs in a terminal, which Ctrl-] leaves without ending it.
+	return `The program's output is printed live, standard input is passed on, and engi exits with the program's
+exit code; see 'engi run --help' for other exit codes. Ctrl-C interrupts the program. With -it, the
+program runs in a terminal, from which Ctrl-] detaches without ending it.
 
 Examples:
   engi sandbox exec $id -- python3 -c 'print(6*7)'
@@ -214,13 +214,14 @@ func (v *processView) Flush(context.Context) error { return nil }
 
 type sandboxShell struct {
 	ID   string `arg:"" help:"Sandbox." placeholder:"ID"`
-	User string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
-	Dir  string `short:"w" help:"Directory to start in." placeholder:"DIR"`
-	New  bool   `help:"Start another shell even if one was left running."`
+	User string `short:"u" help:"User in the sandbox (default: the template's)." placeholder:"USER"`
+	Dir  string `short:"w" help:"Working directory." placeholder:"DIR"`
+	New  bool   `help:"Start a new shell even if an earlier one is still running."`
 }
 
 func (sandboxShell) Help() string {
-	return `Comes back to the shell that was left with Ctrl-], with what it printed meanwhile, else starts one.
+	return `Reattaches to the shell that was left with Ctrl-], and prints the output since then. If there is
+none, starts a shell.
 
 Examples:
   engi sandbox shell sbx_u2dmwmlezjgprkqrgppgcz2mgu`
@@ -231,16 +232,16 @@ func (s *sandboxShell) Run(ctx context.Context, g *globals) error {
 }
 
 type shellCommand struct {
-	Template string `arg:"" optional:"" help:"Template; else the node's default." placeholder:"TEMPLATE"`
+	Template string `arg:"" optional:"" help:"Template (default: the node's default template)." placeholder:"TEMPLATE"`
 	Keep     bool   `help:"Keep the sandbox when the shell ends."`
-	User     string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
+	User     string `short:"u" help:"User in the sandbox (default: the template's)." placeholder:"USER"`
 	sandboxFlags
 }
 
 func (shellCommand) Help() string {
-	return `The sandbox goes with its shell, unless --keep says otherwise. Ctrl-] leaves both running:
-'engi sandbox shell ID' comes back. The exit code is that of the shell. Without a running server
-engi starts a node of its own for the length of the command.
+	return `The sandbox is destroyed when its shell exits, unless --keep is given. Ctrl-] detaches and leaves
+both running: 'engi sandbox shell ID' reattaches. engi exits with the exit code of the shell.
+Without a running server, engi starts a node for the duration of the command.
 
 Examples:
   engi shell

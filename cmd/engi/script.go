@@ -15,17 +15,17 @@ import (
 type scriptCommand struct {
 	File    string            `arg:"" optional:"" help:"Program to run; - reads it from standard input. Files that end in .ts are TypeScript." placeholder:"FILE"`
 	Code    string            `short:"c" help:"Run CODE instead of a file." placeholder:"CODE"`
-	TS      bool              `name:"ts" help:"It is TypeScript."`
-	Timeout string            `help:"Longest time, like 500ms; the node allows 250ms to 5s unless configured." placeholder:"D"`
-	Hint    map[string]string `help:"What api functions may fill in, like latitude=48.2." placeholder:"NAME=VALUE"`
-	Session string            `help:"Run it as part of a session, by ID or name: it gets api.sandbox." placeholder:"SESSION"`
-	APIs    bool              `name:"apis" help:"Print the functions below api as TypeScript declarations, and run nothing."`
+	TS      bool              `name:"ts" help:"Treat CODE as TypeScript."`
+	Timeout string            `help:"Maximum run time, like 500ms; the node allows 250ms to 5s by default." placeholder:"D"`
+	Hint    map[string]string `help:"Default for arguments of api functions, like latitude=48.2." placeholder:"NAME=VALUE"`
+	Session string            `help:"Session, by ID or name, whose sandbox the script gets as api.sandbox." placeholder:"SESSION"`
+	APIs    bool              `name:"apis" help:"Print the api functions as TypeScript declarations, and run nothing."`
 }
 
 func (scriptCommand) Help() string {
-	return `The program runs in the script tier: no files, no modules, no network but the functions
-below api, an answer in about a millisecond. The value of its last expression, or what it
-returns, is printed as JSON. For everything else there is 'engi run'.
+	return `The program runs in the script tier and takes about a millisecond. It has no files, no modules and
+no network except the functions of the object api. The value of its last expression, or its return
+value, is printed as JSON. For all other programs, use 'engi run'.
 
 Examples:
   engi script -c '[1, 2, 3].map(n => n * 2)'

@@ -14,8 +14,8 @@ import (
 
 type secretCommand struct {
 	Set    secretSet     `cmd:"" help:"Store a secret, or replace its value."`
-	Get    showCommand   `cmd:"" help:"Show a secret; never its value."`
-	List   listCommand   `cmd:"" aliases:"ls" help:"List secrets; never their values."`
+	Get    showCommand   `cmd:"" help:"Show a secret without its value."`
+	List   listCommand   `cmd:"" aliases:"ls" help:"List secrets without their values."`
 	Remove removeCommand `cmd:"" aliases:"rm" help:"Delete secrets."`
 	Rekey  secretRekey   `cmd:"" help:"Encrypt all secrets with a new key."`
 }
@@ -29,14 +29,14 @@ var secretCommands = secretCommand{
 }
 
 type secretSet struct {
-	Name string            `arg:"" help:"Its name." placeholder:"NAME"`
-	Host []string          `help:"Where it may be sent, and nowhere else: a name or *.SUFFIX, maybe with :PORT; none is as before, or anywhere; may be repeated." placeholder:"HOST"`
+	Name string            `arg:"" help:"Name." placeholder:"NAME"`
+	Host []string          `help:"Host to which the secret may be sent: a name or *.SUFFIX, optionally with :PORT; may be repeated (default: as before; every host for a new secret)." placeholder:"HOST"`
 	Meta map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 }
 
 func (secretSet) Help() string {
-	return `The value comes from standard input, without the end of its last line, or is asked for: command
-lines are seen by others.
+	return `Reads the value from standard input, without its final newline, or asks for it, because other users
+can see command lines.
 
 Examples:
   engi secret set github --host api.github.com

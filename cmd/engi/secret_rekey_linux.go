@@ -10,12 +10,13 @@ import (
 type secretRekey struct{}
 
 func (secretRekey) Help() string {
-	return `Makes a new key in secret.key and seals every secret under it, on the machine of the node and while
-no server runs there. If it is broken off, run it again; until then all secrets can be read. Signed
-links to ports end. Back the new file up, and destroy copies of the old one.
+	return `Creates a new key in secret.key and encrypts every secret with it. Run it on the node's machine
+while no server is running. If it is interrupted, run it again; all secrets stay readable until
+then. Signed links to ports become invalid. Back up the new file, and destroy copies of the old one.
 
-With a key in ENGI_SECRET_KEY, secrets are sealed under that one, and the file is removed. To go on
-from there, put a new key into it, and the one before as a second line: "former: KEY".
+With a key in ENGI_SECRET_KEY, secrets are encrypted with that key, and the file is deleted. To
+rotate the key again, set ENGI_SECRET_KEY to a new key, with the old one on a second line: "former:
+KEY".
 
 Examples:
   engi stop && engi secret rekey && engi serve --detach`

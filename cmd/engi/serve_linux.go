@@ -21,19 +21,19 @@ import (
 )
 
 type serveCommand struct {
-	Listen          string `help:"Address and port (ENGI_LISTEN); port 0 takes any free one." placeholder:"HOST:PORT"`
-	AllowPublicHTTP bool   `name:"allow-public-http" help:"Serve an address that others can reach without TLS."`
+	Listen          string `help:"Address and port (ENGI_LISTEN); port 0 selects a free port." placeholder:"HOST:PORT"`
+	AllowPublicHTTP bool   `name:"allow-public-http" help:"Serve a public address without TLS."`
 	TLSCert         string `name:"tls-cert" help:"PEM file with the certificate chain." placeholder:"FILE"`
-	TLSKey          string `name:"tls-key" help:"PEM file with its key." placeholder:"FILE"`
-	Pools           string `help:"Warm sandboxes, like python=4,bash=2:10, or none." placeholder:"LANG=N[:MAX],..."`
+	TLSKey          string `name:"tls-key" help:"PEM file with the private key." placeholder:"FILE"`
+	Pools           string `help:"Number of warm sandboxes by language, like python=4,bash=2:10, or none." placeholder:"LANG=N[:MAX],..."`
 	Template        string `short:"t" help:"Default template." placeholder:"NAME"`
-	Detach          bool   `short:"d" help:"Go to the background once the server answers; log to engi.log in the data directory."`
+	Detach          bool   `short:"d" help:"Run in the background, and exit once the server answers; the log is engi.log in the data directory."`
 }
 
 func (serveCommand) Help() string {
-	return `Sandboxes outlive the server: stop it, kill it, upgrade it, and the next one on the same data
-directory finds them and their output. The admin key is the one line of admin.key in the data
-directory. SIGTERM and Ctrl-C let requests in hand end first.
+	return `Sandboxes outlive the server: after it was stopped, killed or upgraded, the next server of the same
+data directory finds them and their output. The admin key is in admin.key in the data directory. On
+SIGTERM and Ctrl-C, the server finishes running requests before it exits.
 
 Examples:
   engi serve
@@ -174,11 +174,11 @@ func tail(path string, from int64) string {
 }
 
 type statusCommand struct {
-	Wait string `help:"Wait until the server is ready, at most this long." placeholder:"D"`
+	Wait string `help:"Maximum time to wait until the server is ready." placeholder:"D"`
 }
 
 func (statusCommand) Help() string {
-	return `Ends with 0 if a server runs and is ready, else with 1.
+	return `Exits with 0 if a server is running and ready, otherwise with 1.
 
 Examples:
   engi status
@@ -248,8 +248,8 @@ func readiness(st status) string {
 }
 
 type stopCommand struct {
-	Wait    string `help:"How long to wait for it to end." default:"30s" placeholder:"D"`
-	Destroy bool   `help:"Destroy its sandboxes, too, with everything that runs in them."`
+	Wait    string `help:"Maximum time to wait for the server to end." default:"30s" placeholder:"D"`
+	Destroy bool   `help:"Also destroy all sandboxes and the programs in them."`
 }
 
 func (stopCommand) Help() string {

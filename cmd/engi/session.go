@@ -21,64 +21,64 @@ type sessionCommand struct {
 	List    sessionList              `cmd:"" aliases:"ls" help:"List sessions."`
 	Show    showCommand              `cmd:"" aliases:"get" help:"Show a session."`
 	Run     sessionRun               `cmd:"" help:"Run TypeScript in a session."`
-	Shell   sessionShell             `cmd:"" help:"Open a shell in a session, or come back to one."`
-	Release actCommand[sessionNames] `cmd:"" help:"Stop the sandboxes of sessions; their volumes stay."`
-	Attach  sessionAttach            `cmd:"" help:"Resume a session, and say who is there."`
-	Detach  sessionDetach            `cmd:"" help:"Leave a session; what runs goes on."`
+	Shell   sessionShell             `cmd:"" help:"Open a shell in a session, or reattach to it."`
+	Release actCommand[sessionNames] `cmd:"" help:"Release the sandboxes of sessions, and keep their volumes."`
+	Attach  sessionAttach            `cmd:"" help:"Attach a client to a session, and resume the session."`
+	Detach  sessionDetach            `cmd:"" help:"Detach a client from a session; programs keep running."`
 
 	Suspend   actCommand[sessionNames] `cmd:"" aliases:"pause" help:"Pause the sandboxes of sessions in memory."`
-	Hibernate actCommand[sessionNames] `cmd:"" help:"Write the sandboxes of sessions to disk, with their processes."`
-	Resume    actCommand[sessionNames] `cmd:"" help:"Let sessions run."`
+	Hibernate actCommand[sessionNames] `cmd:"" help:"Hibernate the sandboxes of sessions to disk, with their processes."`
+	Resume    actCommand[sessionNames] `cmd:"" help:"Resume sessions."`
 
-	Save sessionSave              `cmd:"" help:"Copy the files of sessions to the store of workspaces."`
-	Push sessionPush              `cmd:"" help:"Commit and push the work in a session's repository."`
-	Kill actCommand[sessionNames] `cmd:"" aliases:"rm,terminate" help:"End sessions, with their volumes."`
-	Deps sessionDeps              `cmd:"" help:"Show the packages that code in sessions may import, and whether they are installed."`
+	Save sessionSave              `cmd:"" help:"Copy the files of sessions to the node's file store."`
+	Push sessionPush              `cmd:"" help:"Commit and push the changes in a session's repository."`
+	Kill actCommand[sessionNames] `cmd:"" aliases:"rm,terminate" help:"End sessions, and delete their volumes."`
+	Deps sessionDeps              `cmd:"" help:"Show the packages that code in sessions can import, and the state of their installation."`
 }
 
 var sessionCommands = sessionCommand{
 	Show:    shows(example("engi session show chat", "engi session show chat --json"), (*globals).showSession, (*client.Client).Session),
 	Release: acts[sessionNames](example("engi session release chat"), (*client.Client).ReleaseSession, sessionState),
-	Suspend: acts[sessionNames](`Any use resumes them.
+	Suspend: acts[sessionNames](`Any use resumes a session.
 
 `+example("engi session suspend chat"), (*client.Client).SuspendSession, sessionState),
-	Hibernate: acts[sessionNames](`Any use resumes them.
+	Hibernate: acts[sessionNames](`Any use resumes a session.
 
 `+example("engi session hibernate chat"), (*client.Client).HibernateSession, sessionState),
-	Resume: acts[sessionNames](`Those without a sandbox get one.
+	Resume: acts[sessionNames](`Sessions without a sandbox get one.
 
 `+example("engi session resume chat"), (*client.Client).ResumeSession, sessionState),
 	Kill: ends[sessionNames](example("engi session kill chat"), "terminated", (*client.Client).TerminateSession),
 }
 
 type sessionCreate struct {
-	Name        string            `arg:"" optional:"" help:"Name to find it by." placeholder:"NAME"`
-	Warm        bool              `help:"Boot its sandbox at once." xor:"mode"`
-	Lazy        bool              `help:"Boot its sandbox with the first use. The node's configuration has the default." xor:"mode"`
-	Persistence string            `help:"What outlives a sandbox: none, session (files below /workspace), workspace (they, also in the store of workspaces), overlay (what was changed on the disk) or snapshot (everything)." enum:"none,session,workspace,overlay,snapshot," default:"" placeholder:"WHAT"`
-	Template    string            `help:"Template of its sandboxes; else the one with the node's packages." placeholder:"TEMPLATE"`
-	Capacity    string            `help:"Capacity of its volume, like 300MiB." placeholder:"SIZE"`
-	TTL         string            `name:"ttl" help:"How long it and its volume are kept without use." placeholder:"D"`
-	Dormancy    string            `help:"How long its sandbox is kept without use." placeholder:"D"`
-	MaxDuration string            `help:"How long it lasts, in use or not." placeholder:"D"`
-	Memory      string            `help:"Memory of its sandboxes, like 1280MiB." placeholder:"SIZE"`
-	VCPUs       float64           `name:"vcpus" help:"Processors' worth of time." placeholder:"N"`
-	CPUQuota    float64           `name:"cpu-quota" help:"Processors' worth of time in the long run." placeholder:"N"`
-	Inodes      int64             `help:"Files that may be created outside of the volume." placeholder:"N"`
-	Env         map[string]string `short:"e" help:"Environment variable of every program in it; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Name        string            `arg:"" optional:"" help:"Name." placeholder:"NAME"`
+	Warm        bool              `help:"Boot the sandbox at once." xor:"mode"`
+	Lazy        bool              `help:"Boot the sandbox on first use. The node's configuration has the default." xor:"mode"`
+	Persistence string            `help:"Data that outlives a sandbox: none, session (files below /workspace), workspace (the same, with a copy in the node's file store), overlay (changes of the disk) or snapshot (everything)." enum:"none,session,workspace,overlay,snapshot," default:"" placeholder:"WHAT"`
+	Template    string            `help:"Template (default: the template with the node's packages)." placeholder:"TEMPLATE"`
+	Capacity    string            `help:"Capacity of the volume, like 300MiB." placeholder:"SIZE"`
+	TTL         string            `name:"ttl" help:"Time without use after which the session and its volume are deleted." placeholder:"D"`
+	Dormancy    string            `help:"Time without use after which the sandbox is released." placeholder:"D"`
+	MaxDuration string            `help:"Maximum lifetime, in use or not." placeholder:"D"`
+	Memory      string            `help:"Memory of the sandbox, like 1280MiB." placeholder:"SIZE"`
+	VCPUs       float64           `name:"vcpus" help:"Processor time, in processors; 0.5 is half of one." placeholder:"N"`
+	CPUQuota    float64           `name:"cpu-quota" help:"Sustained processor time, in processors." placeholder:"N"`
+	Inodes      int64             `help:"Maximum number of files outside of the volume." placeholder:"N"`
+	Env         map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Meta        map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Git         string            `help:"Clone the repository at URL into its sandbox." placeholder:"URL"`
+	Git         string            `help:"Clone the git repository at URL into the sandbox." placeholder:"URL"`
 	Ref         string            `help:"Branch, tag or commit to clone." placeholder:"REF"`
-	Depth       int               `help:"Commits of history to clone." placeholder:"N"`
-	Submodules  bool              `help:"Clone submodules, too."`
-	GitSecret   string            `help:"Secret with the password or token of the repository; with USER: in front, the user." placeholder:"[USER:]SECRET"`
-	Push        string            `help:"Let work be pushed: on demand, or on release of the sandbox, too." enum:"demand,release," default:"" placeholder:"WHEN"`
+	Depth       int               `help:"Number of commits to clone." placeholder:"N"`
+	Submodules  bool              `help:"Also clone submodules."`
+	GitSecret   string            `help:"Secret with the password or token of the repository, optionally as USER:SECRET." placeholder:"[USER:]SECRET"`
+	Push        string            `help:"Allow pushes: on demand, or also when the sandbox is released." enum:"demand,release," default:"" placeholder:"WHEN"`
 	Branch      string            `help:"Branch to push to." placeholder:"BRANCH"`
 	networkFlags
 }
 
 func (sessionCreate) Help() string {
-	return `Only the ID is printed on standard output.
+	return `Prints only the ID on standard output.
 
 Examples:
   engi session create
@@ -139,11 +139,11 @@ func (s *sessionCreate) repository() (*v1.Git, error) {
 }
 
 type sessionSave struct {
-	IDs []string `arg:"" name:"session" help:"Sessions of persistence workspace." placeholder:"SESSION"`
+	IDs []string `arg:"" name:"session" help:"Sessions with persistence workspace." placeholder:"SESSION"`
 }
 
 func (sessionSave) Help() string {
-	return `The same happens whenever a sandbox goes. Only what the store does not have is sent.
+	return `The same happens whenever a sandbox is released. Only data that the store does not have is sent.
 
 Examples:
   engi session save notebook`
@@ -158,13 +158,13 @@ func (s *sessionSave) Run(ctx context.Context, g *globals) error {
 
 type sessionPush struct {
 	ID      string `arg:"" help:"Session." placeholder:"SESSION"`
-	Branch  string `help:"Branch to push to; else the session's." placeholder:"BRANCH"`
+	Branch  string `help:"Branch to push to (default: the session's)." placeholder:"BRANCH"`
 	Author  string `help:"Author of the commit, like 'Ann <ann@example.com>'." placeholder:"AUTHOR"`
 	Message string `short:"m" help:"Message of the commit." placeholder:"TEXT"`
 }
 
 func (sessionPush) Help() string {
-	return `Prints the branch. If others have pushed to the one that was asked for, it is a new one.
+	return `Prints the branch. If somebody else has pushed to the requested branch, a new branch is pushed.
 
 Examples:
   engi session push fix
@@ -210,14 +210,14 @@ type sessionRun struct {
 	ID      string            `arg:"" help:"Session." placeholder:"SESSION"`
 	File    string            `arg:"" optional:"" help:"Program to run; - reads it from standard input. Files that end in .js are JavaScript." placeholder:"FILE"`
 	Code    string            `short:"c" help:"Run CODE instead of a file." placeholder:"CODE"`
-	Timeout string            `help:"Longest time, like 30s; else the node's." placeholder:"D"`
-	Env     map[string]string `short:"e" help:"Variable that the code may read; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Timeout string            `help:"Maximum run time, like 30s (default: the node's limit)." placeholder:"D"`
+	Env     map[string]string `short:"e" help:"Environment variable of the code; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 }
 
 func (sessionRun) Help() string {
-	return `What the code prints comes while it runs; then the value of its last expression, or of its
-default export, is printed as JSON. It may import the node's packages ('engi session deps')
-and modules below /workspace. Ctrl-C ends it.
+	return `The code's output is printed live; then the value of its last expression, or of its default export,
+is printed as JSON. The code can import the node's packages ('engi session deps') and modules below
+/workspace. Ctrl-C ends it.
 
 Examples:
   engi session run chat -c 'const n: number = 6; n * 7'
@@ -300,14 +300,14 @@ func (g *globals) showCode(x v1.CodeResult) {
 
 type sessionShell struct {
 	ID   string `arg:"" help:"Session." placeholder:"SESSION"`
-	User string `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
-	Dir  string `short:"w" help:"Directory to start in." placeholder:"DIR"`
-	New  bool   `help:"Start another shell even if one was left running."`
+	User string `short:"u" help:"User in the sandbox (default: the template's)." placeholder:"USER"`
+	Dir  string `short:"w" help:"Working directory." placeholder:"DIR"`
+	New  bool   `help:"Start a new shell even if an earlier one is still running."`
 }
 
 func (sessionShell) Help() string {
-	return `Comes back to the shell that was left with Ctrl-], with what it printed meanwhile, else starts one.
-A session without a sandbox gets one; one that sleeps wakes.
+	return `Reattaches to the shell that was left with Ctrl-], and prints the output since then. If there is
+none, starts a shell. A session without a sandbox gets one; a sleeping sandbox is resumed.
 
 Examples:
   engi session shell chat`
@@ -319,11 +319,11 @@ func (s *sessionShell) Run(ctx context.Context, g *globals) error {
 
 type sessionAttach struct {
 	ID     string `arg:"" help:"Session." placeholder:"SESSION"`
-	Client string `help:"Who is there." default:"default" placeholder:"NAME"`
+	Client string `help:"Name of the client." default:"default" placeholder:"NAME"`
 }
 
 func (sessionAttach) Help() string {
-	return `That keeps nothing awake. For a shell, use 'engi session shell'.
+	return `An attached client does not keep the sandbox awake. For a shell, use 'engi session shell'.
 
 Examples:
   engi session attach chat --client laptop`
@@ -335,12 +335,12 @@ func (s *sessionAttach) Run(ctx context.Context, g *globals) error {
 
 type sessionDetach struct {
 	ID     string `arg:"" help:"Session." placeholder:"SESSION"`
-	Client string `help:"Who leaves." default:"default" placeholder:"NAME"`
+	Client string `help:"Name of the client." default:"default" placeholder:"NAME"`
 }
 
 func (sessionDetach) Help() string {
-	return `When the last client leaves, the sandbox of persistence none is stopped, that of snapshot hibernates
-and files of workspace are saved.
+	return `When the last client detaches, the sandbox is stopped (persistence none) or hibernated (snapshot),
+or its files are saved (workspace).
 
 Examples:
   engi session detach chat --client laptop`
@@ -353,7 +353,7 @@ func (s *sessionDetach) Run(ctx context.Context, g *globals) error {
 func sessionState(x v1.Session) string { return x.ID + " " + x.State }
 
 type sessionDeps struct {
-	Wait bool `help:"Wait until they are installed or that has failed."`
+	Wait bool `help:"Wait until the packages are installed or the installation has failed."`
 }
 
 func (sessionDeps) Help() string {

@@ -32,7 +32,7 @@ var snapshots = table[v1.Snapshot]{"ID\tNAME\tHOLDS\tTEMPLATE\tSIZE\tEXPIRES\tCR
 }, nil}
 
 type snapshotList struct {
-	Sandbox string `help:"Only those of this sandbox." placeholder:"ID"`
+	Sandbox string `help:"Only snapshots of this sandbox." placeholder:"ID"`
 }
 
 func (snapshotList) Help() string { return example("engi snapshot list") }

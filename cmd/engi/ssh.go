@@ -20,17 +20,17 @@ import (
 )
 
 type sshCommand struct {
-	Target  string   `arg:"" help:"Session or sandbox: its ID or name." placeholder:"TARGET"`
-	Command []string `arg:"" optional:"" help:"Line for the shell, after --." placeholder:"COMMAND"`
+	Target  string   `arg:"" help:"ID or name of a session or sandbox." placeholder:"TARGET"`
+	Command []string `arg:"" optional:"" help:"Shell command, after --." placeholder:"COMMAND"`
 
-	Terminal bool `short:"t" name:"tty" help:"Run it in a terminal."`
-	Proxy    bool `help:"Pass an SSH client's bytes on, on standard input and output: for ProxyCommand."`
+	Terminal bool `short:"t" name:"tty" help:"Run the program in a terminal."`
+	Proxy    bool `help:"Relay an SSH connection on standard input and output, for ProxyCommand."`
 }
 
 func (sshCommand) Help() string {
-	return `SSH over the server's HTTP port, with the API key instead of an SSH key. It speaks SSH itself: no
-client need be installed. Without a command it opens a shell. What sleeps is woken, and stays
-awake as long as the connection does. The exit code is that of the command.
+	return `Connects over the server's HTTP port, with the API key instead of an SSH key. No SSH client need be
+installed. Without a command, it opens a shell. A sleeping sandbox is resumed, and stays awake while
+the connection is open. engi exits with the exit code of the command.
 
 Examples:
   engi ssh dev
@@ -179,16 +179,16 @@ func (g *globals) sshTerminal(ctx context.Context, session *xssh.Session) (resto
 }
 
 type sshConfigCommand struct {
-	Target []string `arg:"" optional:"" help:"Sessions and sandboxes to list by name, for editors that show hosts." placeholder:"TARGET"`
-	Name   string   `help:"What hosts end in: SESSION.NAME." default:"engi" placeholder:"NAME"`
-	Write  bool     `help:"Write it below ~/.ssh, with the host key, and include it in ~/.ssh/config."`
+	Target []string `arg:"" optional:"" help:"Sessions and sandboxes to list by name, for editors that show a list of hosts." placeholder:"TARGET"`
+	Name   string   `help:"Suffix of host names: SESSION.NAME." default:"engi" placeholder:"NAME"`
+	Write  bool     `help:"Write the configuration and the host key below ~/.ssh, and include it in ~/.ssh/config."`
 }
 
 func (sshConfigCommand) Help() string {
-	return `Makes SESSION.engi a host for ssh, scp, sftp, rsync, git and editors, through the server's HTTP port,
-with the server's host key pinned. The API key is not in it: it is found like that of any command.
---write makes ~/.ssh/engi/NAME.conf and NAME.known_hosts anew, and adds an Include to ~/.ssh/config if
-there is none; the rest of that file stays as it is.
+	return `Makes SESSION.engi a host for ssh, scp, sftp, rsync, git and editors, through the server's HTTP
+port, with the server's host key pinned. The configuration does not contain the API key, which is
+found as for any command. --write replaces ~/.ssh/engi/NAME.conf and NAME.known_hosts, and adds an
+Include to ~/.ssh/config if it is missing; the rest of that file stays unchanged.
 
 Examples:
   engi ssh-config --write && ssh dev.engi

@@ -12,7 +12,7 @@ import (
 type sshKeyCommand struct {
 	Add    sshKeyAdd     `cmd:"" help:"Add a public key."`
 	List   listCommand   `cmd:"" aliases:"ls" help:"List public keys."`
-	Delete removeCommand `cmd:"" aliases:"rm" help:"Delete public keys; their connections end."`
+	Delete removeCommand `cmd:"" aliases:"rm" help:"Delete public keys, and close their connections."`
 }
 
 var sshKeyCommands = sshKeyCommand{
@@ -28,12 +28,12 @@ var sshKeyCommands = sshKeyCommand{
 
 type sshKeyAdd struct {
 	File string `arg:"" help:"File with a public key, such as ~/.ssh/id_ed25519.pub; - reads standard input." placeholder:"FILE"`
-	Name string `help:"A name for people; else the comment in the file." placeholder:"NAME"`
+	Name string `help:"Name of the key, for people (default: the comment in the file)." placeholder:"NAME"`
 }
 
 func (sshKeyAdd) Help() string {
-	return `Whoever has the private half can use your sessions and sandboxes over SSH. Only the ID is printed
-on standard output.
+	return `The holder of the private key can use your sessions and sandboxes over SSH. Prints only the ID on
+standard output.
 
 Examples:
   engi ssh-key add ~/.ssh/id_ed25519.pub

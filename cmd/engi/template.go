@@ -19,17 +19,17 @@ import (
 )
 
 type templateCommand struct {
-	Build  templateBuild  `cmd:"" help:"Build a template, unless nothing has changed."`
+	Build  templateBuild  `cmd:"" help:"Build a template if it has changed."`
 	List   templateList   `cmd:"" help:"List templates."`
 	Show   templateShow   `cmd:"" help:"Show a template."`
 	Remove templateRemove `cmd:"" help:"Remove templates."`
-	Prune  templatePrune  `cmd:"" help:"Delete builds that no name refers to."`
+	Prune  templatePrune  `cmd:"" help:"Delete unused builds."`
 }
 
 type templateBuild struct {
 	Name   string `arg:"" help:"Built-in template (base, host), a YAML file, or a devcontainer.json." placeholder:"NAME|FILE"`
-	As     string `help:"Name of the template; else the file's name, or that of a devcontainer.json's folder." placeholder:"NAME"`
-	Detach bool   `short:"d" help:"Build in the background: print the ID of the operation and do not wait."`
+	As     string `help:"Name of the template (default: the file name, or the directory of a devcontainer.json)." placeholder:"NAME"`
+	Detach bool   `short:"d" help:"Build in the background: print the ID of the operation, and do not wait."`
 }
 
 func (templateBuild) Help() string {

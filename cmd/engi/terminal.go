@@ -25,23 +25,23 @@ import (
 )
 
 type terminalCommand struct {
-	New     terminalNew     `cmd:"" aliases:"create" help:"Start a program in a terminal, without attaching."`
+	New     terminalNew     `cmd:"" aliases:"create" help:"Start a program in a terminal without attaching to it."`
 	List    terminalList    `cmd:"" aliases:"ls" help:"List terminals of a session or sandbox."`
 	Attach  terminalAttach  `cmd:"" help:"Attach to a terminal."`
-	Screen  terminalScreen  `cmd:"" help:"Print what a terminal shows."`
-	Share   terminalShare   `cmd:"" help:"Make a link to a terminal."`
+	Screen  terminalScreen  `cmd:"" help:"Print the screen of a terminal."`
+	Share   terminalShare   `cmd:"" help:"Create a link to a terminal."`
 	Links   terminalLinks   `cmd:"" help:"List links to a terminal."`
-	Unshare terminalUnshare `cmd:"" help:"Take a link back."`
-	Watch   terminalWatch   `cmd:"" help:"Attach to a terminal by a link."`
-	Record  terminalRecord  `cmd:"" help:"Print what is kept of a terminal as a recording (asciicast)."`
+	Unshare terminalUnshare `cmd:"" help:"Revoke a link."`
+	Watch   terminalWatch   `cmd:"" help:"Attach to a terminal with a link."`
+	Record  terminalRecord  `cmd:"" help:"Print the kept output of a terminal as a recording (asciicast)."`
 	Replay  terminalReplay  `cmd:"" help:"Play a recording."`
-	Kill    terminalKill    `cmd:"" aliases:"rm" help:"End a terminal's program."`
+	Kill    terminalKill    `cmd:"" aliases:"rm" help:"End the program of a terminal."`
 }
 
 // A terminalArg names a terminal.
 type terminalArg struct {
 	Place string `arg:"" help:"Session, or ID of a sandbox." placeholder:"SESSION"`
-	ID    string `arg:"" optional:"" help:"Terminal; else the newest that runs." placeholder:"TERMINAL"`
+	ID    string `arg:"" optional:"" help:"Terminal (default: the newest running one)." placeholder:"TERMINAL"`
 }
 
 // id returns the ID of the terminal.
@@ -67,17 +67,17 @@ func newestTerminal(ctx context.Context, d *connection, place string) (v1.Termin
 
 type terminalNew struct {
 	Place   string            `arg:"" help:"Session, or ID of a sandbox." placeholder:"SESSION"`
-	Command []string          `arg:"" optional:"" help:"Program and arguments, after --; else the template's shell." placeholder:"COMMAND"`
+	Command []string          `arg:"" optional:"" help:"Program and arguments, after -- (default: the template's shell)." placeholder:"COMMAND"`
 	Env     map[string]string `short:"e" help:"Environment variable of the program; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Dir     string            `short:"w" help:"Directory to start in." placeholder:"DIR"`
-	User    string            `short:"u" help:"User in the sandbox; else the template's." placeholder:"USER"`
+	Dir     string            `short:"w" help:"Working directory." placeholder:"DIR"`
+	User    string            `short:"u" help:"User in the sandbox (default: the template's)." placeholder:"USER"`
 	Cols    int               `help:"Columns." default:"80" placeholder:"N"`
 	Rows    int               `help:"Rows." default:"24" placeholder:"N"`
-	Keep    string            `help:"How much output is kept, like 4MiB." placeholder:"SIZE"`
+	Keep    string            `help:"Size of the kept output, like 4MiB." placeholder:"SIZE"`
 }
 
 func (terminalNew) Help() string {
-	return `Only the ID is printed on standard output.
+	return `Prints only the ID on standard output.
 
 Examples:
   engi terminal new chat
@@ -117,13 +117,13 @@ func (s *terminalList) Run(ctx context.Context, g *globals) error {
 
 type terminalAttach struct {
 	terminalArg
-	ReadOnly bool   `help:"Look only."`
-	Name     string `help:"What others see; else the owner's name." placeholder:"NAME"`
+	ReadOnly bool   `help:"Watch without typing."`
+	Name     string `help:"Name that other viewers see (default: the owner's name)." placeholder:"NAME"`
 }
 
 func (terminalAttach) Help() string {
-	return `Shows what is kept of its output, or its screen, then what comes. Ctrl-] leaves it running. A
-connection that breaks comes back, and nothing that was typed is lost or typed twice.
+	return `Shows the kept output of the terminal, or its screen, then new output. Ctrl-] detaches and leaves
+the program running. A broken connection is reopened, and no input is lost or sent twice.
 
 Examples:
   engi terminal attach chat
@@ -159,14 +159,14 @@ func (s *terminalScreen) Run(ctx context.Context, g *globals) error {
 
 type terminalShare struct {
 	terminalArg
-	Write bool   `help:"Who has the link may type."`
-	TTL   string `name:"ttl" help:"How long it is valid; else an hour." placeholder:"D"`
-	Name  string `help:"Name of its viewers." placeholder:"NAME"`
+	Write bool   `help:"Allow typing with the link."`
+	TTL   string `name:"ttl" help:"Lifetime of the link (default: one hour)." placeholder:"D"`
+	Name  string `help:"Name of viewers who use the link." placeholder:"NAME"`
 }
 
 func (terminalShare) Help() string {
-	return `Prints the secret of the link, which opens that terminal and nothing else until it expires or is
-taken back: 'engi terminal watch SECRET'.
+	return `Prints the secret of the link, which opens this terminal and nothing else until the link expires or
+is revoked: 'engi terminal watch SECRET'.
 
 Examples:
   engi terminal share chat
@@ -207,7 +207,7 @@ func (s *terminalLinks) Run(ctx context.Context, g *globals) error {
 type terminalUnshare struct {
 	Place string `arg:"" help:"Session, or ID of a sandbox." placeholder:"SESSION"`
 	Link  string `arg:"" help:"Link." placeholder:"LINK"`
-	ID    string `arg:"" optional:"" help:"Terminal; else the newest that runs." placeholder:"TERMINAL"`
+	ID    string `arg:"" optional:"" help:"Terminal (default: the newest running one)." placeholder:"TERMINAL"`
 }
 
 func (terminalUnshare) Help() string {
@@ -226,8 +226,8 @@ func (s *terminalUnshare) Run(ctx context.Context, g *globals) error {
 
 type terminalWatch struct {
 	Secret   string `arg:"" help:"Secret of the link." placeholder:"SECRET"`
-	ReadOnly bool   `help:"Look only, even if the link may type."`
-	Name     string `help:"What others see." placeholder:"NAME"`
+	ReadOnly bool   `help:"Watch without typing, even if the link allows typing."`
+	Name     string `help:"Name that other viewers see." placeholder:"NAME"`
 }
 
 func (terminalWatch) Help() string { return example("engi terminal watch $SECRET") }
@@ -247,7 +247,7 @@ func (s *terminalWatch) Run(ctx context.Context, g *globals) error {
 type terminalRecord struct {
 	terminalArg
 	Format int    `help:"Version of asciicast: 2 or 3." default:"2" placeholder:"N"`
-	Output string `short:"o" help:"File to write; else standard output." placeholder:"FILE"`
+	Output string `short:"o" help:"File to write (default: standard output)." placeholder:"FILE"`
 }
 
 func (terminalRecord) Help() string {
@@ -287,8 +287,8 @@ func (s *terminalRecord) Run(ctx context.Context, g *globals) error {
 
 type terminalReplay struct {
 	File  string  `arg:"" help:"Recording; - reads standard input." placeholder:"FILE"`
-	Speed float64 `help:"How many times faster." default:"1" placeholder:"X"`
-	Idle  float64 `help:"Longest pause, in seconds." default:"2" placeholder:"S"`
+	Speed float64 `help:"Speed factor." default:"1" placeholder:"X"`
+	Idle  float64 `help:"Maximum pause, in seconds." default:"2" placeholder:"S"`
 }
 
 func (terminalReplay) Help() string {

@@ -14,16 +14,16 @@ type tlsCommand struct {
 }
 
 type tlsInit struct {
-	Domains []string `arg:"" optional:"" help:"Domains in addition to the configured ones." placeholder:"DOMAIN"`
-	Dir     string   `help:"Where to put the files; else tls in the data directory." placeholder:"DIR" type:"path"`
-	Force   bool     `help:"Replace the authority, which clients must then be configured to trust again."`
+	Domains []string `arg:"" optional:"" help:"Additional domains, beside the configured ones." placeholder:"DOMAIN"`
+	Dir     string   `help:"Directory for the files (default: tls in the data directory)." placeholder:"DIR" type:"path"`
+	Force   bool     `help:"Replace the certificate authority; clients must then trust the new one."`
 }
 
 func (tlsInit) Help() string {
-	return `Every port of a sandbox has a host name of its own, so serving https takes a certificate for all
-names below a domain. This makes one for networks that no public authority knows. The authority can
-sign for the given domains only; keep ca-key.pem to yourself all the same. Repeat the command before
-the certificate expires: a running server shows the new one by itself.
+	return `Every port of a sandbox has a host name of its own, so HTTPS needs a certificate for all names below
+a domain. This command creates one for networks that no public certificate authority knows. The new
+authority can sign for the given domains only; keep ca-key.pem private anyway. Repeat the command
+before the certificate expires: a running server loads the new one.
 
 Examples:
   engi tls init sbx.localhost

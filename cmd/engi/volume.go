@@ -33,9 +33,9 @@ func sorted(all []string) []string {
 }
 
 type volumeCreate struct {
-	Name     string `arg:"" help:"Its name." placeholder:"NAME"`
-	Capacity string `help:"Capacity, like 10GiB; else the node's default." placeholder:"SIZE"`
-	TTL      string `name:"ttl" help:"How long it is kept without use, like 30d; else forever." placeholder:"D"`
+	Name     string `arg:"" help:"Name." placeholder:"NAME"`
+	Capacity string `help:"Capacity, like 10GiB (default: the node's default)." placeholder:"SIZE"`
+	TTL      string `name:"ttl" help:"Time without use after which the volume is deleted, like 30d (default: never)." placeholder:"D"`
 }
 
 func (volumeCreate) Help() string {
@@ -57,12 +57,12 @@ func (v *volumeCreate) Run(ctx context.Context, g *globals) error {
 }
 
 type volumeCopy struct {
-	From string `arg:"" help:"What to copy: a path here, or NAME:PATH in a volume; - is standard input." placeholder:"FROM"`
-	To   string `arg:"" help:"Where to: NAME:PATH in a volume, or a path here; - is standard output." placeholder:"TO"`
+	From string `arg:"" help:"Source: a local path, or NAME:PATH in a volume; - is standard input." placeholder:"FROM"`
+	To   string `arg:"" help:"Destination: NAME:PATH in a volume, or a local path; - is standard output." placeholder:"TO"`
 }
 
 func (volumeCopy) Help() string {
-	return `Works whether or not a sandbox has the volume. Links are left out.
+	return `Works whether or not a sandbox has mounted the volume. Symbolic links are skipped.
 
 Examples:
   engi volume cp models data:/models

@@ -15,7 +15,7 @@ type webhookCommand struct {
 	Show       showCommand       `cmd:"" aliases:"get" help:"Show a webhook."`
 	Update     webhookUpdate     `cmd:"" help:"Change, enable or disable a webhook."`
 	Remove     removeCommand     `cmd:"" aliases:"rm" help:"Delete webhooks."`
-	Deliveries webhookDeliveries `cmd:"" help:"List deliveries and their results."`
+	Deliveries webhookDeliveries `cmd:"" help:"List the deliveries of a webhook."`
 	Redeliver  webhookRedeliver  `cmd:"" help:"Send an event again."`
 }
 
@@ -30,14 +30,15 @@ var webhookCommands = webhookCommand{
 type webhookCreate struct {
 	URL      string   `arg:"" help:"URL to send to." placeholder:"URL"`
 	Type     []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
-	Name     string   `help:"A name for people." placeholder:"NAME"`
-	Decide   bool     `help:"Send requests that wait for a decision; its answers decide. Needs a key that may."`
-	Disabled bool     `help:"Send nothing yet."`
+	Name     string   `help:"Name, for people." placeholder:"NAME"`
+	Decide   bool     `help:"Send requests that wait for approval; the answers of the URL decide. Needs a key with the scope approvals."`
+	Disabled bool     `help:"Create the webhook disabled."`
 }
 
 func (webhookCreate) Help() string {
-	return `Prints its ID and the secret that requests are signed with, as Standard Webhooks say. The secret is
-not shown again. Private addresses get nothing unless webhooks.private in the configuration has them.
+	return `Prints the webhook's ID and the secret that signs its requests, as Standard Webhooks specify. The
+secret is not shown again. Private addresses receive nothing unless webhooks.private in the
+configuration allows them.
 
 Examples:
   engi webhook create https://example.com/hooks/engi --type 'sandbox.*' --type execution.done
@@ -81,10 +82,10 @@ func webhookState(x v1.Webhook) string {
 type webhookUpdate struct {
 	ID      string    `arg:"" help:"Webhook." placeholder:"ID"`
 	To      *string   `help:"URL to send to." placeholder:"URL"`
-	Type    *[]string `help:"Types of events instead of those it has." placeholder:"TYPE"`
-	Name    *string   `help:"A name for people." placeholder:"NAME"`
-	Enable  bool      `help:"Send events from now on." xor:"enabled"`
-	Disable bool      `help:"Send nothing from now on." xor:"enabled"`
+	Type    *[]string `help:"Types of events, which replace the current ones." placeholder:"TYPE"`
+	Name    *string   `help:"Name, for people." placeholder:"NAME"`
+	Enable  bool      `help:"Enable the webhook." xor:"enabled"`
+	Disable bool      `help:"Disable the webhook." xor:"enabled"`
 	Rotate  bool      `help:"Sign with a new secret, which is printed."`
 }
 
@@ -107,7 +108,7 @@ func (w *webhookUpdate) Run(ctx context.Context, g *globals) error {
 
 type webhookDeliveries struct {
 	ID    string `arg:"" help:"Webhook." placeholder:"ID"`
-	Limit int    `help:"How many at most." default:"20" placeholder:"N"`
+	Limit int    `help:"Maximum number of results." default:"20" placeholder:"N"`
 }
 
 func (webhookDeliveries) Help() string {

@@ -17,28 +17,28 @@ type workspaceCommand struct {
 	Create   workspaceCreate  `cmd:"" help:"Create a workspace, and wait until its services are healthy."`
 	List     workspaceList    `cmd:"" aliases:"ls" help:"List workspaces."`
 	Show     showCommand      `cmd:"" aliases:"get" help:"Show a workspace with its services."`
-	Start    workspaceStart   `cmd:"" help:"Start a workspace: its sandbox, and its services."`
-	Stop     workspaceStop    `cmd:"" help:"Destroy the sandboxes of workspaces; files, history and data of services stay."`
-	Share    workspaceShare   `cmd:"" help:"Let somebody else work in a workspace."`
-	Unshare  workspaceUnshare `cmd:"" help:"Let somebody work in a workspace no more."`
-	Remove   removeCommand    `cmd:"" name:"rm" aliases:"remove,kill" help:"Delete workspaces with their history and the data of their services."`
+	Start    workspaceStart   `cmd:"" help:"Start the sandbox and the services of a workspace."`
+	Stop     workspaceStop    `cmd:"" help:"Destroy the sandboxes of workspaces, and keep files, history and data of services."`
+	Share    workspaceShare   `cmd:"" help:"Share a workspace with another owner."`
+	Unshare  workspaceUnshare `cmd:"" help:"Stop sharing a workspace with an owner."`
+	Remove   removeCommand    `cmd:"" name:"rm" aliases:"remove,kill" help:"Delete workspaces, their history and the data of their services."`
 	Exec     workspaceExec    `cmd:"" aliases:"run" help:"Run a program in a workspace, and print its output live."`
-	Files    workspaceFiles   `cmd:"" help:"List files of a workspace."`
+	Files    workspaceFiles   `cmd:"" help:"List the files of a workspace."`
 	Cat      workspaceCat     `cmd:"" help:"Print a file of a workspace."`
-	Write    workspaceWrite   `cmd:"" help:"Write or remove one file of a workspace."`
-	History  workspaceHistory `cmd:"" aliases:"log" help:"List revisions of a workspace."`
-	Diff     workspaceDiff    `cmd:"" help:"Compare revisions of a workspace."`
-	Restore  workspaceRestore `cmd:"" help:"Make files of a workspace what they were in a revision."`
-	Blame    workspaceBlame   `cmd:"" help:"Show which revisions have made a file what it is."`
+	Write    workspaceWrite   `cmd:"" help:"Write or delete one file of a workspace."`
+	History  workspaceHistory `cmd:"" aliases:"log" help:"List the revisions of a workspace."`
+	Diff     workspaceDiff    `cmd:"" help:"Compare two revisions of a workspace."`
+	Restore  workspaceRestore `cmd:"" help:"Restore files of a workspace from an earlier revision."`
+	Blame    workspaceBlame   `cmd:"" help:"Show the revision that last changed each line of a file."`
 	Clone    workspaceClone   `cmd:"" help:"Clone the history of a workspace with git, to work on it here."`
-	Preview  workspacePreview `cmd:"" help:"Show files of a workspace, or a server in it, as a web page."`
+	Preview  workspacePreview `cmd:"" help:"Serve files of a workspace, or a port of its sandbox, as a preview."`
 	Service  serviceCommand   `cmd:"" help:"Add and manage services of workspaces."`
 	Sql      workspaceSQL     `cmd:"" name:"sql" help:"Query a database of a workspace."`
-	Explain  workspaceExplain `cmd:"" help:"Show how a database would run a query."`
-	Tables   workspaceTables  `cmd:"" help:"List tables of a database of a workspace."`
-	Describe workspaceTable   `cmd:"" help:"Show what a table consists of."`
-	Redis    workspaceRedis   `cmd:"" help:"Run a command of a redis service."`
-	Git      gitCredential    `cmd:"" name:"git-credential" help:"Tell git the key, as its credential helper."`
+	Explain  workspaceExplain `cmd:"" help:"Explain how a database would run a query."`
+	Tables   workspaceTables  `cmd:"" help:"List the tables of a database of a workspace."`
+	Describe workspaceTable   `cmd:"" help:"Describe a table."`
+	Redis    workspaceRedis   `cmd:"" help:"Run a Redis command."`
+	Git      gitCredential    `cmd:"" name:"git-credential" help:"Act as git's credential helper, and return the API key."`
 }
 
 var workspaceCommands = workspaceCommand{
@@ -47,15 +47,15 @@ var workspaceCommands = workspaceCommand{
 }
 
 type workspaceCreate struct {
-	Name     string            `arg:"" optional:"" help:"Name to find it by; else one made up." placeholder:"NAME"`
-	Service  []string          `short:"s" help:"Service that it has: postgres, mysql, redis, mongodb or nginx, with a version after a colon; may be repeated." placeholder:"[NAME=]TYPE[:VERSION]" sep:"none"`
-	Template string            `short:"t" help:"Template of the sandbox that has its working copy." default:"base" placeholder:"TEMPLATE"`
+	Name     string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
+	Service  []string          `short:"s" help:"Service: postgres, mysql, redis, mongodb or nginx, optionally with a version after a colon; may be repeated." placeholder:"[NAME=]TYPE[:VERSION]" sep:"none"`
+	Template string            `short:"t" help:"Template of the workspace's sandbox." default:"base" placeholder:"TEMPLATE"`
 	Meta     map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 }
 
 func (workspaceCreate) Help() string {
-	return `Only the ID is printed on standard output; how services start is shown on standard error. Exits with 1
-if one of them fails; the workspace is there then, and 'engi workspace service logs' says why.
+	return `Prints only the ID on standard output, and the start of services on standard error. Exits with 1 if
+a service fails; the workspace exists anyway, and 'engi workspace service logs' shows why.
 
 Examples:
   engi workspace create shop --service postgres --service redis
@@ -162,7 +162,7 @@ type workspaceList struct {
 }
 
 func (workspaceList) Help() string {
-	return `The newest come first, those of others that you work in included.
+	return `Includes workspaces that others have shared with you. The newest come first.
 
 Examples:
   engi workspace list
@@ -219,8 +219,8 @@ type workspaceStart struct {
 }
 
 func (workspaceStart) Help() string {
-	return `Prints the ID of the sandbox that has its working copy, once its services are healthy. Exits with 1 if
-one of them fails.
+	return `Prints the ID of the sandbox with the working copy, once the services are healthy. Exits with 1 if a
+service fails.
 
 Examples:
   engi workspace start shop
@@ -238,7 +238,7 @@ type workspaceStop struct {
 }
 
 func (workspaceStop) Help() string {
-	return `What has changed in a working copy becomes a revision first.
+	return `Changes in the working copy become a revision first.
 
 Examples:
   engi workspace stop shop`
@@ -251,13 +251,13 @@ func (w *workspaceStop) Run(ctx context.Context, g *globals) error {
 
 type workspaceShare struct {
 	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Owner string `arg:"" help:"Who shall work in it: the owner of a key." placeholder:"OWNER"`
-	Role  string `help:"What they may do: viewer, reviewer or editor." default:"viewer" placeholder:"ROLE"`
+	Owner string `arg:"" help:"Owner with whom to share the workspace." placeholder:"OWNER"`
+	Role  string `help:"Role: viewer, reviewer or editor." default:"viewer" placeholder:"ROLE"`
 }
 
 func (workspaceShare) Help() string {
-	return `A viewer looks at files and services; a reviewer also looks at tables and queries databases, without changing them;
-an editor also changes files, services and databases. Who has a role already gets the new one instead.
+	return `A viewer reads files and services; a reviewer also reads tables and runs read-only queries; an
+editor also changes files, services and databases. A new role replaces an earlier one.
 
 Examples:
   engi workspace share shop bob --role editor`
@@ -269,7 +269,7 @@ func (w *workspaceShare) Run(ctx context.Context, g *globals) error {
 
 type workspaceUnshare struct {
 	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Owner string `arg:"" help:"Who shall work in it no more." placeholder:"OWNER"`
+	Owner string `arg:"" help:"Owner with whom to stop sharing." placeholder:"OWNER"`
 }
 
 func (workspaceUnshare) Help() string { return example("engi workspace unshare shop bob") }
@@ -285,18 +285,19 @@ func (g *globals) share(ctx context.Context, name string, u v1.WorkspaceUpdate) 
 
 type workspacePreview struct {
 	Name      string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Static    string `xor:"what" help:"Show the files below this directory; . is all of them." placeholder:"DIR"`
-	Port      int    `xor:"what" help:"Show what a server in the sandbox serves on this port." placeholder:"PORT"`
-	Off       bool   `xor:"what" help:"Show nothing any more."`
-	Link      bool   `xor:"what" help:"Print a link that opens the preview to whoever has it."`
-	WebSocket bool   `name:"websocket" help:"With --port: print an address for WebSockets."`
-	Public    bool   `help:"With --static or --port: for everybody who has the address, else for who works in the workspace."`
-	Service   string `short:"s" help:"With --link: for the pages of this service, which is exposed." placeholder:"SERVICE"`
-	TTL       string `name:"ttl" help:"With --link: how long it is valid; else an hour." placeholder:"D"`
+	Static    string `xor:"what" help:"Serve the files below this directory; . is the whole workspace." placeholder:"DIR"`
+	Port      int    `xor:"what" help:"Serve this port of the sandbox." placeholder:"PORT"`
+	Off       bool   `xor:"what" help:"Turn the preview off."`
+	Link      bool   `xor:"what" help:"Print a link with which everybody can open the preview."`
+	WebSocket bool   `name:"websocket" help:"With --port: print a WebSocket URL."`
+	Public    bool   `help:"With --static or --port: make the preview public (default: only for collaborators)."`
+	Service   string `short:"s" help:"With --link: link to the pages of this service, which must be exposed." placeholder:"SERVICE"`
+	TTL       string `name:"ttl" help:"With --link: lifetime of the link (default: one hour)." placeholder:"D"`
 }
 
 func (workspacePreview) Help() string {
-	return `Prints the address, which stays the same. Files need no sandbox, and an address without a file is index.html's.
+	return `Prints the URL, which never changes. Serving files needs no sandbox, and a URL without a file serves
+index.html.
 
 Examples:
   engi workspace preview shop --static dist
@@ -357,9 +358,9 @@ type workspaceExec struct {
 }
 
 func (workspaceExec) Help() string {
-	return `Runs it in the working copy, in the workspace's sandbox, which it gets if it has none. Output comes
-live, what is piped into engi is its standard input, and its exit code is that of engi. What it changes
-in files is a revision of its own before the next one.
+	return `Runs the program in the working copy in the workspace's sandbox; a workspace without a sandbox gets
+one. Output is printed live, standard input is passed on, and engi exits with the program's exit
+code. Changed files become a revision before the next one.
 
 Examples:
   engi workspace exec shop -- npm test
@@ -384,8 +385,8 @@ func (w *workspaceExec) Run(ctx context.Context, g *globals) error {
 
 type workspaceFiles struct {
 	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Path     string `arg:"" optional:"" help:"Only those below this directory, or that match this pattern." placeholder:"PATH"`
-	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+	Path     string `arg:"" optional:"" help:"Only files below this directory, or files that match this pattern." placeholder:"PATH"`
+	Revision int64  `short:"r" help:"Revision (default: the last one, with the changes in the sandbox)." placeholder:"N"`
 }
 
 func (workspaceFiles) Help() string {
@@ -402,7 +403,7 @@ func (w *workspaceFiles) Run(ctx context.Context, g *globals) error {
 type workspaceCat struct {
 	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
 	Path     string `arg:"" help:"File, relative to the workspace." placeholder:"PATH"`
-	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+	Revision int64  `short:"r" help:"Revision (default: the last one, with the changes in the sandbox)." placeholder:"N"`
 }
 
 func (workspaceCat) Help() string {
@@ -417,17 +418,17 @@ func (w *workspaceCat) Run(ctx context.Context, g *globals) error {
 
 type workspaceWrite struct {
 	Name    string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Path    string `arg:"" help:"File, relative to the workspace; one that is not there is made." placeholder:"PATH"`
-	With    string `xor:"how" help:"Take the content from FILE, or from standard input if that is -, instead of an editor." placeholder:"FILE"`
-	Remove  bool   `xor:"how" help:"Remove the file."`
-	Mode    string `help:"0644 or 0755; else that of the file that is there, or 0644." placeholder:"MODE"`
+	Path    string `arg:"" help:"File, relative to the workspace; a missing file is created." placeholder:"PATH"`
+	With    string `xor:"how" help:"Read the content from FILE, or from standard input if FILE is -, instead of opening an editor." placeholder:"FILE"`
+	Remove  bool   `xor:"how" help:"Delete the file."`
+	Mode    string `help:"Mode: 0644 or 0755 (default: the existing file's mode, or 0644)." placeholder:"MODE"`
 	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
-	Base    int64  `help:"Revision that you have seen: if the file has changed since, nothing is written." placeholder:"N"`
+	Base    int64  `help:"Revision that you have read; if the file has changed since, nothing is written." placeholder:"N"`
 }
 
 func (workspaceWrite) Help() string {
-	return `Opens the file in the editor that VISUAL or EDITOR names, and writes it when that ends. Prints the number
-of the new revision.
+	return `Opens the file in the editor of VISUAL or EDITOR, and writes it when the editor exits. Prints the
+number of the new revision.
 
 Examples:
   engi workspace write shop README.md
@@ -501,8 +502,8 @@ func (w *workspaceHistory) Run(ctx context.Context, g *globals) error {
 
 type workspaceDiff struct {
 	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	From int64  `arg:"" optional:"" help:"Revision; else the one before the other." placeholder:"FROM"`
-	To   int64  `arg:"" optional:"" help:"Revision; else the last one." placeholder:"TO"`
+	From int64  `arg:"" optional:"" help:"Revision (default: the one before the other revision)." placeholder:"FROM"`
+	To   int64  `arg:"" optional:"" help:"Revision (default: the last one)." placeholder:"TO"`
 }
 
 func (workspaceDiff) Help() string {
@@ -519,11 +520,11 @@ func (w *workspaceDiff) Run(ctx context.Context, g *globals) error {
 type workspaceRestore struct {
 	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
 	Revision int64  `arg:"" help:"Revision." placeholder:"REVISION"`
-	Path     string `arg:"" optional:"" help:"Only this file, or those below this directory." placeholder:"PATH"`
+	Path     string `arg:"" optional:"" help:"Only this file, or files below this directory." placeholder:"PATH"`
 }
 
 func (workspaceRestore) Help() string {
-	return `The files become a new revision, whose number is printed. Databases stay as they are.
+	return `The files become a new revision, whose number is printed. Databases stay unchanged.
 
 Examples:
   engi workspace restore shop 1
@@ -540,7 +541,7 @@ func (w *workspaceRestore) Run(ctx context.Context, g *globals) error {
 type workspaceBlame struct {
 	Name     string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
 	Path     string `arg:"" help:"File, relative to the workspace." placeholder:"PATH"`
-	Revision int64  `short:"r" help:"Revision; else the last one, with what has changed in the sandbox." placeholder:"N"`
+	Revision int64  `short:"r" help:"Revision (default: the last one, with the changes in the sandbox)." placeholder:"N"`
 }
 
 func (workspaceBlame) Help() string { return example("engi workspace blame shop README.md") }

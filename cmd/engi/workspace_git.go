@@ -16,13 +16,13 @@ import (
 
 type workspaceClone struct {
 	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Dir   string `arg:"" optional:"" help:"Directory, by default called as the workspace is." placeholder:"DIR" type:"path"`
-	Depth int    `help:"Only so many of the last revisions." placeholder:"N"`
+	Dir   string `arg:"" optional:"" help:"Directory (default: the name of the workspace)." placeholder:"DIR" type:"path"`
+	Depth int    `help:"Number of revisions to clone (default: all)." placeholder:"N"`
 }
 
 func (workspaceClone) Help() string {
 	return `Needs git. In the clone, git fetches, pulls and pushes without a password: it asks engi for the key,
-which is in no file of the clone. What is pushed to main becomes a revision, and is put into the
+which is in no file of the clone. A push to main becomes a revision, and is copied into the
 workspace's sandbox, if there is one.
 
 Examples:
@@ -71,12 +71,12 @@ func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\'
 // A gitCredential answers programs of git that look for a password, as gitcredentials(7)
 // has it: the key is the one of the server that they ask for, and of no other.
 type gitCredential struct {
-	Action string `arg:"" help:"What git wants: get; on store and erase it does nothing." placeholder:"ACTION"`
+	Action string `arg:"" help:"Operation of git's credential protocol: get; store and erase do nothing." placeholder:"ACTION"`
 }
 
 func (gitCredential) Help() string {
-	return `What 'engi workspace clone' has git ask, with the action on the command line and what it wants a
-password for on standard input. It says the key of this server, and nothing for others.
+	return `Implements git's credential protocol for 'engi workspace clone': the operation is an argument, and
+the URL is on standard input. Prints the API key for URLs of this server, and nothing for others.
 
 Examples:
   git config --global credential.http://127.0.0.1:7777.helper '!engi workspace git-credential'`

@@ -19,27 +19,27 @@ import (
 
 type serviceCommand struct {
 	Add        serviceAdd        `cmd:"" help:"Add a service to a workspace, and wait until it is healthy."`
-	List       serviceList       `cmd:"" aliases:"ls" help:"List services of a workspace."`
+	List       serviceList       `cmd:"" aliases:"ls" help:"List the services of a workspace."`
 	Restart    serviceRestart    `cmd:"" help:"Restart services of a workspace."`
-	Logs       serviceLogs       `cmd:"" help:"Print what the server of a service prints."`
-	Connect    serviceConnect    `cmd:"" help:"Listen on this machine, and pass connections on to a service."`
-	Connection serviceConnection `cmd:"" help:"Show how programs in the workspace reach a service, with its password."`
-	Remove     serviceRemove     `cmd:"" name:"rm" aliases:"remove" help:"Remove services of a workspace with their data."`
+	Logs       serviceLogs       `cmd:"" help:"Print the log of a service."`
+	Connect    serviceConnect    `cmd:"" help:"Listen on this machine, and forward connections to a service."`
+	Connection serviceConnection `cmd:"" help:"Show the address and password of a service for programs in the workspace."`
+	Remove     serviceRemove     `cmd:"" name:"rm" aliases:"remove" help:"Delete services of a workspace and their data."`
 }
 
 type serviceAdd struct {
 	Workspace string            `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
-	Type      string            `arg:"" help:"postgres, mysql, redis, mongodb or nginx." placeholder:"TYPE"`
-	Name      string            `help:"Name in the workspace; else the type." placeholder:"NAME"`
-	Version   string            `help:"Version; else the newest." placeholder:"VERSION"`
+	Type      string            `arg:"" help:"Type: postgres, mysql, redis, mongodb or nginx." placeholder:"TYPE"`
+	Name      string            `help:"Name in the workspace (default: the type)." placeholder:"NAME"`
+	Version   string            `help:"Version (default: the newest)." placeholder:"VERSION"`
 	Env       map[string]string `short:"e" help:"Environment variable for the server; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Exposed   bool              `help:"Let its port be reached from outside, by who may use the workspace."`
-	Needs     []string          `help:"Services that are healthy before it starts, with commas between." placeholder:"NAME"`
+	Exposed   bool              `help:"Expose the service's port to callers who can use the workspace."`
+	Needs     []string          `help:"Services that must be healthy before it starts, separated by commas." placeholder:"NAME"`
 }
 
 func (serviceAdd) Help() string {
-	return `Prints the name by which programs in the workspace reach it. Exits with 1 if it fails; it is there then,
-and 'engi workspace service logs' says why.
+	return `Prints the host name of the service for programs in the workspace. Exits with 1 if the service
+fails; it exists anyway, and 'engi workspace service logs' shows why.
 
 Examples:
   engi workspace service add shop postgres
@@ -98,7 +98,7 @@ type serviceRestart struct {
 }
 
 func (serviceRestart) Help() string {
-	return `Its data stays. Exits with 1 if it fails.
+	return `The data stays. Exits with 1 if a service fails.
 
 Examples:
   engi workspace service restart shop postgres`
@@ -122,7 +122,7 @@ func (s *serviceRemove) Run(ctx context.Context, g *globals) error {
 type serviceLogs struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 	Service   string `arg:"" help:"Service." placeholder:"SERVICE"`
-	Bytes     int    `help:"How much of the end." default:"65536" placeholder:"N"`
+	Bytes     int    `help:"Size of the end of the log." default:"65536" placeholder:"N"`
 }
 
 func (serviceLogs) Help() string {
@@ -143,13 +143,13 @@ func (s *serviceLogs) Run(ctx context.Context, g *globals) error {
 
 type serviceConnect struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
-	Service   string `arg:"" help:"Service, which is exposed." placeholder:"SERVICE"`
+	Service   string `arg:"" help:"Service; it must be exposed." placeholder:"SERVICE"`
 	Listen    string `short:"l" help:"Address to listen on." default:"127.0.0.1:0" placeholder:"HOST:PORT"`
 }
 
 func (serviceConnect) Help() string {
-	return `Prints where it listens: for a database, an address with its password, as clients take it. Goes on until
-it is interrupted.
+	return `Prints the local address; for a database, as a URL with the password, as clients expect it. Runs
+until it is interrupted.
 
 Examples:
   engi workspace service connect shop postgres
@@ -218,7 +218,7 @@ type serviceConnection struct {
 }
 
 func (serviceConnection) Help() string {
-	return `Prints an address as clients of the type take it; with --json, its parts too.
+	return `Prints a URL as clients of the type expect it; with --json, also prints its parts.
 
 Examples:
   engi workspace service connection shop postgres
@@ -232,24 +232,24 @@ func (s *serviceConnection) Run(ctx context.Context, g *globals) error {
 
 // databaseFlags say which database a command is about.
 type databaseFlags struct {
-	Service  string `short:"s" help:"Service; else the only one that speaks SQL." placeholder:"SERVICE"`
-	Database string `help:"Database; else that of the service." placeholder:"NAME"`
+	Service  string `short:"s" help:"Service (default: the only SQL service)." placeholder:"SERVICE"`
+	Database string `help:"Database (default: the service's)." placeholder:"NAME"`
 }
 
 type workspaceSQL struct {
 	Name     string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Args     []string `arg:"" optional:"" help:"Values for $1 or ?: JSON, or a text." placeholder:"VALUE"`
-	Code     string   `short:"c" help:"Text to run; else what is on standard input." placeholder:"SQL"`
-	ReadOnly bool     `help:"Have the server refuse what would change anything."`
-	MaxRows  int      `help:"Rows at most; else 1,000." placeholder:"N"`
-	MaxBytes string   `help:"Bytes of values at most; else 1MiB." placeholder:"SIZE"`
-	Timeout  string   `help:"Longest time it may run; else 30s." placeholder:"D"`
+	Args     []string `arg:"" optional:"" help:"Values for $1 or ?: JSON, or plain text." placeholder:"VALUE"`
+	Code     string   `short:"c" help:"SQL text (default: standard input)." placeholder:"SQL"`
+	ReadOnly bool     `help:"Run the query in a read-only transaction."`
+	MaxRows  int      `help:"Maximum number of rows (default: 1,000)." placeholder:"N"`
+	MaxBytes string   `help:"Maximum size of the values (default: 1MiB)." placeholder:"SIZE"`
+	Timeout  string   `help:"Maximum run time (default: 30s)." placeholder:"D"`
 	databaseFlags
 }
 
 func (workspaceSQL) Help() string {
-	return `Rows are printed as a table, with NULL for no value; with --json, as an array of objects. What else the
-database says is printed on standard error. Exits with 1 if the database refuses the text.
+	return `Prints rows as a table, with NULL for missing values; with --json, as an array of objects. Messages
+of the database are printed on standard error. Exits with 1 if the database returns an error.
 
 Examples:
   engi workspace sql shop -c 'select 42 as n' --json
@@ -377,12 +377,12 @@ func (g *globals) showRows(x v1.QueryResult) {
 
 type workspaceExplain struct {
 	Name string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Code string `short:"c" help:"Query; else what is on standard input." placeholder:"SQL"`
+	Code string `short:"c" help:"Query (default: standard input)." placeholder:"SQL"`
 	databaseFlags
 }
 
 func (workspaceExplain) Help() string {
-	return `The query is not run.
+	return `The query is explained, not run.
 
 Examples:
   engi workspace explain shop -c 'select * from orders where id = 7'`
@@ -409,7 +409,7 @@ type workspaceTables struct {
 }
 
 func (workspaceTables) Help() string {
-	return `Those of the server itself are left out. Numbers of rows are estimates of the server.
+	return `System tables are not listed. Numbers of rows are estimates of the database.
 
 Examples:
   engi workspace tables shop`
@@ -431,7 +431,7 @@ func (w *workspaceTables) Run(ctx context.Context, g *globals) error {
 
 type workspaceTable struct {
 	Name  string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
-	Table string `arg:"" help:"Table, also with its schema before a dot." placeholder:"TABLE"`
+	Table string `arg:"" help:"Table, optionally as SCHEMA.TABLE." placeholder:"TABLE"`
 	databaseFlags
 }
 
@@ -471,11 +471,11 @@ func (w *workspaceTable) Run(ctx context.Context, g *globals) error {
 type workspaceRedis struct {
 	Name    string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
 	Command []string `arg:"" help:"Command and arguments, after --." placeholder:"COMMAND"`
-	Service string   `short:"s" help:"Service; else the only one of type redis." placeholder:"SERVICE"`
+	Service string   `short:"s" help:"Service (default: the only Redis service)." placeholder:"SERVICE"`
 }
 
 func (workspaceRedis) Help() string {
-	return `Prints the reply: a text as it is, else JSON.
+	return `Prints the reply: plain text unchanged, other values as JSON.
 
 Examples:
   engi workspace redis shop -- SET greeting hello

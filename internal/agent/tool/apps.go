@@ -22,8 +22,8 @@ type Apps interface {
 }
 
 type createAppArgs struct {
-	Name     string `json:"name,omitempty" jsonschema:"letters, digits and dashes; default: one made up"`
-	Template string `json:"template,omitempty" jsonschema:"vite-react, node-api, fastapi or one of the operator's; default: vite-react"`
+	Name     string `json:"name,omitempty" jsonschema:"letters, digits and dashes; default: a generated name"`
+	Template string `json:"template,omitempty" jsonschema:"vite-react, node-api, fastapi or a template of the operator; default: vite-react"`
 }
 
 type applyToAppArgs struct {

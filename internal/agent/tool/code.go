@@ -22,7 +22,7 @@ type executeCodeArgs struct {
 
 type runCodeArgs struct {
 	Code        string `json:"code" jsonschema:"TypeScript; the value of the last expression is the result; files in /workspace are kept"`
-	Description string `json:"description,omitempty" jsonschema:"what the code is for, in a few words"`
+	Description string `json:"description,omitempty" jsonschema:"purpose of the code, in a few words"`
 }
 
 type runCommandArgs struct {
@@ -183,18 +183,18 @@ func (s Services) artifact(ctx context.Context, x engi.Execution, name string) (
 // A report says how a program has ended, for programs.
 type report struct {
 	Code      int          `json:"exit_code"`
-	Signal    string       `json:"signal,omitempty" jsonschema:"that killed it"`
-	Cause     string       `json:"cause,omitempty" jsonschema:"what ended it, if not the program itself"`
+	Signal    string       `json:"signal,omitempty" jsonschema:"signal that killed the program"`
+	Cause     string       `json:"cause,omitempty" jsonschema:"reason of the end, if the program did not end by itself"`
 	Stdout    string       `json:"stdout"`
 	Stderr    string       `json:"stderr"`
 	Truncated bool         `json:"truncated" jsonschema:"some of the output is missing"`
-	Files     []reportFile `json:"files,omitempty" jsonschema:"that it wrote"`
+	Files     []reportFile `json:"files,omitempty" jsonschema:"files that the program wrote"`
 }
 
 type reportFile struct {
 	Path string `json:"path"`
 	Size int64  `json:"size" jsonschema:"in bytes"`
-	URL  string `json:"url" jsonschema:"where it is, below the server's address"`
+	URL  string `json:"url" jsonschema:"URL of the file, below the server's address"`
 }
 
 // maxReported bounds each output in a report.

@@ -9,17 +9,17 @@ import (
 )
 
 type searchDocsArgs struct {
-	Query   string `json:"query" jsonschema:"what you want to do or know, in a few words"`
-	Package string `json:"package,omitempty" jsonschema:"search only what is about this package"`
+	Query   string `json:"query" jsonschema:"question or task, in a few words"`
+	Package string `json:"package,omitempty" jsonschema:"search only documents about this package"`
 	Limit   int    `json:"limit,omitempty" jsonschema:"results; default: 5, at most 20"`
 }
 
 type saveModuleArgs struct {
-	Path        string   `json:"path" jsonschema:"of an existing file below /workspace, like lib/linear.ts"`
-	Description string   `json:"description" jsonschema:"what it is for, in a sentence or two"`
+	Path        string   `json:"path" jsonschema:"path of an existing file below /workspace, like lib/linear.ts"`
+	Description string   `json:"description" jsonschema:"purpose of the module, in a sentence or two"`
 	Exports     []string `json:"exports" jsonschema:"the names it exports"`
 	Usage       string   `json:"usage" jsonschema:"an import statement for it"`
-	Scope       string   `json:"scope,omitempty" jsonschema:"session, or user if all sessions of the user shall find a copy; default: session" enum:"session,user"`
+	Scope       string   `json:"scope,omitempty" jsonschema:"session, or user to share a copy with all sessions of the user; default: session" enum:"session,user"`
 }
 
 const (

@@ -41,7 +41,7 @@ type WorkspaceServices interface {
 }
 
 type createWorkspaceArgs struct {
-	Name     string   `json:"name,omitempty" jsonschema:"letters, digits and dashes; default: one made up"`
+	Name     string   `json:"name,omitempty" jsonschema:"letters, digits and dashes; default: a generated name"`
 	Services []string `json:"services,omitempty" jsonschema:"postgres, mysql, redis, mongodb or nginx"`
 }
 
@@ -53,21 +53,21 @@ type readWorkspaceArgs struct {
 type writeWorkspaceArgs struct {
 	Workspace string               `json:"workspace" jsonschema:"ID or name"`
 	Files     []writeWorkspaceFile `json:"files"`
-	Message   string               `json:"message,omitempty" jsonschema:"of the revision, a line"`
+	Message   string               `json:"message,omitempty" jsonschema:"message of the revision, one line"`
 }
 
 type enablePreviewArgs struct {
 	Workspace string `json:"workspace" jsonschema:"ID or name"`
-	Type      string `json:"type,omitempty" jsonschema:"static (the default): files of the workspace; proxy: a server in its sandbox; websocket: the same, with an address for WebSockets; none: nothing any more"`
-	Root      string `json:"root,omitempty" jsonschema:"of static: directory to serve, relative to the workspace; default: all of it"`
-	Port      int    `json:"port,omitempty" jsonschema:"of proxy and websocket: that the server listens on"`
-	Public    bool   `json:"public,omitempty" jsonschema:"everybody who has the address may look; default: only who works in the workspace"`
+	Type      string `json:"type,omitempty" jsonschema:"static (the default): files of the workspace; proxy: a server in its sandbox; websocket: the same, with a WebSocket URL; none: no preview"`
+	Root      string `json:"root,omitempty" jsonschema:"static only: directory to serve, relative to the workspace; default: the whole workspace"`
+	Port      int    `json:"port,omitempty" jsonschema:"proxy and websocket only: port of the server"`
+	Public    bool   `json:"public,omitempty" jsonschema:"everybody who has the URL can open the preview; default: only collaborators can"`
 }
 
 type writeWorkspaceFile struct {
 	Path    string `json:"path" jsonschema:"relative to the workspace"`
 	Content string `json:"content,omitempty"`
-	Delete  bool   `json:"delete,omitempty" jsonschema:"the file is to go"`
+	Delete  bool   `json:"delete,omitempty" jsonschema:"delete the file"`
 }
 
 type addServiceArgs struct {
@@ -80,9 +80,9 @@ type addServiceArgs struct {
 type runSQLArgs struct {
 	Workspace string    `json:"workspace" jsonschema:"ID or name"`
 	Query     string    `json:"query"`
-	Args      exactArgs `json:"args,omitempty" jsonschema:"for $1 of postgres or ? of mysql"`
-	Service   string    `json:"service,omitempty" jsonschema:"default: the only one that speaks SQL"`
-	ReadOnly  bool      `json:"read_only,omitempty" jsonschema:"the server refuses what would change anything"`
+	Args      exactArgs `json:"args,omitempty" jsonschema:"arguments for $1 (postgres) or ? (mysql)"`
+	Service   string    `json:"service,omitempty" jsonschema:"default: the only SQL service"`
+	ReadOnly  bool      `json:"read_only,omitempty" jsonschema:"run the query in a read-only transaction"`
 	Explain   bool      `json:"explain,omitempty" jsonschema:"return the plan instead, without running the query"`
 }
 
@@ -98,13 +98,13 @@ func (a *exactArgs) UnmarshalJSON(b []byte) error {
 
 type describeTablesArgs struct {
 	Workspace string `json:"workspace" jsonschema:"ID or name"`
-	Table     string `json:"table,omitempty" jsonschema:"to describe, also with its schema before a dot; default: lists the tables"`
-	Service   string `json:"service,omitempty" jsonschema:"default: the only one that speaks SQL"`
+	Table     string `json:"table,omitempty" jsonschema:"table to describe, optionally as SCHEMA.TABLE; default: lists the tables"`
+	Service   string `json:"service,omitempty" jsonschema:"default: the only SQL service"`
 }
 
 type runRedisArgs struct {
 	Workspace string   `json:"workspace" jsonschema:"ID or name"`
-	Command   []string `json:"command" jsonschema:"with its arguments, like GET and a key"`
+	Command   []string `json:"command" jsonschema:"command with its arguments, like GET and a key"`
 	Service   string   `json:"service,omitempty" jsonschema:"default: redis"`
 }
 

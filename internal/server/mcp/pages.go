@@ -37,14 +37,14 @@ const (
 
 type actOnPage struct {
 	Session string         `json:"session" jsonschema:"ID or name"`
-	Action  string         `json:"action" jsonschema:"what is done: something to begin with, or the data-action of an element of the page"`
-	Data    map[string]any `json:"data,omitempty" jsonschema:"what belongs to it, like the fields of a form"`
+	Action  string         `json:"action" jsonschema:"name of the action: a task to begin with, or the data-action of an element of the page"`
+	Data    map[string]any `json:"data,omitempty" jsonschema:"data of the action, like the fields of a form"`
 	NoWait  bool           `json:"no_wait,omitempty" jsonschema:"do not wait for the answer"`
 }
 
 type sincePage struct {
 	Session string `json:"session" jsonschema:"ID or name"`
-	After   int64  `json:"after,omitempty" jsonschema:"seq of the last update that was seen"`
+	After   int64  `json:"after,omitempty" jsonschema:"seq of the last update that was received"`
 }
 
 // A page is what clients and their models get of one.
@@ -67,14 +67,14 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 	if s.opt.Pages == nil {
 		return nil, nil
 	}
-	show, err := tool.Returning[page](tool.New("show_page", "Shows the page of a session, which a model writes and changes when something is done on it.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
+	show, err := tool.Returning[page](tool.New("show_page", "Shows the page of a session. A model writes the page, and changes it after actions.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
 		ui, err := s.page(ctx, c.Owner, a.Session)
 		return pageResult(ui, ""), err
 	}))
 	if err != nil {
 		return nil, err
 	}
-	act, err := tool.Returning[page](tool.New("act_on_page", "Does something on the page of a session, and shows it once the model that writes it has answered. The first action on an empty page says what it shall be.", s.act))
+	act, err := tool.Returning[page](tool.New("act_on_page", "Sends an action to the page of a session, and shows the page once the model has answered. The first action on an empty page describes the page to write.", s.act))
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +251,7 @@ func (s *Server) views(server *sdk.Server, key engi.Key) {
 		return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{{URI: uri, MIMEType: appType, Text: text, Meta: viewMeta()}}}
 	}
 	server.AddResource(&sdk.Resource{
-		URI: viewURI, Name: "page", Title: "The page of a session", MIMEType: appType, Meta: viewMeta(), Description: "what shows the results of show_page and act_on_page",
+		URI: viewURI, Name: "page", Title: "The page of a session", MIMEType: appType, Meta: viewMeta(), Description: "viewer for the results of show_page and act_on_page",
 	}, func(context.Context, *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 		if err := key.May(engi.ScopeAgents, false); err != nil {
 			return nil, err

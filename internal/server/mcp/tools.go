@@ -19,10 +19,10 @@ import (
 )
 
 type createSandbox struct {
-	Template string            `json:"template,omitempty" jsonschema:"name; the node's default if left out"`
-	Timeout  int               `json:"timeout_seconds,omitempty" jsonschema:"until it is deleted; 300 if left out"`
-	Allow    []string          `json:"allow,omitempty" jsonschema:"hosts it may reach, like api.example.com or *.example.com; nothing if left out"`
-	Metadata map[string]string `json:"metadata,omitempty" jsonschema:"to find it by"`
+	Template string            `json:"template,omitempty" jsonschema:"name of the template; default: the node's"`
+	Timeout  int               `json:"timeout_seconds,omitempty" jsonschema:"seconds until the sandbox is deleted; default: 300"`
+	Allow    []string          `json:"allow,omitempty" jsonschema:"hosts that the sandbox can reach, like api.example.com or *.example.com; default: none"`
+	Metadata map[string]string `json:"metadata,omitempty" jsonschema:"labels of the sandbox"`
 }
 
 type oneSandbox struct {
@@ -31,11 +31,11 @@ type oneSandbox struct {
 
 type portOf struct {
 	Sandbox string `json:"sandbox" jsonschema:"ID"`
-	Port    int    `json:"port" jsonschema:"that a program in it listens on"`
+	Port    int    `json:"port" jsonschema:"port that a program in the sandbox listens on"`
 }
 
 type createSession struct {
-	Name string `json:"name,omitempty" jsonschema:"to call it by"`
+	Name string `json:"name,omitempty" jsonschema:"name of the session"`
 }
 
 type oneSession struct {
@@ -53,7 +53,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 		all = append(all, t)
 	}
 	if sandboxes := s.opt.Services.Sandboxes; sandboxes != nil {
-		add(tool.Returning[sandbox](tool.New("create_sandbox", "Creates a sandbox that lives until it is stopped or its time is up, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
+		add(tool.Returning[sandbox](tool.New("create_sandbox", "Creates a sandbox, which runs until it is stopped or its timeout ends it, and returns its ID.", func(ctx context.Context, c *tool.Call, a createSandbox) (tool.Result, error) {
 			if a.Timeout < 0 || a.Timeout > 24*3600 {
 				return tool.Result{}, engi.Errorf(engi.Invalid, "a timeout of %d seconds is not between 1 and a day", a.Timeout)
 			}

@@ -23,8 +23,8 @@ type aRun = byID[engi.RunID]
 
 type watchRun struct {
 	aRun
-	After     int64  `query:"after" minimum:"0" doc:"only events after this offset: that of the last one seen"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	After     int64  `query:"after" minimum:"0" doc:"Only events after this offset: the offset of the last event received"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
 type aCall struct {
@@ -33,7 +33,7 @@ type aCall struct {
 }
 
 type anAgent struct {
-	Name string `path:"name" maxLength:"64" doc:"of the agent"`
+	Name string `path:"name" maxLength:"64" doc:"Name of the agent"`
 }
 
 type listRuns struct {
@@ -48,46 +48,46 @@ func Agents(service engi.Agents) Resource {
 		absent = ErrNoAgents
 	}
 	const (
-		streamed = "Asked for events (SSE or NDJSON by Accept), it answers with what happens: text and tool calls as the model makes them, output of programs while they run, results, and last the run. A caller that leaves changes nothing for the run."
-		repeated = "a repeated key returns the first run instead of making another"
+		streamed = "With an Accept header for SSE or NDJSON, the answer is a stream: text and tool calls as the model writes them, output of programs while they run, tool results, and the run as the last event. If the client disconnects, the run continues."
+		repeated = "a repeated key returns the first run instead of starting another"
 	)
 	started := jsonOf[v1.AgentRun](http.StatusAccepted, nil)
 	started.headers = map[string]string{"Location": "address of the run"}
 	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
-	return Resource{tag: "agents", about: "language models at work, and their runs", missing: absent, routes: []Route{
-		list(Route{Pattern: "GET /v1/agents", ID: "list-agents", Summary: "List agents", Text: "Agents are configured by the node's operator.", Access: look, Objects: Shared},
+	return Resource{tag: "agents", about: "agents (language models with tools), and their runs", missing: absent, routes: []Route{
+		list(Route{Pattern: "GET /v1/agents", ID: "list-agents", Summary: "List agents", Text: "The operator of the node configures the agents.", Access: look, Objects: Shared},
 			func(*call, *none) ([]engi.AgentSpec, error) { return service.Agents(), nil }, agentOf),
 		raw(Route{
-			Pattern: "POST /v1/agents/{name}/runs", ID: "start-run", Summary: "Put an agent to work", Access: change, Objects: Owned,
-			Text:    "It goes on after this answer, and after a restart of the node. " + streamed,
+			Pattern: "POST /v1/agents/{name}/runs", ID: "start-run", Summary: "Start a run of an agent", Access: change, Objects: Owned,
+			Text:    "The run continues after this answer, and after a restart of the node. " + streamed,
 			Creates: repeated, Answers: append([]answer{started}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, a.start),
 		raw(Route{
-			Pattern: "POST /v1/chat", ID: "chat", Summary: "Say something to an agent", Access: change, Objects: Owned,
-			Text:    "Waits for the answer. With conversation_id of the answer the next message goes on where this one ends. " + streamed,
+			Pattern: "POST /v1/chat", ID: "chat", Summary: "Send a message to an agent", Access: change, Objects: Owned,
+			Text:    "Waits for the agent's answer. Send the answer's conversation_id with the next message to continue the conversation. " + streamed,
 			Creates: repeated, Answers: append([]answer{jsonOf[v1.ChatAnswer](200, nil)}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, a.chat),
 		list(Route{Pattern: "GET " + runPath, ID: "list-runs", Summary: "List runs of agents", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.owner(), in.Limit) }, runOf),
-		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "As it is now.", Access: look}, getting(service, engi.Agents.Get, runOf)),
-		act(Route{Pattern: "DELETE " + runPath + "/{id}", ID: "cancel-run", Summary: "Cancel a run", Text: "What its tools started ends, too. Cancelling twice is no error.", Access: change},
+		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "Returns the current state of the run.", Access: look}, getting(service, engi.Agents.Get, runOf)),
+		act(Route{Pattern: "DELETE " + runPath + "/{id}", ID: "cancel-run", Summary: "Cancel a run", Text: "Programs that its tools started end with it. Cancelling twice is no error.", Access: change},
 			ending(service, engi.Agents.Cancel)),
-		list(Route{Pattern: "GET " + runPath + "/{id}/messages", ID: "get-run-messages", Summary: "Read a transcript", Text: "All that was said, from the beginning of the conversation.", Access: look},
+		list(Route{Pattern: "GET " + runPath + "/{id}/messages", ID: "get-run-messages", Summary: "Get the transcript of a run", Text: "Returns every message since the beginning of the conversation.", Access: look},
 			func(c *call, in *aRun) ([]engi.Message, error) { return service.Messages(c, c.owner(), in.ID) }, messageOf),
 		raw(Route{
 			Pattern: "GET " + runPath + "/{id}/events", ID: "watch-run", Summary: "Watch a run", Access: look,
-			Text:    "Come back with the offset of the last event seen. Of runs that ended a while ago, whole texts, calls, results and the end are left.",
+			Text:    "To resume, send the offset of the last event that you received. For runs that ended a while ago, the stream has whole texts, calls, results and the end, but no deltas.",
 			Answers: streamOf[v1.AgentUpdate](nil, httpio.SSE, httpio.NDJSON),
 		}, a.watch),
 		raw(Route{
-			Pattern: "GET " + runPath + "/{id}/results/{call}", ID: "get-run-result", Summary: "Read a long result", Access: look,
-			Text:    "A result of a tool that was too long for the model to see at once.",
+			Pattern: "GET " + runPath + "/{id}/results/{call}", ID: "get-run-result", Summary: "Get a long result of a tool call", Access: look,
+			Text:    "Returns a tool result that was too long to show to the model at once.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", nil)},
 		}, a.result),
 		act(Route{
-			Pattern: "POST " + runPath + "/{id}/calls/{call}/decision", ID: "decide-run-call", Summary: "Decide on a tool call", Access: writes(engi.ScopeApprovals),
-			Text: "Calls of the tools that confirm names wait for it, for as long as the run may take, and over a restart of the node. The call begins, or the model is told that it was refused. " +
-				"Needs a key that names the scope approvals, or an admin's, as approvals do. A call that does not wait is a conflict.",
+			Pattern: "POST " + runPath + "/{id}/calls/{call}/decision", ID: "decide-run-call", Summary: "Allow or refuse a tool call", Access: writes(engi.ScopeApprovals),
+			Text: "Calls of the tools that the agent lists under confirm wait for this decision until the run ends, also across a restart of the node. If the call is allowed it starts; if not, the model is told that it was refused. " +
+				"Needs an admin key, or a key that was created with the scope approvals. A call that is not waiting is a conflict.",
 			Bodies: []example{{"refuse", "with a word to the model", `{"allow": false, "reason": "not on a Friday"}`}},
 		}, a.decide),
 	}}
@@ -97,8 +97,8 @@ func Agents(service engi.Agents) Resource {
 func ToolServers(service engi.ToolServers) Resource {
 	return Resource{tag: "agents", routes: []Route{
 		list(Route{
-			Pattern: "GET /v1/mcp-servers", ID: "list-mcp-servers", Summary: "List MCP servers that agents may use", Access: reads(engi.ScopeAgents), Objects: Shared,
-			Text: "They are configured by the node's operator. What is known about each is from the last time that an agent used it.",
+			Pattern: "GET /v1/mcp-servers", ID: "list-mcp-servers", Summary: "List the MCP servers of agents", Access: reads(engi.ScopeAgents), Objects: Shared,
+			Text: "The operator of the node configures the servers. The state of each server is from the last time that an agent used it.",
 		}, func(*call, *none) ([]engi.ToolServer, error) {
 			if service == nil {
 				return nil, nil

@@ -38,8 +38,8 @@ type anApp struct {
 
 type watchApp struct {
 	anApp
-	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"what happened after this seq: that of the last event seen; 0 means all, -1 what happens from now on"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"Only events after this seq: the seq of the last event received; 0 means all events, -1 only new ones"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
 type listRevisions struct {
@@ -49,33 +49,33 @@ type listRevisions struct {
 
 type diffApp struct {
 	anApp
-	From int64 `query:"from" minimum:"0" doc:"revision; 0 means the parent of to"`
-	To   int64 `query:"to" minimum:"0" doc:"revision; 0 means the last one"`
+	From int64 `query:"from" minimum:"0" doc:"Revision; 0 means the parent of to"`
+	To   int64 `query:"to" minimum:"0" doc:"Revision; 0 means the last one"`
 }
 
 type ofRevision struct {
 	anApp
-	Revision int64 `query:"revision" minimum:"0" doc:"0 means the last one"`
+	Revision int64 `query:"revision" minimum:"0" doc:"Revision; 0 means the last one"`
 }
 
 type listAppFiles struct {
 	ofRevision
-	Path       string   `query:"path" maxLength:"1024" doc:"only those below this directory, or that match this pattern, in which * and ? stand for what is not a slash" example:"src"`
-	Extensions []string `query:"extensions" doc:"only those whose names end so, with commas between" example:".jsx,.css"`
-	MaxSize    int64    `query:"max_size" minimum:"0" doc:"only those of at most this many bytes; 0 means all"`
-	Content    bool     `query:"content" doc:"with their content, up to 4 MiB in all; of those that are left, it can be downloaded"`
+	Path       string   `query:"path" maxLength:"1024" doc:"Only files below this directory, or files that match this pattern, in which * and ? match everything except slashes" example:"src"`
+	Extensions []string `query:"extensions" doc:"Only files with these extensions, separated by commas" example:".jsx,.css"`
+	MaxSize    int64    `query:"max_size" minimum:"0" doc:"Only files of at most this many bytes; 0 means no limit"`
+	Content    bool     `query:"content" doc:"Include the content of the files, up to 4 MiB in all; the other files can be downloaded"`
 }
 
 type getAppFile struct {
 	ofRevision
-	Path string `query:"path" required:"true" maxLength:"1024" doc:"relative to the app" example:"src/App.jsx"`
+	Path string `query:"path" required:"true" maxLength:"1024" doc:"Path of the file, relative to the app" example:"src/App.jsx"`
 	download
 }
 
 type getAppLogs struct {
 	anApp
-	Max   int    `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
-	After string `query:"after" maxLength:"100" doc:"mark of an earlier answer: what the same server has printed since; all of another one"`
+	Max   int    `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"Size of the end of the log, in bytes"`
+	After string `query:"after" maxLength:"100" doc:"Mark of an earlier answer: only output that the same server has printed since; all output of a newer server"`
 }
 
 // Apps are web applications that models write; service may be nil. Ports knows where
@@ -88,9 +88,9 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 	return Resource{tag: "apps", about: "web applications that models write: files with a history, a sandbox in which their server runs, and a preview", missing: absent, routes: append(append(a.publishing(one), a.inspecting(one)...), []Route{
 		send(Route{
 			Pattern: "POST " + appPath, ID: "create-app", Summary: "Create an app", Access: change, Objects: Owned,
-			Text: "Answers once its page is served, at preview_url. An app whose server does not start is there, too, in state failed, and error says why. " +
-				"A template that is not built is a reason to wait for: build it first.",
-			Creates: "a repeated key returns the first app instead of making another",
+			Text: "Answers once the app's page is served at preview_url. An app whose server does not start is created too: its state is failed, and error says why. " +
+				"The template must have been built before.",
+			Creates: "a repeated key returns the first app instead of creating another",
 			Status:  http.StatusCreated, Location: "path of the app",
 			Bodies: []example{{"shop", "React with Vite and Tailwind", `{"name": "shop"}`}},
 		}, a.create),
@@ -98,15 +98,15 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		fetch(Route{Pattern: "GET " + one, ID: "get-app", Summary: "Get an app", Access: look}, func(c *call, in *anApp) (v1.App, error) {
 			return to(a.of)(a.Get(c, c.owner(), in.ID))
 		}),
-		act(Route{Pattern: "DELETE " + one, ID: "remove-app", Summary: "Delete an app with its history", Access: change},
+		act(Route{Pattern: "DELETE " + one, ID: "remove-app", Summary: "Delete an app and its history", Access: change},
 			func(c *call, in *anApp, _ none) error { return a.Remove(c, c.owner(), in.ID) }),
 		fetch(Route{
-			Pattern: "POST " + one + "/open", ID: "open-app", Summary: "Have an app served", Access: change,
-			Text: "Answers once it has a sandbox whose server answers: the one that it had, or a new one with the files of the last revision.",
+			Pattern: "POST " + one + "/open", ID: "open-app", Summary: "Open an app", Access: change,
+			Text: "Answers once the app's server responds, in the app's sandbox or in a new one with the files of the last revision.",
 		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.owner(), in.ID)) }),
 		fetch(Route{
 			Pattern: "POST " + one + "/stop", ID: "stop-app", Summary: "Stop an app", Access: change,
-			Text: "Its sandbox goes; files and history stay. Stopping it twice is no error.",
+			Text: "Destroys the app's sandbox and keeps its files and history. Stopping an app twice is no error.",
 		}, func(c *call, in *anApp) (v1.App, error) {
 			if err := a.Stop(c, c.owner(), in.ID); err != nil {
 				return v1.App{}, err
@@ -114,60 +114,60 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 			return to(a.of)(a.Get(c, c.owner(), in.ID))
 		}),
 		raw(Route{
-			Pattern: "POST " + one + "/apply", ID: "apply-to-app", Summary: "Apply what a model has written", Access: change,
-			Text: "Files, edits, packages and commands in the text of a model become one revision, or nothing changes. " +
-				"The text is a member of a JSON object, or the whole body as text/plain. Once this is answered, the apply goes on by itself; the stream of the app shows it. " +
-				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this apply: done, or error. While another apply is under way, it is a conflict.",
+			Pattern: "POST " + one + "/apply", ID: "apply-to-app", Summary: "Apply a model's text to an app", Access: change,
+			Text: "The files, edits, packages and commands in the text of a model become one revision, or nothing changes. " +
+				"Send the text as a member of a JSON object, or as a text/plain body. The apply continues after the answer; watch the app to follow it. " +
+				"With an Accept header for SSE or NDJSON, the answer is the stream of this apply, and its last event is done or error. While another apply is running, the answer is a conflict.",
 			Creates: "a repeated key returns the first apply and starts nothing",
 			Bodies:  []example{{"file", "one file", `{"text": "<file path=\"src/App.jsx\">\nexport default function App() { return <h1>Hello</h1> }\n</file>"}`}},
 			Uploads: []string{"text/plain"},
 			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, a.apply),
 		raw(Route{
-			Pattern: "POST " + one + "/edit", ID: "edit-app", Summary: "Have a model change an app", Access: change,
-			Text: "A model is told what is to become of the app, what it consists of and the files that matter; what it writes is applied, and what is wrong then goes back to it, " +
-				"until the app is well or a bound is reached. Each apply is one of its own. Of several attempts, which are made side by side in branches, the files of the best one become the next revision. Once this is answered, the edit goes on by itself; the stream of the app shows it. " +
-				"Asked for events (SSE or NDJSON by Accept), it answers with that stream, up to the end of this edit: edited. While something else changes the app, it is a conflict.",
+			Pattern: "POST " + one + "/edit", ID: "edit-app", Summary: "Edit an app with a model", Access: change,
+			Text: "Sends the prompt, the app's manifest and the relevant files to a model, applies the model's answer, and reports the problems back to the model " +
+				"until the app has none or a limit is reached. Each round is an apply of its own. With several attempts, each runs in a branch of the app, and the files of the best branch become the next revision. The edit continues after the answer; watch the app to follow it. " +
+				"With an Accept header for SSE or NDJSON, the answer is the stream of this edit, and its last event is edited. While another change of the app is running, the answer is a conflict.",
 			Creates: "a repeated key returns the first edit and starts nothing",
 			Bodies:  []example{{"cart", "a wish", `{"prompt": "Add a cart that keeps what is in it", "max_rounds": 5}`}, {"attempts", "three attempts, and who compares them", `{"prompt": "Make it fast", "attempts": 3, "judge": {"command": "npm test"}}`}},
 			Answers: append([]answer{jsonOf[v1.Applying](http.StatusAccepted, nil)}, streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, a.edit),
 		act(Route{
-			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "End the apply or edit that is under way", Access: change,
-			Text: "An apply changes nothing then; of an edit, the applies that have ended stay. Without either it is a conflict.",
+			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "Cancel the running apply or edit", Access: change,
+			Text: "A cancelled apply changes nothing. A cancelled edit keeps the applies that have ended. If neither is running, the answer is a conflict.",
 		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.owner(), in.ID) }),
 		raw(Route{
 			Pattern: "GET " + one + "/stream", ID: "watch-app", Summary: "Watch an app", Access: look,
-			Text: "What happens to it, as it happens. Without after, the state that it is in comes first. Whoever comes back with the seq of the last event seen misses nothing but " +
-				"lines of output and gets nothing twice, also after a restart of the node.",
+			Text: "Streams the app's events as they happen. Without after, the first event is the app's current state. A client that reconnects with the seq of the last event it received misses only " +
+				"lines of output and receives nothing twice, also after a restart of the node.",
 			Answers: streamOf[v1.AppUpdate](nil, httpio.SSE, httpio.NDJSON),
 		}, a.watch),
 		send(Route{
-			Pattern: "POST " + one + "/rollback", ID: "roll-back-app", Summary: "Make an app what it was", Access: change, Optional: true,
-			Text: "Its files become those of an earlier revision, as a new one, which can be rolled back itself. With snapshot, a new sandbox that begins with the snapshot " +
-				"of that revision takes the place of the old one, so that databases and processes are what they were, too; the preview keeps its address. Answers once its server does. While an apply is under way, it is a conflict.",
+			Pattern: "POST " + one + "/rollback", ID: "roll-back-app", Summary: "Roll an app back to an earlier revision", Access: change, Optional: true,
+			Text: "Creates a new revision with the files of an earlier one; it can be rolled back too. With snapshot, a new sandbox that starts from the snapshot " +
+				"of that revision replaces the old sandbox, so that databases and processes are restored too; the preview keeps its address. Answers once the app's server responds. While an apply is running, the answer is a conflict.",
 		}, a.rollback),
-		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List revisions of an app", Text: "The newest come first.", Access: look},
+		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List the revisions of an app", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRevisions, p engi.Paging) ([]engi.Revision, error) {
 				return a.Revisions(c, c.owner(), in.ID, p)
 			}, revisionOf, func(x v1.AppRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{
 			Pattern: "GET " + one + "/diff", ID: "diff-app", Summary: "Compare two revisions of an app", Access: look,
-			Text: "As a unified diff, as git writes it.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
+			Text: "Returns a unified diff in git's format.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
 		}, a.diff),
-		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-app-files", Summary: "List files of an app", Text: "Of a revision; no sandbox is needed.", Access: look}, a.list),
+		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-app-files", Summary: "List the files of an app", Text: "Lists the files of a revision. The app needs no sandbox for this.", Access: look}, a.list),
 		raw(fileRoute(downloadFile, one, "get-app-file", look), a.file),
 		fetch(Route{
-			Pattern: "GET " + one + "/manifest", ID: "get-app-manifest", Summary: "See what an app consists of", Access: look,
-			Text: "Of a revision: what its files import and export, components, routes, style sheets and packages, as its code says. No sandbox is needed.",
+			Pattern: "GET " + one + "/manifest", ID: "get-app-manifest", Summary: "Get the manifest of an app", Access: look,
+			Text: "Returns the imports, exports, components, routes, style sheets and packages of a revision, as its source code has them. The app needs no sandbox for this.",
 		}, a.manifest),
 		raw(Route{
 			Pattern: "GET " + one + "/zip", ID: "get-app-zip", Summary: "Download the files of an app", Access: look,
 			Answers: []answer{bytesOf(http.StatusOK, "application/zip", nil)},
 		}, a.zip),
 		fetch(Route{
-			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "See what the server of an app prints", Access: look,
-			Text: "The end of it, and what is wrong according to that. An app that is stopped is a conflict.",
+			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "Get the log of an app's server", Access: look,
+			Text: "Returns the end of the log and the problems found in it. If the app is stopped, the answer is a conflict.",
 		}, func(c *call, in *getAppLogs) (v1.AppLogs, error) {
 			x, err := a.Logs(c, c.owner(), in.ID, in.After, in.Max)
 			out := v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated, Mark: x.Mark, Faults: []v1.AppFault{}}
@@ -176,7 +176,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 			}
 			return out, err
 		}),
-		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "See how an app does", Text: "Its server is asked now, if it has one.", Access: look}, a.status),
+		fetch(Route{Pattern: "GET " + one + "/status", ID: "get-app-status", Summary: "Check an app's health", Text: "Sends a request to the app's server, if the app has a sandbox.", Access: look}, a.status),
 	}...)}
 }
 

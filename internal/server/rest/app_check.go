@@ -16,13 +16,13 @@ func (a *apps) inspecting(one string) []Route {
 	change := writes(engi.ScopeSandboxes) // they may make a sandbox
 	return []Route{
 		fetch(Route{
-			Pattern: "POST " + one + "/check", ID: "check-app", Summary: "Look for what is wrong with an app", Access: change,
-			Text: "Its server is asked, its files are compiled, the script check of its package.json runs, and its pages are opened in a browser in its sandbox. " +
-				"While something changes the app, it is a conflict.",
+			Pattern: "POST " + one + "/check", ID: "check-app", Summary: "Check an app for problems", Access: change,
+			Text: "Sends a request to the app's server, compiles its files, runs the script check of its package.json, and opens its pages in a browser in its sandbox. " +
+				"While a change of the app is running, the answer is a conflict.",
 		}, a.check),
 		raw(Route{
-			Pattern: "POST " + one + "/screenshot", ID: "screenshot-app", Summary: "See what a page of an app looks like", Access: change, Optional: true,
-			Text:    "In a browser in its sandbox, once the page has come up. The body may be left out. While something changes the app, it is a conflict.",
+			Pattern: "POST " + one + "/screenshot", ID: "screenshot-app", Summary: "Take a screenshot of an app", Access: change, Optional: true,
+			Text:    "Opens the page in a browser in the app's sandbox, and takes the screenshot once the page has loaded. The body is optional. While a change of the app is running, the answer is a conflict.",
 			Answers: []answer{bytesOf(http.StatusOK, pngType, nil)},
 		}, a.screenshot),
 	}

@@ -29,29 +29,29 @@ func (a *apps) publishing(one string) []Route {
 	change := writes(engi.ScopeSandboxes)
 	return []Route{
 		fetch(Route{
-			Pattern: "POST " + one + "/snapshot", ID: "snapshot-app", Summary: "Keep a snapshot of an app", Access: change, Status: http.StatusCreated,
-			Text: "Of its sandbox as it is now, with its memory, its processes and its databases, for the last revision, which is answered. It is one of the owner's snapshots and within the quota. " +
-				"An app keeps five of them, and the oldest goes first. Pages that are open load themselves again.",
+			Pattern: "POST " + one + "/snapshot", ID: "snapshot-app", Summary: "Take a snapshot of an app", Access: change, Status: http.StatusCreated,
+			Text: "Saves the app's sandbox with its memory, processes and databases, and attaches the snapshot to the last revision, which is the answer. The snapshot counts against the owner's quota. " +
+				"An app keeps five snapshots; a sixth replaces the oldest. Pages that are open in a browser reload.",
 		}, func(c *call, in *anApp) (v1.AppRevision, error) {
 			return to(revisionOf)(a.Snapshot(c, c.owner(), in.ID))
 		}),
 		send(Route{
-			Pattern: "POST " + one + "/branch", ID: "branch-app", Summary: "Make an app of a revision of another", Access: change, Optional: true,
-			Text: "Its first revision has the files of that one, and says so in from and of. It has a sandbox and a preview of its own, and answers as create does. " +
-				"Databases and what is not kept as a revision stay where they are, unless it begins with a snapshot.",
-			Creates: "a repeated key returns the first app instead of making another",
+			Pattern: "POST " + one + "/branch", ID: "branch-app", Summary: "Create an app from a revision of another app", Access: change, Optional: true,
+			Text: "The first revision of the new app has the files of the given revision; from and of name it. The new app has its own sandbox and preview. " +
+				"Databases and other files outside of revisions are copied only if the new app starts from a snapshot.",
+			Creates: "a repeated key returns the first app instead of creating another",
 			Status:  http.StatusCreated, Location: "path of the app",
 		}, a.branch),
 		send(Route{
-			Pattern: "POST " + one + "/publish", ID: "publish-app", Summary: "Publish a build of an app", Access: change, Optional: true,
-			Text: "Runs npm run build in its sandbox, and serves what that leaves in dist at published.url, for as long as the app is there: no sandbox is needed for that. " +
-				"It takes the place of what was published before at once. Without a build, or if it fails, it is a conflict, and what is published stays.",
+			Pattern: "POST " + one + "/publish", ID: "publish-app", Summary: "Publish an app", Access: change, Optional: true,
+			Text: "Runs npm run build in the app's sandbox, and serves the files in dist at published.url until the app is deleted. Serving needs no sandbox. " +
+				"The new build replaces the published one at once. If the app has no build script, or the build fails, the answer is a conflict, and the published build stays.",
 		}, func(c *call, in *anApp, q v1.PublishRequest) (v1.App, error) {
 			return to(a.of)(a.Publish(c, engi.PublishSpec{Owner: c.owner(), App: in.ID, Private: q.Private}))
 		}),
 		fetch(Route{
-			Pattern: "POST " + one + "/unpublish", ID: "unpublish-app", Summary: "End the publication of an app", Access: change,
-			Text: "Twice is no error.",
+			Pattern: "POST " + one + "/unpublish", ID: "unpublish-app", Summary: "Unpublish an app", Access: change,
+			Text: "Unpublishing an app twice is no error.",
 		}, func(c *call, in *anApp) (v1.App, error) {
 			if err := a.Unpublish(c, c.owner(), in.ID); err != nil {
 				return v1.App{}, err
@@ -59,12 +59,12 @@ func (a *apps) publishing(one string) []Route {
 			return to(a.of)(a.Get(c, c.owner(), in.ID))
 		}),
 		send(Route{
-			Pattern: "POST " + one + "/publish/link", ID: "link-publication", Summary: "Make a link to a published page that is private", Access: change, Optional: true,
-			Text: "Whoever has it can see the page until it expires. The body may be left out.", Status: http.StatusCreated,
+			Pattern: "POST " + one + "/publish/link", ID: "link-publication", Summary: "Create a link to a private published app", Access: change, Optional: true,
+			Text: "Everybody who has the link can open the page until the link expires. The body is optional.", Status: http.StatusCreated,
 		}, a.linkPage),
 		send(Route{
-			Pattern: "POST " + one + "/link", ID: "link-app", Summary: "Make a link to the page of an app", Access: change, Optional: true,
-			Text: "Whoever has it can visit preview_url until it expires, also if that is private, and whatever sandbox the app has then. The body may be left out.", Status: http.StatusCreated,
+			Pattern: "POST " + one + "/link", ID: "link-app", Summary: "Create a link to the preview of an app", Access: change, Optional: true,
+			Text: "Everybody who has the link can open preview_url until the link expires, even if the preview is private or the app's sandbox has been replaced. The body is optional.", Status: http.StatusCreated,
 		}, a.link),
 	}
 }

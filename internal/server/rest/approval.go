@@ -13,19 +13,19 @@ import (
 const approvalPath = "/v1/approvals"
 
 type anApproval struct {
-	ID engi.ApprovalID `path:"id" doc:"of the approval"`
+	ID engi.ApprovalID `path:"id" doc:"ID of the approval"`
 }
 
 type listApprovals struct {
-	State      string `query:"state" enum:"pending,allowed,denied,expired,abandoned" doc:"only these"`
-	Remembered bool   `query:"remembered" doc:"only decisions that are for later requests, too"`
+	State      string `query:"state" enum:"pending,allowed,denied,expired,abandoned" doc:"Only objects in this state"`
+	Remembered bool   `query:"remembered" doc:"Only decisions that also apply to later requests"`
 	Limit      int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 type listApprovalEvents struct {
-	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"only events after this seq, oldest first; -1 lists the newest, or streams what happens from now on"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
-	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"how many at most; 0 means 100 in a list, and a stream without end"`
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"Only events after this seq, oldest first; -1 lists the newest events, or streams new ones"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
+	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"Maximum number of events; 0 means 100 in a list, and no limit in a stream"`
 }
 
 // Approvals decides on requests of sandboxes that wait for it.
@@ -39,14 +39,14 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 				return service.List(c, c.owner(), engi.ApprovalFilter{State: engi.ApprovalState(in.State), Remembered: in.Remembered, Limit: in.Limit})
 			}, approvalOf),
 		raw(Route{
-			Pattern: "GET " + approvalPath + "/events", ID: "list-approval-events", Summary: "List or follow events of approvals", Access: look,
-			Text:    "As /v1/events does, for who may decide and see nothing else: approval.requested when something begins to wait, and then one of its end.",
+			Pattern: "GET " + approvalPath + "/events", ID: "list-approval-events", Summary: "List or stream events of approvals", Access: look,
+			Text:    "Works as /v1/events, for keys that may only decide on approvals. A request that starts to wait is an event approval.requested; its decision or end is another event.",
 			Answers: append([]answer{jsonOf[v1.List[v1.Event]](http.StatusOK, nil)}, streamOf[v1.Event](nil, httpio.NDJSON, httpio.SSE)...),
 		}, func(c *call, in *listApprovalEvents, b none) error {
 			return e.list(c, &listEvents{Type: "approval.*", After: in.After, LastEvent: in.LastEvent, Limit: in.Limit}, b)
 		}),
-		fetch(Route{Pattern: "GET " + approvalPath + "/key", ID: "get-approval-key", Summary: "Get the key of signatures", Access: look, Objects: Shared,
-			Text: "Keep it where the node cannot change it: it proves later what was decided. It changes when the key of secrets is rotated."},
+		fetch(Route{Pattern: "GET " + approvalPath + "/key", ID: "get-approval-key", Summary: "Get the public key that signs decisions", Access: look, Objects: Shared,
+			Text: "Store a copy of the key where the node cannot change it, to verify decisions later. The key changes when the key of secrets is rotated."},
 			func(*call, *none) (v1.ApprovalKey, error) {
 				return v1.ApprovalKey{Algorithm: "ed25519", PublicKey: service.PublicKey()}, nil
 			}),
@@ -56,8 +56,8 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 			}),
 		send(Route{
 			Pattern: "POST " + one + "/decision", ID: "decide-approval", Summary: "Decide on an approval", Access: change,
-			Text: "What waits goes on, or is refused, before this is answered. Needs a key that names the scope approvals, or an admin's: a key without scopes will not do, " +
-				"since programs that ask often have one. An approval that has ended is a conflict.",
+			Text: "The waiting request is let through or refused before the answer is sent. Needs an admin key, or a key that was created with the scope approvals. A key without scopes is refused, " +
+				"because the programs whose requests wait often have such keys. An approval that has ended is a conflict.",
 			Bodies: []example{{"once", "this request only", `{"allow": true}`}},
 		}, func(c *call, in *anApproval, q v1.ApprovalDecision) (v1.Approval, error) {
 			x, err := answerOf(q)
@@ -67,8 +67,8 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 			return to(approvalOf)(service.Decide(c, c.owner(), in.ID, x))
 		}),
 		act(Route{
-			Pattern: "DELETE " + one + "/remembered", ID: "forget-approval", Summary: "Forget a remembered decision", Access: change,
-			Text: "Requests like it are asked about again. The record stays.",
+			Pattern: "DELETE " + one + "/remembered", ID: "forget-approval", Summary: "Delete a remembered decision", Access: change,
+			Text: "Later requests of that kind wait for a decision again. The record of the decision stays.",
 		}, func(c *call, in *anApproval, _ none) error { return service.Forget(c, c.owner(), in.ID) }),
 	}}
 }

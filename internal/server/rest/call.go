@@ -226,7 +226,7 @@ func (c *call) waiting() (context.Context, context.CancelFunc) {
 }
 
 var errLeaving = engi.Errorf(engi.Unavailable, "this server is going away").
-	WithRemedy("try again: runs go on, and the next server takes them over").
+	WithRemedy("try again: runs continue, and the next server resumes them").
 	WithRetry(engi.Retry{AfterMillis: 1000})
 
 // orEnded returns why ctx, which is from waiting, has ended if err came about by

@@ -18,8 +18,8 @@ type Links interface {
 func Dashboard(service Links) Resource {
 	return Resource{tag: "keys", missing: missing(service != nil, "the dashboard"), routes: []Route{
 		send(Route{
-			Pattern: "POST /v1/dashboard/links", ID: "create-dashboard-link", Summary: "Make a link that opens the dashboard", Access: anyKey, Objects: Shared,
-			Text:   "The link works once, and for a few minutes. The browser that opens it may do what this key may do, until it signs out or the key ends.",
+			Pattern: "POST /v1/dashboard/links", ID: "create-dashboard-link", Summary: "Create a link that signs in to the dashboard", Access: anyKey, Objects: Shared,
+			Text:   "The link works once, within a few minutes. The browser that opens it has the rights of this key until it signs out or the key expires.",
 			Status: http.StatusCreated, Example: v1.DashboardLink{Path: "/dashboard/sign-in?code=…"},
 		}, func(c *call, _ *none, _ none) (v1.DashboardLink, error) {
 			code, expires, err := service.Link(c, c.secret())

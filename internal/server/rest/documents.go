@@ -15,10 +15,10 @@ type library struct{ engi.Docs }
 type aDocument = byID[engi.DocumentID]
 
 type searchDocuments struct {
-	Query   string `query:"query" required:"true" minLength:"1" maxLength:"4096" doc:"what you want to do or know"`
-	Package string `query:"package" maxLength:"214" doc:"only what is about it"`
-	Session string `query:"session" maxLength:"128" doc:"ID or name: its modules are found, too"`
-	Mode    string `query:"mode" enum:"hybrid,vector,keyword" doc:"by meaning and words, by meaning, by words; absent means hybrid"`
+	Query   string `query:"query" required:"true" minLength:"1" maxLength:"4096" doc:"Question or task, in words"`
+	Package string `query:"package" maxLength:"214" doc:"Only documents about this package"`
+	Session string `query:"session" maxLength:"128" doc:"ID or name of a session, whose modules are searched too"`
+	Mode    string `query:"mode" enum:"hybrid,vector,keyword" doc:"hybrid searches by meaning and by words, vector by meaning, keyword by words; absent means hybrid"`
 	Limit   int    `query:"limit" minimum:"1" maximum:"50" default:"5"`
 }
 
@@ -26,37 +26,37 @@ type searchDocuments struct {
 // nil.
 func Docs(service engi.Docs) Resource {
 	l := &library{service}
-	absent := absentUnless(service != nil, "this node has no library", "switch it on in its configuration: off = false in section [docs]")
+	absent := absentUnless(service != nil, "this node has no docs", "switch it on in its configuration: off = false in section [docs]")
 	look, change := reads(engi.ScopeDocs), writes(engi.ScopeDocs)
-	return Resource{tag: "docs", about: "documentation and modules of code that agents search", missing: absent, routes: []Route{
+	return Resource{tag: "docs", about: "documentation and code modules that agents can search", missing: absent, routes: []Route{
 		send(Route{
 			Pattern: "POST " + documentPath, ID: "add-document", Summary: "Add a document", Access: change, Objects: Owned,
-			Text: "Answers once it can be found. One of the same package and url (or title, without url) is replaced. What an admin without an owner adds is the node's, and everybody finds it. " +
-				"Addresses are fetched where the node's operator allows it; text can always be sent.",
-			Creates: "a repeated key returns the first document without reading it again",
+			Text: "Answers once searches find the document. A document with the same package and url (or title, if it has no url) is replaced. Documents that an admin adds without an owner belong to the node, and every owner finds them. " +
+				"The node fetches documents by URL only if its operator allows it; text can always be sent.",
+			Creates: "a repeated key returns the first document without fetching it again",
 			Status:  http.StatusCreated, Location: "address of the document",
 		}, l.add),
-		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "By package and title: the caller's and the node's.", Access: look},
+		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "Lists the documents of the caller and of the node, ordered by package and title.", Access: look},
 			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return l.Documents(c, c.owner(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
-			Text: "Pieces of documents, by meaning and by words, and modules that were saved. The answer names the embedder that compared meanings.",
+			Text: "Searches passages of documents by meaning and by words, and saved modules. The answer names the embedding model that was used.",
 		}, func(c *call, in *searchDocuments) (v1.Finding, error) {
 			x, err := l.Search(c, engi.SearchSpec{
 				Owner: c.owner(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
 			})
 			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
 		}),
-		list(Route{Pattern: "GET " + documentPath + "/packages", ID: "list-document-packages", Summary: "List packages", Text: "What documents are about, by name.", Access: look},
+		list(Route{Pattern: "GET " + documentPath + "/packages", ID: "list-document-packages", Summary: "List documented packages", Text: "Lists the names of the packages that documents describe.", Access: look},
 			listing(service, engi.Docs.Packages),
 			func(x engi.DocumentPackage) v1.DocumentPackage { return v1.DocumentPackage(x) }),
 		list(Route{
-			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Refresh documents", Access: change,
-			Text: "Looks whether the caller's documents have changed where they were fetched from, and reads those that have.",
+			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Fetch changed documents again", Access: change,
+			Text: "Checks the sources of the caller's documents, and fetches the documents that have changed.",
 		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.owner(), "") }, documentOf),
 		fetch(Route{
-			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Refresh a document", Access: change,
-			Text: "One that could not be read keeps its older text, and says why.",
+			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Fetch a document again", Access: change,
+			Text: "If the source cannot be read, the document keeps its older text, and error says why.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
 			xs, err := l.Refresh(c, c.owner(), in.ID)
 			if err == nil && len(xs) != 1 {
@@ -69,22 +69,22 @@ func Docs(service engi.Docs) Resource {
 		}),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/{id}", ID: "get-document", Summary: "Get a document", Access: look,
-			Text: "What is known of it; its text is found by searching.",
+			Text: "Returns the record of the document. Use search to read its text.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
 			return to(documentOf)(l.find(c, in.ID))
 		}),
 		act(Route{
-			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Remove a document", Access: change,
-			Text: "It is found no more. The node's documents are for admins to remove.",
+			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Delete a document", Access: change,
+			Text: "Searches do not find the document any more. Only admins can delete documents of the node.",
 		}, ending(service, engi.Docs.Remove)),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/modules", ID: "save-modules", Summary: "Save modules of a session", Access: change,
-			Text: "Says what files below /workspace are good for, so that searches find them. The volume keeps the source; with scope user a copy is kept for the owner's other sessions. " +
-				"Answers with all modules that the session finds.",
+			Text: "Describes files below /workspace so that searches find them. The source stays in the session's volume; with scope user, a copy is kept for the owner's other sessions. " +
+				"Answers with all modules that the session can find.",
 		}, l.save),
-		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List modules that a session finds", Text: "Its own, and those of its owner with scope user.", Access: look},
+		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List the saved modules that a session finds", Text: "Lists the session's own modules, and the owner's modules of scope user.", Access: look},
 			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), in.ID) }, moduleOf),
-		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List modules of scope user", Text: "All sessions of their owner find them.", Access: look},
+		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List the saved modules of all sessions", Text: "All sessions of the owner find these modules.", Access: look},
 			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), "") }, moduleOf),
 	}}
 }

@@ -26,39 +26,39 @@ type events struct {
 type anEvent = byID[engi.EventID]
 
 type listEvents struct {
-	Type      string `query:"type" maxLength:"1000" doc:"only events of these types, separated by commas; sandbox.* stands for all that begin so"`
-	Name      string `query:"name" maxLength:"128" doc:"the same as type"`
-	Subject   string `query:"subject" maxLength:"128" doc:"only events about this ID"`
-	Owner     string `query:"owner" maxLength:"128" doc:"only events of this owner, for admins"`
-	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"only events after this seq, oldest first; -1 lists the newest, or streams what happens from now on"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
-	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"how many at most; 0 means 100 in a list, and a stream without end"`
+	Type      string `query:"type" maxLength:"1000" doc:"Only events of these types, separated by commas; sandbox.* matches all types with this prefix"`
+	Name      string `query:"name" maxLength:"128" doc:"Alias of type"`
+	Subject   string `query:"subject" maxLength:"128" doc:"Only events about this ID"`
+	Owner     string `query:"owner" maxLength:"128" doc:"Only events of this owner, for admins"`
+	After     int64  `query:"after" minimum:"-1" default:"-1" doc:"Only events after this seq, oldest first; -1 lists the newest events, or streams new ones"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
+	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"Maximum number of events; 0 means 100 in a list, and no limit in a stream"`
 }
 
 type aFunctionRun = byID[engi.FunctionRunID]
 
 type listFunctionRuns struct {
-	Function string       `query:"function" maxLength:"128" doc:"only runs of this one"`
-	Event    engi.EventID `query:"event" doc:"only runs that the event of this ID started"`
-	Name     string       `query:"name" maxLength:"128" doc:"only runs that events of this type started"`
-	State    string       `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"only these"`
+	Function string       `query:"function" maxLength:"128" doc:"Only runs of this function"`
+	Event    engi.EventID `query:"event" doc:"Only runs that the event with this ID started"`
+	Name     string       `query:"name" maxLength:"128" doc:"Only runs that events of this type started"`
+	State    string       `query:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"Only objects in this state"`
 	Limit    int          `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 type getFunctionRun struct {
 	aFunctionRun
-	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
+	Wait string `query:"wait" example:"30s" doc:"Maximum time to wait until the run ends; at most 60s"`
 }
 
 // Events shows the log of what happens.
 func Events(log engi.Events, functions engi.Functions) Resource {
 	e := &events{log, functions}
-	return Resource{tag: "events", about: "what has happened, and the durable functions that it starts", routes: []Route{
+	return Resource{tag: "events", about: "the log of events, and the durable functions that events start", routes: []Route{
 		raw(Route{
-			Pattern: "GET " + eventPath, ID: "list-events", Summary: "List or follow events", Access: reads(engi.ScopeEvents),
-			Text: "A list has the newest first, or, with after, the oldest. Asked for NDJSON or SSE by Accept, the answer goes on with what happens: " +
-				"whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the server. " +
-				"Where events that were asked for have been dropped to keep the log within its bounds, one of type events.dropped comes first.",
+			Pattern: "GET " + eventPath, ID: "list-events", Summary: "List or stream events", Access: reads(engi.ScopeEvents),
+			Text: "A list has the newest events first, or, with after, the oldest. With an Accept header for NDJSON or SSE, the answer is a stream that continues with new events: " +
+				"a client that reconnects with the seq of the last event it received misses nothing and receives nothing twice, also after a restart of the server. " +
+				"If the log has dropped some of the requested events to keep its limits, the first event has the type events.dropped.",
 			Answers: append([]answer{jsonOf[v1.List[v1.Event]](http.StatusOK, nil)}, streamOf[v1.Event](nil, httpio.NDJSON, httpio.SSE)...),
 		}, e.list),
 		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: reads(engi.ScopeEvents)}, e.get),
@@ -73,31 +73,31 @@ func Functions(log engi.Events, service engi.Functions) Resource {
 	return Resource{tag: "events", missing: absent, routes: []Route{
 		send(Route{
 			Pattern: "POST " + eventPath, ID: "send-event", Summary: "Send an event", Access: change, Objects: Owned,
-			Text: "Once this is answered, the functions that are bound to the event's type will run, whatever happens to the node. " +
-				"Data that one of them does not take is refused. An event that nothing is bound to is kept and does nothing.",
+			Text: "After the answer, the functions that are bound to the event's type are certain to run, even if the node crashes. " +
+				"Data that one of these functions does not accept is refused. An event that no function is bound to is only recorded.",
 			Creates: "a repeated key returns the first event and starts nothing",
 			Status:  http.StatusAccepted, Location: "address of the event",
 			Bodies: []example{{"echo", "the data come back as output", `{"type": "engi/debug/echo", "data": {"hello": "world"}}`}},
 		}, f.send),
 		send(Route{
 			Pattern: "POST " + eventPath + "/{id}/replay", ID: "replay-event", Summary: "Send an event again", Access: change,
-			Text:    "Makes a new event with the same type and data, for all functions that are bound to it now, or for one.",
+			Text:    "Creates a new event with the same type and data, for all functions that are bound to the type now, or for one function.",
 			Creates: "a repeated key returns the first new event and starts nothing",
 			Status:  http.StatusAccepted, Location: "address of the new event", Optional: true,
 		}, f.replay),
-		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "What can be started by events, or starts by the clock.", Access: look, Objects: Shared},
+		list(Route{Pattern: "GET " + functionPath, ID: "list-functions", Summary: "List functions", Text: "Lists the functions that events or schedules start.", Access: look, Objects: Shared},
 			func(*call, *none) ([]engi.Function, error) { return service.Functions(), nil }, functionOf),
-		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List runs of functions", Text: "The newest come first, without their steps.", Access: look},
+		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List function runs", Text: "The newest runs come first, without their steps.", Access: look},
 			func(c *call, in *listFunctionRuns) ([]engi.FunctionRun, error) {
 				return service.Runs(c, c.owner(), engi.FunctionFilter{Type: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
 			}, functionRunOf),
 		fetch(Route{
-			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a run of a function", Access: look,
-			Text: "Returns the run as it is, or with wait as it is when it has ended or the time is over.",
+			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a function run", Access: look,
+			Text: "Returns the run as it is now; with wait, once it has ended or the time is over.",
 		}, f.run),
 		act(Route{
-			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a run of a function", Access: change,
-			Text: "It ends after the step it is in. Cancelling a run that has ended changes nothing and is no error.",
+			Pattern: "DELETE " + functionPath + "/runs/{id}", ID: "cancel-function-run", Summary: "Cancel a function run", Access: change,
+			Text: "The run ends after its current step. Cancelling a run that has ended is no error.",
 		}, ending(service, engi.Functions.Cancel)),
 	}}
 }

@@ -41,30 +41,30 @@ type executions struct {
 type anExecution = byID[engi.ExecutionID]
 
 type createExecution struct {
-	LastEvent string `header:"Last-Event-ID" doc:"with a stream and a repeated Idempotency-Key: the offset to come back to"`
+	LastEvent string `header:"Last-Event-ID" doc:"For a stream with a repeated Idempotency-Key: the offset of the last event received"`
 	prefer
 }
 
 type listExecutions struct {
-	State  string `query:"state" enum:"queued,running,done,refused" doc:"only these"`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"items of a page"`
-	Cursor string `query:"cursor" doc:"next_cursor of the page before"`
+	State  string `query:"state" enum:"queued,running,done,refused" doc:"Only objects in this state"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of items in a page"`
+	Cursor string `query:"cursor" doc:"next_cursor of the previous page"`
 }
 
 type getExecution struct {
 	anExecution
-	Wait string `query:"wait" example:"30s" doc:"wait that long for the run to end; at most 60s"`
+	Wait string `query:"wait" example:"30s" doc:"Maximum time to wait until the run ends; at most 60s"`
 }
 
 type watchExecution struct {
 	anExecution
-	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
+	Offset    int64  `query:"offset" minimum:"0" doc:"Offset to resume from: the offset of the last event received"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of offset, as browsers send it; takes precedence over offset"`
 }
 
 type anArtifact struct {
 	anExecution
-	Path string `path:"path" doc:"of the artifact; slashes are not escaped"`
+	Path string `path:"path" doc:"Path of the artifact; slashes are not escaped"`
 }
 
 // Executions runs code.
@@ -75,13 +75,13 @@ func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 	located := map[string]string{"Location": "path of the execution"}
 	done, later := jsonOf[v1.Execution](http.StatusOK, exampleExecution), jsonOf[v1.Execution](http.StatusAccepted, nil)
 	done.headers, later.headers = located, located
-	return Resource{tag: "executions", about: "one run of code in a sandbox nobody else ever used", routes: []Route{
+	return Resource{tag: "executions", about: "runs of code, each in a sandbox that no other program has used", routes: []Route{
 		raw(Route{
 			Pattern: "POST " + path, ID: "create-execution", Summary: "Run code", Access: writes(engi.ScopeExecutions), Objects: Owned,
-			Text: "Runs a program in a sandbox nobody else ever used. How the answer comes is decided by Accept: as one JSON document when the program has ended, " +
-				"or as a stream of events while it runs. With async the answer is 202 at once. " +
-				"A caller that waits for JSON and leaves cancels its run, unless it sent an Idempotency-Key; leaving a stream cancels nothing.",
-			Creates: "a repeated key returns the first execution instead of starting another; a run with a key goes on when its caller leaves",
+			Text: "Runs a program in a sandbox that no other program has used. The Accept header selects the form of the answer: one JSON document when the program has ended, " +
+				"or a stream of events while it runs. With async, the answer is 202 at once. " +
+				"If a client that waits for JSON disconnects, the run is cancelled, unless the request had an Idempotency-Key. Disconnecting from a stream cancels nothing.",
+			Creates: "a repeated key returns the first execution instead of starting another; a run with a key continues if the client disconnects",
 			Bodies: []example{
 				{"a line", "a line of Python", `{"language": "python", "code": "print(6*7)"}`},
 				{"files", "several files, with limits", `{
@@ -100,22 +100,22 @@ func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 		}, x.list),
 		fetch(Route{
 			Pattern: "GET " + path + "/{id}", ID: "get-execution", Summary: "Get an execution", Access: reads(engi.ScopeExecutions),
-			Text:    "Returns the record as it is, or with wait as it is when the run has ended or the time is over.",
+			Text:    "Returns the record as it is now; with wait, once the run has ended or the time is over.",
 			Example: exampleExecution,
 		}, x.get),
 		act(Route{
 			Pattern: "DELETE " + path + "/{id}", ID: "cancel-execution", Summary: "Cancel an execution", Access: writes(engi.ScopeExecutions),
-			Text: "Ends the run with cause cancelled. The record stays. Cancelling a run that has ended changes nothing and is no error.",
+			Text: "Ends the run with the cause cancelled. The record stays. Cancelling a run that has ended is no error.",
 		}, ending(service, engi.Executions.Cancel)),
 		raw(Route{
 			Pattern: "GET " + path + "/{id}/events", ID: "watch-execution", Summary: "Watch an execution", Access: reads(engi.ScopeExecutions),
-			Text: "Streams the run's events from an offset on: started when the offset is 0, then output as it comes, and the result, which is the last. " +
-				"Whoever comes back with the offset of the last event seen loses nothing. Idle streams have heartbeats: events of that type on NDJSON, comments on SSE.",
+			Text: "Streams the run's events from an offset: started if the offset is 0, then output as it arrives, and the result as the last event. " +
+				"A client that reconnects with the offset of the last event it received loses nothing. Idle streams send heartbeats: events of type heartbeat in NDJSON, comments in SSE.",
 			Answers: streamOf[v1.ExecutionUpdate](exampleEvent, httpio.NDJSON, httpio.SSE),
 		}, x.watch),
 		raw(Route{
-			Pattern: "GET " + path + "/{id}/artifacts/{path...}", ID: "get-artifact", Summary: "Get a file that an execution left", Access: reads(engi.ScopeExecutions),
-			Text:    "The answer is the file, always as an attachment of unknown type: programs make these files. The ETag is its SHA-256.",
+			Pattern: "GET " + path + "/{id}/artifacts/{path...}", ID: "get-artifact", Summary: "Download an artifact of an execution", Access: reads(engi.ScopeExecutions),
+			Text:    "Returns the file, always as an attachment of type application/octet-stream, because programs in sandboxes write these files. The ETag is the file's SHA-256.",
 			Answers: []answer{bytesOf(http.StatusOK, "application/octet-stream", map[string]string{"ETag": "SHA-256 of the file, in hex and quotes"})},
 		}, x.artifact),
 	}}

@@ -16,20 +16,20 @@ type files struct{ sandboxes engi.Sandboxes }
 
 type aFile struct {
 	aSandbox
-	Path string `query:"path" required:"true" doc:"absolute path inside"`
+	Path string `query:"path" required:"true" doc:"Absolute path in the sandbox"`
 }
 
 // download is what a download asks for beside the file.
 type download struct {
-	Range string `header:"Range" doc:"one range of bytes" example:"bytes=0-1023"`
-	TE    string `header:"TE" doc:"with trailers, the answer ends with a hash of the file and has no Content-Length"`
-	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"which hash the answer ends with, in the trailer Engi-Sha256 or Engi-Crc32c"`
+	Range string `header:"Range" doc:"One range of bytes" example:"bytes=0-1023"`
+	TE    string `header:"TE" doc:"With trailers, the answer ends with a hash of the file and has no Content-Length"`
+	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"Hash in the trailer: Engi-Sha256 or Engi-Crc32c"`
 }
 
 // upload is what an upload says beside the file.
 type upload struct {
-	Mode string `query:"mode" doc:"permission bits in octal; absent means 0644" example:"0755"`
-	Hash string `header:"Engi-Sha256" doc:"SHA-256 of the content, in hex; what does not match changes nothing"`
+	Mode string `query:"mode" doc:"Permission bits in octal; absent means 0644" example:"0755"`
+	Hash string `header:"Engi-Sha256" doc:"SHA-256 of the content, in hex; content that does not match changes nothing"`
 }
 
 type getFile struct {
@@ -39,26 +39,26 @@ type getFile struct {
 
 type putFile struct {
 	aSandbox
-	Path string `query:"path" required:"true" doc:"absolute path inside; parents are made"`
+	Path string `query:"path" required:"true" doc:"Absolute path in the sandbox; missing parent directories are created"`
 	upload
-	User string `query:"user" maxLength:"64" doc:"whom it belongs to; absent means the template's user"`
+	User string `query:"user" maxLength:"64" doc:"Owner of the file; absent means the template's user"`
 }
 
 type listDir struct {
 	aSandbox
-	Path  string `query:"path" required:"true" doc:"absolute path of a directory inside"`
-	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"how many levels deep"`
+	Path  string `query:"path" required:"true" doc:"Absolute path of a directory in the sandbox"`
+	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"Number of directory levels to list"`
 }
 
 type watchDir struct {
 	aSandbox
-	Path      string `query:"path" required:"true" doc:"absolute path of a directory inside"`
-	Recursive bool   `query:"recursive" doc:"directories below it too"`
+	Path      string `query:"path" required:"true" doc:"Absolute path of a directory in the sandbox"`
+	Recursive bool   `query:"recursive" doc:"Also watch the directories below it"`
 }
 
 type getArchive struct {
 	aFile
-	Format string `query:"format" enum:"tar,tar.gz,zip" default:"tar" doc:"of the archive"`
+	Format string `query:"format" enum:"tar,tar.gz,zip" default:"tar" doc:"Format of the archive"`
 }
 
 // Files reads and writes files in sandboxes.
@@ -80,21 +80,21 @@ func Files(sandboxes engi.Sandboxes) Resource {
 		}, guesthttp.InfoOf),
 		send(fileRoute(makeDir, path, "make-directory", change), f.mkdir),
 		send(Route{
-			Pattern: "POST " + path + "/files/move", ID: "move-file", Summary: "Rename a file or a directory", Access: change,
+			Pattern: "POST " + path + "/files/move", ID: "move-file", Summary: "Rename a file or directory", Access: change,
 		}, f.move),
 		raw(Route{
 			Pattern: "GET " + path + "/files/watch", ID: "watch-files", Summary: "Watch a directory", Access: look,
-			Text:    "Streams what happens to files: started once the watch is in force, then changes until the caller leaves.",
+			Text:    "Streams changes of files: the event started once the watch is active, then one event for each change until the client disconnects.",
 			Answers: streamOf[v1.FileChange](nil, httpio.NDJSON, httpio.SSE),
 		}, f.watch),
 		raw(Route{
-			Pattern: "GET " + path + "/files/archive", ID: "get-archive", Summary: "Download a path and all below it as an archive", Access: look,
-			Text:    "Names in it begin with the last name of the path.",
+			Pattern: "GET " + path + "/files/archive", ID: "get-archive", Summary: "Download a file or directory as an archive", Access: look,
+			Text:    "Names in the archive begin with the last element of the path.",
 			Answers: []answer{bytesOf(200, "application/x-tar", nil), bytesOf(200, "application/gzip", nil), bytesOf(200, "application/zip", nil)},
 		}, f.pack),
 		act(Route{
-			Pattern: "PUT " + path + "/files/archive", ID: "put-archive", Summary: "Extract an archive below a directory", Access: change,
-			Text:    "A tar stream of any size, plain or compressed with gzip. Names that lead out of the directory are refused; what came before them stays.",
+			Pattern: "PUT " + path + "/files/archive", ID: "put-archive", Summary: "Extract an archive into a directory", Access: change,
+			Text:    "The body is a tar stream of any size, plain or compressed with gzip. A name that leads out of the directory ends the extraction with an error; files that came before it stay.",
 			Uploads: []string{"application/x-tar", "application/gzip"},
 		}, f.unpack),
 	}}
@@ -104,7 +104,7 @@ func Files(sandboxes engi.Sandboxes) Resource {
 var (
 	downloadFile = Route{
 		Pattern: "GET /files", Summary: "Download a file",
-		Text: "Of any size, always as an attachment of unknown type: programs make these files.",
+		Text: "Returns a file of any size, always as an attachment of type application/octet-stream, because programs in sandboxes write these files.",
 		Answers: []answer{
 			bytesOf(http.StatusOK, "application/octet-stream", map[string]string{v1.SizeHeader: "bytes of the file"}),
 			bytesOf(http.StatusPartialContent, "application/octet-stream", map[string]string{"Content-Range": "which bytes these are, of how many"}),
@@ -112,12 +112,12 @@ var (
 	}
 	uploadFile = Route{
 		Pattern: "PUT /files", Summary: "Upload a file", Uploads: []string{"application/octet-stream"},
-		Text: "Of any size, streamed. What was there is replaced when all has arrived, and stays as it is if not. Parents are made.",
+		Text: "The body is the content, of any size. The file is replaced when the whole body has arrived, and stays unchanged if it does not. Missing parent directories are created.",
 	}
-	removeFile = Route{Pattern: "DELETE /files", Summary: "Remove a path and all below it"}
-	statFile   = Route{Pattern: "GET /files/stat", Summary: "Describe a file", Text: "Without following a final link."}
-	listFiles  = Route{Pattern: "GET /files/list", Summary: "List a directory", Text: "In order of paths."}
-	makeDir    = Route{Pattern: "POST /files/mkdir", Summary: "Make a directory", Text: "And its parents; one that exists is a conflict.", Status: http.StatusCreated}
+	removeFile = Route{Pattern: "DELETE /files", Summary: "Delete a file or directory"}
+	statFile   = Route{Pattern: "GET /files/stat", Summary: "Get the metadata of a file", Text: "A symbolic link as the last element is not followed."}
+	listFiles  = Route{Pattern: "GET /files/list", Summary: "List a directory", Text: "Entries are ordered by path."}
+	makeDir    = Route{Pattern: "POST /files/mkdir", Summary: "Create a directory", Text: "Missing parent directories are created too. A directory that exists is a conflict.", Status: http.StatusCreated}
 )
 
 // fileRoute is a route of those below a path.

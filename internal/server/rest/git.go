@@ -28,19 +28,19 @@ type getGitRefs struct {
 func (w *workspaces) cloning(one string, look, change Access) []Route {
 	return []Route{
 		raw(Route{
-			Pattern: "GET " + one + "/git/info/refs", ID: "get-workspace-git-refs", Summary: "See what git may fetch of a workspace, or push to it", Access: look, Password: true,
-			Text:    "As git asks for it, when it clones, fetches or pushes by the address that ends with /git. The branch main is the last revision. The key may be the password of basic authentication.",
+			Pattern: "GET " + one + "/git/info/refs", ID: "get-workspace-git-refs", Summary: "List the git refs of a workspace", Access: look, Password: true,
+			Text:    "git sends this request when it clones, fetches or pushes with the address that ends with /git. The branch main is the last revision. The API key may be the password of basic authentication.",
 			Answers: []answer{bytesOf(http.StatusOK, gitType(gitFetched, "advertisement"), nil), bytesOf(http.StatusOK, gitType(gitPushed, "advertisement"), nil)},
 		}, w.gitRefs),
 		raw(Route{
-			Pattern: "POST " + one + "/git/" + gitFetched, ID: "fetch-workspace-git", Summary: "Fetch the history of a workspace with git", Access: look, Password: true,
-			Text:    "As git asks for it: gitprotocol-http(5), version 0.",
+			Pattern: "POST " + one + "/git/" + gitFetched, ID: "fetch-workspace-git", Summary: "Serve git fetch for a workspace", Access: look, Password: true,
+			Text:    "git sends this request: gitprotocol-http(5), version 0.",
 			Uploads: []string{gitType(gitFetched, "request")}, Answers: []answer{bytesOf(http.StatusOK, gitType(gitFetched, "result"), nil)},
 		}, w.gitFetch),
 		raw(Route{
-			Pattern: "POST " + one + "/git/" + gitPushed, ID: "push-workspace-git", Summary: "Push to a workspace with git", Access: change, Password: true,
-			Text: "As git asks for it: gitprotocol-http(5), version 0. What is pushed to main becomes one revision, whose commit it is. It has to come after the last one, " +
-				"and has neither links nor submodules. Why a branch stays as it was, is in the answer, as git expects it.",
+			Pattern: "POST " + one + "/git/" + gitPushed, ID: "push-workspace-git", Summary: "Accept a git push to a workspace", Access: change, Password: true,
+			Text: "git sends this request: gitprotocol-http(5), version 0. The commit that is pushed to main becomes one revision. The commit must be a descendant of the last revision " +
+				"and must have neither symbolic links nor submodules. If a branch is refused, the answer says why in the form that git expects.",
 			Uploads: []string{gitType(gitPushed, "request")}, Answers: []answer{bytesOf(http.StatusOK, gitType(gitPushed, "result"), nil)},
 		}, w.gitPush),
 	}

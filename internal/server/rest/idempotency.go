@@ -79,7 +79,7 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 	}
 	if r.Fingerprint != mine.Fingerprint {
 		return x, engi.Errorf(engi.Conflict, "this Idempotency-Key was used for another request").
-			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
+			WithRemedy("use a new Idempotency-Key for each request, and the same key only to repeat a request")
 	}
 	// What was written must not be in doubt because the caller leaves.
 	late, cancel := context.WithTimeout(context.WithoutCancel(c), finishTime)
@@ -92,7 +92,7 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 			return x, err
 		case r.Done:
 			return x, engi.Errorf(engi.Conflict, "what this Idempotency-Key made is gone: %s", strings.Join(r.IDs, " ")).
-				WithRemedy("use a fresh key to make another")
+				WithRemedy("use a new Idempotency-Key to create another")
 		}
 	}
 	x, err = n.work(r.IDs)
@@ -138,7 +138,7 @@ func (c *call) fingerprint(q any) string {
 
 // prefer is a parameter of routes that can answer before the work is done.
 type prefer struct {
-	Prefer string `header:"Prefer" doc:"respond-async asks for 202 at once"`
+	Prefer string `header:"Prefer" doc:"respond-async requests the answer 202 at once"`
 }
 
 // async reports whether the caller does not want to wait.

@@ -16,25 +16,25 @@ const keyPath = "/v1/keys"
 type keys struct{ engi.Keys }
 
 type aKey struct {
-	ID string `path:"id" maxLength:"64" doc:"of the key"`
+	ID string `path:"id" maxLength:"64" doc:"ID of the key"`
 }
 
 // Keys makes and revokes API keys.
 func Keys(service engi.Keys) Resource {
 	k := &keys{service}
-	return Resource{tag: "keys", about: "who may call", routes: []Route{
-		paged(Route{Pattern: "GET " + keyPath, ID: "list-keys", Summary: "List keys", Text: "Revoked and expired ones too; the newest come first.", Access: reads(engi.ScopeKeys)},
+	return Resource{tag: "keys", about: "API keys", routes: []Route{
+		paged(Route{Pattern: "GET " + keyPath, ID: "list-keys", Summary: "List API keys", Text: "Includes revoked and expired keys. The newest come first.", Access: reads(engi.ScopeKeys)},
 			paging(service, engi.Keys.List), keyOf, func(x v1.Key) string { return x.ID }),
 		send(Route{
-			Pattern: "POST " + keyPath, ID: "create-key", Summary: "Make a key", Access: adminOnly, Objects: Owned,
-			Text:    "The answer is the only place where its secret will ever be. Needs an admin key.",
-			Creates: "a repeated key makes no second key; since the secret cannot be shown again, the answer is a conflict that names the first",
+			Pattern: "POST " + keyPath, ID: "create-key", Summary: "Create an API key", Access: adminOnly, Objects: Owned,
+			Text:    "The answer has the key's secret; it is never shown again. Needs an admin key.",
+			Creates: "a repeated key creates no second API key; the secret cannot be shown again, so the answer is a conflict that names the first one",
 			Status:  http.StatusCreated, Location: "path of the key",
 			Bodies: []example{{"a month", "a key for a month", `{"name": "ci", "owner": "team-a", "expires_in": "30d"}`}},
 		}, k.create),
 		act(Route{
-			Pattern: "DELETE " + keyPath + "/{id}", ID: "revoke-key", Summary: "Revoke a key", Access: writes(engi.ScopeKeys),
-			Text: "It ends at once and for ever. Revoking it twice is no error.",
+			Pattern: "DELETE " + keyPath + "/{id}", ID: "revoke-key", Summary: "Revoke an API key", Access: writes(engi.ScopeKeys),
+			Text: "The key stops working at once and cannot be restored. Revoking a key twice is no error.",
 		}, func(c *call, in *aKey, _ none) error { return k.Revoke(c, c.owner(), in.ID) }),
 	}}
 }
@@ -65,7 +65,7 @@ func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {
 	made, secret, err := s.Create(c, k)
 	if engi.Is(err, engi.Conflict) && k.ID != "" {
 		return v1.Key{}, engi.Errorf(engi.Conflict, "this Idempotency-Key made key %s already, whose secret was shown then", k.ID).
-			WithRemedy("if that secret is lost, revoke the key and make another with a new Idempotency-Key")
+			WithRemedy("if the secret is lost, revoke the key and create another with a new Idempotency-Key")
 	}
 	if err != nil {
 		return v1.Key{}, err

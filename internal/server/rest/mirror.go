@@ -19,13 +19,13 @@ type mirrorResource struct{ *mirror.Broker }
 func Mirror(broker *mirror.Broker) Resource {
 	m := mirrorResource{broker}
 	absent := absentUnless(broker != nil, "this node serves no packages", "its sandboxes have no network: 'engi doctor' says why")
-	return Resource{tag: "mirror", about: "packages of public registries that sandboxes get from the node", missing: absent, routes: []Route{
-		fetch(Route{Pattern: "GET " + mirrorPath, ID: "get-mirror", Summary: "Describe the package broker", Text: "What it keeps, and what was asked of it. Needs an admin key.", Access: Access{Admin: true}, Objects: Shared}, m.get),
-		act(Route{Pattern: "DELETE " + mirrorPath, ID: "clear-mirror", Summary: "Forget all packages", Text: "What is asked for again is fetched again. Needs an admin key.", Access: adminOnly, Objects: Shared},
+	return Resource{tag: "mirror", about: "a cache of public package registries for sandboxes", missing: absent, routes: []Route{
+		fetch(Route{Pattern: "GET " + mirrorPath, ID: "get-mirror", Summary: "Get the state of the package mirror", Text: "Returns the size of the cache and the number of requests. Needs an admin key.", Access: Access{Admin: true}, Objects: Shared}, m.get),
+		act(Route{Pattern: "DELETE " + mirrorPath, ID: "clear-mirror", Summary: "Delete all packages from the mirror", Text: "Packages are fetched again when they are requested. Needs an admin key.", Access: adminOnly, Objects: Shared},
 			func(*call, *none, none) error { return m.Clear() }),
 		raw(Route{
-			Pattern: "POST " + mirrorPath + "/warm", ID: "warm-mirror", Summary: "Fetch what lock files name", Access: adminOnly, Objects: Shared,
-			Text: "Afterwards it can be installed without a network. Streams one event for each package, and a result at the end; a package that cannot be had does not end the stream. " +
+			Pattern: "POST " + mirrorPath + "/warm", ID: "warm-mirror", Summary: "Fill the mirror from lock files", Access: adminOnly, Objects: Shared,
+			Text: "The packages can then be installed without a network. Streams one event for each package, and a result at the end. A package that cannot be fetched does not end the stream. " +
 				"Needs an admin key.",
 			Answers: streamOf[v1.MirrorUpdate](nil, httpio.NDJSON, httpio.SSE),
 		}, m.warm),

@@ -35,10 +35,10 @@ type networks struct {
 
 type getNetworkEvents struct {
 	aSandbox
-	After     int64  `query:"after" minimum:"0" doc:"only events after this seq: that of the last one seen"`
-	Limit     int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"events at most, unless a stream follows"`
-	Follow    bool   `query:"follow" doc:"a stream goes on until the sandbox stops; JSON waits half a minute for the first event"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	After     int64  `query:"after" minimum:"0" doc:"Only events after this seq: the seq of the last event received"`
+	Limit     int    `query:"limit" minimum:"1" maximum:"10000" default:"1000" doc:"Maximum number of events in a list; a stream that follows has no limit"`
+	Follow    bool   `query:"follow" doc:"Continue the stream until the sandbox stops; with JSON, wait up to half a minute for the first event"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
 // Networks says what sandboxes may reach, and what they tried to; log may be
@@ -47,17 +47,17 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 	n := &networks{sandboxes, log}
 	const path = sandboxPath + "/{id}/network"
 	exampleEvent := json.RawMessage(`{"type": "connect", "seq": 7, "time": "2026-11-20T20:00:00Z", "sandbox_id": "sbx_u2dmwmlezjgprkqrgppgcz2mgu", "allowed": false, "protocol": "tcp", "address": "169.254.169.254:80", "reason": "metadata address"}`)
-	return Resource{tag: "network", about: "what crosses the wall around a sandbox", routes: []Route{
+	return Resource{tag: "network", about: "the network policy of a sandbox, and a log of its connections", routes: []Route{
 		fetch(Route{
-			Pattern: "GET " + path, ID: "get-network", Summary: "What may a sandbox reach?", Access: reads(engi.ScopeSandboxes),
-			Text: "The policy as it was asked for. Passwords of proxies are never shown.",
+			Pattern: "GET " + path, ID: "get-network", Summary: "Get the network policy of a sandbox", Access: reads(engi.ScopeSandboxes),
+			Text: "Returns the policy as it was set. Passwords of proxies are never shown.",
 		}, func(c *call, in *aSandbox) (v1.NetworkPolicy, error) {
 			x, err := sandboxes.Get(c, c.owner(), in.ID)
 			return policyOf(x.Network), err
 		}),
 		send(Route{
-			Pattern: "PUT " + path, ID: "set-network", Summary: "Replace what a sandbox may reach", Access: writes(engi.ScopeSandboxes),
-			Text: "Whatever is absent is gone, and {} is the node's default. It is in force when the answer comes: connections that are not allowed any more break.",
+			Pattern: "PUT " + path, ID: "set-network", Summary: "Replace the network policy of a sandbox", Access: writes(engi.ScopeSandboxes),
+			Text: "Rules that the body does not have are removed; {} sets the node's default policy. The policy is in force when the answer is sent: connections that it does not allow are closed.",
 			Bodies: []example{
 				{"packages", "two registries and nothing else", `{"mode": "restricted", "allow": ["registry.example.com", "*.packages.example.com:443", "packages.example.com"]}`},
 				{"secret", "a secret that never enters the sandbox", `{
@@ -70,10 +70,10 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 			},
 		}, n.set),
 		raw(Route{
-			Pattern: "GET " + path + "/events", ID: "list-network-events", Summary: "What did a sandbox try to reach?", Access: reads(engi.ScopeSandboxes),
+			Pattern: "GET " + path + "/events", ID: "list-network-events", Summary: "List the connections of a sandbox", Access: reads(engi.ScopeSandboxes),
 			missing: missing(log != nil, "log of what crosses the wall"),
-			Text: "Every decision of the wall, the oldest first: what was allowed, what was not, by which rule and why. The last ones of each sandbox are kept. " +
-				"Whoever comes back with the seq of the last event seen loses nothing that is kept. Followed streams have heartbeats: events of that type on NDJSON, comments on SSE.",
+			Text: "Lists every decision about a connection, oldest first: whether it was allowed, by which rule and why. The node keeps the latest decisions of each sandbox. " +
+				"A client that reconnects with the seq of the last event it received loses nothing that is kept. Streams that follow send heartbeats: events of type heartbeat in NDJSON, comments in SSE.",
 			Answers: append([]answer{jsonOf[v1.List[v1.NetworkRecord]](200, nil)}, streamOf[v1.NetworkRecord](exampleEvent, httpio.SSE, httpio.NDJSON)...),
 		}, n.events),
 	}}

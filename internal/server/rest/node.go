@@ -28,9 +28,9 @@ type NodeInfo struct {
 // Node describes the server and says how it is.
 func Node(n NodeInfo) Resource {
 	r := Resource{tag: "node", about: "the server that answers", routes: []Route{
-		fetch(Route{Pattern: "GET /v1/node", ID: "get-node", Summary: "Describe the server", Access: anyKey, Objects: Shared}, n.get),
+		fetch(Route{Pattern: "GET /v1/node", ID: "get-node", Summary: "Get the server's version and limits", Access: anyKey, Objects: Shared}, n.get),
 		raw(Route{
-			Pattern: "GET /healthz", ID: "get-health", Summary: "Is the server alive?", Text: "Needs no key.", Access: open, Objects: Shared, Quiet: true,
+			Pattern: "GET /healthz", ID: "get-health", Summary: "Check that the server is alive", Text: "Needs no key.", Access: open, Objects: Shared, Quiet: true,
 			Answers: []answer{{status: http.StatusOK, media: "text/plain; charset=utf-8", of: reflect.TypeFor[string]()}},
 		}, func(c *call, _ *none, _ none) error {
 			c.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -38,14 +38,14 @@ func Node(n NodeInfo) Resource {
 			return nil
 		}),
 		raw(Route{
-			Pattern: "GET /readyz", ID: "get-readiness", Summary: "Is every warm pool warm?", Access: open, Objects: Shared, Quiet: true,
-			Text:    "Answers 503 until every pool has had its first member, and when the server is going away. Needs no key.",
+			Pattern: "GET /readyz", ID: "get-readiness", Summary: "Check that every warm pool is ready", Access: open, Objects: Shared, Quiet: true,
+			Text:    "Answers 503 until every pool has had its first sandbox, and while the server shuts down. Needs no key.",
 			Answers: []answer{jsonOf[v1.Readiness](http.StatusOK, nil), jsonOf[v1.Readiness](http.StatusServiceUnavailable, nil)},
 		}, n.ready),
 	}}
 	r.routes = append(r.routes, list(Route{
 		Pattern: "GET /v1/doctor", ID: "examine-node", Summary: "Check the server's machine", Access: Access{Admin: true}, Objects: Shared,
-		Text: "What 'engi doctor' checks without booting anything, each with what would make it better. Needs an admin key.",
+		Text: "Runs the checks of 'engi doctor' that boot no sandbox. Each failed check has a remedy. Needs an admin key.",
 	}, func(c *call, _ *none) ([]engi.Check, error) {
 		if n.Examine == nil {
 			return nil, nil

@@ -17,20 +17,20 @@ type operations struct{ engi.Operations }
 type anOperation = byID[engi.OperationID]
 
 type listOperations struct {
-	Type  string `query:"type" maxLength:"64" doc:"only these"`
-	State string `query:"state" enum:"running,done,failed,cancelled" doc:"only these"`
+	Type  string `query:"type" maxLength:"64" doc:"Only objects in this state"`
+	State string `query:"state" enum:"running,done,failed,cancelled" doc:"Only objects in this state"`
 	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
 type getOperation struct {
 	anOperation
-	Wait string `query:"wait" example:"30s" doc:"wait that long for its end; at most 60s"`
+	Wait string `query:"wait" example:"30s" doc:"Maximum time to wait until the operation ends; at most 60s"`
 }
 
 type watchOperation struct {
 	anOperation
-	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
+	Offset    int64  `query:"offset" minimum:"0" doc:"Offset to resume from: the offset of the last event received"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of offset, as browsers send it; takes precedence over offset"`
 }
 
 // Operations shows work that lasts longer than a request.
@@ -44,17 +44,17 @@ func Operations(service engi.Operations) Resource {
 			}, operationOf),
 		fetch(Route{
 			Pattern: "GET " + one, ID: "get-operation", Summary: "Get an operation", Access: anyKey,
-			Text: "Returns the record as it is, or with wait as it is when the operation has ended or the time is over.",
+			Text: "Returns the record as it is now; with wait, once the operation has ended or the time is over.",
 		}, o.get),
 		raw(Route{
 			Pattern: "GET " + one + "/events", ID: "watch-operation", Summary: "Watch an operation", Access: anyKey,
-			Text: "Streams what it does from an offset on, and its end as a result, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
-				"also after a restart of the server, which begins the operation again.",
+			Text: "Streams the operation's progress from an offset, and its result as the last event. A client that reconnects with the offset of the last event it received loses nothing, " +
+				"even after a restart of the server, which starts the operation again.",
 			Answers: streamOf[v1.OperationUpdate](nil, httpio.NDJSON, httpio.SSE),
 		}, o.watch),
 		act(Route{
 			Pattern: "DELETE " + one, ID: "cancel-operation", Summary: "Cancel an operation", Access: writes(""),
-			Text: "Answers when it has ended. Cancelling one that has ended changes nothing and is no error.",
+			Text: "Answers when the operation has ended. Cancelling an operation that has ended is no error.",
 		}, ending(service, engi.Operations.Cancel)),
 	}}
 }

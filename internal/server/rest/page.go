@@ -30,33 +30,33 @@ type pageRoutes struct{ engi.Pages }
 
 type pageGet struct {
 	aSession
-	At int64 `query:"at" minimum:"0" doc:"the page as it was after the event of this seq; 0 means now"`
+	At int64 `query:"at" minimum:"0" doc:"Return the page as it was after the event with this seq; 0 means now"`
 }
 
 type pageAct struct {
 	aSession
-	Format string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" doc:"answer with the stream of the page in this protocol, up to the end of the answer; absent means engi if events are asked for, else none"`
+	Format string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" doc:"Answer with the stream of the page in this protocol, up to the end of the model's answer; absent means engi if the Accept header requests events, otherwise no stream"`
 }
 
 type pageWatch struct {
 	aSession
-	Format    string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" doc:"protocol of the stream"`
-	After     int64  `query:"after" minimum:"0" doc:"only what happens after this seq: that of the last event seen; 0 means the whole page, and what happens to it"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same as after, as browsers send it; goes before it"`
+	Format    string `query:"format" enum:"engi,ai-sdk,ag-ui,json-render,a2ui" default:"engi" doc:"Protocol of the stream"`
+	After     int64  `query:"after" minimum:"0" doc:"Only changes after this seq: the seq of the last event received; 0 means the whole page and later changes"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
 // Pages are the pages of sessions, which models write and change; service may be nil.
 func Pages(service engi.Pages) Resource {
 	u := &pageRoutes{service}
-	absent := absentUnless(service != nil, "this node has no generated interfaces", "switch agents on in its configuration, section [models]")
+	absent := absentUnless(service != nil, "this node has no pages", "switch agents on in its configuration, section [models]")
 	const path = sessionPath + "/{id}/page"
 	look, change := reads(engi.ScopeAgents), writes(engi.ScopeAgents)
 	return Resource{tag: "interfaces", about: "pages of sessions that a model writes and changes while they are used", missing: absent, routes: []Route{
 		raw(Route{
-			Pattern: "POST " + path + "/actions", ID: "act-on-ui", Summary: "Do something on a page", Access: change,
-			Text: "The model's answer changes the page; its stream after the seq of this answer shows how. Once this is answered, the action outlives a restart of the node. " +
-				"Actions that come while an answer is given are answered together by the next. " +
-				"Asked for events (SSE or NDJSON by Accept, or by format), it answers with that stream, up to the end of the model's answer. A caller that leaves changes nothing.",
+			Pattern: "POST " + path + "/actions", ID: "act-on-ui", Summary: "Send an action to a page", Access: change,
+			Text: "The model's answer changes the page; watch the page from the seq of this answer to follow the changes. After the answer, the action survives a restart of the node. " +
+				"Actions that arrive while the model answers are answered together afterwards. " +
+				"With an Accept header for SSE or NDJSON, or with format, the answer is the stream of the page up to the end of the model's answer. If the client disconnects, the model's answer continues.",
 			Creates: "a repeated key returns the first action and starts nothing",
 			Bodies: []example{
 				{"counter", "something to begin with", `{"action": "demo-counter"}`},
@@ -66,24 +66,24 @@ func Pages(service engi.Pages) Resource {
 		}, u.act),
 		raw(Route{
 			Pattern: "GET " + path, ID: "get-ui", Summary: "Get a page", Access: look,
-			Text:    "As a document of HTML, which scripts and forms do nothing in, or by Accept as JSON. Events older than the log cannot be named in at.",
+			Text:    "Returns an HTML document in which scripts and forms are disabled, or JSON with an Accept header for JSON. at must name an event that the log still has.",
 			Answers: []answer{bytesOf(http.StatusOK, pageType, map[string]string{"Content-Security-Policy": "that it can do nothing"}), jsonOf[v1.Page](http.StatusOK, nil)},
 		}, u.get),
 		raw(Route{
 			Pattern: "GET " + path + "/stream", ID: "watch-ui", Summary: "Watch a page", Access: look,
-			Text: "First the whole page, then what happens to it, as it happens. Whoever comes back with the seq of the last event seen misses nothing and gets nothing twice, also after a restart of the node. " +
-				"format ai-sdk is the AI SDK's UI message stream and ag-ui the events of AG-UI, which end with the end of a run and need SSE; json-render has RFC 6902 patches of a tree of elements, " +
-				"and a2ui the messages of A2UI 0.9 for its basic catalogue, a line each unless SSE is asked for. The schema is that of format engi. " +
-				"With ai-sdk, who comes back gets the answer that was being given from its beginning, and 204 if there is none, as the SDK's hooks expect.",
+			Text: "Streams the whole page first, then its changes as they happen. A client that reconnects with the seq of the last event it received misses nothing and receives nothing twice, also after a restart of the node. " +
+				"format ai-sdk is the AI SDK's UI message stream and ag-ui is AG-UI's event stream; both end with the run and need SSE. json-render sends RFC 6902 patches of a tree of elements, " +
+				"and a2ui sends messages of A2UI 0.9 for its basic catalogue, one line each unless SSE is requested. The schema here is for format engi. " +
+				"With ai-sdk, a client that reconnects receives the current answer from its beginning, or 204 if there is none, as the SDK's hooks expect.",
 			Answers: append(streamOf[v1.PageUpdate](nil, httpio.SSE, httpio.NDJSON), answer{status: http.StatusNoContent}),
 		}, u.watch),
 		act(Route{
-			Pattern: "POST " + path + "/cancel", ID: "cancel-ui", Summary: "Stop the answer on a page", Access: change,
-			Text: "Ends the run that answers and forgets the actions that wait. What has changed on the page stays. Cancelling twice is no error.",
+			Pattern: "POST " + path + "/cancel", ID: "cancel-ui", Summary: "Stop the model's answer on a page", Access: change,
+			Text: "Ends the run that answers and drops the waiting actions. Changes already made to the page stay. Cancelling twice is no error.",
 		}, func(c *call, in *aSession, _ none) error { return u.Cancel(c, c.owner(), in.ID) }),
 		send(Route{
-			Pattern: "POST " + path + "/restore", ID: "restore-ui", Summary: "Make a page what it was", Access: change,
-			Text: "As it was after an earlier event, which is an event again and can be undone. While an answer is given it is a conflict.",
+			Pattern: "POST " + path + "/restore", ID: "restore-ui", Summary: "Roll a page back to an earlier event", Access: change,
+			Text: "Restores the page as it was after an earlier event. The rollback is an event too and can be undone. While the model answers, the answer is a conflict.",
 		}, func(c *call, in *aSession, q v1.PageRestoreRequest) (v1.Page, error) {
 			if q.Seq < 1 {
 				return v1.Page{}, invalid("seq", "it is missing")

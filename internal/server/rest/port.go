@@ -26,7 +26,7 @@ type PortService interface {
 
 type aPort struct {
 	aSandbox
-	Port int `path:"port" minimum:"1" maximum:"65535" doc:"TCP port inside"`
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"TCP port in the sandbox"`
 }
 
 // Ports says what listens in sandboxes, and where it is reached; service may
@@ -36,14 +36,14 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 	absent := missing(service != nil, "previews of ports")
 	return Resource{tag: "sandboxes", routes: []Route{
 		list(Route{
-			Pattern: "GET " + path, ID: "list-ports", Summary: "List ports that something listens on", Access: reads(engi.ScopeSandboxes), missing: absent,
-			Text: "With where they are reached from outside. Wakes nothing: a sandbox that sleeps is a conflict.",
+			Pattern: "GET " + path, ID: "list-ports", Summary: "List the listening ports of a sandbox", Access: reads(engi.ScopeSandboxes), missing: absent,
+			Text: "Each port has the URL of its preview. This does not resume a sandbox: if the sandbox is not running, the answer is a conflict.",
 		}, func(c *call, in *aSandbox) ([]preview.Port, error) { return service.Listening(c, c.owner(), in.ID) },
 			func(x preview.Port) v1.Port {
 				return v1.Port{Port: x.Port, Listening: true, Process: strings.ToValidUTF8(x.Process, "\uFFFD"), URL: x.URL}
 			}),
 		fetch(Route{
-			Pattern: "GET " + path + "/{port}", ID: "get-port", Summary: "Does something listen on a port?", Access: reads(engi.ScopeSandboxes),
+			Pattern: "GET " + path + "/{port}", ID: "get-port", Summary: "Get a port of a sandbox", Access: reads(engi.ScopeSandboxes),
 		}, func(c *call, in *aPort) (v1.Port, error) {
 			g, release, err := sandboxes.Enter(c, c.owner(), in.ID)
 			if err != nil {
@@ -66,8 +66,8 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 			return p, nil
 		}),
 		send(Route{
-			Pattern: "POST " + path + "/{port}/link", ID: "link-port", Summary: "Make a link to a private port", Access: writes(engi.ScopeSandboxes), missing: absent,
-			Text:   "Whoever has it can visit the port until it expires. The body may be left out.",
+			Pattern: "POST " + path + "/{port}/link", ID: "link-port", Summary: "Create a link to a private port", Access: writes(engi.ScopeSandboxes), missing: absent,
+			Text:   "Everybody who has the link can use the port until the link expires. The body is optional.",
 			Status: http.StatusCreated, Optional: true,
 		}, func(c *call, in *aPort, q v1.LinkRequest) (v1.Link, error) {
 			if _, err := sandboxes.Get(c, c.owner(), in.ID); err != nil {

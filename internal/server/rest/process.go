@@ -24,14 +24,14 @@ type aProcess struct {
 
 type watchProcess struct {
 	aProcess
-	Offset    int64  `query:"offset" minimum:"0" doc:"where to begin: the offset of the last event seen"`
-	LastEvent string `header:"Last-Event-ID" doc:"the same, as browsers send it; goes before offset"`
+	Offset    int64  `query:"offset" minimum:"0" doc:"Offset to resume from: the offset of the last event received"`
+	LastEvent string `header:"Last-Event-ID" doc:"Alias of offset, as browsers send it; takes precedence over offset"`
 }
 
 type viewTerminal struct {
 	aProcess
-	Offset   int64 `query:"offset" minimum:"-1" default:"-1" doc:"where to begin; -1 shows all that is kept"`
-	ReadOnly bool  `query:"read_only" doc:"ignore what the viewer types"`
+	Offset   int64 `query:"offset" minimum:"-1" default:"-1" doc:"Offset to start at, in bytes of output; -1 means all output that is kept"`
+	ReadOnly bool  `query:"read_only" doc:"Ignore input of this viewer"`
 }
 
 // Processes starts programs in sandboxes and attaches to them.
@@ -46,9 +46,9 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 	return Resource{tag: "processes", about: "programs in a sandbox, their output, input and terminals", routes: []Route{
 		raw(Route{
 			Pattern: "POST " + path, ID: "start-process", Summary: "Start a program in a sandbox", Access: change,
-			Text: "Answers with a stream of events: started, output as it comes, and exit, which is the last. Who wants one JSON document when the program has ended accepts application/json. " +
-				"With detach the answer is 201 at once. A caller that waits for JSON and leaves kills the program; leaving a stream changes nothing.",
-			Creates: "a repeated key returns the first process, with its output from the beginning, instead of starting another; a process with a key goes on when its caller leaves",
+			Text: "Answers with a stream of events: started, output as it arrives, and exit as the last one. With Accept: application/json, the answer is one JSON document when the program has ended. " +
+				"With detach, the answer is 201 at once. If a client that waits for JSON disconnects, the program is killed. Disconnecting from a stream changes nothing.",
+			Creates: "a repeated key returns the first process, with its output from the beginning, instead of starting another; a process with a key continues if the client disconnects",
 			Bodies: []example{
 				{"a line", "a line for a shell", `{"command": "echo $((6*7))"}`},
 				{"program", "a program with a time limit", `{"args": ["/bin/sh", "-c", "echo hello"], "timeout": "30s", "env": {"A": "b"}}`},
@@ -58,27 +58,27 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 		}, p.start),
 		list(Route{
 			Pattern: "GET " + path, ID: "list-processes", Summary: "List processes", Access: reads(engi.ScopeSandboxes),
-			Text: "The newest come first. Ended ones are remembered for a while.",
+			Text: "The newest come first. Processes that have ended are listed for a while.",
 		}, p.list, processOf),
 		fetch(Route{
 			Pattern: "GET " + path + "/{process}", ID: "get-process", Summary: "Get a process", Access: reads(engi.ScopeSandboxes),
 		}, p.get),
 		raw(Route{
 			Pattern: "GET " + path + "/{process}/events", ID: "watch-process", Summary: "Watch a process", Access: reads(engi.ScopeSandboxes),
-			Text: "Streams its events from an offset on: started, output as it comes, and exit, which is the last. Whoever comes back with the offset of the last event seen loses nothing, " +
-				"as long as it is kept; else it is a conflict.",
+			Text: "Streams the process's events from an offset: started, output as it arrives, and exit as the last one. A client that reconnects with the offset of the last event it received loses nothing, " +
+				"as long as that output is kept. If it is not, the answer is a conflict.",
 			Answers: streamOf[v1.ProcessUpdate](nil, httpio.NDJSON, httpio.SSE),
 		}, p.watch),
 		act(Route{
 			Pattern: "POST " + path + "/{process}/input", ID: "send-process-input", Summary: "Send input to a process", Access: change,
-			Text: "The body is what it reads, of any size; it is passed on as it comes.", Uploads: []string{"application/octet-stream"},
+			Text: "The body, of any size, is passed to the standard input of the process as it arrives.", Uploads: []string{"application/octet-stream"},
 		}, func(c *call, in *aProcess, _ none) error {
 			d, cancel := c.guest()
 			defer cancel()
 			return p.attached(c, in, d.Input)
 		}),
 		act(Route{
-			Pattern: "POST " + path + "/{process}/close-input", ID: "close-process-input", Summary: "End a process's standard input", Access: change,
+			Pattern: "POST " + path + "/{process}/close-input", ID: "close-process-input", Summary: "Close the standard input of a process", Access: change,
 		}, func(c *call, in *aProcess, _ none) error {
 			return p.attached(c, in, func(p engi.Process) error { return p.CloseInput(c) })
 		}),
@@ -92,7 +92,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 			return p.attached(c, in, func(p engi.Process) error { return p.Signal(c, name) })
 		}),
 		act(Route{
-			Pattern: "POST " + path + "/{process}/resize", ID: "resize-process", Summary: "Tell a terminal its size", Access: change,
+			Pattern: "POST " + path + "/{process}/resize", ID: "resize-process", Summary: "Resize the terminal of a process", Access: change,
 		}, func(c *call, in *aProcess, q v1.TerminalSize) error {
 			size, err := guesthttp.SizeOf(q)
 			if err != nil {
@@ -102,10 +102,10 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 		}),
 		raw(Route{
 			// Whoever looks at a terminal types into it.
-			Pattern: "GET " + path + "/{process}/terminal", ID: "view-terminal", Summary: "Look at a terminal", Access: change,
+			Pattern: "GET " + path + "/{process}/terminal", ID: "view-terminal", Summary: "Attach to the terminal of a process", Access: change,
 			Text: "A WebSocket: binary messages are bytes, both ways; text messages are control messages in JSON: " +
 				`{"type": "resize", "cols": 80, "rows": 24} to the server, {"type": "started", "offset": 0}, {"type": "exit", "exit": {…}} and {"type": "error", "error": {…}} from it. ` +
-				"It begins with what was printed before. Many may look at one terminal.",
+				"The first messages have the earlier output. Several clients can attach to one terminal.",
 			Answers: []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}},
 		}, p.terminal),
 	}}

@@ -196,5 +196,5 @@ func (s *Server) stray(c *call) {
 }
 
 func errNothing(r *http.Request) error {
-	return engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path).WithRemedy("/docs lists what there is")
+	return engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path).WithRemedy("see the list of routes at /docs")
 }

@@ -246,7 +246,7 @@ func list[P, X, T any](r Route, h func(*call, *P) ([]X, error), as func(X) T) Ro
 
 // byID are the parameters of a route about one object.
 type byID[ID ~string] struct {
-	ID ID `path:"id" doc:"its ID"`
+	ID ID `path:"id" doc:"ID of the object"`
 }
 
 // listing, getting and ending are the functions of routes that list, get and end
@@ -258,8 +258,8 @@ func listing[S, X any](service S, of func(S, context.Context, engi.Owner) ([]X, 
 
 // A page are the parameters of lists that are whole unless one asks for pages.
 type page struct {
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" doc:"items of a page; absent means all there are"`
-	Cursor string `query:"cursor" maxLength:"64" doc:"next_cursor of the page before"`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" doc:"Maximum number of items in a page; absent means all items"`
+	Cursor string `query:"cursor" maxLength:"64" doc:"next_cursor of the previous page"`
 }
 
 func (p page) of() engi.Paging { return engi.Paging{Limit: p.Limit, After: p.Cursor} }

@@ -22,20 +22,20 @@ type sandboxes struct {
 type aSandbox = byID[engi.SandboxID]
 
 type listSandboxes struct {
-	State    []string `query:"state" doc:"only these states, with commas between; absent means all but stopped"`
-	Metadata []string `query:"metadata,explode" doc:"only those with these KEY=VALUE; may be repeated"`
-	Template string   `query:"template" maxLength:"200" doc:"only those of this template, by name or digest"`
-	Since    string   `query:"since" format:"date-time" doc:"only those created then or later"`
-	Owned    bool     `query:"owned" doc:"only those that were asked for, not those of executions and pools"`
-	Oldest   bool     `query:"oldest" doc:"oldest first; else the newest come first"`
-	Limit    int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"items of a page"`
-	Cursor   string   `query:"cursor" doc:"next_cursor of the page before"`
+	State    []string `query:"state" doc:"Only sandboxes in these states, separated by commas; absent means all states except stopped"`
+	Metadata []string `query:"metadata,explode" doc:"Only sandboxes with this label, as KEY=VALUE; may be repeated"`
+	Template string   `query:"template" maxLength:"200" doc:"Only sandboxes of this template, by name or digest"`
+	Since    string   `query:"since" format:"date-time" doc:"Only sandboxes created at this time or later"`
+	Owned    bool     `query:"owned" doc:"Only sandboxes that were created by request, without those of executions and pools"`
+	Oldest   bool     `query:"oldest" doc:"Oldest first; by default the newest come first"`
+	Limit    int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"Maximum number of items in a page"`
+	Cursor   string   `query:"cursor" doc:"next_cursor of the previous page"`
 }
 
 type getMetrics struct {
 	aSandbox
-	From string `query:"from" format:"date-time" doc:"absent means as far back as is remembered"`
-	To   string `query:"to" format:"date-time" doc:"absent means now"`
+	From string `query:"from" format:"date-time" doc:"Start of the time span; absent means the oldest sample"`
+	To   string `query:"to" format:"date-time" doc:"End of the time span; absent means now"`
 }
 
 // Sandboxes creates sandboxes and changes their state. Without lifecycle they
@@ -44,11 +44,11 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 	s := &sandboxes{service, lifecycle, snapshots}
 	sleep := missing(lifecycle != nil, "sandboxes that sleep")
 	change := writes(engi.ScopeSandboxes)
-	return Resource{tag: "sandboxes", about: "isolated environments that live until their owner, their deadline or their idleness ends them", routes: []Route{
+	return Resource{tag: "sandboxes", about: "isolated environments that run until they are stopped or a timeout ends them", routes: []Route{
 		send(Route{
 			Pattern: "POST " + sandboxPath, ID: "create-sandbox", Summary: "Create a sandbox", Access: change, Objects: Owned,
-			Text:    "Answers when it runs. It lives until it is stopped, or its timeout or idleness ends it.",
-			Creates: "a repeated key returns the first sandbox instead of making another",
+			Text:    "Answers when the sandbox is running. The sandbox runs until it is stopped, or until its timeout or idle timeout ends it.",
+			Creates: "a repeated key returns the first sandbox instead of creating another",
 			Status:  http.StatusCreated, Location: "path of the sandbox",
 			Bodies: []example{
 				{"plain", "for ten minutes", `{"template": "base", "timeout": "10m"}`},
@@ -61,43 +61,43 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 		}, s.create),
 		fetch(Route{
 			Pattern: "GET " + sandboxPath, ID: "list-sandboxes", Summary: "List sandboxes", Access: reads(engi.ScopeSandboxes),
-			Text: "The newest come first, unless asked otherwise.",
+			Text: "The newest come first by default.",
 		}, s.list),
 		fetch(Route{
 			Pattern: "GET " + sandboxPath + "/{id}", ID: "get-sandbox", Summary: "Get a sandbox", Access: reads(engi.ScopeSandboxes),
-			Text: "Stopped ones too, for as long as they are remembered.",
+			Text: "Also returns stopped sandboxes for a while.",
 		}, s.get),
 		send(Route{
 			Pattern: "PATCH " + sandboxPath + "/{id}", ID: "update-sandbox", Summary: "Change a sandbox", Access: change,
-			Text: "What is absent stays as it is.",
+			Text: "Fields that the body does not have stay unchanged.",
 		}, s.update),
 		act(Route{
 			Pattern: "DELETE " + sandboxPath + "/{id}", ID: "stop-sandbox", Summary: "Stop a sandbox", Access: change,
-			Text: "Destroys it and answers when it is gone. Stopping it twice is no error.",
+			Text: "Destroys the sandbox, and answers when it is destroyed. Stopping a sandbox twice is no error.",
 		}, ending(service, engi.Sandboxes.Stop)),
 		fetch(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/pause", ID: "pause-sandbox", Summary: "Freeze a sandbox in memory", Access: change, missing: sleep,
-			Text: "Nothing in it runs until it is resumed. Pausing it twice is no error.",
+			Pattern: "POST " + sandboxPath + "/{id}/pause", ID: "pause-sandbox", Summary: "Pause a sandbox in memory", Access: change, missing: sleep,
+			Text: "No program in the sandbox runs until the sandbox is resumed. Pausing a sandbox twice is no error.",
 		}, func(c *call, in *aSandbox) (v1.Sandbox, error) {
 			return s.after(c, in, lifecycle.Pause(c, c.owner(), in.ID))
 		}),
 		send(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/hibernate", ID: "hibernate-sandbox", Summary: "Write a sandbox to disk", Access: change, missing: sleep,
-			Text:     "Its processes, memory and files are there again when it is resumed; meanwhile it needs nothing but disk. The body may be left out.",
+			Pattern: "POST " + sandboxPath + "/{id}/hibernate", ID: "hibernate-sandbox", Summary: "Hibernate a sandbox to disk", Access: change, missing: sleep,
+			Text:     "The sandbox's processes, memory and files are restored when it is resumed; until then it only uses disk space. The body is optional.",
 			Optional: true,
 		}, func(c *call, in *aSandbox, q v1.HibernateRequest) (v1.Sandbox, error) {
 			return s.after(c, in, lifecycle.Hibernate(c, c.owner(), in.ID, q.DiskOnly))
 		}),
 		send(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/resume", ID: "resume-sandbox", Summary: "Wake a sandbox", Access: change, missing: sleep,
-			Text:     "Whether it is frozen or on disk. One that runs gets the deadline, if that is farther than its own. The body may be left out.",
+			Pattern: "POST " + sandboxPath + "/{id}/resume", ID: "resume-sandbox", Summary: "Resume a sandbox", Access: change, missing: sleep,
+			Text:     "Resumes a paused or hibernated sandbox. If the sandbox is running, only its deadline changes, if the new one is later. The body is optional.",
 			Optional: true,
 		}, func(c *call, in *aSandbox, q v1.ResumeRequest) (v1.Sandbox, error) {
 			return to(sandboxOf)(lifecycle.Resume(c, c.owner(), in.ID, q.Timeout.Std(), q.Cold))
 		}),
 		send(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/extend", ID: "extend-sandbox", Summary: "Move a sandbox's deadline away", Access: change,
-			Text: "It never comes nearer by this; PATCH can do that.",
+			Pattern: "POST " + sandboxPath + "/{id}/extend", ID: "extend-sandbox", Summary: "Extend the deadline of a sandbox", Access: change,
+			Text: "The deadline never becomes earlier this way; use PATCH for that.",
 		}, func(c *call, in *aSandbox, q v1.ExtendRequest) (v1.Sandbox, error) {
 			if q.Timeout == 0 {
 				return v1.Sandbox{}, invalid("timeout", "it is missing; say how far away the new deadline is")
@@ -105,13 +105,13 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 			return to(sandboxOf)(s.Update(c, c.owner(), in.ID, engi.SandboxUpdate{Extend: new(q.Timeout.Std())}))
 		}),
 		send(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/fork", ID: "fork-sandbox", Summary: "Start copies of a sandbox", Access: change, missing: sleep,
-			Text:    "The sandbox goes on. Each copy has its own outcome. The body may be left out.",
+			Pattern: "POST " + sandboxPath + "/{id}/fork", ID: "fork-sandbox", Summary: "Copy a running sandbox", Access: change, missing: sleep,
+			Text:    "The original keeps running. The answer has a result for each copy. The body is optional.",
 			Creates: "a repeated key returns the first copies instead of starting more",
 			Status:  http.StatusCreated, Optional: true,
 		}, s.fork),
 		fetch(Route{
-			Pattern: "GET " + sandboxPath + "/{id}/metrics", ID: "get-sandbox-metrics", Summary: "What a sandbox used", Access: reads(engi.ScopeSandboxes),
+			Pattern: "GET " + sandboxPath + "/{id}/metrics", ID: "get-sandbox-metrics", Summary: "Get the resource usage of a sandbox", Access: reads(engi.ScopeSandboxes),
 			Text: "The oldest sample comes first.",
 		}, s.metrics),
 	}}

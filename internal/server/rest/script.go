@@ -11,8 +11,8 @@ func Scripts(service engi.Scripts) Resource {
 	return Resource{tag: "scripts", about: "small programs that answer in a millisecond", missing: absent, routes: []Route{
 		send(Route{
 			Pattern: "POST /v1/scripts", ID: "run-script", Summary: "Run a script", Access: writes(engi.ScopeExecutions), Objects: Owned,
-			Text: "Runs a small program in JavaScript or TypeScript in the script tier, where it answers in about a millisecond. " +
-				"A program that fails is an answer with success false. It has no modules, files or network but the functions that GET /v1/scripts/apis lists.",
+			Text: "Runs a small JavaScript or TypeScript program in the script tier, in about a millisecond. " +
+				"If the program fails, the answer has success false. The program has no modules, files or network except the functions that GET /v1/scripts/apis lists.",
 			Bodies: []example{{"typescript", "a value", `{"language": "typescript", "code": "const n: number = 6; n * 7"}`}},
 		}, func(c *call, _ *none, q v1.ScriptRequest) (v1.ScriptResult, error) {
 			return to(scriptOf)(service.Run(c, engi.ScriptSpec{
@@ -20,8 +20,8 @@ func Scripts(service engi.Scripts) Resource {
 			}))
 		}),
 		fetch(Route{
-			Pattern: "GET /v1/scripts/apis", ID: "list-script-apis", Summary: "List the functions that scripts have", Access: reads(engi.ScopeExecutions), Objects: Shared,
-			Text: "They are below api, and each is awaited. The declarations are for editors and for prompts.",
+			Pattern: "GET /v1/scripts/apis", ID: "list-script-apis", Summary: "List the API functions of scripts", Access: reads(engi.ScopeExecutions), Objects: Shared,
+			Text: "The functions are members of the object api, and each returns a promise. The TypeScript declarations are for editors and prompts.",
 		}, func(*call, *none) (v1.ScriptAPIs, error) {
 			out := v1.ScriptAPIs{Items: []v1.ScriptAPI{}, Declarations: service.Declarations()}
 			for _, a := range service.APIs() {

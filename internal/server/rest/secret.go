@@ -14,10 +14,10 @@ type aSecret struct {
 // Secrets keeps values that never enter a sandbox; service may be nil.
 func Secrets(service engi.Secrets) Resource {
 	look, change := reads(engi.ScopeSecrets), writes(engi.ScopeSecrets)
-	return Resource{tag: "secrets", about: "values that never enter a sandbox", missing: missing(service != nil, "secrets"), routes: []Route{
+	return Resource{tag: "secrets", about: "values that are added to requests of sandboxes and never enter them", missing: missing(service != nil, "secrets"), routes: []Route{
 		create(Route{
-			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Store a secret", Access: change,
-			Text:    "Encrypted; its value is never shown again. A name that exists is a conflict.",
+			Pattern: "POST " + secretPath, ID: "create-secret", Summary: "Create a secret", Access: change,
+			Text:    "The value is stored encrypted and never shown again. A name that exists is a conflict.",
 			Creates: "a repeated key returns the first secret instead of storing another", Location: "path of the secret",
 			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`},
 				{"pinned", "a token for one host", `{"name": "github", "value": "t0ken", "hosts": ["api.github.com"]}`}},
@@ -27,11 +27,11 @@ func Secrets(service engi.Secrets) Resource {
 			}
 			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata, Hosts: q.Hosts}, q.Value)
 		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.owner(), string(id)) }, secretOn),
-		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "By name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
-		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Without its value.", Access: look},
+		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "Lists secrets by name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
+		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Returns the secret without its value.", Access: look},
 			func(c *call, in *aSecret) (v1.Secret, error) { return to(secretOn)(service.Get(c, c.owner(), in.Name)) }),
 		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change,
-			Text: "And, if they are given, its labels and the hosts that it may be sent to, which cannot change without the value."},
+			Text: "Also replaces the labels and the allowed hosts if the body has them. The hosts cannot be changed without sending the value."},
 			func(c *call, in *aSecret, q v1.SecretUpdate) (v1.Secret, error) {
 				if err := checkValue(q.Value); err != nil {
 					return v1.Secret{}, err

@@ -38,23 +38,23 @@ func Sessions(service engi.Sessions) Resource {
 	return Resource{tag: "sessions", about: about, missing: absent, routes: []Route{
 		send(Route{
 			Pattern: "POST " + sessionPath, ID: "create-session", Summary: "Create a session", Access: change, Objects: Owned,
-			Text:    "A session gets a sandbox when code runs in it, loses it after a while without use, and keeps what is below /workspace until nobody used it for its time to live.",
-			Creates: "a repeated key returns the first session instead of making another",
+			Text:    "A session gets a sandbox when code runs in it, and releases the sandbox after a while without use. Files below /workspace are kept until the session has been unused for its time to live.",
+			Creates: "a repeated key returns the first session instead of creating another",
 			Status:  http.StatusCreated, Location: "address of the session", Optional: true,
 		}, s.create),
-		paged(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first; those that are over are left out.", Access: look},
+		paged(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first. Sessions that have ended are not listed.", Access: look},
 			paging(service, engi.Sessions.List), sessionOf, func(x v1.Session) string { return x.ID }),
-		fetch(Route{Pattern: "GET " + sessionPath + "/{id}", ID: "get-session", Summary: "Get a session", Text: "One that is over is remembered for a day.", Access: look},
+		fetch(Route{Pattern: "GET " + sessionPath + "/{id}", ID: "get-session", Summary: "Get a session", Text: "Returns sessions that have ended for one more day.", Access: look},
 			func(c *call, in *aSession) (v1.Session, error) { return to(sessionOf)(s.Get(c, c.owner(), in.ID)) }),
 		act(Route{
 			Pattern: "DELETE " + sessionPath + "/{id}", ID: "terminate-session", Summary: "Terminate a session", Access: change,
-			Text: "Its sandbox and its volume go. Terminating it twice is no error.",
+			Text: "Destroys the session's sandbox and volume. Terminating a session twice is no error.",
 		}, func(c *call, in *aSession, _ none) error { return s.Terminate(c, c.owner(), in.ID) }),
 		raw(Route{
 			Pattern: "POST " + sessionPath + "/{id}/run_code", ID: "run-code", Summary: "Run code in a session", Access: change,
-			Text: "The code is a module of TypeScript and runs under Deno in a process of its own; it may import the node's packages and modules below /workspace. " +
-				"One run at a time: others wait for their turn. Code that fails is an answer with success false. " +
-				"As NDJSON or SSE what it prints comes while it runs; a caller that leaves ends the run.",
+			Text: "The code is a TypeScript module and runs under Deno in its own process; it can import the node's packages and modules below /workspace. " +
+				"A session runs one program at a time; others wait for their turn. If the code fails, the answer has success false. " +
+				"With an Accept header for NDJSON or SSE, output arrives while the code runs. If the client disconnects, the run ends.",
 			Bodies: []example{
 				{"value", "a value", `{"code": "const n: number = 6; n * 7"}`},
 				{"package", "a package", `{"code": "import { LinearClient } from \"@linear/sdk\";\nconst linear = new LinearClient({ apiKey: Deno.env.get(\"LINEAR_API_KEY\") });\n(await linear.issues()).nodes.map((i) => i.title)", "description": "titles of all issues"}`},
@@ -62,8 +62,8 @@ func Sessions(service engi.Sessions) Resource {
 			Answers: append([]answer{jsonOf[v1.CodeResult](200, nil)}, streamOf[v1.CodeUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, s.run),
 		fetch(Route{
-			Pattern: "POST " + sessionPath + "/{id}/release", ID: "release-session", Summary: "Let a session's sandbox go", Access: change,
-			Text: "What dormancy does, now: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk, and with workspace the files are copied to the store of workspaces.",
+			Pattern: "POST " + sessionPath + "/{id}/release", ID: "release-session", Summary: "Release the sandbox of a session", Access: change,
+			Text: "Releases the sandbox as if the session had been unused for a while: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk, and with persistence workspace the files are copied to the node's file store.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
 			if err := s.Release(c, c.owner(), in.ID); err != nil {
 				return v1.Session{}, err
@@ -72,46 +72,46 @@ func Sessions(service engi.Sessions) Resource {
 		}),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/attach", ID: "attach-session", Summary: "Attach to a session", Access: change, Optional: true,
-			Text: "Resumes the session, or boots its sandbox, and notes who is there, which keeps nothing awake. A client that is attached stays so.",
+			Text: "Resumes the session, or boots its sandbox, and records the client as attached. An attached client does not keep the sandbox awake. Attaching twice is no error.",
 		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
 			return to(sessionOf)(s.cycle.Attach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
 		}),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/detach", ID: "detach-session", Summary: "Detach from a session", Access: change, Optional: true,
-			Text: "What runs goes on. Only when the last client leaves, and nothing uses the sandbox: with persistence none it is stopped, with overlay saved and stopped, with snapshot hibernated, and with workspace the files are saved.",
+			Text: "Programs keep running. When the last client detaches and nothing uses the sandbox, it is stopped (persistence none), saved and stopped (overlay) or hibernated (snapshot), or its files are saved (workspace).",
 		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
 			return to(sessionOf)(s.cycle.Detach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/suspend", ID: "suspend-session", Summary: "Suspend a session", Access: change,
-			Text: "Pauses its sandbox in memory. Any use resumes it, without it the session ends in time. A sandbox that is in use is a conflict.",
+			Text: "Pauses the session's sandbox in memory. Any use resumes it; an unused session ends after its time to live. A sandbox that is in use is a conflict.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
 			return to(sessionOf)(s.cycle.Suspend(c, c.owner(), in.ID))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/hibernate", ID: "hibernate-session", Summary: "Hibernate a session", Access: change,
-			Text: "Writes its sandbox to disk with its processes, whatever its persistence, and frees its memory. Any use resumes it. A sandbox that is in use is a conflict.",
+			Text: "Writes the session's sandbox with its processes to disk, whatever the session's persistence, and frees its memory. Any use resumes it. A sandbox that is in use is a conflict.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
 			return to(sessionOf)(s.cycle.Hibernate(c, c.owner(), in.ID))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/resume", ID: "resume-session", Summary: "Resume a session", Access: change,
-			Text: "Lets it run: a suspended or hibernated sandbox goes on where it was, and a session without one gets one.",
+			Text: "Resumes a suspended or hibernated sandbox; a session without a sandbox gets one.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
 			return to(sessionOf)(s.cycle.Resume(c, c.owner(), in.ID))
 		}),
 		fetch(Route{
-			Pattern: "POST " + sessionPath + "/{id}/save", ID: "save-session", Summary: "Save a session's workspace", Access: change,
-			Text: "Copies the files below /workspace to the node's store of workspaces, for sessions of persistence workspace, or what was changed on the disk, for overlay. Only what the store does not have is sent. " +
-				"The same happens whenever the sandbox goes. Files that programs are writing are copied as they are.",
+			Pattern: "POST " + sessionPath + "/{id}/save", ID: "save-session", Summary: "Save the files of a session", Access: change,
+			Text: "Copies the files below /workspace (persistence workspace) or the changes of the disk (persistence overlay) to the node's file store. Only data that the store does not have is sent. " +
+				"The same happens whenever the sandbox is released. Files that programs are writing are copied as they are.",
 		}, func(c *call, in *aSession) (v1.WorkspaceCopy, error) {
 			x, err := s.files.SaveWorkspace(c, c.owner(), in.ID)
 			return v1.WorkspaceCopy{Files: x.Files, Bytes: v1.Bytes(x.Bytes), Uploaded: v1.Bytes(x.Uploaded), Skipped: x.Skipped}, err
 		}),
 		send(Route{
-			Pattern: "POST " + sessionPath + "/{id}/git/push", ID: "push-session", Summary: "Push the work of a session", Access: change, Optional: true,
-			Text: "Commits what changed in the session's repository and pushes it to a branch. If others have pushed to the branch, the work goes to a new one, and conflict is true. " +
-				"The credential is put in at the wall.",
+			Pattern: "POST " + sessionPath + "/{id}/git/push", ID: "push-session", Summary: "Push the repository of a session", Access: change, Optional: true,
+			Text: "Commits the changes in the session's repository and pushes them to a branch. If somebody else has pushed to the branch, a new branch is pushed, and conflict is true. " +
+				"The credential is added to the requests outside of the sandbox.",
 		}, func(c *call, in *aSession, q v1.GitPush) (v1.GitPushed, error) {
 			if q.OnRelease {
 				return v1.GitPushed{}, engi.Errorf(engi.Invalid, "on_release is said when the session is created").WithRemedy("leave it out")
@@ -120,8 +120,8 @@ func Sessions(service engi.Sessions) Resource {
 			return v1.GitPushed{Branch: x.Branch, Commit: x.Commit, Conflict: x.Conflict, Unchanged: x.Unchanged}, err
 		}),
 		fetch(Route{
-			Pattern: "GET /v1/dependencies", ID: "get-dependencies", Summary: "See what code in sessions may import", Access: look, Objects: Shared,
-			Text: "The packages of the node's configuration, and how their installation is.",
+			Pattern: "GET /v1/dependencies", ID: "get-dependencies", Summary: "List the packages that sessions can import", Access: look, Objects: Shared,
+			Text: "Lists the packages of the node's configuration, and the state of their installation.",
 		}, func(c *call, _ *none) (v1.Dependencies, error) { return to(dependenciesOf)(s.Dependencies(c)) }),
 	}}
 }

@@ -15,18 +15,18 @@ type aSnapshot struct {
 
 type listSnapshots struct {
 	page
-	Sandbox engi.SandboxID `query:"sandbox" doc:"only copies of this one"`
+	Sandbox engi.SandboxID `query:"sandbox" doc:"Only snapshots of this sandbox"`
 }
 
 // Snapshots keeps copies of sandboxes; service and lifecycle may be nil.
 func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
-	return Resource{tag: "snapshots", about: "copies of sandboxes that can start others", missing: missing(service != nil, "snapshots"), routes: []Route{
+	return Resource{tag: "snapshots", about: "saved states of sandboxes, from which other sandboxes can start", missing: missing(service != nil, "snapshots"), routes: []Route{
 		send(Route{
-			Pattern: "POST " + sandboxPath + "/{id}/snapshot", ID: "snapshot-sandbox", Tag: "sandboxes", Summary: "Keep a copy of a sandbox", Access: change,
+			Pattern: "POST " + sandboxPath + "/{id}/snapshot", ID: "snapshot-sandbox", Tag: "sandboxes", Summary: "Take a snapshot of a sandbox", Access: change,
 			missing: missing(lifecycle != nil, "sandboxes that sleep"),
-			Creates: "a repeated key returns the first snapshot instead of making another",
-			Text:    "The sandbox goes on. Start others with it as the snapshot of POST /v1/sandboxes. The body may be left out.",
+			Creates: "a repeated key returns the first snapshot instead of creating another",
+			Text:    "The sandbox keeps running. To start sandboxes from the snapshot, name it as snapshot in POST /v1/sandboxes. The body is optional.",
 			Status:  http.StatusCreated, Location: "path of the snapshot", Optional: true,
 		}, func(c *call, in *aSandbox, q v1.SnapshotRequest) (v1.Snapshot, error) {
 			x, err := once(c, q, creation[engi.Snapshot]{
@@ -50,8 +50,8 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 				return to(snapshotOf)(service.Get(c, c.owner(), in.Name))
 			}),
 		act(Route{
-			Pattern: "DELETE " + snapshotPath + "/{name}", ID: "remove-snapshot", Summary: "Let a snapshot go", Access: change,
-			Text: "Its files go when nothing starts from it any more.",
+			Pattern: "DELETE " + snapshotPath + "/{name}", ID: "remove-snapshot", Summary: "Delete a snapshot", Access: change,
+			Text: "Its files are deleted when no sandbox depends on them.",
 		}, func(c *call, in *aSnapshot, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
 	}}
 }

@@ -12,7 +12,7 @@ import (
 
 // openSSH are the parameters of a connection.
 type openSSH struct {
-	Target string `query:"target" maxLength:"256" doc:"ID or name of a session, ID of a sandbox or the name in its metadata; absent means the name of the user in SSH"`
+	Target string `query:"target" maxLength:"256" doc:"ID or name of a session, ID of a sandbox, or the name in its metadata; absent means the SSH user name"`
 }
 
 // SSH lets owners in, and keeps their public keys.
@@ -25,8 +25,8 @@ func SSH(service *ssh.Server) Resource {
 	return Resource{tag: "ssh", about: "SSH into sessions and sandboxes, and the public keys of owners", routes: []Route{
 		create(Route{
 			Pattern: "POST " + path, ID: "create-ssh-key", Summary: "Add an SSH key", Access: grant,
-			Text: "Whoever has its private half can use the caller's sessions and sandboxes over SSH, until it is deleted or no API key of the owner may use sandboxes any more. " +
-				"Needs the scope sandboxes, too. A node has a public key once: one that it has already, of whoever, is a conflict.",
+			Text: "The holder of the private key can use the caller's sessions and sandboxes over SSH until the key is deleted or no API key of the owner has access to sandboxes. " +
+				"Also needs the scope sandboxes. A node accepts a public key once: a key that any owner has added is a conflict.",
 			Creates: "a repeated key returns the first SSH key instead of adding another",
 			Bodies: []example{{"a laptop", "the key of a laptop",
 				`{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDzGJ4hqzqI1bQ6cJ0dWFnBsCHzM1Y0Zc0xX1mDk3p5v me@laptop", "name": "laptop"}`}},
@@ -35,16 +35,16 @@ func SSH(service *ssh.Server) Resource {
 		}, func(c *call, id engi.SSHKeyID) (engi.SSHKey, error) { return service.Get(c, c.owner(), id) }, sshKeyOf),
 		paged(Route{Pattern: "GET " + path, ID: "list-ssh-keys", Summary: "List SSH keys", Text: "The oldest come first.", Access: look}, paging(keys, engi.SSHKeys.List), sshKeyOf, func(x v1.SSHKey) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + path + "/{id}", ID: "get-ssh-key", Summary: "Get an SSH key", Access: look}, getting(keys, engi.SSHKeys.Get, sshKeyOf)),
-		act(Route{Pattern: "DELETE " + path + "/{id}", ID: "delete-ssh-key", Summary: "Delete an SSH key", Text: "Its connections end.", Access: change}, ending(keys, engi.SSHKeys.Remove)),
+		act(Route{Pattern: "DELETE " + path + "/{id}", ID: "delete-ssh-key", Summary: "Delete an SSH key", Text: "Connections that were opened with the key are closed.", Access: change}, ending(keys, engi.SSHKeys.Remove)),
 		raw(Route{
-			Pattern: "GET /v1/ssh", ID: "open-ssh", Summary: "Connect by SSH", Access: writes(engi.ScopeSandboxes),
-			Text: "A WebSocket, whose binary messages are the bytes of one SSH connection, both ways: how they are cut does not matter. " +
-				"The API key says who comes, so SSH asks for no key ('none' is the method). The connection ends when the API key is revoked or expires.",
+			Pattern: "GET /v1/ssh", ID: "open-ssh", Summary: "Connect over SSH", Access: writes(engi.ScopeSandboxes),
+			Text: "A WebSocket that carries one SSH connection in binary messages, in both directions; message boundaries have no meaning. " +
+				"The API key authenticates the caller, so SSH asks for no key (its method is 'none'). The connection ends when the API key is revoked or expires.",
 			Answers: []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}},
 		}, func(c *call, in *openSSH, _ none) error { return serveSSH(c, service, in.Target) }),
 		fetch(Route{
-			Pattern: "GET /v1/ssh-server", ID: "get-ssh-server", Summary: "Say how SSH is served", Access: reads(engi.ScopeSandboxes), Objects: Shared,
-			Text: "With the host key, for known_hosts.",
+			Pattern: "GET /v1/ssh-server", ID: "get-ssh-server", Summary: "Get the SSH address and host key", Access: reads(engi.ScopeSandboxes), Objects: Shared,
+			Text: "Includes the host key for known_hosts.",
 		}, func(*call, *none) (v1.SSHServer, error) {
 			line, fingerprint := service.HostKey()
 			return v1.SSHServer{Address: service.Addr(), HostKey: line, Fingerprint: fingerprint}, nil

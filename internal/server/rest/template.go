@@ -21,7 +21,7 @@ type templates struct {
 }
 
 type aTemplate struct {
-	Name string `path:"name" maxLength:"200" doc:"of the template, or its digest"`
+	Name string `path:"name" maxLength:"200" doc:"Name or digest of the template"`
 }
 
 // Templates builds root file systems that sandboxes start from. Builds are
@@ -32,7 +32,7 @@ func Templates(service engi.Templates, operations engi.Operations) Resource {
 	built, later := jsonOf[v1.Template](http.StatusOK, nil), jsonOf[v1.Operation](http.StatusAccepted, nil)
 	later.headers = map[string]string{"Location": "path of the operation"}
 	return Resource{tag: "templates", about: "root file systems that sandboxes start from", routes: []Route{
-		list(Route{Pattern: "GET " + templatePath, ID: "list-templates", Summary: "List templates", Text: "Definitions that were not built yet are in the list too.", Access: reads(engi.ScopeTemplates), Objects: Shared},
+		list(Route{Pattern: "GET " + templatePath, ID: "list-templates", Summary: "List templates", Text: "Includes definitions that have not been built.", Access: reads(engi.ScopeTemplates), Objects: Shared},
 			t.list, templateOf),
 		fetch(Route{Pattern: "GET " + one, ID: "get-template", Summary: "Get a template", Access: reads(engi.ScopeTemplates), Objects: Shared},
 			func(c *call, in *aTemplate) (v1.Template, error) {
@@ -47,23 +47,23 @@ func Templates(service engi.Templates, operations engi.Operations) Resource {
 			}),
 		raw(Route{
 			Pattern: "POST " + templatePath, ID: "build-template", Summary: "Build a template", Access: adminOnly, Objects: Owned,
-			Text: "Answers when it is built, or with a stream of progress, by Accept. With async the answer is 202 at once, and the operation can be watched. " +
-				"Nothing is done if nothing changed. A caller that waits and leaves cancels the build, unless it sent an Idempotency-Key; finished steps stay cached. Needs an admin key.",
-			Creates: "a repeated key returns the first build instead of starting another; a build with a key goes on when its caller leaves",
+			Text: "Answers when the template is built, or, with an Accept header for NDJSON or SSE, with a stream of progress. With async, the answer is 202 at once, with an operation to watch. " +
+				"Unchanged templates are not built again. If a waiting client disconnects, the build is cancelled, unless the request had an Idempotency-Key; finished steps stay cached. Needs an admin key.",
+			Creates: "a repeated key returns the first build instead of starting another; a build with a key continues if the client disconnects",
 			Bodies: []example{
 				{"built-in", "a built-in template", `{"name": "base"}`},
 				{"later", "without waiting", `{"name": "base", "async": true}`},
 			},
 			Answers: append([]answer{built, later}, streamOf[v1.BuildUpdate](nil, httpio.SSE, httpio.NDJSON)...),
 		}, t.build),
-		act(Route{Pattern: "DELETE " + one, ID: "remove-template", Summary: "Remove a template", Text: "Is refused while sandboxes use it. Needs an admin key.", Access: adminOnly, Objects: Shared},
+		act(Route{Pattern: "DELETE " + one, ID: "remove-template", Summary: "Delete a template", Text: "A template that sandboxes use is a conflict. Needs an admin key.", Access: adminOnly, Objects: Shared},
 			func(c *call, in *aTemplate, _ none) error {
 				if err := checkTemplateName("path.name", in.Name); err != nil {
 					return err
 				}
 				return t.Remove(c, in.Name)
 			}),
-		fetch(Route{Pattern: "POST " + templatePath + "/prune", ID: "prune-templates", Summary: "Delete builds no template refers to", Text: "Needs an admin key.", Access: adminOnly, Objects: Shared},
+		fetch(Route{Pattern: "POST " + templatePath + "/prune", ID: "prune-templates", Summary: "Delete unused template builds", Text: "Needs an admin key.", Access: adminOnly, Objects: Shared},
 			func(c *call, _ *none) (v1.Pruned, error) {
 				freed, err := t.Prune(c)
 				return v1.Pruned{Freed: v1.Bytes(max(0, freed))}, err

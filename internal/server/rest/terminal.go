@@ -18,7 +18,7 @@ import (
 type terminals struct{ *terminal.Manager }
 
 type aPlace struct {
-	Place string `path:"id" maxLength:"128" doc:"ID or name"`
+	Place string `path:"id" maxLength:"128" doc:"ID or name of a session, or ID of a sandbox"`
 }
 
 type aTerminal struct {
@@ -32,10 +32,10 @@ type aTerminalLink struct {
 }
 
 type attachTerminal struct {
-	Offset   int64  `query:"offset" minimum:"-2" default:"-1" doc:"of the first byte of output to send; -1 means all that is kept, -2 the screen"`
-	Client   string `query:"client" maxLength:"64" doc:"a name that the client keeps when it comes back, for its input: 8 to 64 letters, digits, - and _"`
-	Name     string `query:"name" maxLength:"64" doc:"that others see; absent means the owner's, or the link's"`
-	ReadOnly bool   `query:"read_only" doc:"refuse what this viewer types"`
+	Offset   int64  `query:"offset" minimum:"-2" default:"-1" doc:"Offset of the first byte of output to send; -1 means all output that is kept, -2 the screen"`
+	Client   string `query:"client" maxLength:"64" doc:"Name with which the client identifies itself when it reconnects, so that its input is not lost or repeated: 8 to 64 letters, digits, - and _"`
+	Name     string `query:"name" maxLength:"64" doc:"Name that other viewers see; absent means the owner's name, or the name of the link"`
+	ReadOnly bool   `query:"read_only" doc:"Refuse input of this viewer"`
 }
 
 type attachOwn struct {
@@ -45,14 +45,14 @@ type attachOwn struct {
 
 type recordTerminal struct {
 	aTerminal
-	Format int `query:"format" enum:"2,3" default:"2" doc:"version of asciicast"`
+	Format int `query:"format" enum:"2,3" default:"2" doc:"Version of asciicast"`
 }
 
 // Terminals keeps programs with a screen in sessions and sandboxes; service may be
 // nil.
 func Terminals(service *terminal.Manager) Resource {
 	t := &terminals{service}
-	res := Resource{tag: "terminals", about: "programs with a screen in sessions and sandboxes, which clients attach to and leave", missing: missing(service != nil, "terminals")}
+	res := Resource{tag: "terminals", about: "programs in terminals of sessions and sandboxes, to which clients attach and from which they detach", missing: missing(service != nil, "terminals")}
 	upgrade := []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}}
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	for _, at := range [][2]string{{"session", sessionPath}, {"sandbox", sandboxPath}} {
@@ -61,12 +61,12 @@ func Terminals(service *terminal.Manager) Resource {
 		res.routes = append(res.routes,
 			send(Route{
 				Pattern: "POST " + path, ID: "create-" + noun + "-terminal", Summary: "Start a terminal in a " + noun, Access: change,
-				Text:   "It goes on when nobody looks, survives restarts of the server and hibernation, and ends with its sandbox.",
+				Text:   "The terminal keeps running without clients, survives restarts of the server and hibernation, and ends with its sandbox.",
 				Status: http.StatusCreated, Location: "path of the terminal", Optional: true,
 				Creates: "a repeated key returns the first terminal instead of starting another",
 				Bodies:  []example{{"shell", "a larger shell", `{"args": ["/bin/sh"], "cols": 100, "rows": 30}`}},
 			}, t.create),
-			list(Route{Pattern: "GET " + path, ID: "list-" + noun + "-terminals", Summary: "List terminals of a " + noun, Text: "The newest come first. Wakes nothing.", Access: look},
+			list(Route{Pattern: "GET " + path, ID: "list-" + noun + "-terminals", Summary: "List terminals of a " + noun, Text: "The newest come first. This does not resume a sandbox.", Access: look},
 				func(c *call, in *aPlace) ([]engi.TerminalInfo, error) {
 					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.owner(), p) })
 				}, terminalOf),
@@ -81,13 +81,13 @@ func Terminals(service *terminal.Manager) Resource {
 				}),
 			raw(Route{
 				// Whoever looks at a terminal may type into it.
-				Pattern: "GET " + one + "/attach", ID: "attach-" + noun + "-terminal", Summary: "Look at a terminal of a " + noun + " and type", Access: change,
-				Text:    "A WebSocket with the subprotocol " + v1.TerminalProtocol + ": docs/terminals.md describes its messages. Many may look at one terminal.",
+				Pattern: "GET " + one + "/attach", ID: "attach-" + noun + "-terminal", Summary: "Attach to a terminal of a " + noun + " and type", Access: change,
+				Text:    "A WebSocket with the subprotocol " + v1.TerminalProtocol + ": docs/terminals.md describes its messages. Several clients can attach to one terminal.",
 				Answers: upgrade,
 			}, t.attach),
 			fetch(Route{
-				Pattern: "GET " + one + "/screen", ID: "get-" + noun + "-terminal-screen", Summary: "Get what a terminal of a " + noun + " shows", Access: look,
-				Text: "As text, for programs and for models.",
+				Pattern: "GET " + one + "/screen", ID: "get-" + noun + "-terminal-screen", Summary: "Get the screen of a terminal of a " + noun + " shows", Access: look,
+				Text: "Returns plain text for programs and models.",
 			}, func(c *call, in *aTerminal) (v1.TerminalScreen, error) {
 				return on(c, in.Place, func(p terminal.Place) (v1.TerminalScreen, error) {
 					return to(screenOf)(t.Screen(c, c.owner(), p, in.ID))
@@ -95,20 +95,20 @@ func Terminals(service *terminal.Manager) Resource {
 			}),
 			raw(Route{
 				Pattern: "GET " + one + "/recording", ID: "record-" + noun + "-terminal", Summary: "Get a recording of a terminal of a " + noun, Access: look,
-				Text:    "What is kept of its output, with times, for asciinema and 'engi terminal replay'.",
+				Text:    "Returns the kept output with times, for asciinema and 'engi terminal replay'.",
 				Answers: []answer{bytesOf(http.StatusOK, castType, nil)},
 			}, t.record),
 			send(Route{
-				Pattern: "POST " + one + "/links", ID: "share-" + noun + "-terminal", Summary: "Make a link to a terminal of a " + noun, Access: change,
-				Text:    "Whoever has its secret may look at this terminal, and with write type into it, until it expires or is taken back: see GET " + sharedPath + ".",
-				Creates: "a repeated key returns the first link, without its secret, instead of making another",
+				Pattern: "POST " + one + "/links", ID: "share-" + noun + "-terminal", Summary: "Create a link to a terminal of a " + noun, Access: change,
+				Text:    "Everybody who has the link's secret can watch this terminal, and type into it if write is true, until the link expires or is revoked: see GET " + sharedPath + ".",
+				Creates: "a repeated key returns the first link, without its secret, instead of creating another",
 				Status:  http.StatusCreated, Optional: true,
 			}, t.share),
-			list(Route{Pattern: "GET " + one + "/links", ID: "list-" + noun + "-terminal-links", Summary: "List links to a terminal of a " + noun, Text: "The newest come first; expired ones are left out.", Access: look},
+			list(Route{Pattern: "GET " + one + "/links", ID: "list-" + noun + "-terminal-links", Summary: "List links to a terminal of a " + noun, Text: "The newest come first. Expired links are not listed.", Access: look},
 				func(c *call, in *aTerminal) ([]engi.TerminalLink, error) {
 					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.owner(), p, in.ID) })
 				}, linkOf),
-			act(Route{Pattern: "DELETE " + one + "/links/{link}", ID: "unshare-" + noun + "-terminal", Summary: "Take back a link to a terminal of a " + noun, Text: "It also disconnects who came by it.", Access: change},
+			act(Route{Pattern: "DELETE " + one + "/links/{link}", ID: "unshare-" + noun + "-terminal", Summary: "Revoke a link to a terminal of a " + noun, Text: "Viewers who used the link are disconnected.", Access: change},
 				func(c *call, in *aTerminalLink, _ none) error {
 					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.Unshare(c, c.owner(), p, in.ID, in.Link) })
 					return err
@@ -116,8 +116,8 @@ func Terminals(service *terminal.Manager) Resource {
 		)
 	}
 	res.routes = append(res.routes, raw(Route{
-		Pattern: "GET " + sharedPath, ID: "follow-terminal-link", Summary: "Look at a terminal by a link", Access: open,
-		Text: "A WebSocket as that of its owner. The secret of the link is the bearer token, or for browsers " +
+		Pattern: "GET " + sharedPath, ID: "follow-terminal-link", Summary: "Attach to a terminal by a link", Access: open,
+		Text: "Works as the WebSocket of the terminal's owner. The secret of the link is the bearer token, or, for browsers, " +
 			"a second subprotocol, " + v1.TerminalSecret + "SECRET.",
 		Answers: upgrade,
 	}, t.follow))
@@ -151,7 +151,7 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 	check.text("user", q.User)
 	for i, a := range q.Args {
 		if strings.ContainsRune(a, 0) || i == 0 && a == "" {
-			check.addf("args", "it is not a program with arguments")
+			check.addf("args", "it is neither a program nor a program with arguments")
 			break
 		}
 	}

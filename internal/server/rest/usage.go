@@ -20,7 +20,7 @@ type Counted struct {
 // use, as quotas do.
 func Usage(of Counted) Resource {
 	return Resource{tag: "node", routes: []Route{
-		fetch(Route{Pattern: "GET /v1/usage", ID: "get-usage", Summary: "What you have, and what you may have", Text: "An admin sees everybody's.", Access: anyKey}, of.get),
+		fetch(Route{Pattern: "GET /v1/usage", ID: "get-usage", Summary: "Get your usage and quota", Text: "An admin key without an owner gets the usage of the whole node.", Access: anyKey}, of.get),
 	}}
 }
 

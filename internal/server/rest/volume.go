@@ -18,7 +18,7 @@ type aVolume struct {
 
 type aVolumeFile struct {
 	aVolume
-	Path string `query:"path" required:"true" doc:"absolute path in the volume"`
+	Path string `query:"path" required:"true" doc:"Absolute path in the volume"`
 }
 
 type getVolumeFile struct {
@@ -28,14 +28,14 @@ type getVolumeFile struct {
 
 type putVolumeFile struct {
 	aVolume
-	Path string `query:"path" required:"true" doc:"absolute path in the volume; parents are made"`
+	Path string `query:"path" required:"true" doc:"Absolute path in the volume; missing parent directories are created"`
 	upload
 }
 
 type listVolumeDir struct {
 	aVolume
-	Path  string `query:"path" required:"true" doc:"absolute path of a directory in the volume"`
-	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"how many levels deep"`
+	Path  string `query:"path" required:"true" doc:"Absolute path of a directory in the volume"`
+	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"Number of directory levels to list"`
 }
 
 // Volumes keeps directories that outlive sandboxes; service may be nil.
@@ -45,19 +45,19 @@ func Volumes(service engi.Volumes) Resource {
 	look, change := reads(engi.ScopeVolumes), writes(engi.ScopeVolumes)
 	return Resource{tag: "volumes", about: "directories that outlive sandboxes", missing: missing(service != nil, "volumes"), routes: []Route{
 		create(Route{
-			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Make a volume", Access: change,
-			Text:    "An empty one; a name that exists is a conflict.",
-			Creates: "a repeated key returns the first volume instead of making another", Location: "path of the volume",
+			Pattern: "POST " + volumePath, ID: "create-volume", Summary: "Create a volume", Access: change,
+			Text:    "Creates an empty volume. A name that exists is a conflict.",
+			Creates: "a repeated key returns the first volume instead of creating another", Location: "path of the volume",
 			Bodies: []example{{"a gigabyte", "of a gigabyte", `{"name": "models", "capacity": "1GiB"}`}},
 		}, engi.NewVolumeID, func(c *call, _ *none, id engi.VolumeID, q v1.VolumeRequest) (engi.Volume, error) {
 			return v.Create(c, engi.VolumeSpec{ID: id, Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
 		}, func(c *call, id engi.VolumeID) (engi.Volume, error) { return v.Get(c, c.owner(), string(id)) }, volumeOf),
-		paged(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "By name.", Access: look}, paging(service, engi.Volumes.List), volumeOf, func(x v1.Volume) string { return x.ID }),
+		paged(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "Ordered by name.", Access: look}, paging(service, engi.Volumes.List), volumeOf, func(x v1.Volume) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-volume", Summary: "Get a volume", Access: look},
 			func(c *call, in *aVolume) (v1.Volume, error) { return to(volumeOf)(v.Get(c, c.owner(), in.Name)) }),
 		act(Route{
-			Pattern: "DELETE " + one, ID: "remove-volume", Summary: "Delete a volume with all that is in it", Access: change,
-			Text: "A conflict while a sandbox has it.",
+			Pattern: "DELETE " + one, ID: "remove-volume", Summary: "Delete a volume and its files", Access: change,
+			Text: "A volume that a sandbox has mounted is a conflict.",
 		}, func(c *call, in *aVolume, _ none) error { return v.Remove(c, c.owner(), in.Name) }),
 		raw(fileRoute(downloadFile, one, "get-volume-file", look), func(c *call, in *getVolumeFile, _ none) error {
 			return v.files(c, in.Name, in.Path, func(f engi.VolumeFiles) error { return downloadFrom(c, in.Path, f.Open) })

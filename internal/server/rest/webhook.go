@@ -24,12 +24,12 @@ func Webhooks(service engi.Webhooks) Resource {
 	w := &webhooks{service}
 	const one = webhookPath + "/{id}"
 	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
-	return Resource{tag: "webhooks", about: "URLs that events are sent to", missing: absent, routes: []Route{
+	return Resource{tag: "webhooks", about: "URLs to which events are sent", missing: absent, routes: []Route{
 		create(Route{
-			Pattern: "POST " + webhookPath, ID: "create-webhook", Summary: "Make a webhook", Access: change,
-			Text: "It gets the events from now on, signed as Standard Webhooks (standardwebhooks.com) say. An event that is not answered with a status of 2xx is sent again, " +
-				"24 times over about 8 hours; 410 disables the webhook. The answer has the secret, for the only time.",
-			Creates:  "a repeated key returns the first webhook, without its secret, instead of making another",
+			Pattern: "POST " + webhookPath, ID: "create-webhook", Summary: "Create a webhook", Access: change,
+			Text: "The webhook receives events from now on, signed as Standard Webhooks (standardwebhooks.com) specify. A delivery that is not answered with a 2xx status is repeated " +
+				"24 times within about 8 hours; status 410 disables the webhook. The answer has the secret; it is never shown again.",
+			Creates:  "a repeated key returns the first webhook, without its secret, instead of creating another",
 			Location: "path of the webhook",
 			Bodies:   []example{{"keys", "keys that end", `{"url": "https://example.com/hooks/engi", "types": ["key.revoked"]}`}},
 		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
@@ -37,16 +37,16 @@ func Webhooks(service engi.Webhooks) Resource {
 		}, func(x v1.Webhook) v1.Webhook { return x }),
 		paged(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, paging(service, engi.Webhooks.List), webhookOf, func(x v1.Webhook) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look}, getting(service, engi.Webhooks.Get, webhookOf)),
-		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "What is absent stays. Enabling one begins with the events from then on.", Access: change}, w.update),
-		act(Route{Pattern: "DELETE " + one, ID: "remove-webhook", Summary: "Delete a webhook", Text: "What is not delivered yet is given up.", Access: change},
+		send(Route{Pattern: "PATCH " + one, ID: "update-webhook", Summary: "Change a webhook", Text: "Fields that the body does not have stay unchanged. An enabled webhook receives events from then on.", Access: change}, w.update),
+		act(Route{Pattern: "DELETE " + one, ID: "remove-webhook", Summary: "Delete a webhook", Text: "Deliveries that are pending are dropped.", Access: change},
 			ending(service, engi.Webhooks.Remove)),
 		list(Route{Pattern: "GET " + one + "/deliveries", ID: "list-webhook-deliveries", Summary: "List deliveries of a webhook", Text: "The newest come first.", Access: look},
 			func(c *call, in *listDeliveries) ([]engi.WebhookDelivery, error) {
 				return w.Deliveries(c, c.owner(), in.ID, in.Limit)
 			}, deliveryOf),
 		send(Route{
-			Pattern: "POST " + one + "/deliveries", ID: "redeliver-event", Summary: "Send an event to a webhook again", Access: change,
-			Text: "Receivers see the same webhook-id as before.", Status: http.StatusAccepted,
+			Pattern: "POST " + one + "/deliveries", ID: "redeliver-event", Summary: "Deliver an event to a webhook again", Access: change,
+			Text: "The delivery has the same webhook-id as before.", Status: http.StatusAccepted,
 			Creates: "a repeated key sends the event once and returns the first delivery",
 		}, w.redeliver),
 	}}

@@ -39,22 +39,22 @@ type workspaces struct {
 }
 
 type aWorkspace struct {
-	ID string `path:"id" maxLength:"128" doc:"ID or name of the workspace; those of others have only their ID"`
+	ID string `path:"id" maxLength:"128" doc:"ID or name of the workspace; workspaces of other owners are named by ID only"`
 }
 
 type workspaceAt struct {
 	aWorkspace
-	Revision int64 `query:"revision" minimum:"0" doc:"0 means the last one, with what has changed in the sandbox"`
+	Revision int64 `query:"revision" minimum:"0" doc:"Revision; 0 means the last one, with the changes in the sandbox"`
 }
 
 type listWorkspaceFiles struct {
 	workspaceAt
-	Path string `query:"path" maxLength:"1024" doc:"only those below this directory, or that match this pattern, in which * and ? stand for what is not a slash" example:"src"`
+	Path string `query:"path" maxLength:"1024" doc:"Only files below this directory, or files that match this pattern, in which * and ? match everything except slashes" example:"src"`
 }
 
 type workspaceFile struct {
 	workspaceAt
-	Path string `query:"path" required:"true" maxLength:"1024" doc:"relative to the workspace" example:"src/index.html"`
+	Path string `query:"path" required:"true" maxLength:"1024" doc:"Path, relative to the workspace" example:"src/index.html"`
 }
 
 type getWorkspaceFile struct {
@@ -64,14 +64,14 @@ type getWorkspaceFile struct {
 
 type changeWorkspaceFile struct {
 	aWorkspace
-	Path    string `query:"path" required:"true" maxLength:"1024" doc:"relative to the workspace" example:"src/index.html"`
-	Message string `query:"message" maxLength:"200" doc:"of the revision"`
-	Base    int64  `query:"base" minimum:"0" doc:"revision that the caller has seen: if the file has changed since, it is a conflict; 0 means whatever there is"`
+	Path    string `query:"path" required:"true" maxLength:"1024" doc:"Path, relative to the workspace" example:"src/index.html"`
+	Message string `query:"message" maxLength:"200" doc:"Message of the revision"`
+	Base    int64  `query:"base" minimum:"0" doc:"Revision that the caller has read: if the file has changed since, the answer is a conflict; 0 means any revision"`
 }
 
 type putWorkspaceFile struct {
 	changeWorkspaceFile
-	Mode string `query:"mode" doc:"0644 or 0755; absent means that of the file that is there, or 0644" example:"0755"`
+	Mode string `query:"mode" doc:"0644 or 0755; absent means the mode of the existing file, or 0644" example:"0755"`
 }
 
 type listWorkspaceRevisions struct {
@@ -81,29 +81,29 @@ type listWorkspaceRevisions struct {
 
 type diffWorkspace struct {
 	aWorkspace
-	From int64 `query:"from" minimum:"0" doc:"revision; 0 means the parent of to"`
-	To   int64 `query:"to" minimum:"0" doc:"revision; 0 means the last one"`
+	From int64 `query:"from" minimum:"0" doc:"Revision; 0 means the parent of to"`
+	To   int64 `query:"to" minimum:"0" doc:"Revision; 0 means the last one"`
 }
 
 type aService struct {
 	aWorkspace
-	Service string `path:"service" maxLength:"63" doc:"name of the service"`
+	Service string `path:"service" maxLength:"63" doc:"Name of the service"`
 }
 
 type getServiceLogs struct {
 	aService
-	Max int `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"bytes"`
+	Max int `query:"max" minimum:"1" maximum:"1048576" default:"65536" doc:"Size of the end of the log, in bytes"`
 }
 
 type inDatabase struct {
 	aWorkspace
-	Service  string `query:"service" maxLength:"63" doc:"absent means the only one that speaks SQL"`
-	Database string `query:"database" maxLength:"63" doc:"absent means that of the service"`
+	Service  string `query:"service" maxLength:"63" doc:"Name of the service; absent means the only SQL service"`
+	Database string `query:"database" maxLength:"63" doc:"Name of the database; absent means the service's database"`
 }
 
 type aTable struct {
 	inDatabase
-	Table string `path:"table" maxLength:"256" doc:"name of the table, also with its schema before a dot"`
+	Table string `path:"table" maxLength:"256" doc:"Name of the table, optionally as SCHEMA.TABLE"`
 }
 
 // WorkspacePreviews knows where previews of workspaces are.
@@ -122,37 +122,37 @@ func Workspaces(service engi.Workspaces, previews WorkspacePreviews) Resource {
 	const one = workspacePath + "/{id}"
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	return Resource{
-		tag: "workspaces", about: "files with a history, services like databases, and people who work on them",
+		tag: "workspaces", about: "files with a history, services such as databases, and collaborators",
 		missing: absent, routes: slices.Concat([]Route{
 			send(Route{
 				Pattern: "POST " + workspacePath, ID: "create-workspace", Summary: "Create a workspace", Access: change, Objects: Owned,
-				Text: "Answers once its services are healthy. A workspace with a service that does not start is there, too, and the error of the service says why. " +
-					"It gets the sandbox that has its working copy when it is started.",
-				Creates: "a repeated key returns the first workspace instead of making another",
+				Text: "Answers once the workspace's services are healthy. If a service does not start, the workspace is created anyway, and the error of the service says why. " +
+					"The workspace gets a sandbox with its working copy when it is started.",
+				Creates: "a repeated key returns the first workspace instead of creating another",
 				Status:  http.StatusCreated, Location: "path of the workspace",
 				Bodies: []example{{"shop", "with a database", `{"services": [{"type": "postgres"}], "files": [{"path": "README.md", "content": "# Shop\n"}]}`}},
 			}, w.create),
-			paged(Route{Pattern: "GET " + workspacePath, ID: "list-workspaces", Summary: "List workspaces", Text: "The newest come first, those of others that the caller works on included.", Access: look},
+			paged(Route{Pattern: "GET " + workspacePath, ID: "list-workspaces", Summary: "List workspaces", Text: "The newest come first. Includes workspaces that others have shared with the caller.", Access: look},
 				paging(service, engi.Workspaces.List), w.of, func(x v1.Workspace) string { return x.ID }),
 			fetch(Route{Pattern: "GET " + one, ID: "get-workspace", Summary: "Get a workspace", Access: look}, w.get),
-			send(Route{Pattern: "PATCH " + one, ID: "change-workspace", Summary: "Change who works on a workspace, what it shows, or its metadata", Access: change}, w.change),
+			send(Route{Pattern: "PATCH " + one, ID: "change-workspace", Summary: "Change a workspace", Access: change}, w.change),
 			send(Route{
-				Pattern: "POST " + one + "/link", ID: "link-workspace", Summary: "Make a link to the preview of a workspace", Access: change, Optional: true,
-				Text: "Whoever has it can see the preview until it expires, whatever that shows then. With a service, to what the service serves, which must be exposed. The body may be left out.", Status: http.StatusCreated,
+				Pattern: "POST " + one + "/link", ID: "link-workspace", Summary: "Create a link to the preview of a workspace", Access: change, Optional: true,
+				Text: "Everybody who has the link can open the preview until the link expires, even if the preview is changed meanwhile. With service, the link is for the pages of that service, which must be exposed. The body is optional.", Status: http.StatusCreated,
 			}, w.link),
 			act(Route{
 				Pattern: "DELETE " + one, ID: "remove-workspace", Summary: "Delete a workspace", Access: change,
-				Text: "With its history and the data of its services.",
+				Text: "Deletes the workspace, its history and the data of its services.",
 			}, func(c *call, in *aWorkspace, _ none) error { return w.Remove(c, c.owner(), in.ID) }),
 			fetch(Route{
 				Pattern: "POST " + one + "/start", ID: "start-workspace", Summary: "Start a workspace", Access: change,
-				Text: "Answers once its sandbox has the files of the last revision, and its services are healthy.",
+				Text: "Answers once the workspace's sandbox has the files of the last revision and its services are healthy.",
 			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
 				return to(w.of)(w.Start(c, c.owner(), in.ID))
 			}),
 			fetch(Route{
 				Pattern: "POST " + one + "/stop", ID: "stop-workspace", Summary: "Stop a workspace", Access: change,
-				Text: "What has changed in its sandbox becomes a revision. Its sandboxes go; files, history and the data of services stay. Stopping it twice is no error.",
+				Text: "Changes in the workspace's sandbox become a revision. Its sandboxes are destroyed; files, history and the data of services stay. Stopping a workspace twice is no error.",
 			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
 				if err := w.Stop(c, c.owner(), in.ID); err != nil {
 					return v1.Workspace{}, err
@@ -257,30 +257,30 @@ func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v
 // filing are the routes of files.
 func (w *workspaces) filing(one string, look, change Access) []Route {
 	download, upload := fileRoute(downloadFile, one, "get-workspace-file", look), Route{
-		Pattern: "PUT " + one + "/files", ID: "put-workspace-file", Summary: "Write a file of a workspace", Access: change,
-		Text:    "The body is its content, as large as bodies may be. It becomes a revision, and is put into the sandbox, if there is one.",
+		Pattern: "PUT " + one + "/files", ID: "put-workspace-file", Summary: "Write a file to a workspace", Access: change,
+		Text:    "The body is the file's content. The change becomes a revision, and is copied into the workspace's sandbox, if there is one.",
 		Uploads: []string{"application/octet-stream"},
 	}
 	return []Route{
-		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-workspace-files", Summary: "List files of a workspace", Text: "Of a revision, by path; no sandbox is needed.", Access: look}, w.list),
+		fetch(Route{Pattern: "GET " + one + "/files/list", ID: "list-workspace-files", Summary: "List the files of a workspace", Text: "Lists the files of a revision by path. The workspace needs no sandbox for this.", Access: look}, w.list),
 		raw(download, w.file),
 		send(upload, w.put),
 		send(Route{
-			Pattern: "POST " + one + "/files", ID: "write-workspace-files", Summary: "Write files of a workspace", Access: change,
-			Text:   "All of them, as one revision, or none.",
+			Pattern: "POST " + one + "/files", ID: "write-workspace-files", Summary: "Write several files to a workspace", Access: change,
+			Text:   "All files are written as one revision, or none is.",
 			Bodies: []example{{"page", "one file", `{"files": [{"path": "index.html", "content": "<h1>Shop</h1>\n"}], "message": "Add a page"}`}},
 		}, w.write),
-		fetch(Route{Pattern: "DELETE " + one + "/files", ID: "remove-workspace-file", Summary: "Remove a file of a workspace", Access: change, Text: "As a revision."},
+		fetch(Route{Pattern: "DELETE " + one + "/files", ID: "remove-workspace-file", Summary: "Delete a file from a workspace", Access: change, Text: "The change becomes a revision."},
 			func(c *call, in *changeWorkspaceFile) (v1.WorkspaceRevision, error) {
 				return w.revise(c, in, engi.WorkspaceFile{Removed: true})
 			}),
-		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-workspace-revisions", Summary: "List revisions of a workspace", Text: "The newest come first.", Access: look},
+		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-workspace-revisions", Summary: "List the revisions of a workspace", Text: "The newest come first.", Access: look},
 			func(c *call, in *listWorkspaceRevisions, p engi.Paging) ([]engi.WorkspaceRevision, error) {
 				return w.Revisions(c, c.owner(), in.ID, p)
 			}, workspaceRevisionOf, func(x v1.WorkspaceRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{
 			Pattern: "GET " + one + "/diff", ID: "diff-workspace", Summary: "Compare two revisions of a workspace", Access: look,
-			Text: "As a unified diff, as git writes it.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
+			Text: "Returns a unified diff in git's format.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
 		}, func(c *call, in *diffWorkspace, _ none) error {
 			text, err := w.Diff(c, c.owner(), in.ID, in.From, in.To)
 			if err != nil {
@@ -290,13 +290,13 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 			return nil
 		}),
 		send(Route{
-			Pattern: "POST " + one + "/restore", ID: "restore-workspace", Summary: "Make files of a workspace what they were", Access: change,
-			Text: "Those of an earlier revision become a new one, which can be taken back itself.",
+			Pattern: "POST " + one + "/restore", ID: "restore-workspace", Summary: "Restore files of a workspace from an earlier revision", Access: change,
+			Text: "Files of an earlier revision become a new revision, which can be reverted too.",
 		}, func(c *call, in *aWorkspace, q v1.RestoreRequest) (v1.WorkspaceRevision, error) {
 			return to(workspaceRevisionOf)(w.Restore(c, c.owner(), in.ID, q.Revision, q.Path))
 		}),
 		list(Route{
-			Pattern: "GET " + one + "/blame", ID: "blame-workspace-file", Summary: "See which revisions have made a file what it is", Text: "Line by line.", Access: look,
+			Pattern: "GET " + one + "/blame", ID: "blame-workspace-file", Summary: "List the revisions of each line of a file (blame)", Text: "Returns the revision that last changed each line.", Access: look,
 		}, func(c *call, in *workspaceFile) ([]engi.BlameLine, error) {
 			return w.Blame(c, c.owner(), in.ID, in.Path, in.Revision)
 		}, func(x engi.BlameLine) v1.BlameLine {
@@ -399,26 +399,26 @@ func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
 func (w *workspaces) serving(one string, look, change Access) []Route {
 	all, service := one+"/services", one+"/services/{service}"
 	return []Route{
-		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List services of a workspace", Text: "By name.", Access: look},
+		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List the services of a workspace", Text: "Ordered by name.", Access: look},
 			func(c *call, in *aWorkspace) ([]v1.Service, error) {
 				x, err := to(w.of)(w.Get(c, c.owner(), in.ID))
 				return x.Services, err
 			}, func(s v1.Service) v1.Service { return s }),
 		send(Route{
 			Pattern: "POST " + all, ID: "add-service", Summary: "Add a service to a workspace", Access: change,
-			Text:    "Answers once it is healthy, or has failed: then its error says why.",
+			Text:    "Answers once the service is healthy, or has failed: then its error says why.",
 			Creates: "a repeated key returns the service that the first request added",
 			Status:  http.StatusCreated,
 			Bodies:  []example{{"redis", "a cache", `{"type": "redis"}`}},
 		}, w.add),
 		act(Route{
-			Pattern: "DELETE " + service, ID: "remove-service", Summary: "Remove a service of a workspace", Access: change, Text: "With its data.",
+			Pattern: "DELETE " + service, ID: "remove-service", Summary: "Delete a service of a workspace", Access: change, Text: "Deletes the service and its data.",
 		}, func(c *call, in *aService, _ none) error {
 			return w.RemoveService(c, c.owner(), in.ID, in.Service)
 		}),
 		fetch(Route{
 			Pattern: "POST " + service + "/restart", ID: "restart-service", Summary: "Restart a service of a workspace", Access: change,
-			Text: "Answers once it is healthy again, or has failed.",
+			Text: "Answers once the service is healthy again, or has failed.",
 		}, func(c *call, in *aService) (v1.Service, error) {
 			x, err := w.RestartService(c, c.owner(), in.ID, in.Service)
 			if err != nil {
@@ -427,19 +427,19 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 			return w.found(c, in.ID, x)
 		}),
 		fetch(Route{
-			Pattern: "GET " + service + "/connection", ID: "get-connection", Summary: "See how a service is reached", Access: change,
-			Text: "By sandboxes of the workspace, with a password: it is for who may change the workspace.",
+			Pattern: "GET " + service + "/connection", ID: "get-connection", Summary: "Get the address and credentials of a service", Access: change,
+			Text: "Returns the address for sandboxes of the workspace, and the password. Needs a role that can change the workspace.",
 		}, func(c *call, in *aService) (v1.Connection, error) {
 			x, err := w.Connection(c, c.owner(), in.ID, in.Service)
 			return v1.Connection(x), err
 		}),
 		raw(Route{
-			Pattern: "GET " + service + "/connect", ID: "connect-service", Summary: "Connect to a service", Access: change,
-			Text: "A WebSocket, whose binary messages are the bytes of one TCP connection, both ways: how they are cut does not matter. " +
-				"For a service that is exposed, and for who may change the workspace. It ends when the API key is revoked or expires.",
+			Pattern: "GET " + service + "/connect", ID: "connect-service", Summary: "Open a TCP connection to a service", Access: change,
+			Text: "A WebSocket that carries one TCP connection in binary messages, in both directions; message boundaries have no meaning. " +
+				"The service must be exposed, and the caller needs a role that can change the workspace. The connection ends when the API key is revoked or expires.",
 			Answers: []answer{{status: http.StatusSwitchingProtocols, headers: map[string]string{"Upgrade": "websocket"}}},
 		}, w.connect),
-		fetch(Route{Pattern: "GET " + service + "/logs", ID: "get-service-logs", Summary: "See what the server of a service prints", Access: look, Text: "The end of it."},
+		fetch(Route{Pattern: "GET " + service + "/logs", ID: "get-service-logs", Summary: "Get the log of a service", Access: look, Text: "Returns the end of the log."},
 			func(c *call, in *getServiceLogs) (v1.ServiceLogs, error) {
 				s, err := w.ServiceLogs(c, c.owner(), in.ID, in.Service, in.Max)
 				return v1.ServiceLogs{Text: text(s)}, err
@@ -495,7 +495,7 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 	return []Route{
 		send(Route{
 			Pattern: "POST " + one + "/query", ID: "query-workspace", Summary: "Query a database of a workspace", Access: change,
-			Text:   "An error of the database is an answer, too. Whose role is reviewer sends read_only.",
+			Text:   "An error of the database is an answer too. Callers with the role reviewer must set read_only.",
 			Bodies: []example{{"sql", "SQL", `{"text": "select 42 as n"}`}},
 		}, func(c *call, in *aWorkspace, q v1.QueryRequest) (v1.QueryResult, error) {
 			spec, err := queryOf(c, in.ID, q)
@@ -505,8 +505,8 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			return to(queryResultOf)(w.Query(c, spec))
 		}),
 		send(Route{
-			Pattern: "POST " + one + "/explain", ID: "explain-query", Summary: "See how a database would run a query", Access: change,
-			Text:   "The query is not run.",
+			Pattern: "POST " + one + "/explain", ID: "explain-query", Summary: "Explain a query", Access: change,
+			Text:   "The query is explained, not run.",
 			Bodies: []example{{"sql", "SQL", `{"text": "select 42 as n"}`}},
 		}, func(c *call, in *aWorkspace, q v1.QueryRequest) (v1.QueryPlan, error) {
 			spec, err := queryOf(c, in.ID, q)
@@ -516,14 +516,14 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			plan, err := w.Explain(c, spec)
 			return v1.QueryPlan{Text: text(plan)}, err
 		}),
-		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List tables of a database of a workspace", Text: "Those of the server itself are left out.", Access: look},
+		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List the tables of a database", Text: "System tables are not listed.", Access: look},
 			func(c *call, in *inDatabase) ([]engi.Table, error) { return w.Tables(c, in.query(c)) }, tableOf),
-		fetch(Route{Pattern: "GET " + one + "/tables/{table}", ID: "describe-table", Summary: "See what a table consists of", Access: look},
+		fetch(Route{Pattern: "GET " + one + "/tables/{table}", ID: "describe-table", Summary: "Describe a table", Access: look},
 			func(c *call, in *aTable) (v1.TableDescription, error) {
 				return to(descriptionOf)(w.Describe(c, in.query(c), in.Table))
 			}),
 		send(Route{
-			Pattern: "POST " + one + "/services/{service}/command", ID: "run-redis-command", Summary: "Run a command of a redis service", Access: change,
+			Pattern: "POST " + one + "/services/{service}/command", ID: "run-redis-command", Summary: "Run a Redis command", Access: change,
 			Bodies: []example{{"ping", "a command", `{"args": ["PING"]}`}},
 		}, func(c *call, in *aService, q v1.CommandRequest) (v1.CommandReply, error) {
 			switch {

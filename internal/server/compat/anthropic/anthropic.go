@@ -25,13 +25,13 @@ func Resource(agents engi.Agents) rest.Resource {
 	change := rest.Access{Scope: engi.ScopeAgents, Write: true}
 	return dialect.Resource(agents,
 		rest.Foreign(rest.Route{
-			Pattern: "POST /v1/messages", ID: "create-message", Summary: "Continue a conversation, as Anthropic's clients ask for it", Access: change, Objects: rest.Owned,
-			Text:    "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. A client that leaves ends the run, unless it sent an Idempotency-Key. Point a client's base URL at this server and its key at yours.",
+			Pattern: "POST /v1/messages", ID: "create-message", Summary: "Create a message (Anthropic)", Access: change, Objects: rest.Owned,
+			Text:    "model is the name of an agent. The agent's own tools run on this node; the client makes the calls of the tools in the request. If the client disconnects, the run is cancelled, unless the request had an Idempotency-Key. To use this server, set the client's base URL to this server and its API key to an engi key.",
 			Creates: "a repeated key returns the first answer instead of asking again", Error: errorOf,
 		}, f.message),
 		rest.Foreign(rest.Route{
-			Pattern: "POST /v1/messages/count_tokens", ID: "count-message-tokens", Summary: "Estimate the tokens of a request, as Anthropic's clients ask for it", Access: change, Objects: rest.Shared,
-			Text: "A token for four bytes: which model an agent uses, and how that counts, is not known before.", Error: errorOf,
+			Pattern: "POST /v1/messages/count_tokens", ID: "count-message-tokens", Summary: "Count the tokens of a message (Anthropic)", Access: change, Objects: rest.Shared,
+			Text: "Counts one token for four bytes, because the agent's model and its tokenizer are not known in advance.", Error: errorOf,
 		}, func(ex *rest.Exchange, _ *struct{}) error {
 			body, free, err := ex.ReadBody()
 			if err != nil {

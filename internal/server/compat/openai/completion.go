@@ -17,9 +17,9 @@ import (
 // completions is the route of chat completions.
 func (f *front) completions() rest.Route {
 	return rest.Foreign(rest.Route{
-		Pattern: "POST /v1/chat/completions", ID: "create-chat-completion", Summary: "Complete a chat, as OpenAI's clients ask for it", Access: change, Objects: rest.Owned,
-		Text: "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. sandbox and session say where the agent's tools work. " +
-			"A client that leaves ends the run, unless background is true or it sent an Idempotency-Key. Point a chat program's base URL at /v1 and its key at yours.",
+		Pattern: "POST /v1/chat/completions", ID: "create-chat-completion", Summary: "Create a chat completion (OpenAI)", Access: change, Objects: rest.Owned,
+		Text: "model is the name of an agent. The agent's own tools run on this node; the client makes the calls of the tools in the request. sandbox and session select the sandbox in which the agent's tools work. " +
+			"If the client disconnects, the run is cancelled, unless background is true or the request had an Idempotency-Key. To use this server, set the client's base URL to /v1 on this server and its API key to an engi key.",
 		Creates: "a repeated key returns the first answer instead of asking again", Error: errorOf,
 	}, f.complete)
 }

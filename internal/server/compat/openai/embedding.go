@@ -30,8 +30,8 @@ const (
 // embeddings is the route of vectors of texts.
 func (f *front) embeddings() rest.Route {
 	return rest.Foreign(rest.Route{
-		Pattern: "POST /v1/embeddings", ID: "create-embeddings", Summary: "Turn texts into vectors, as OpenAI's clients ask for it", Access: change, Objects: rest.Owned,
-		Text: "model is the node's embedder, which GET /v1/models lists. Tokens are counted as one for four bytes.", Error: errorOf,
+		Pattern: "POST /v1/embeddings", ID: "create-embeddings", Summary: "Create embeddings (OpenAI)", Access: change, Objects: rest.Owned,
+		Text: "model is the node's embedding model, which GET /v1/models lists. One token is counted for four bytes.", Error: errorOf,
 	}, f.embed)
 }
 

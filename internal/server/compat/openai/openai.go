@@ -36,14 +36,14 @@ func Resource(agents engi.Agents, embedder Embedder, started time.Time) rest.Res
 }
 
 type aModel struct {
-	Name string `path:"name" maxLength:"64" doc:"of the agent"`
+	Name string `path:"name" maxLength:"64" doc:"Name of the agent"`
 }
 
 // models are the routes that list agents.
 func (f *front) models() []rest.Route {
 	return []rest.Route{
 		rest.Foreign(rest.Route{
-			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents, as OpenAI's clients ask for models", Text: "Agents, see /v1/agents, and last the embedder of /v1/embeddings, if there is one.",
+			Pattern: "GET /v1/models", ID: "list-models", Summary: "List agents as models (OpenAI)", Text: "Lists the agents of /v1/agents, followed by the embedding model of /v1/embeddings if the node has one.",
 			Access: look, Objects: rest.Shared, Error: errorOf,
 		}, func(ex *rest.Exchange, _ *struct{}) error {
 			all := []any{}
@@ -53,7 +53,7 @@ func (f *front) models() []rest.Route {
 			return ex.Reply(map[string]any{"object": "list", "data": all})
 		}),
 		rest.Foreign(rest.Route{
-			Pattern: "GET /v1/models/{name}", ID: "get-model", Summary: "Get an agent, as OpenAI's clients ask for a model",
+			Pattern: "GET /v1/models/{name}", ID: "get-model", Summary: "Get an agent as a model (OpenAI)",
 			Access: look, Objects: rest.Shared, Error: errorOf,
 		}, func(ex *rest.Exchange, in *aModel) error {
 			if slices.Contains(f.names(), in.Name) {

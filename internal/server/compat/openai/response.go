@@ -17,27 +17,27 @@ import (
 
 // aResponse names a response: its run's ID, with the prefix that clients expect.
 type aResponse struct {
-	ID string `path:"id" maxLength:"64" doc:"its ID"`
+	ID string `path:"id" maxLength:"64" doc:"ID of the object"`
 }
 
 type getResponse struct {
 	aResponse
-	Stream bool `query:"stream" doc:"answer with the events of the response, from its beginning"`
-	After  int  `query:"starting_after" default:"-1" doc:"of a stream, only events after this sequence number"`
+	Stream bool `query:"stream" doc:"Answer with the events of the response, from its beginning"`
+	After  int  `query:"starting_after" default:"-1" doc:"In a stream, only events after this sequence number"`
 }
 
 // responses are the routes of responses.
 func (f *front) responses() []rest.Route {
 	return []rest.Route{
 		rest.Foreign(rest.Route{
-			Pattern: "POST /v1/responses", ID: "create-response", Summary: "Make a response, as OpenAI's clients ask for it", Access: change, Objects: rest.Owned,
-			Text: "model is the name of an agent. What its own tools do happens here; calls of the request's tools are yours to make. previous_response_id continues a response of yours. " +
-				"A client that leaves ends the run, unless background is true or it sent an Idempotency-Key. With store false, what was said is deleted when it has been answered.",
+			Pattern: "POST /v1/responses", ID: "create-response", Summary: "Create a response (OpenAI)", Access: change, Objects: rest.Owned,
+			Text: "model is the name of an agent. The agent's own tools run on this node; the client makes the calls of the tools in the request. previous_response_id continues an earlier response of the caller. " +
+				"If the client disconnects, the run is cancelled, unless background is true or the request had an Idempotency-Key. With store false, the conversation is deleted after the answer.",
 			Creates: "a repeated key returns the first answer instead of asking again", Error: errorOf,
 		}, f.respond),
-		rest.Foreign(rest.Route{Pattern: "GET /v1/responses/{id}", ID: "get-response", Summary: "Get a response", Access: look, Error: responseError}, f.response),
+		rest.Foreign(rest.Route{Pattern: "GET /v1/responses/{id}", ID: "get-response", Summary: "Get a response (OpenAI)", Access: look, Error: responseError}, f.response),
 		rest.Foreign(rest.Route{
-			Pattern: "DELETE /v1/responses/{id}", ID: "delete-response", Summary: "Delete a response", Text: "With the run behind it, which is cancelled if it is active.",
+			Pattern: "DELETE /v1/responses/{id}", ID: "delete-response", Summary: "Delete a response (OpenAI)", Text: "Deletes the response and its run. A run that is active is cancelled.",
 			Access: change, Error: responseError,
 		}, func(ex *rest.Exchange, in *aResponse) error {
 			x, _, err := f.responseRun(ex, in.ID)
@@ -50,12 +50,12 @@ func (f *front) responses() []rest.Route {
 			return ex.Reply(map[string]any{"id": in.ID, "object": "response", "deleted": true})
 		}),
 		rest.Foreign(rest.Route{
-			Pattern: "POST /v1/responses/{id}/cancel", ID: "cancel-response", Summary: "Cancel a response", Text: "One that was made with background true. Cancelling twice is no error.",
+			Pattern: "POST /v1/responses/{id}/cancel", ID: "cancel-response", Summary: "Cancel a response (OpenAI)", Text: "The response must have been created with background true. Cancelling twice is no error.",
 			Access: change, Error: responseError,
 		}, func(ex *rest.Exchange, in *aResponse) error {
 			x, note, err := f.responseRun(ex, in.ID)
 			if err == nil && !note.is("background") {
-				err = engi.Errorf(engi.Invalid, "response %s is not in the background", in.ID).WithRemedy("a client that leaves ends it")
+				err = engi.Errorf(engi.Invalid, "response %s is not in the background", in.ID).WithRemedy("to cancel the request, disconnect")
 			}
 			if err == nil {
 				err = f.agents.Cancel(ex.Context(), x.Owner, x.ID)
@@ -93,7 +93,7 @@ func runOfResponse(id string) (engi.RunID, error) {
 }
 
 func noResponse(id string) error {
-	return engi.Errorf(engi.NotFound, "there is no response %.80q", id).WithRemedy("it may have been made with store false, or long ago")
+	return engi.Errorf(engi.NotFound, "there is no response %.80q", id).WithRemedy("responses that were created with store false, or long ago, are not kept")
 }
 
 // A responseNote is what answers repeat of their request.
