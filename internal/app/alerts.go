@@ -24,10 +24,10 @@ func (s *Span) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText is the counterpart of UnmarshalText.
+// MarshalText is the inverse of UnmarshalText.
 func (s Span) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// String writes s without zero parts at its end.
+// String returns s without trailing zero parts.
 func (s Span) String() string {
 	text := time.Duration(s).String()
 	for _, zero := range []string{"m0s", "h0m"} {
@@ -38,7 +38,7 @@ func (s Span) String() string {
 	return text
 }
 
-// Settings say when something is done about an app. A threshold of 0 is none.
+// Settings holds the thresholds of alerts. A threshold of 0 disables its alert.
 type Settings struct {
 	Health Span `toml:"health" env:"HEALTH" help:"time between checks of apps that are used"`
 	After  Span `toml:"after" env:"AFTER" help:"how long an app must be beyond a threshold for an alert, and within it for its end"`
@@ -58,7 +58,7 @@ type Settings struct {
 	OnStartup engi.AppAction `toml:"on_startup" env:"ON_STARTUP" help:"the same for startup"`
 }
 
-// DefaultSettings have a threshold for everything.
+// DefaultSettings returns settings with a threshold for every metric.
 func DefaultSettings() Settings {
 	return Settings{
 		Health: Span(defaultHealth), After: Span(time.Minute),
@@ -88,14 +88,14 @@ func (s Settings) Validate() error {
 
 const metricServer = "server"
 
-// A measure is how an app does in one respect.
+// A measure is the value of one metric of an app.
 type measure struct {
 	metric       string
 	value, limit float64
-	known        bool // else nothing is said about it
-	low          bool // less than the limit is beyond it
+	known        bool // the value is known
+	low          bool // the metric exceeds its threshold if it is lower
 	action       engi.AppAction
-	text         string // if it is beyond
+	text         string // text of the alert
 }
 
 func (m measure) beyond() bool {
@@ -105,7 +105,7 @@ func (m measure) beyond() bool {
 	return m.value > m.limit
 }
 
-// measures returns how an app does in every respect that has a threshold.
+// measures returns the values of all metrics that have a threshold.
 func (s *Service) measures(a *app, h health, most int64) []measure {
 	o := s.opt.Alerts
 	hits, readings := a.copy.ratio()
@@ -130,7 +130,7 @@ func (s *Service) measures(a *app, h health, most int64) []measure {
 }
 
 // turned returns the measures that have been on the other side of their thresholds than
-// the alerts say, for long enough. A server that does not answer is told at once.
+// the alerts say for long enough. A server that does not answer counts at once.
 func (a *app) turned(all []measure, alerts []engi.AppAlert, after time.Duration) (turned []measure) {
 	now := time.Now()
 	a.mu.Lock()
@@ -156,8 +156,8 @@ func (a *app) turned(all []measure, alerts []engi.AppAlert, after time.Duration)
 	return turned
 }
 
-// judge raises and ends alerts, each with its event in one transaction, so that there is
-// one for each however often the node is killed. The caller holds the app's lock.
+// judge raises and ends alerts, each with its event in one transaction, so that each has
+// exactly one event however often the node is killed. The caller holds the app's lock.
 func (s *Service) judge(ctx context.Context, u *use, all []measure) error {
 	turned := u.app.turned(all, u.rec.Alerts, time.Duration(s.opt.Alerts.After))
 	if len(turned) == 0 {
@@ -176,7 +176,7 @@ func (s *Service) judge(ctx context.Context, u *use, all []measure) error {
 			case i < 0 && m.beyond():
 				x := engi.AppAlert{Metric: m.metric, Value: m.value, Limit: m.limit, Action: cmp.Or(m.action, engi.AppActNone), Text: m.text, Since: time.Now().UTC()}
 				if m.metric == metricServer {
-					x.Value, x.Limit, x.Acted = 0, 0, true // every check that finds it so does
+					x.Value, x.Limit, x.Acted = 0, 0, true // every check repeats this
 				}
 				var err error
 				if x.Seq, err = tx.Emit(engi.EventAppAlert, eventData{Metric: x.Metric, Value: x.Value, Limit: x.Limit, Action: x.Action, Text: x.Text}, ""); err != nil {
@@ -210,7 +210,7 @@ func resolve(r *Record, tx Tx, i int, value float64) error {
 	return err
 }
 
-// calm ends all alerts of an app that does not run any more.
+// calm ends all alerts of an app that is no longer running.
 func calm(r *Record, tx Tx) error {
 	for len(r.Alerts) > 0 {
 		if err := resolve(r, tx, 0, 0); err != nil {
@@ -220,8 +220,8 @@ func calm(r *Record, tx Tx) error {
 	return nil
 }
 
-// act does what alerts ask for that was not done yet: of several actions the one that
-// does most. It may leave the sandbox. The caller holds the app's lock.
+// act carries out the actions of alerts that are still to be done: of several, the
+// most disruptive one. It may leave the sandbox. The caller holds the app's lock.
 func (s *Service) act(ctx context.Context, u *use) error {
 	todo := engi.AppActNone
 	pending := false
@@ -257,7 +257,7 @@ func (s *Service) act(ctx context.Context, u *use) error {
 		return engi.Errorf(engi.KindOf(err), "%s: %w", todo, err)
 	}
 	u.app.mu.Lock()
-	u.app.health.failed = nil // it begins anew
+	u.app.health.failed = nil // the counts start again
 	u.app.mu.Unlock()
 	u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
 		r.Alerts = slices.Clone(r.Alerts)
@@ -269,7 +269,7 @@ func (s *Service) act(ctx context.Context, u *use) error {
 	return err
 }
 
-// restartServer starts the server of an app again, and records how that went.
+// restartServer restarts the server of an app, and records the result.
 func (s *Service) restartServer(ctx context.Context, u *use) (err error) {
 	if u.rec, err = s.setState(ctx, u.rec.ID, engi.AppStarting, nil); err != nil {
 		return err
@@ -282,7 +282,7 @@ func (s *Service) restartServer(ctx context.Context, u *use) (err error) {
 	return err
 }
 
-// way says how long the sandbox itself takes to answer, for who wonders whether it or the
+// way returns a text with the time that the sandbox itself takes to answer, which shows whether the sandbox or the
 // server is slow.
 func (u *use) way(ctx context.Context) string {
 	began := time.Now()

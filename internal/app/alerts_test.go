@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// told returns the alerts and ends of alerts of an app, in order.
+// told returns the raised and ended alerts of an app, in order.
 func (w *fixture) told(t *testing.T, id engi.AppID) (all []string) {
 	t.Helper()
 	events, err := store.Events(w.db).List(t.Context(), "ann", engi.EventFilter{Subject: string(id), Types: []string{engi.EventAppAlert, engi.EventAppAlertResolved}, Oldest: true, Limit: 1000})
@@ -54,7 +54,7 @@ func (w *fixture) set(f func()) {
 	f()
 }
 
-// watched is a world with an app that is in use and is checked all the time.
+// watched is a fixture with an app that is in use and is checked all the time.
 func watched(t *testing.T, change func(o *app.Settings)) (*fixture, *app.Service, engi.App, func()) {
 	w := newFixture(t)
 	w.health, w.busy, w.alerts = 5*time.Millisecond, true, app.DefaultSettings()
@@ -64,15 +64,15 @@ func watched(t *testing.T, change func(o *app.Settings)) (*fixture, *app.Service
 	}
 	s, stop := w.begin(t)
 	a := create(t, s, "shop")
-	wait(t, func() (done bool) { // its git repository is written in the background, which is a use as well
+	wait(t, func() (done bool) { // its git repository is written in the background, which also counts as a use
 		w.change(a.Sandbox, func(b *fakeSandbox) { done = len(b.commits) > 0 })
 		return done
 	})
 	return w, s, a, stop
 }
 
-// TestOneAlert has an app use too much memory, over a restart of the node. It is told
-// once, acted on once, and told once that it is over.
+// TestOneAlert makes an app use too much memory, across a restart of the node. There must be
+// one event for the alert, one action, and one event for its end.
 func TestOneAlert(t *testing.T) {
 	w, s, a, stop := watched(t, nil)
 	w.passes(t, 3)
@@ -111,7 +111,7 @@ func TestOneAlert(t *testing.T) {
 	}
 }
 
-// TestAlertsDoNotFlap crosses a threshold at every other check, for never long enough.
+// TestAlertsDoNotFlap crosses a threshold at every other check, never for long enough.
 func TestAlertsDoNotFlap(t *testing.T) {
 	w, s, a, _ := watched(t, func(o *app.Settings) { o.After = app.Span(time.Hour) })
 	for range 5 {
@@ -123,7 +123,7 @@ func TestAlertsDoNotFlap(t *testing.T) {
 	if got := w.told(t, a.ID); got != nil {
 		t.Errorf("it told %v", got)
 	}
-	// A server that keeps failing is started again each time, and told of once.
+	// A server that keeps failing is restarted each time, with a single alert.
 	for range 3 {
 		w.change(a.Sandbox, func(b *fakeSandbox) { b.server = false })
 		wait(t, func() (is bool) {
@@ -138,16 +138,16 @@ func TestAlertsDoNotFlap(t *testing.T) {
 	}
 }
 
-// TestAlertsAct crosses every threshold, and does what is to be done then.
+// TestAlertsAct crosses every threshold, and checks the configured action.
 func TestAlertsAct(t *testing.T) {
 	t.Run("errors boot the sandbox on its disk", func(t *testing.T) {
 		w, s, a, _ := watched(t, nil)
 		w.change(a.Sandbox, func(b *fakeSandbox) { b.put("src/hand.ts", "mine\n") })
-		for cold := 0; cold == 0; { // each check finds that the server does not answer, and starts it again
+		for cold := 0; cold == 0; { // each check finds that the server does not answer, and restarts it
 			var before, now int
 			w.set(func() { w.deaf, before = 1, w.boxes[a.Sandbox].starts })
 			wait(t, func() bool { w.set(func() { now, cold = w.boxes[a.Sandbox].starts, w.cold }); return now > before })
-			wait(t, func() bool { // what starts asks it as well, and is not to get that error
+			wait(t, func() bool { // the start also sends a request to the server, and must not get that error
 				got, err := s.Get(t.Context(), "ann", "shop")
 				return err == nil && got.State == engi.AppReady
 			})
@@ -213,7 +213,7 @@ func TestAlertsAct(t *testing.T) {
 	})
 }
 
-// TestFaultsOfModelsAreNoErrors applies what does not work. The sandbox is not blamed.
+// TestFaultsOfModelsAreNoErrors applies faulty code, which must not count against the sandbox.
 func TestFaultsOfModelsAreNoErrors(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)

@@ -1,14 +1,14 @@
-// Package app keeps applications that models write: it implements [engi.Apps]. An
-// app is its revisions; the sandbox in which its server runs is a working copy that can
-// be made again from the last one.
+// Package app manages applications that models write: it implements [engi.Apps]. An
+// app consists of its revisions; the sandbox in which its server runs is a working copy that can
+// be rebuilt from the last one.
 //
-// It is not for running programs, which package fleet does, and has no parsers of its
-// own: internal/app/output reads what models write, internal/app/edit changes texts as they say,
-// and internal/app/project knows what JavaScript imports.
+// It does not run programs, which package fleet does, and has no parsers of its
+// own: internal/app/output parses the text of models, internal/app/edit applies their edits,
+// and internal/app/project finds the imports of source files.
 //
-// Whatever is to change in a sandbox is recorded before it does (see [Undo]), and a new
+// Every change of a sandbox is recorded before it is made (see [Undo]), and a new
 // revision is recorded last, so that an app that was being changed when the node was
-// killed is put back to its last revision before anybody uses it again.
+// killed is restored to its last revision before it is used again.
 package app
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
-// Options configure a Service. Everything but Models, Log, Metrics and the times is required.
+// Options configures a Service. All fields except Models, Log, Metrics and the durations are required.
 type Options struct {
 	Store     Store
 	Events    engi.EventLog
@@ -39,34 +39,34 @@ type Options struct {
 	Templates engi.Templates
 	Lifecycle engi.Lifecycle
 	Snapshots engi.Snapshots
-	Models    Models                // that write apps; nil for none
+	Models    Models                // models for edits; nil for none
 	Log       *slog.Logger          // nil discards
 	Metrics   prometheus.Registerer // nil registers none
 
-	Network  engi.NetworkPolicy // of sandboxes of apps that do not say
-	MaxAwake time.Duration      // how long a sandbox may run before it hibernates, however it is used
-	Idle     time.Duration      // without use, after which a sandbox hibernates; 0 means 15 minutes
-	Health   time.Duration      // between checks of apps that are used; 0 means 30 seconds
-	Alerts   Settings           // zero means [DefaultSettings]; its Health is not looked at
-	Look     time.Duration      // that errors of a page are waited for after an apply of an edit; 0 means 1 second
+	Network  engi.NetworkPolicy // network policy of apps without one
+	MaxAwake time.Duration      // maximum run time of a sandbox before it hibernates, even in use
+	Idle     time.Duration      // time without use after which a sandbox hibernates; 0 means 15 minutes
+	Health   time.Duration      // interval of health checks of apps in use; 0 means 30 seconds
+	Alerts   Settings           // thresholds of alerts; zero means [DefaultSettings]; its Health is ignored
+	Look     time.Duration      // time to wait for errors of a page after an apply of an edit; 0 means 1 second
 }
 
 const (
 	defaultTemplate = "vite-react"
 	defaultIdle     = 15 * time.Minute
 	defaultHealth   = 30 * time.Second
-	maxApps         = 1000 // of one owner
+	maxApps         = 1000 // maximum number of apps of one owner
 	maxText         = 8 << 20
 	maxMessage      = 200 // bytes
 	maxRevisions    = 1000
 	maxHistory      = 256 << 20 // bytes of contents of one app
-	maxStored       = 2 << 30   // and of all of an owner
+	maxStored       = 2 << 30   // bytes of contents of all apps of an owner
 	cacheSize       = 64 << 20  // bytes of contents in memory
 	undoTime        = time.Minute
-	putBackTries    = 8 // in four minutes
+	putBackTries    = 8 // attempts within four minutes
 )
 
-// Size is what the sandbox of an app may use at most, unless its template says less.
+// size is the resource limit of an app's sandbox, unless the template has a lower one.
 var size = engi.Size{VCPUs: 1, Memory: 2 << 30, Disk: 1 << 30}
 
 // A Service manages apps. It is safe for concurrent use.
@@ -77,38 +77,38 @@ type Service struct {
 	cache     *cache
 	edits     *engi.Shares
 	manifests manifests
-	work      sync.WaitGroup     // what goes on after a call returns
-	life      context.Context    // of that
-	end       context.CancelFunc // of life
+	work      sync.WaitGroup     // background work
+	life      context.Context    // context of the background work
+	end       context.CancelFunc // ends life
 
-	publishing chan struct{}                    // holds a value for each publication that is in memory
-	publishers *engi.KeyedSemaphore[engi.Owner] // of an owner, one at a time
+	publishing chan struct{}                    // holds a value for each publication in memory
+	publishers *engi.KeyedSemaphore[engi.Owner] // limits publications to one per owner at a time
 
 	mu   sync.Mutex
 	apps map[engi.AppID]*app // guarded by mu
 
-	checked map[engi.Owner]bool // guarded by mu; whose apps are being checked
+	checked map[engi.Owner]bool // guarded by mu; owners whose apps are being checked
 }
 
 var _ engi.Apps = (*Service)(nil)
 
-// An app is what a node knows of an app beside its record.
+// An app is the node's in-memory state of an app.
 type app struct {
 	id     engi.AppID
 	locked holder.Lock // is held while the sandbox is used
 	git    holder.Lock // is held while the git repository is written
 	copy   workingCopy // guarded by locked
-	hands  time.Time   // when somebody who reads last had a revision made; guarded by locked
+	hands  time.Time   // time at which a reader last caused a revision; guarded by locked
 	live   hub
 
-	gitNext chan struct{} // holds a value while somebody waits for git
+	gitNext chan struct{} // holds a value while a caller waits for git
 
 	mu     sync.Mutex
-	cancel context.CancelCauseFunc // ends the apply or edit under way; nil if there is none. guarded by mu, like all below
+	cancel context.CancelCauseFunc // cancels the running apply or edit; nil if there is none; guarded by mu, like all fields below
 	health health
 }
 
-// New returns a service. It does nothing by itself before Run.
+// New returns a service. It does no background work before Run.
 func New(o Options) *Service {
 	o.Idle, o.Health, o.Look = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Health, defaultHealth), cmp.Or(o.Look, lookTime)
 	if o.Alerts == (Settings{}) {
@@ -123,11 +123,11 @@ func New(o Options) *Service {
 	return s
 }
 
-// Run ends what a former node has left half done, and checks apps until ctx ends. What
-// is under way then is broken off.
+// Run finishes or undoes the unfinished work of an earlier node, and checks apps until ctx ends. Work
+// that is running then is interrupted.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer func() {
-		s.mu.Lock() // nobody begins anything new
+		s.mu.Lock() // no new work starts
 		s.end()
 		s.mu.Unlock()
 		s.work.Wait()
@@ -155,7 +155,7 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	if s.life.Err() != nil {
 		return false
 	}
-	// It goes on when ctx ends, and ends with the service.
+	// The work continues after ctx ends, and ends with the service.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.life, cancel)
 	s.work.Add(1)
@@ -168,15 +168,15 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	return true
 }
 
-// late returns a context for what is still to be done once ctx has ended.
+// late returns a context for cleanup after ctx has ended.
 func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	stop := context.AfterFunc(s.life, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// reconcile tells of applies and edits that ended with a former node. What they have
-// changed is put back before the app is used, and attempts go.
+// reconcile reports the end of applies and edits that an earlier node left unfinished. Their
+// changes are undone before the app is used, and attempts are deleted.
 func (s *Service) reconcile(ctx context.Context) error {
 	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 	if err != nil {
@@ -210,8 +210,8 @@ func (s *Service) reconcile(ctx context.Context) error {
 	return nil
 }
 
-// putBackLater puts an app back to its last revision in the background, by opening it. It
-// gives up in the end: the next use tries again.
+// putBackLater restores an app to its last revision in the background, by opening it. It
+// eventually gives up: the next use tries again.
 func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 	s.begin(ctx, func(ctx context.Context) {
 		if err := retry(ctx, putBackTries, func() error {
@@ -223,8 +223,8 @@ func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 	})
 }
 
-// retry calls f until it succeeds, but not more often than that, nor if what it needs is
-// gone.
+// retry calls f until it succeeds, at most the given number of times, and stops if it reports
+// NotFound.
 func retry(ctx context.Context, tries int, f func() error) (err error) {
 	for pause, i := time.Second, 1; ; pause, i = 2*pause, i+1 {
 		if err = f(); err == nil || engi.Is(err, engi.NotFound) || i == tries || clock.Sleep(ctx, pause) != nil {
@@ -233,7 +233,7 @@ func retry(ctx context.Context, tries int, f func() error) (err error) {
 	}
 }
 
-// live returns what is known of an app.
+// live returns the in-memory state of an app.
 func (s *Service) live(id engi.AppID) *app {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,7 +245,7 @@ func (s *Service) live(id engi.AppID) *app {
 	return a
 }
 
-// forget drops what is known of an app that is removed.
+// forget drops the in-memory state of a deleted app.
 func (s *Service) forget(id engi.AppID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,10 +310,10 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 	return s.openNew(ctx, r.ID)
 }
 
-// madeUp returns a name for an app that was given none.
+// madeUp returns a generated name for an app.
 func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
 
-// underLimit returns the apps of an owner, or Exhausted if there is none for another.
+// underLimit returns the apps of an owner. It reports Exhausted if the owner may have no more.
 func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, error) {
 	all, err := s.opt.Store.List(ctx, owner, engi.Paging{})
 	if err == nil && owner != "" && len(all) >= maxApps {
@@ -322,8 +322,8 @@ func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, e
 	return all, err
 }
 
-// repeated returns the app that the same request has made before, if any. It reports
-// Conflict if it was another request.
+// repeated returns the app that the same request has created before, if any. It reports
+// Conflict if another request used the key.
 func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (engi.AppID, error) {
 	if key == "" {
 		return "", nil
@@ -339,22 +339,22 @@ func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerpri
 	return older.ID, nil
 }
 
-// openNew opens an app that was just recorded. It is removed again if nothing came of it.
+// openNew opens an app that was just recorded. It deletes the app if it cannot get a sandbox.
 func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
 	opened, err := s.Open(ctx, "", string(id))
 	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied) && opened.Sandbox == "" {
-		// Nothing came of it, and asking again would bring no more.
+		// The app has no sandbox, and another attempt would fail the same way.
 		late, cancel := s.late(ctx)
 		defer cancel()
 		return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
 	}
 	if err != nil && opened.State == engi.AppFailed {
-		return opened, nil // its Error says why
+		return opened, nil // opened.Error says why
 	}
 	return opened, err
 }
 
-// fingerprintOf returns what two requests with one idempotency key must have in common.
+// fingerprintOf returns the fingerprint that requests with the same idempotency key must share.
 func fingerprintOf(spec any) (string, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -364,7 +364,7 @@ func fingerprintOf(spec any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// template returns a template that can be that of an app.
+// template returns a template, if it is fit for apps.
 func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, name)
 	if err != nil {
@@ -445,8 +445,8 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 
 var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the apply").WithRemedy("open it and apply again")
 
-// stopLocked destroys the sandbox, after what somebody has changed in it was recorded
-// if keep.
+// stopLocked destroys the sandbox, after recording manual changes in it
+// if keep is set.
 func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bool) error {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
@@ -468,7 +468,7 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 	return err
 }
 
-// keepChanges records what somebody has changed in a sandbox that is about to go.
+// keepChanges records manual changes in a sandbox that is about to be destroyed.
 func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 	if r.Sandbox == "" || r.Undo != nil || r.Revision == 0 {
 		return
@@ -518,7 +518,7 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 
 var errRemoved = engi.Errorf(engi.NotFound, "the app was removed")
 
-// become changes the state of an app, with an event if it is another one.
+// become changes the state of an app, and appends an event if it differs.
 func become(r *Record, tx Tx, to engi.AppState, why *engi.Error) error {
 	if r.State == to {
 		r.Error = why
@@ -541,7 +541,7 @@ func become(r *Record, tx Tx, to engi.AppState, why *engi.Error) error {
 	return err
 }
 
-// setState records another state.
+// setState records a new state.
 func (s *Service) setState(ctx context.Context, id engi.AppID, to engi.AppState, why error) (Record, error) {
 	return s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
 		if to == engi.AppReady && r.State == engi.AppStopped {

@@ -25,12 +25,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// file is how a model writes a file.
+// file returns a file in the form in which a model writes it.
 func file(path, text string) string {
 	return "<file path=\"" + path + "\">\n" + text + "</file>\n"
 }
 
-// apply applies a text and returns what was told and how it ended.
+// apply applies a text and returns its updates and its result.
 func apply(t testing.TB, s *app.Service, app string, spec engi.ApplySpec) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
 	spec.Owner, spec.App = "ann", app
@@ -136,7 +136,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("the history is %+v (%v)", revs, err)
 	}
 
-	// What does not work is put back, and told with file and line.
+	// Failed changes are undone, and reported with file and line.
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: file("src/Card.tsx", "BROKEN\n") + file("src/New.tsx", "x\n")})
 	if last.Kind != engi.AppApplyFailed || last.Error == nil || !strings.Contains(last.Error.Text, "src/Card.tsx:1: Unexpected token") {
 		t.Errorf("it ended with %+v", last)
@@ -149,7 +149,7 @@ func TestApply(t *testing.T) {
 		t.Errorf("the app is %+v (%v)", got, err)
 	}
 
-	// Unless it is to be kept.
+	// Unless the apply asks to keep them.
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: file("src/Card.tsx", "BROKEN\n"), Keep: true})
 	if last.Kind != engi.AppApplied || last.Error == nil || last.Revision != 3 {
 		t.Errorf("it ended with %+v", last)
@@ -182,8 +182,8 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestServerThatDoesNotStart has a server that does not start repaired by another apply,
-// and by going back.
+// TestServerThatDoesNotStart repairs a server that does not start with another apply,
+// and with a rollback.
 func TestServerThatDoesNotStart(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -208,8 +208,8 @@ func TestServerThatDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestHandsAreKept changes a sandbox by hand. That is a revision of its own before an
-// apply, and before the sandbox goes.
+// TestHandsAreKept changes a sandbox manually. The changes must become a revision of their own before an
+// apply, and before the sandbox is removed.
 func TestHandsAreKept(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -233,7 +233,7 @@ func TestHandsAreKept(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestSandboxIsLost makes the sandbox of an app again, with the same files, packages and
+// TestSandboxIsLost rebuilds the sandbox of an app, with the same files, packages and
 // commits.
 func TestSandboxIsLost(t *testing.T) {
 	w := newFixture(t)
@@ -306,7 +306,7 @@ func TestPackages(t *testing.T) {
 	if logs == 0 || installed != 1 {
 		t.Errorf("%d lines and %d packages were told", logs, installed)
 	}
-	// What files import is installed, too.
+	// Packages that files import are also installed.
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "import { Star } from 'lucide-react'\nimport React from 'react'\nexport default Star\n")})
 	if last.Kind != engi.AppApplied || !strings.Contains(recorded(t, s, "shop", 0)["package.json"], "lucide-react") {
 		t.Errorf("it ended with %+v", last)
@@ -319,7 +319,7 @@ func TestPackages(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestPythonPackages installs what Python imports, as npm's packages are, and again in a
+// TestPythonPackages installs the packages that Python files import, like those of npm, and again in a
 // new sandbox.
 func TestPythonPackages(t *testing.T) {
 	w := newFixture(t)
@@ -371,7 +371,7 @@ func TestPythonPackages(t *testing.T) {
 	wantSame(t, w, s, "api")
 }
 
-// TestErrorsSayWhatToDo has installations fail for different reasons.
+// TestErrorsSayWhatToDo makes installations fail for different reasons.
 func TestErrorsSayWhatToDo(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -395,20 +395,20 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestCommandsEndWithTheirApply kills the node while a command runs, which goes on in the
-// sandbox, and has a sandbox lost while it is made again.
+// TestCommandsEndWithTheirApply kills the node while a command is running, which continues in the
+// sandbox, and loses a sandbox while it is being rebuilt.
 func TestCommandsEndWithTheirApply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
 		w.pace = time.Minute
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
-		time.Sleep(2 * time.Minute) // its repository
+		time.Sleep(2 * time.Minute) // time for its repository
 		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>put made.txt late</command>"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		w.power(0) // a killed node
+		w.power(0) // kills the node
 		w.mu.Lock()
 		w.off = true
 		w.mu.Unlock()
@@ -446,7 +446,7 @@ func TestCommands(t *testing.T) {
 	if d := cmp.Diff([]int{0, 3}, codes); d != "" || !warned {
 		t.Errorf("warned: %v; codes: %s", warned, d)
 	}
-	// What commands have done goes with the apply.
+	// The effects of commands are undone with the apply.
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: "<command>put other.txt x</command>" + file("src/App.tsx", "BROKEN")})
 	if last.Kind != engi.AppApplyFailed {
 		t.Errorf("it ended with %+v", last)
@@ -554,7 +554,7 @@ func TestNothingIsLeftOfWhatCannotStart(t *testing.T) {
 	}
 }
 
-// TestPathsThatLeadOutside writes where an app has no files. Nothing of it has an effect.
+// TestPathsThatLeadOutside writes to paths outside of the app, which must have no effect.
 func TestPathsThatLeadOutside(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -585,7 +585,7 @@ func TestPathsThatLeadOutside(t *testing.T) {
 				t.Errorf("%s is %q", p, n.data)
 			}
 		}
-		// A link is not followed.
+		// A symbolic link is not followed.
 		b.files[appDir+"/link"] = node{mode: 0o777 | 1<<27, modified: b.clock}
 	})
 	_, last = apply(t, s, "shop", engi.ApplySpec{Text: file("link/passwd", "x")})
@@ -594,9 +594,9 @@ func TestPathsThatLeadOutside(t *testing.T) {
 	}
 }
 
-// TestPowerCuts cuts the power at steps of applies and rollbacks, all of them with
-// ENGI_TEST_CUTS, else each fourth. The next service has the app as it was, or as it was
-// to be, and the sandbox with it.
+// TestPowerCuts cuts the power at steps of applies and rollbacks: at all of them with
+// ENGI_TEST_CUTS, otherwise at each fourth. The next service must have the old or the new state
+// of the app, and its sandbox must match.
 func TestPowerCuts(t *testing.T) {
 	everything := "<package>zustand</package><command>put made.txt x</command>" + file("src/main.tsx", "import './A.tsx'\n") + file("src/A.tsx", "import './B.tsx'\n") +
 		file("src/B.tsx", "b\n") + file("vite.config.ts", "export default { a: 1 }\n") + `<file path="old.txt" action="delete"/>`
@@ -621,8 +621,8 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// cutEvery is how many steps lie between two cuts: none is left out with
-// ENGI_TEST_CUTS=1, and most are with -short.
+// cutEvery returns the number of steps between two cuts: 1 with
+// ENGI_TEST_CUTS=1, and a large number with -short.
 func cutEvery() int {
 	switch {
 	case os.Getenv("ENGI_TEST_CUTS") != "":
@@ -633,8 +633,8 @@ func cutEvery() int {
 	return 4
 }
 
-// cutAt cuts the power after some steps of applying text, or of going back to revision 1
-// if that is empty, and reports whether there were so many.
+// cutAt cuts the power after some steps of applying text, or of a rollback to revision 1
+// if text is empty, and reports whether there were so many steps.
 func cutAt(t *testing.T, text string, steps int) bool {
 	w := newFixture(t)
 	defer w.db.Close()
@@ -644,7 +644,7 @@ func cutAt(t *testing.T, text string, steps int) bool {
 		t.Fatalf("it ended with %+v", last)
 	}
 	old := recorded(t, s, "shop", 0)
-	projected(t, w, s, a) // so that the steps are those of the apply
+	projected(t, w, s, a) // so that all steps belong to the apply
 	w.power(steps)
 	if text == "" {
 		done := make(chan struct{})

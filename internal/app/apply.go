@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// applyTime bounds an apply, whatever it does.
+// applyTime is the maximum time of an apply.
 const applyTime = 15 * time.Minute
 
 // Apply implements [engi.Apps].
@@ -48,15 +48,15 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 	return seq, s.beginCancellable(ctx, a, func(ctx context.Context) { s.apply(ctx, a, r.ID, seq, job{ApplySpec: spec}) })
 }
 
-// A job is an apply that is to be done.
+// A job is an apply to carry out.
 type job struct {
 	engi.ApplySpec
-	edit   int64           // Seq of the edit that it is of; 0 for none
-	drafts []output.Output // what was written before the text, and is not in the app yet
-	ready  *plan           // what is to be done instead of what a text says; nil if that is to be read
+	edit   int64           // Seq of the edit to which the apply belongs; 0 for none
+	drafts []output.Output // earlier outputs of the model that are not in the app yet
+	ready  *plan           // plan to carry out instead of a text; nil to read the text
 }
 
-// applying records that an apply begins.
+// applying records the start of an apply.
 func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64, err error) {
 	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
 		if err := r.busy(j.edit); err != nil {
@@ -75,8 +75,8 @@ func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64
 	return seq, nil
 }
 
-// begun reports whether a transaction that ended with an error was recorded all the same:
-// what it has begun would have nobody who ends it.
+// begun reports whether a transaction was committed although it returned an error:
+// otherwise nobody would end the work that it started.
 func (s *Service) begun(ctx context.Context, id engi.AppID, is func(r Record) bool) (yes bool) {
 	late, stop := s.late(ctx)
 	defer stop()
@@ -88,8 +88,8 @@ func (s *Service) begun(ctx context.Context, id engi.AppID, is func(r Record) bo
 	return yes && err == nil
 }
 
-// busy reports Conflict while something changes the app, unless that is an edit with the
-// Seq edit.
+// busy reports Conflict while a change of the app is running, except for the edit with the
+// given Seq.
 func (r *Record) busy(edit int64) error {
 	switch {
 	case r.Applying != 0 && r.Editing == 0:
@@ -100,7 +100,7 @@ func (r *Record) busy(edit int64) error {
 	return nil
 }
 
-// beginCancellable runs f in the background until somebody cancels what changes the app.
+// beginCancellable runs f in the background with a context that Cancel ends.
 func (s *Service) beginCancellable(ctx context.Context, a *app, f func(ctx context.Context)) error {
 	cancelled := make(chan struct{})
 	if !s.begin(ctx, func(ctx context.Context) {
@@ -113,7 +113,7 @@ func (s *Service) beginCancellable(ctx context.Context, a *app, f func(ctx conte
 	}) {
 		return engi.Errorf(engi.Unavailable, "the node is being stopped").WithRemedy("try it again in a moment")
 	}
-	<-cancelled // whoever cancels it from now on does
+	<-cancelled // Cancel works from now on
 	return nil
 }
 
@@ -123,7 +123,7 @@ func (a *app) setCancel(f context.CancelCauseFunc) {
 	a.cancel = f
 }
 
-// cancelApply breaks an apply off, and reports whether there is one.
+// cancelApply cancels the running apply, and reports whether there was one.
 func (a *app) cancelApply(why error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -156,17 +156,17 @@ var (
 	errEditCancelled = engi.Errorf(engi.Expired, "the edit was cancelled")
 )
 
-// An outcome is what became of an apply.
+// An outcome is the result of an apply.
 type outcome struct {
 	err      error
-	step     string // in which it failed
+	step     string // step that failed
 	revision int64
 	told     []eventData       // warnings
-	bad      string            // file with an edit that has no place
-	wrote    map[string]string // what was to be written
+	bad      string            // file with an edit that matches no place
+	wrote    map[string]string // files to write, by path
 }
 
-// apply does what has begun, and records its end.
+// apply carries out a started apply, and records its end.
 func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j job) (o outcome) {
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTime, engi.Errorf(engi.Expired, "the apply took longer than %v", applyTime))
 	defer cancel()
@@ -189,8 +189,8 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j
 	return o
 }
 
-// lost reports whether an apply has ended because its sandbox has, and tells that it begins
-// again in another one.
+// lost reports whether an apply ended because its sandbox was lost, and announces that it starts
+// again in another sandbox.
 func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bool {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil || r.Sandbox == "" {
@@ -205,8 +205,8 @@ func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bo
 	return true
 }
 
-// endApply records that an apply has failed, however long that takes: until then there is
-// no other.
+// endApply records that an apply has failed, with retries: until then, no other apply
+// can start.
 func (s *Service) endApply(id engi.AppID, why error) {
 	var r Record
 	if err := insist(s.life, func() (err error) {
@@ -220,7 +220,7 @@ func (s *Service) endApply(id engi.AppID, why error) {
 	}
 }
 
-// A faulty is what is wrong with what was applied, not with the app's sandbox.
+// A faulty is an error of the applied text, not of the app's sandbox.
 type faulty struct{ error }
 
 func (f faulty) Unwrap() error { return f.error }
@@ -238,7 +238,7 @@ func (s *Service) ended(ctx context.Context, id engi.AppID, why error) (Record, 
 }
 
 func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64, j job, o *outcome) error {
-	// What somebody has changed by hand is a revision of its own.
+	// Manual changes become a revision of their own.
 	u, err := s.hold(ctx, a, how{repair: true, capture: true})
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func (s *Service) tryApply(ctx context.Context, a *app, id engi.AppID, seq int64
 	return s.carryOut(ctx, u, p, say)
 }
 
-// A plan is what is to change in an app.
+// A plan lists the changes to make in an app.
 type plan struct {
 	put      []content
 	removed  []string
@@ -269,9 +269,9 @@ type plan struct {
 	commands []string
 	message  string
 	actor    string
-	of       int64 // revision that it goes back to; 0 for none
-	keep     bool  // although something is wrong with it
-	snapshot bool  // is kept with the revision
+	of       int64 // revision to roll back to; 0 for none
+	keep     bool  // keep the result even if it has problems
+	snapshot bool  // take a snapshot with the revision
 	bad      string
 }
 
@@ -282,7 +282,7 @@ func (p plan) paths() (all []string) {
 	return append(all, p.removed...)
 }
 
-// plan reads a text, and what was written before it. What has no effect is told.
+// plan reads a text and earlier drafts. Parts without effect are reported as warnings.
 func (s *Service) plan(ctx context.Context, u *use, j job, say *reporter) (p plan, err error) {
 	if j.ready != nil {
 		return *j.ready, nil
@@ -330,7 +330,7 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *reporter) (p pla
 	for _, path := range d.order {
 		text, ok := next[path]
 		if !ok {
-			continue // it was moved on
+			continue // the file was moved again
 		}
 		data := []byte(text)
 		mode := uint32(fileMode)
@@ -362,13 +362,13 @@ func (s *Service) plan(ctx context.Context, u *use, j job, say *reporter) (p pla
 	return p, nil
 }
 
-// A pendingFiles has the files that are to be written, as far as that is known.
+// A pendingFiles collects the files to write.
 type pendingFiles struct {
-	read func(path string) (string, bool, error) // returns what the app has
+	read func(path string) (string, bool, error) // returns the app's current content
 	next map[string]string
 	gone map[string]bool
 
-	order  []string // of paths that were ever in next
+	order  []string // paths in the order in which they were added to next
 	placed map[string]bool
 }
 
@@ -381,7 +381,7 @@ func (d *pendingFiles) set(path, text string) {
 	delete(d.gone, path)
 }
 
-// put does what a text says to the files. If an edit has no place, bad is its file.
+// put applies a text to the files. If an edit matches no place, bad is the path of its file.
 func (d *pendingFiles) put(out output.Output, say *reporter) (bad string, err error) {
 	written := map[string]bool{}
 	for _, f := range out.Files {
@@ -433,7 +433,7 @@ func (d *pendingFiles) put(out output.Output, say *reporter) (bad string, err er
 		if _, ok := d.next[path]; !there && !ok {
 			say.warn(path, 0, "there is no such file to remove")
 		}
-		if !written[path] { // else it was moved away and written again
+		if !written[path] { // otherwise the file was moved away and written again
 			delete(d.next, path)
 			d.gone[path] = true
 		}
@@ -441,7 +441,7 @@ func (d *pendingFiles) put(out output.Output, say *reporter) (bad string, err er
 	return "", nil
 }
 
-// summary says in one line what changes.
+// summary describes changes in one line.
 func summary(changes []engi.AppChange, p plan) string {
 	switch {
 	case len(changes) == 0 && len(p.packages) > 0:
@@ -457,7 +457,7 @@ func summary(changes []engi.AppChange, p plan) string {
 	return text
 }
 
-// firstLine returns the beginning of a text, as a line that can be shown anywhere.
+// firstLine returns the beginning of a text as one printable line.
 func firstLine(text string) string {
 	text, _, _ = strings.Cut(strings.TrimSpace(strings.ToValidUTF8(text, "\ufffd")), "\n")
 	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
@@ -475,7 +475,7 @@ func firstLine(text string) string {
 	return text
 }
 
-// carryOut does what p says and records it, or puts back what was.
+// carryOut carries out p and records it, or restores the previous state.
 func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (err error) {
 	undo := Undo{Paths: p.paths(), All: len(p.commands) > 0}
 	manifests := slices.ContainsFunc(undo.Paths, isManifest)
@@ -493,7 +493,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 			err = cause
 		}
 		if s.life.Err() != nil {
-			return // the next node puts it back
+			return // the next node restores it
 		}
 		late, cancel := s.late(ctx)
 		defer cancel()
@@ -503,12 +503,12 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 			err = nil
 		}
 		if e != nil {
-			// It is put back before the app is used again.
+			// The state is restored before the app is used again.
 			s.opt.Log.WarnContext(ctx, "put back what an apply has changed; it is tried again", "app", u.rec.ID, "error", e)
 		}
 	}()
 	if manifests {
-		// npm reads what the model wants, and adds to it.
+		// npm reads the model's manifest, and adds to it.
 		put := slices.DeleteFunc(slices.Clone(p.put), func(c content) bool { return !isManifest(c.path) })
 		if err := u.write(ctx, put, nil); err != nil {
 			return err
@@ -573,7 +573,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 		r.Undo = nil
 		r.keep(snapshot, rev.Number)
 		to := engi.AppReady
-		if engi.Is(wrong, engi.Unavailable) { // its server does not answer
+		if engi.Is(wrong, engi.Unavailable) { // the server does not answer
 			to = engi.AppFailed
 		}
 		if err := become(r, tx, to, asError(wrong)); err != nil {
@@ -600,7 +600,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 	return nil
 }
 
-// settle restarts the server if it must, and returns what is wrong with the app then.
+// settle restarts the server if needed, and returns the remaining problem of the app.
 func (s *Service) settle(ctx context.Context, u *use, changed []string, say *reporter) (wrong, err error) {
 	if u.mustRestart(changed) {
 		if err := say.step("restart", "Start the server again"); err != nil {
@@ -640,14 +640,14 @@ func (s *Service) settle(ctx context.Context, u *use, changed []string, say *rep
 	}
 	kind := engi.Conflict
 	if faults[0].path == "" {
-		kind = engi.Unavailable // it is the page itself
+		kind = engi.Unavailable // the page itself fails
 	}
 	return engi.Errorf(kind, "the app does not work with it: %s", strings.Join(text, "\n")).
 		WithRemedy("correct it and apply again; nothing has changed"), nil
 }
 
-// putAllBack puts back what an apply has changed, unless that was recorded after all: who
-// asks for a transaction may not hear of its end.
+// putAllBack restores the files that an apply has changed, unless the apply was committed:
+// the caller of a transaction may not know its result.
 func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error) {
 	if err := insist(ctx, func() (err error) {
 		r, err := s.opt.Store.Find(ctx, "", string(u.rec.ID))
@@ -662,7 +662,7 @@ func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error)
 		s.projectLater(ctx, u)
 		return true, nil
 	}
-	// The context of the apply may have ended a call in the middle, so what is there is
+	// The end of the apply's context may have interrupted a call, so the files are
 	// read again.
 	if err := s.restore(ctx, u); err != nil {
 		return false, err
@@ -678,10 +678,10 @@ func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error)
 
 const (
 	insistPause = 100 * time.Millisecond // before the second attempt; twice as long before each further one
-	insistLimit = 10 * time.Second       // but no longer
+	insistLimit = 10 * time.Second       // maximum pause
 )
 
-// insist calls f until it succeeds, or another attempt would bring no more, or ctx ends.
+// insist calls f until it succeeds, fails permanently, or ctx ends.
 func insist(ctx context.Context, f func() error) error {
 	for pause := insistPause; ; pause = min(2*pause, insistLimit) {
 		err := f()

@@ -22,11 +22,11 @@ import (
 const (
 	maxAttempts = 8
 	maxCriteria = 8 << 10
-	judgeTime   = 5 * time.Minute // that the command of a judge may take
+	judgeTime   = 5 * time.Minute // maximum time of the command of a judge
 )
 
-// modelsOf checks what an edit says of attempts, which it completes, and returns the
-// models that it asks.
+// modelsOf validates and completes the attempts of an edit, and returns the
+// models.
 func modelsOf(spec *engi.EditSpec) ([]string, error) {
 	models := strings.Split(spec.Model, ",")
 	for i, m := range models {
@@ -56,7 +56,7 @@ func modelsOf(spec *engi.EditSpec) ([]string, error) {
 	return models, nil
 }
 
-// A purse is what all attempts of an edit may spend together.
+// A purse is the shared budget of all attempts of an edit.
 type purse struct {
 	spent atomic.Int64
 	most  int64 // 0 means no limit
@@ -68,20 +68,20 @@ func (p *purse) empty() bool { return p.most > 0 && p.spent.Load() >= p.most }
 type attempt struct {
 	*session
 	name string
-	took bool  // a place among the edits
-	err  error // why it is not well
+	took bool  // the attempt occupies a slot of the edits
+	err  error // remaining problem of the attempt
 
-	ctx    context.Context // of its work, which can be cancelled from when there is a branch
+	ctx    context.Context // context of the attempt, which can be cancelled once the branch exists
 	cancel context.CancelCauseFunc
 
-	// What the command of the judge came to.
-	failed string // why it did not end with 0; empty if it did
+	// Result of the judge's command.
+	failed string // reason why the command did not exit with 0; empty if it did
 	score  float64
 	scored bool
 }
 
-// compete has models change branches of the app, side by side, and gives the app the files
-// of the one that is the best.
+// compete edits branches of the app with models in parallel, and applies the files
+// of the best one to the app.
 func (e *session) compete(ctx context.Context) error {
 	s := e.s
 	if err := s.catchUp(ctx, e.a); err != nil {
@@ -147,7 +147,7 @@ func (e *session) compete(ctx context.Context) error {
 	return e.take(ctx, best, files)
 }
 
-// catchUp makes what somebody has changed in the sandbox of an app a revision.
+// catchUp records manual changes in the sandbox of an app as a revision.
 func (s *Service) catchUp(ctx context.Context, a *app) error {
 	u, err := s.hold(ctx, a, how{repair: true, capture: true})
 	if err == nil {
@@ -156,7 +156,7 @@ func (s *Service) catchUp(ctx context.Context, a *app) error {
 	return err
 }
 
-// attemptOf returns an attempt that is to be made.
+// attemptOf returns a new attempt.
 func (e *session) attemptOf(n int, model string) *attempt {
 	x := &session{s: e.s, owner: e.owner, seq: e.seq, spec: e.spec, stream: e.stream, attempt: n, purse: e.purse, system: e.system, said: slices.Clone(e.said)}
 	x.spec.Model = model
@@ -164,15 +164,15 @@ func (e *session) attemptOf(n int, model string) *attempt {
 	return &attempt{session: x, name: attemptName(e.base.Name, e.seq, n)}
 }
 
-// attemptName returns the name of the app in which an attempt is made.
+// attemptName returns the name of the branch of an attempt.
 func attemptName(app string, seq int64, n int) string {
 	end := fmt.Sprintf("-%d-%d", seq, n)
 	return app[:min(len(app), 63-len(end))] + end
 }
 
-// fork records the branch in which an attempt is made.
+// fork records the branch of an attempt.
 func (x *attempt) fork(ctx context.Context, e *session, files []File) error {
-	if x.attempt > 1 { // the first has the edit's own place
+	if x.attempt > 1 { // the first attempt uses the edit's own slot
 		if x.took = x.s.edits.Take(x.owner, 1); !x.took {
 			return engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one")
 		}
@@ -192,13 +192,13 @@ func (x *attempt) fork(ctx context.Context, e *session, files []File) error {
 	return err
 }
 
-// end ends the work of an attempt.
+// end releases the resources of an attempt.
 func (x *attempt) end() {
 	x.a.setCancel(nil)
 	x.cancel(nil)
 }
 
-// make has the model change the branch, and tells what became of it.
+// make edits the branch with the model, and reports the result.
 func (x *attempt) make(ctx context.Context) {
 	if x.err == nil {
 		x.err = x.in()
@@ -214,7 +214,7 @@ func (x *attempt) ended() eventData {
 	return d
 }
 
-// in does the work of an attempt, until somebody cancels it or the edit.
+// in runs the attempt until it ends or somebody cancels it or the edit.
 func (x *attempt) in() (err error) {
 	ctx := x.ctx
 	defer x.end()
@@ -224,7 +224,7 @@ func (x *attempt) in() (err error) {
 		}
 	}()
 	opened, err := x.s.Open(ctx, "", string(x.id))
-	if err != nil && (opened.Sandbox == "" || !engi.Is(err, engi.Unavailable)) { // its server may be what is to be repaired
+	if err != nil && (opened.Sandbox == "" || !engi.Is(err, engi.Unavailable)) { // the server may be the part to repair
 		return err
 	}
 	if err := x.tell(ctx, eventData{Kind: engi.AppAttempt, Branch: x.id, Name: x.name, Port: opened.Port, Model: x.spec.Model}); err != nil {
@@ -233,7 +233,7 @@ func (x *attempt) in() (err error) {
 	return x.loop(ctx)
 }
 
-// line says in a line what became of an attempt.
+// line returns the result of an attempt in one line.
 func (x *attempt) line() string {
 	text := fmt.Sprintf("attempt %d: ", x.attempt)
 	if x.err != nil {
@@ -242,7 +242,7 @@ func (x *attempt) line() string {
 	return text + fmt.Sprintf("well after %d rounds with %d problems, for %.4f", x.rounds, len(x.wrong), float64(x.cost)/1e6)
 }
 
-// noneWell says why no attempt is well.
+// noneWell returns the error of an edit without a successful attempt.
 func noneWell(all []*attempt) error {
 	kind := engi.KindOf(all[0].err)
 	var lines []string
@@ -255,12 +255,12 @@ func noneWell(all []*attempt) error {
 		WithRemedy("%s", cmp.Or(engi.RemedyOf(all[0].err), "edit again with more rounds or a plainer prompt, or keep the attempts and go on from one of them"))
 }
 
-// compareWell orders attempts that are well: the best comes first.
+// compareWell orders successful attempts, best first.
 func compareWell(a, b *attempt) int {
 	return cmp.Or(cmp.Compare(len(a.wrong), len(b.wrong)), cmp.Compare(a.cost, b.cost), cmp.Compare(a.attempt, b.attempt))
 }
 
-// judge returns the best of attempts that are well, and why it is.
+// judge returns the best of the successful attempts, and the reason.
 func (e *session) judge(ctx context.Context, well []*attempt) (best *attempt, why string) {
 	best = slices.MinFunc(well, compareWell)
 	why = fmt.Sprintf("of %d that are well, it is the first with the fewest problems (%d) and then the least cost (%.4f)", len(well), len(best.wrong), float64(best.cost)/1e6)
@@ -280,7 +280,7 @@ func (e *session) judge(ctx context.Context, well []*attempt) (best *attempt, wh
 	return x, firstLine("the judge says: " + reason)
 }
 
-// test has a command judge attempts.
+// test compares attempts by a command.
 func (e *session) test(ctx context.Context, well []*attempt) (*attempt, string) {
 	var work sync.WaitGroup
 	for _, x := range well {
@@ -294,7 +294,7 @@ func (e *session) test(ctx context.Context, well []*attempt) (*attempt, string) 
 		}
 	}
 	best := slices.MinFunc(well, func(a, b *attempt) int {
-		n := 0 // a score is better than none
+		n := 0 // an attempt with a score beats one without
 		if a.scored && b.scored {
 			n = cmp.Compare(b.score, a.score)
 		} else if a.scored != b.scored {
@@ -315,7 +315,7 @@ func (e *session) test(ctx context.Context, well []*attempt) (*attempt, string) 
 	return best, why
 }
 
-// test runs the command of a judge in the sandbox of an attempt.
+// test runs the judge's command in the sandbox of an attempt.
 func (x *attempt) test(ctx context.Context, command string) {
 	last := ""
 	code, err := func() (int, error) {
@@ -340,8 +340,8 @@ func (x *attempt) test(ctx context.Context, command string) {
 	}
 }
 
-// ask has a model judge attempts. It sees them in any order, so that their numbers and
-// models tell it nothing.
+// ask compares attempts by a model. The model sees them in random order, so that their numbers and
+// models do not bias it.
 func (e *session) ask(ctx context.Context, well []*attempt) (best *attempt, why string, err error) {
 	if e.purse.empty() {
 		return nil, "", engi.Errorf(engi.Exhausted, "nothing is left of the greatest cost")
@@ -374,8 +374,8 @@ func (e *session) ask(ctx context.Context, well []*attempt) (best *attempt, why 
 	return well[answer.Best-1], answer.Why, nil
 }
 
-// take makes what an attempt has changed a revision of the app. files are those that it
-// began with.
+// take records the changes of an attempt as a revision of the app. files are the files with which the attempt
+// started.
 func (e *session) take(ctx context.Context, x *attempt, files []File) error {
 	s := e.s
 	now, err := s.opt.Store.Files(ctx, x.id, x.revision)
@@ -412,8 +412,8 @@ func (e *session) take(ctx context.Context, x *attempt, files []File) error {
 	return o.err
 }
 
-// leave removes the branches of attempts that have ended, or keeps them if that was asked
-// for. What it has not come to, it goes on with in the background, as the next node does.
+// leave deletes the branches of attempts that have ended, or keeps them if the edit asks
+// for it. It continues in the background; after a restart, the next node does.
 func (e *session) leave(ctx context.Context, all []*attempt) {
 	s := e.s
 	gone, waiting := make(chan struct{}, len(all)), 0
@@ -440,7 +440,7 @@ func (e *session) leave(ctx context.Context, all []*attempt) {
 	}
 }
 
-// release makes the branch of an attempt an app of its own.
+// release turns the branch of an attempt into an independent app.
 func (s *Service) release(ctx context.Context, id engi.AppID) error {
 	_, err := s.opt.Store.Change(ctx, id, func(r *Record, _ Tx) error {
 		r.AttemptOf, r.Editing = "", 0
@@ -449,8 +449,8 @@ func (s *Service) release(ctx context.Context, id engi.AppID) error {
 	return err
 }
 
-// discardLater removes the branch of an attempt in the background, however long that takes,
-// and calls done then.
+// discardLater deletes the branch of an attempt in the background, with retries,
+// and then calls done.
 func (s *Service) discardLater(ctx context.Context, id engi.AppID, done func()) {
 	if !s.begin(ctx, func(ctx context.Context) {
 		defer done()

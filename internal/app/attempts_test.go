@@ -22,8 +22,8 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// contestants are models of which each makes an attempt: what they write is known by the
-// number of the attempt, one answer after the other.
+// contestants are the models of several attempts: the number of the attempt determines the
+// script of answers.
 type contestants struct {
 	t       testing.TB
 	answers [][]string
@@ -32,9 +32,9 @@ type contestants struct {
 	choose  func(text string) (string, error)
 
 	mu     sync.Mutex
-	asked  []int    // how often, by attempt. guarded by mu, like all below
-	models []string // that were asked, by attempt
-	judged []string // what the judge was told
+	asked  []int    // number of answers, by attempt; guarded by mu, like all fields below
+	models []string // models that were asked, by attempt
+	judged []string // prompts of the judge
 }
 
 func (c *contestants) Check(context.Context, engi.Owner, string) error { return nil }
@@ -79,7 +79,7 @@ func (c *contestants) Answer(_ context.Context, _ engi.Owner, _, _ string, said 
 	return json.RawMessage(text), engi.Tokens{Cost: 5}, err
 }
 
-// chosen answers with the number of the change that has a text in it.
+// chosen answers with the number of the change that contains a text.
 func chosen(which string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		for i, part := range strings.Split(text, "\n## Change ")[1:] {
@@ -91,7 +91,7 @@ func chosen(which string) func(string) (string, error) {
 	}
 }
 
-// alone checks that an app is the only one, and its sandbox the only one, at the latest
+// alone checks that an app and its sandbox are the only ones, at the latest
 // after a while.
 func alone(t testing.TB, w *fixture, s *app.Service, app string) {
 	t.Helper()
@@ -112,7 +112,7 @@ func alone(t testing.TB, w *fixture, s *app.Service, app string) {
 	}
 }
 
-// page is an answer that changes src/App.tsx, and adds a file.
+// page returns an answer that changes src/App.tsx, and adds a file.
 func page(n int, text string) string {
 	return file("src/App.tsx", fmt.Sprintf("export default 'page %d' // %s\n", n, text)) + file(fmt.Sprintf("src/p%d.ts", n), "export {}\n")
 }
@@ -175,7 +175,7 @@ func TestAttempts(t *testing.T) {
 					if begun[u.Attempt].Branch == "" || ended[u.Attempt].Branch != "" {
 						t.Errorf("%+v is of no attempt", u)
 					}
-				case engi.AppOutput: // which comes as it is written, not after the events
+				case engi.AppOutput: // it comes as it is written, not after the events
 					if !strings.Contains(strings.Join(tt.answers[u.Attempt-1], "\n"), u.Text) {
 						t.Errorf("%+v is not of that attempt", u)
 					}
@@ -242,7 +242,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// The bound on the cost is of all: each has a share of 100.
+	// The limit of the cost is for all attempts: each has a share of 100.
 	c := &contestants{t: t, answers: [][]string{{file("src/App.tsx", "BROKEN\n")}, {file("src/App.tsx", "BROKEN\n")}, {file("src/App.tsx", "BROKEN\n")}}, costs: []int64{60, 100, 30}}
 	w.models = c
 	s, _ = w.begin(t)
@@ -252,7 +252,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		t.Errorf("it ended with %+v, %v after %v", last, last.Error, c.asked)
 	}
 	c.mu.Unlock()
-	// A judge is not asked once it is spent.
+	// The judge is not asked once the limit is reached.
 	c = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}}, costs: []int64{50, 50}, choose: chosen("page 2")}
 	w.models = c
 	s, _ = w.begin(t)
@@ -260,7 +260,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		t.Errorf("it ended with %+v, %v", last, last.Error)
 	}
 	alone(t, w, s, "shop")
-	// All places are given back.
+	// All slots are released.
 	eight := make([][]string, 8)
 	for i := range eight {
 		eight[i] = []string{"nothing"}
@@ -278,7 +278,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	alone(t, w, s, "shop")
 }
 
-// TestAttemptsWithinQuota has the quota allow some attempts.
+// TestAttemptsWithinQuota allows only some of the attempts by quota.
 func TestAttemptsWithinQuota(t *testing.T) {
 	w := newFixture(t)
 	c := &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}, {page(4, "")}}, wait: map[int]chan struct{}{}}
@@ -324,7 +324,7 @@ func TestAttemptsWithinQuota(t *testing.T) {
 	alone(t, w, s, "shop")
 }
 
-// during begins an edit of three attempts that wait, and returns its seq and the branches
+// during begins an edit with three attempts that wait, and returns its sequence number and the branches
 // once all have begun.
 func during(t testing.TB, s *app.Service, spec engi.EditSpec) (seq int64, branches map[int]engi.AppUpdate) {
 	t.Helper()
@@ -348,7 +348,7 @@ func during(t testing.TB, s *app.Service, spec engi.EditSpec) (seq int64, branch
 	return 0, nil
 }
 
-// TestAttemptsMeanwhile has people do things while three attempts are made.
+// TestAttemptsMeanwhile changes the app in other ways while three attempts are made.
 func TestAttemptsMeanwhile(t *testing.T) {
 	for name, f := range map[string]func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()){
 		"cancel": func(t *testing.T, w *fixture, s *app.Service, seq int64, _ map[int]engi.AppUpdate, _ func()) {
@@ -484,7 +484,7 @@ func TestAttemptsAreKept(t *testing.T) {
 }
 
 // TestAttemptsAreKilled cuts the power at many steps of an edit with three attempts and a
-// judge. Afterwards the app is old or new, and nothing else is left.
+// judge. Afterwards the app must be old or new, and nothing else must be left.
 func TestAttemptsAreKilled(t *testing.T) {
 	answers := [][]string{{file("src/App.tsx", "BROKEN\n")}, {page(2, "JUDGE FAIL")}, {page(3, "")}}
 	spec := engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Attempts: 3, Rounds: 1, Judge: &engi.AppJudge{Command: "judge"}}
@@ -544,9 +544,9 @@ func TestAttemptsAreKilled(t *testing.T) {
 	}
 }
 
-// TestAttemptsFaults has something go wrong at any step: a sandbox is lost, a transaction
-// fails or its end is not heard, the edit is cancelled, the node is killed. The time is
-// that of the test.
+// TestAttemptsFaults injects a fault at any step: a sandbox is lost, a transaction
+// fails or its result is lost, the edit is cancelled, the node is killed. Time is
+// the fake time of synctest.
 func TestAttemptsFaults(t *testing.T) {
 	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1), number("ENGI_CHAOS_FAULTS", shortFaults)/10
 	t.Logf("ENGI_CHAOS_FAULTS=%d", 10*faults)
@@ -642,13 +642,13 @@ func TestAttemptsFaults(t *testing.T) {
 			t.Fatalf("in edit %d", i)
 		}
 	}
-	// Of few, all may end alike.
+	// With few cases, all may end in the same way.
 	if t.Logf("ends: %v", ends); faults >= 40 && (ends["old"] == 0 || ends["new"] == 0) || len(ends) == 0 {
 		t.Error("nothing was taken, or nothing went wrong: the test tested nothing")
 	}
 }
 
-// TestCancelledAttemptsTell cancels an edit of which two attempts have ended.
+// TestCancelledAttemptsTell cancels an edit after two of its attempts have ended.
 func TestCancelledAttemptsTell(t *testing.T) {
 	w := newFixture(t)
 	never := make(chan struct{})

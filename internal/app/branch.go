@@ -57,7 +57,7 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	return s.openNew(ctx, r.ID)
 }
 
-// branchOf returns the record of a branch, with a name that is made up, and its first
+// branchOf returns the record of a branch, with a generated name, and its first
 // revision.
 func branchOf(from Record, number int64, files []File, actor string) (Record, engi.Revision) {
 	now := time.Now().UTC()

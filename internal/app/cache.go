@@ -8,18 +8,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A cache keeps contents of files that were read last. They are found by digest, so what
-// it has is never stale. It is safe for concurrent use.
+// A cache keeps recently read contents of files. They are found by digest, so its
+// contents are never stale. It is safe for concurrent use.
 type cache struct {
-	most int64 // bytes
+	most int64 // maximum bytes
 
 	mu    sync.Mutex
-	size  int64                        // guarded by mu, like all below
-	order *list.List                   // of cached, the last used first
-	found map[contentKey]*list.Element // of order
+	size  int64                        // bytes; guarded by mu, like all fields below
+	order *list.List                   // elements are cached; most recently used first
+	found map[contentKey]*list.Element // elements of order
 }
 
-// A contentKey has the app, since nobody learns from a digest what others have.
+// A contentKey includes the app, so that a digest reveals nothing about other owners' contents.
 type contentKey struct {
 	app    engi.AppID
 	digest string

@@ -11,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestCache compares a cache with one that is plain: what was used last stays, as far as
-// there is room for it.
+// TestCache compares the cache with a simple one: the most recently used contents stay, as far as
+// there is space.
 func TestCache(t *testing.T) {
 	const most = 1000
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -21,7 +21,7 @@ func TestCache(t *testing.T) {
 		key  contentKey
 		data string
 	}
-	var plain []entry // the last used last
+	var plain []entry // most recently used last
 	find := func(k contentKey) int {
 		return slices.IndexFunc(plain, func(e entry) bool { return e.key == k })
 	}
@@ -68,7 +68,7 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// TestCacheForgetsWhatWasNotUsed has the order of use, not that of coming, say what goes.
+// TestCacheForgetsWhatWasNotUsed checks that the order of use, not of insertion, decides what is dropped.
 func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	c := newCache(3)
 	key := func(name string) contentKey { return contentKey{"a", name} }
@@ -76,7 +76,7 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 		c.put(key(name), []byte("x"))
 	}
 	c.get(key("one"))
-	c.put(key("two"), []byte("other")) // what is there is not put again, and this is no use
+	c.put(key("two"), []byte("other")) // an existing content is not replaced, and this does not count as a use
 	c.put(key("four"), []byte("x"))
 	c.put(key("large"), []byte("1234"))
 	var left []string
@@ -96,8 +96,8 @@ func TestCacheForgetsWhatWasNotUsed(t *testing.T) {
 	}
 }
 
-// TestCacheIsShared has many use a cache at once. Nobody gets the content of another key,
-// and there is never too much of it.
+// TestCacheIsShared uses a cache concurrently. Nobody must get the content of another key,
+// and the cache must never exceed its limit.
 func TestCacheIsShared(t *testing.T) {
 	const most = 200
 	c := newCache(most)

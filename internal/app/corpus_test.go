@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file of the corpus anew")
 
-// corpusTexts returns what models have written, by name: the corpus of package output, and
-// what is too large to be kept in a file.
+// corpusTexts returns texts of models, by name: the corpus of package output, and
+// texts that are too large for a file.
 func corpusTexts(t *testing.T) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("output/testdata/*.txt")
@@ -52,9 +52,9 @@ func corpusTexts(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestCorpusIsApplied applies what models have written, each to an app that has what it
-// edits. How each ends is in testdata/corpus.want, which -update writes. The app has all of
-// it then, or nothing; nothing else has changed in its sandbox; and its page answers.
+// TestCorpusIsApplied applies texts of models, each to an app with the files that it
+// edits. The expected results are in testdata/corpus.want, which -update writes. Afterwards the app must have all
+// changes or none; nothing else must have changed in its sandbox; and its page must answer.
 func TestCorpusIsApplied(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")
@@ -91,7 +91,7 @@ func TestCorpusIsApplied(t *testing.T) {
 	}
 }
 
-// applyText applies a text to an app and says in a line how that has ended.
+// applyText applies a text to an app and describes the result in a line.
 func applyText(t *testing.T, text string) string {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -169,8 +169,8 @@ func count(all []engi.AppUpdate, kind engi.AppUpdateKind) (n int) {
 	return n
 }
 
-// editedBy returns the files that an output changes a part of, or removes, as they may have
-// been.
+// editedBy returns possible earlier contents of the files that an output edits or
+// removes.
 func editedBy(t *testing.T, out output.Output) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -238,7 +238,7 @@ func asWritten(t *testing.T, before map[string]string, out output.Output) map[st
 	return want
 }
 
-// wantManifest checks that a package.json is as it was written, with packages.
+// wantManifest checks that a package.json has its written content, with packages.
 func wantManifest(t *testing.T, written, got string, packages []string) {
 	t.Helper()
 	want, have := map[string]any{}, map[string]any{}
@@ -270,7 +270,7 @@ func wantManifest(t *testing.T, written, got string, packages []string) {
 	}
 }
 
-// untracked returns what a sandbox has beside the files of an app, its packages and its
+// untracked returns the files of a sandbox without those of the app, its packages and its
 // commits.
 func untracked(w *fixture, id engi.SandboxID) map[string]string {
 	w.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestSandboxDoesNotAnswer has the way to a sandbox break, for a moment and for long. The
-// app comes back to the same one.
+// TestSandboxDoesNotAnswer interrupts the connection to a sandbox, for a moment and for long. The
+// app must return to the same sandbox.
 func TestSandboxDoesNotAnswer(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -34,8 +34,8 @@ func TestSandboxDoesNotAnswer(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestDiskIsFull has no space left for files, and for packages. What can be downloaded
-// again makes room; if that is not enough, nothing has changed.
+// TestDiskIsFull fills the disk, for files and for packages. Caches that can be downloaded
+// again must be cleared; if that is not enough, nothing must have changed.
 func TestDiskIsFull(t *testing.T) {
 	for _, text := range []string{file("src/App.tsx", "two\n"), "<package>zustand</package>"} {
 		w := newFixture(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestHungServersDelayOnlyTheirOwner has ten servers of one owner take connections and not
-// answer. Another owner's server that has ended is started again as if they were not there.
+// TestHungServersDelayOnlyTheirOwner makes ten servers of one owner accept connections without
+// answering. Another owner's server that has ended must be restarted without delay.
 func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -47,7 +47,7 @@ func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 	})
 }
 
-// TestPlacesOfEditsAreGivenBack has the store fail whenever an edit is to begin.
+// TestPlacesOfEditsAreGivenBack makes the store fail whenever an edit begins.
 func TestPlacesOfEditsAreGivenBack(t *testing.T) {
 	w := newFixture(t)
 	w.models = &writer{answers: []string{file("src/App.tsx", "export default 1\n")}}
@@ -76,13 +76,13 @@ func TestPlacesOfEditsAreGivenBack(t *testing.T) {
 	}
 }
 
-// TestOneThatStaysKeepsNothingElse has a snapshot that is of no use be one that cannot be
-// removed for a while.
+// TestOneThatStaysKeepsNothingElse makes the removal of an obsolete snapshot fail
+// for a while.
 func TestOneThatStaysKeepsNothingElse(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	for range 8 { // three of which are too many
+	for range 8 { // three of them are too many
 		if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("a.ts", fmt.Sprint(time.Now().UnixNano())), Snapshot: true}); last.Kind != engi.AppApplied {
 			t.Fatalf("it ended with %+v", last)
 		}
@@ -94,7 +94,7 @@ func TestOneThatStaysKeepsNothingElse(t *testing.T) {
 		if op != "remove" {
 			return nil
 		}
-		if removed++; removed == 1 || removed > 5 { // the first of them, also where it is tried again in the background
+		if removed++; removed == 1 || removed > 5 { // the first removal fails, also when it is repeated in the background
 			return engi.Errorf(engi.Unavailable, "it is in use")
 		}
 		return nil

@@ -23,21 +23,21 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-var shortFaults uint64 = 500 // with the race detector 50
+var shortFaults uint64 = 500 // 50 with the race detector
 
-// TestFaults has things go wrong at any step of applies and rollbacks, while others publish
-// the app, look at it, branch it and change it: 500 faults that have come about, or
-// ENGI_CHAOS_FAULTS of them. Afterwards the app is as it was or as it was to be, and so are
+// TestFaults injects faults at any step of applies and rollbacks, while the app is also published,
+// viewed, branched and changed: 500 faults that occurred, or
+// ENGI_CHAOS_FAULTS of them. Afterwards the app must be in the old or the new state, with
 // its sandbox, its server, its packages, its history and its repository. ENGI_CHAOS_SEED
-// chooses other faults than those that once found a defect. Time is that of the test, so
-// that what takes too long is seen exactly, and a goroutine that is left fails the test.
+// replaces the seed that once found a defect. Time is the fake time of synctest, so
+// that delays are measured exactly, and a leaked goroutine fails the test.
 func TestFaults(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: make test-all") // and of what several do at once, the scheduler decides the order
+		t.Skip("slow: make test-all") // the scheduler determines the order of concurrent operations
 	}
 	seed, faults := seed.Of(t, "ENGI_CHAOS_SEED", 1795827304492980388), number("ENGI_CHAOS_FAULTS", shortFaults)
 	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
-	const each = 25 // of one app
+	const each = 25 // faults per app
 	counts, ends, worst := map[string]int{}, map[string]int{}, map[string]time.Duration{}
 	planned, fired := 0, uint64(0)
 	for i := uint64(0); fired < faults; i++ {
@@ -62,8 +62,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestApplyBeginsUnheard has the transaction with which an apply begins be done, and its
-// end be lost.
+// TestApplyBeginsUnheard commits the transaction that begins an apply, and loses
+// its result.
 func TestApplyBeginsUnheard(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -80,7 +80,7 @@ func TestApplyBeginsUnheard(t *testing.T) {
 }
 
 // TestSandboxIsLostAsItsServerStarts loses a sandbox in which the server was just started.
-// Nobody waits for it as long as a server may take to come up.
+// The apply must not wait for the full time limit of a start.
 func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -111,9 +111,9 @@ func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
 	})
 }
 
-// TestServerNeverAnswers applies to an app whose server takes connections and does not
-// answer, before the apply and with its files. Once the files are put back, the server is
-// started and nobody waits for it. Waiting took the apply 3 min 33 s.
+// TestServerNeverAnswers applies to an app whose server accepts connections without
+// answering, before the apply and with its files. Once the files are restored, the server must be
+// started without waiting for it. Waiting once took the apply 3 min 33 s.
 func TestServerNeverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -125,15 +125,15 @@ func TestServerNeverAnswers(t *testing.T) {
 		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("vite.config.ts", "export default { n: 1 }\n")}); err != nil {
 			t.Fatal(err)
 		}
-		for applying := true; applying; time.Sleep(200 * time.Millisecond) { // of the test's time
+		for applying := true; applying; time.Sleep(200 * time.Millisecond) { // fake time
 			r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop")
 			if err != nil {
 				t.Fatal(err)
 			}
 			applying = r.Applying != 0
 		}
-		// The server is asked for 30 seconds. Then it is started twice, for 60 seconds each: as
-		// it is, and with the files of the apply.
+		// The server gets 30 seconds to answer. Then it is started twice, with 60 seconds each: with the
+		// old files, and with the files of the apply.
 		if took := time.Since(began); took > 155*time.Second {
 			t.Errorf("the apply took %v", took)
 		}
@@ -165,70 +165,70 @@ func number(name string, def uint64) uint64 {
 	return def
 }
 
-// A history is an app to which things happen.
+// A history is an app with injected faults.
 type history struct {
 	t            *testing.T
 	w            *fixture
 	rng          *rand.Rand
 	s            *app.Service
 	stop         func()
-	box          *fakeSandbox // of the app, when something goes wrong with it
+	box          *fakeSandbox // sandbox of the app when a fault begins
 	counts, ends map[string]int
-	worst        map[string]time.Duration // that was taken, by the only mishap
-	fired        int                      // mishaps that have come about; guarded by the world's mu
+	worst        map[string]time.Duration // longest delay caused by a single fault, by fault
+	fired        int                      // number of faults that occurred; guarded by the fixture's mu
 	planned      int
-	n            int               // of the apply
-	deltas       map[string]change // what the applies are to change, by message
-	rows         []string          // that its database may have
-	late         sync.WaitGroup    // of those who use the app meanwhile
+	n            int               // number of the apply
+	deltas       map[string]change // expected changes of the applies, by message
+	rows         []string          // possible contents of its database
+	late         sync.WaitGroup    // concurrent users of the app
 }
 
-// A change is what an apply is to change.
+// A change is the expected change of an apply.
 type change struct {
 	put      map[string]string
 	removed  string
 	packages []string
 }
 
-// A mishap is one thing that goes wrong, some steps from now.
+// A mishap is a fault that occurs after some steps.
 type mishap struct {
 	name string
-	own  time.Duration // that may pass until it is noticed
+	own  time.Duration // time that may pass until the fault is noticed
 	hit  func(h *history) error
 }
 
-// usual is how long an apply or a rollback takes if nothing has its own time: five programs
-// at most, of which each takes two seconds in this world, with those that put back what has
-// failed or make a sandbox anew.
+// usual is the duration of an apply or a rollback without delays of a fault: at most five
+// programs of two seconds each, including those that restore the files after a failure
+// or rebuild a sandbox.
 const usual = 10 * time.Second
 
-// Times that docs/apps.md has in the table "Time limit", for what may not answer. A
-// mishap's own time is the sum of those that pass one after the other.
+// Time limits from the table "Time limit" in docs/apps.md, for parts that do not answer. The time
+// of a fault is the sum of the limits that apply one after the other.
 const (
 	installLimit = 120 * time.Second // one attempt of three
 	commandLimit = 120 * time.Second
 	startLimit   = 60 * time.Second
 	answerLimit  = 30 * time.Second
-	undoLimit    = 60 * time.Second // to put back what has failed
-	lookLimit    = 60 * time.Second // to look at a page, which waits for a server that is gone
-	late         = 10 * time.Second // that a program may be late to end, and anything beyond its own time
+	undoLimit    = 60 * time.Second // restoring the files after a failure
+	lookLimit    = 60 * time.Second // looking at a page, which waits for a server that has ended
+	late         = 10 * time.Second // maximum delay of a program's end, and of everything beyond a fault's own time
 )
 
 var mishaps = []mishap{
 	{"kill the server", 0, func(h *history) error { h.box.server = false; return nil }},
-	{"the server does not answer", answerLimit + 2*startLimit + undoLimit, // it is asked, started again, and so with what is applied
+	{"the server does not answer", answerLimit + 2*startLimit + undoLimit, // a request, a restart, and the same with the new files
 		func(h *history) error { h.box.mute = true; return nil }},
 	{"kill the guest", 0, func(h *history) error { h.w.lose(h.box); return nil }},
 	{"the guest does not answer", commandLimit + late + undoLimit, func(h *history) error { h.box.stuck = true; return nil }},
 	{"kill the node", 0, func(h *history) error { h.w.off = true; return nil }},
 	{"npm fails twice", 0, func(h *history) error { h.w.flaky = 2; return nil }},
-	{"npm fails", 2*(1+2)*time.Second + 4*2*time.Second, // pauses and attempts, also as it is put back
+	{"npm fails", 2*(1+2)*time.Second + 4*2*time.Second, // pauses and attempts, also while restoring
 		func(h *history) error { h.w.flaky = 9; return nil }},
 	{"the registry hangs", 3*installLimit + (1+2)*time.Second + undoLimit, func(h *history) error { h.w.hangs = true; return nil }},
 	{"the sandbox is full", 0, func(h *history) error { h.box.full = true; return nil }},
-	{"transactions fail", 7 * time.Second, // pauses before six more attempts, of 0.1 s and twice as long each time
+	{"transactions fail", 7 * time.Second, // pauses before six more attempts, from 0.1 s, doubled each time
 		func(h *history) error { return h.failStore(h.rng.IntN(6)) }},
-	{"transactions fail for long", 63 * time.Second, // before twelve, of 10 s at most
+	{"transactions fail for long", 63 * time.Second, // pauses before twelve attempts, of at most 10 s
 		func(h *history) error { return h.failStore(12) }},
 	{"a transaction's end is not heard", 0, func(h *history) error {
 		h.w.after = func() error {
@@ -253,7 +253,7 @@ var mishaps = []mishap{
 		h.meanwhile(func(ctx context.Context) error { return second(h.s.Rollback(ctx, "ann", "shop", 2)) })
 		return nil
 	}},
-	{"a snapshot", 10 * time.Second, // that it may take in this world
+	{"a snapshot", 10 * time.Second, // maximum time of a snapshot in this fixture
 		func(h *history) error {
 			h.meanwhile(func(ctx context.Context) error { return second(h.s.Snapshot(ctx, "ann", "shop")) })
 			return nil
@@ -290,7 +290,7 @@ var mishaps = []mishap{
 	}},
 }
 
-// failStore has the next transactions fail.
+// failStore makes the next transactions fail.
 func (h *history) failStore(n int) error {
 	before := h.w.fault
 	h.w.fault = func(op string, b *fakeSandbox) error {
@@ -307,7 +307,7 @@ func (h *history) failStore(n int) error {
 	return engi.Errorf(engi.Unavailable, "the disk is full")
 }
 
-// meanwhile uses the app while something else does.
+// meanwhile uses the app concurrently.
 func (h *history) meanwhile(f func(ctx context.Context) error) {
 	h.late.Go(func() {
 		if err := f(h.t.Context()); err != nil {
@@ -316,7 +316,7 @@ func (h *history) meanwhile(f func(ctx context.Context) error) {
 	})
 }
 
-// spec returns an apply of anything.
+// spec returns a random apply.
 func (h *history) spec() engi.ApplySpec {
 	h.n++
 	c := change{put: map[string]string{"src/App.tsx": fmt.Sprintf("import './A%d.tsx'\n", h.n), fmt.Sprintf("src/A%d.tsx", h.n): fmt.Sprintf("export default %d\n", h.n)}}
@@ -339,7 +339,7 @@ func (h *history) spec() engi.ApplySpec {
 		c.put["src/shared.tsx"] = fmt.Sprintf("export const shared = %d\n", h.n)
 	}
 	broken := h.rng.IntN(6) == 0
-	for _, p := range slices.Sorted(maps.Keys(c.put)) { // a seed has one order of files
+	for _, p := range slices.Sorted(maps.Keys(c.put)) { // the order of files must only depend on the seed
 		content := c.put[p]
 		if broken && strings.HasPrefix(p, "src/A") && p != "src/App.tsx" {
 			content = "BROKEN\n"
@@ -372,13 +372,13 @@ func (h *history) live(faults int) {
 	h.stop()
 	h.w.mu.Lock()
 	for _, b := range h.w.boxes {
-		h.w.lose(b) // with what the node did not live to end
+		h.w.lose(b) // together with the processes that the node has not ended
 	}
 	h.w.mu.Unlock()
 	synctest.Wait()
 }
 
-// round changes the app while things go wrong, and checks what has become of it.
+// round changes the app with injected faults, and checks the result.
 func (h *history) round(faults int) {
 	t, w := h.t, h.w
 	a, err := h.s.Open(t.Context(), "ann", "shop")
@@ -387,7 +387,7 @@ func (h *history) round(faults int) {
 	}
 	projected(t, w, h.s, a)
 	before := h.history()
-	// A database is what it was, what it was in a snapshot, or that of a new sandbox.
+	// The database is unchanged, or that of a snapshot, or that of a new sandbox.
 	h.rows = []string{"", fmt.Sprint("rows ", h.n)}
 	w.rows(a.Sandbox, h.rows[1])
 	var names []string
@@ -422,7 +422,7 @@ func (h *history) round(faults int) {
 	}
 	w.mu.Unlock()
 	if len(names) > 1 {
-		own *= 2 // it may begin again, or be behind another one that waits as long
+		own *= 2 // the operation may begin again, or wait for another one with the same delay
 	}
 	spec := h.spec()
 	what := fmt.Sprintf("round %d, %s", h.n, strings.Join(names, " and "))
@@ -436,7 +436,7 @@ func (h *history) round(faults int) {
 			back = func() error { return second(h.s.Restore(t.Context(), "ann", "shop", 0)) }
 			w.mu.Lock()
 			for _, c := range w.copies {
-				if c.box.mute { // a server that did not answer does not in a copy: it is asked, and started again
+				if c.box.mute { // a copy of a server without an answer also gives none: it gets a request, and is restarted
 					own = max(own, usual) + 90*time.Second
 					break
 				}
@@ -486,7 +486,7 @@ func (h *history) round(faults int) {
 	if len(names) == 1 {
 		h.worst[names[0]] = max(h.worst[names[0]], took)
 	}
-	// Everything works again, but for what was killed.
+	// All faults end, except for killed parts.
 	w.mu.Lock()
 	off := w.off
 	w.off, w.fault, w.after, w.hangs, w.flaky, w.noRoom = false, nil, nil, false, 0, false
@@ -498,7 +498,7 @@ func (h *history) round(faults int) {
 		h.s, h.stop = w.begin(t)
 	}
 	began = time.Now()
-	for { // an apply that was begun meanwhile
+	for { // an apply that began concurrently
 		r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop")
 		if err != nil {
 			t.Fatal(err)
@@ -519,7 +519,7 @@ func (h *history) round(faults int) {
 	h.check(what, a, before)
 }
 
-// prune removes the branches that somebody has made meanwhile. Each has the files of some
+// prune removes the branches that were created concurrently. Each must have the files of some
 // revision.
 func (h *history) prune(what string) {
 	t := h.t
@@ -550,7 +550,7 @@ func (h *history) history() []engi.Revision {
 	return revs
 }
 
-// check checks what has become of the app.
+// check checks the state of the app.
 func (h *history) check(what string, a engi.App, before []engi.Revision) {
 	t, w := h.t, h.w
 	r, err := store.Apps(w.db).Find(t.Context(), "ann", "shop")
@@ -560,7 +560,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 	if r.Applying != 0 || r.Undo != nil || r.State != engi.AppReady || r.Sandbox != a.Sandbox {
 		t.Errorf("%s: the app is %+v", what, r)
 	}
-	// Each revision is its parent with the whole of an apply, or an earlier one.
+	// Each revision is its parent with all changes of an apply, or an earlier revision.
 	now := h.history()
 	if !slices.EqualFunc(before, now[len(now)-len(before):], func(a, b engi.Revision) bool { return a.Commit == b.Commit }) {
 		t.Errorf("%s: the history has changed: %v, %v", what, before, now)
@@ -572,7 +572,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 		} else if c, ok := h.deltas[rev.Message]; ok {
 			maps.Copy(want, c.put)
 			delete(want, c.removed)
-			if strings.Contains(what, "is full") { // a command may have failed, which is told
+			if strings.Contains(what, "is full") { // a command may have failed, which must be reported
 				delete(want, "made.txt")
 				if text, ok := got["made.txt"]; ok {
 					want["made.txt"] = text
@@ -616,7 +616,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 			}
 		}
 		for _, p := range b.procs {
-			// The browser of a node that was killed changes nothing, and ends in a minute.
+			// The browser of a killed node changes nothing, and ends within a minute.
 			if !p.ended() && p.tag != "" && p.tag != "browser" {
 				t.Errorf("%s: %s still runs", what, p.name)
 			}
@@ -625,7 +625,7 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 	if rows := w.database(a.Sandbox); !slices.Contains(h.rows, rows) {
 		t.Errorf("%s: its database has %q, which is none of %q", what, rows, h.rows)
 	}
-	snapshotsOf(t, h.s, "shop") // those that somebody has removed are forgotten
+	snapshotsOf(t, h.s, "shop") // removed snapshots are forgotten
 	settled(t, w)
 	for err, what := range map[error]string{
 		second(h.s.Get(t.Context(), "bob", "shop")):                                                "get",

@@ -28,69 +28,69 @@ import (
 	"github.com/engi-dev/engi/internal/store/storetest"
 )
 
-// A fixture is everything around a service, as it is after a power cut: what was done is
-// done. With the power off, nothing is done any more.
+// A fixture is the environment of a service that survives a power cut: completed steps persist.
+// While the power is off, no step has an effect.
 type fixture struct {
 	t      testing.TB
 	db     *store.DB
 	mu     sync.Mutex
-	left   int // steps until the power goes; negative means never. guarded by mu, like all below
+	left   int // number of steps until the power is cut; negative means never. guarded by mu, like all fields below
 	off    bool
-	steps  int // so far
+	steps  int // number of steps so far
 	boxes  map[engi.SandboxID]*fakeSandbox
 	keys   map[string]engi.SandboxID
 	made   int
-	flaky  int                                   // installations that are still to fail
+	flaky  int                                   // number of installations that still fail
 	slow   chan struct{}                         // commands wait for it; nil for none
 	full   bool                                  // no template can be started
-	quota  int                                   // sandboxes that there may be; 0 means any number
-	enter  int                                   // how often somebody entered a sandbox
-	health time.Duration                         // between checks; 0 means never
-	pace   time.Duration                         // that programs take; with 0 a power cut ends them
+	quota  int                                   // maximum number of sandboxes; 0 means no limit
+	enter  int                                   // number of times that sandboxes were entered
+	health time.Duration                         // interval of health checks; 0 means never
+	pace   time.Duration                         // duration of programs; with 0, a power cut ends them
 	hangs  bool                                  // the registry does not answer
-	fault  func(op string, b *fakeSandbox) error // what goes wrong before a step, called with mu locked; nil for nothing
-	after  func() error                          // the same after a transaction
+	fault  func(op string, b *fakeSandbox) error // error before a step, called with mu locked; nil for none
+	after  func() error                          // error after a transaction; nil for none
 	built  map[string]engi.Template
 	alerts app.Settings      // zero means the default
 	busy   bool              // sandboxes are always in use
-	memory int64             // that each uses
-	cut    func()            // what the power takes along
-	deaf   int               // connections to servers that are still to fail
-	packed int               // attempts to write that the disk is too full for, until its caches are cleared; -1 for all
-	gone   int               // attempts to enter a sandbox that are still to fail
-	cold   int               // how often a sandbox was written to disk without its memory
-	dist   map[string]string // what a build leaves; nil for one that fails
-	links  []tar.Header      // what it leaves beside files
+	memory int64             // memory use of each sandbox, in bytes
+	cut    func()            // called when the power is cut
+	deaf   int               // number of connections to servers that still fail
+	packed int               // number of writes that fail because the disk is full, until caches are cleared; -1 for all
+	gone   int               // number of attempts to enter a sandbox that still fail
+	cold   int               // number of times that a sandbox was hibernated without its memory
+	dist   map[string]string // result of a build; nil for a build that fails
+	links  []tar.Header      // entries that a build creates beside files
 	copies map[engi.SnapshotID]*copied
-	noRoom bool // for snapshots
+	noRoom bool // no space for snapshots
 	models app.Models
 
-	packing  time.Duration // that it takes to send what was built
-	browser  string        // what is wrong with browsers in sandboxes; empty for nothing
-	forwards bool          // Vite prints what pages tell it
+	packing  time.Duration // time in which the guest sends the result of a build
+	browser  string        // fault of browsers in sandboxes; empty for none
+	forwards bool          // Vite prints the errors that pages report to it
 	shown    []string      // addresses that browsers were told to show
 }
 
-// A fakeSandbox is a sandbox: files, and a server that may run.
+// A fakeSandbox is a sandbox with files, and with a server that may be running.
 type fakeSandbox struct {
 	engi.Sandbox
 	files   map[string]node
-	server  bool // runs
+	server  bool // the server is running
 	log     string
 	starts  int
 	commits []string
-	clock   time.Time // of the last change
-	full    bool      // its disk
-	stuck   bool      // nothing of it answers
-	mute    bool      // its server takes connections and does not answer
-	serves  string    // what its server has read when it started
+	clock   time.Time // time of the last change
+	full    bool      // the disk is full
+	stuck   bool      // the guest does not answer
+	mute    bool      // its server accepts connections and does not answer
+	serves  string    // content that its server read when it started
 	procs   []*process
 	gone    bool
-	conns   int           // how often its connections were ended
-	dead    chan struct{} // closed when it is gone
+	conns   int           // number of times that its connections were ended
+	dead    chan struct{} // closed when the sandbox has ended
 }
 
-// lose ends a sandbox, with all that runs in it. The caller holds the lock.
+// lose ends a sandbox and its processes. The caller holds the lock.
 func (w *fixture) lose(b *fakeSandbox) {
 	if !b.gone {
 		b.gone = true
@@ -99,7 +99,7 @@ func (w *fixture) lose(b *fakeSandbox) {
 	}
 }
 
-// settings are what the server reads only when it starts.
+// settings are files that the server reads only when it starts.
 func (b *fakeSandbox) settings() string {
 	return b.files[appDir+"/vite.config.ts"].data + b.files[appDir+"/package.json"].data
 }
@@ -117,7 +117,7 @@ func newFixture(t testing.TB) *fixture {
 	w := &fixture{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*fakeSandbox{}, keys: map[string]engi.SandboxID{}, copies: map[engi.SnapshotID]*copied{}}
 	w.built = map[string]engi.Template{"vite-react": {Name: "vite-react", Digest: "d", WorkDir: appDir, Shell: "/bin/sh", Start: "serve", Ports: []int{5173}}}
 	w.built["fastapi"] = engi.Template{Name: "fastapi", Digest: "d", WorkDir: appDir, Start: "serve", Ports: []int{8000}}
-	t.Cleanup(func() { // with what still runs in them
+	t.Cleanup(func() { // including the processes that are still running
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, b := range w.boxes {
@@ -153,8 +153,8 @@ func (w *fixture) begin(t testing.TB) (s *app.Service, stop func()) {
 	return s, stop
 }
 
-// act does one thing in a sandbox, or elsewhere without, unless the power is off. It may
-// go before and after.
+// act performs one step, in a sandbox or elsewhere, unless the power is off. The power may be
+// cut before and after the step.
 func (w *fixture) act(b *fakeSandbox, do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *fixture) act(b *fakeSandbox, do func() error) error {
 	return nil
 }
 
-// step is the beginning of something that is done: what goes wrong does so now.
+// step begins an operation; the faults of the test occur here.
 func (w *fixture) step(ctx context.Context, op string, b *fakeSandbox) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -339,7 +339,7 @@ type boxes struct {
 	*fixture
 }
 
-// A lifecycle is what boxes do not do.
+// A lifecycle implements the operations that boxes lacks.
 type lifecycle struct{ engi.Lifecycle }
 
 func (x boxes) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, diskOnly bool) error {
@@ -395,7 +395,7 @@ func (x boxes) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sandb
 	return sb, err
 }
 
-// A copied is a sandbox as it was when a snapshot of it was made.
+// A copied is the state of a sandbox at the time of a snapshot.
 type copied struct {
 	engi.Snapshot
 	box fakeSandbox
@@ -407,7 +407,7 @@ func (b *fakeSandbox) clone() fakeSandbox {
 	return c
 }
 
-// revive makes a sandbox of a snapshot. The caller holds the lock.
+// revive creates a sandbox from a snapshot. The caller holds the lock.
 func (w *fixture) revive(spec engi.SandboxSpec, sb *engi.Sandbox) error {
 	c, ok := w.copies[spec.Snapshot]
 	if !ok || c.Owner != spec.Owner {
@@ -424,7 +424,7 @@ func (w *fixture) revive(spec engi.SandboxSpec, sb *engi.Sandbox) error {
 	return nil
 }
 
-// Snapshot ends the connections to a sandbox, as the real one does.
+// Snapshot ends the connections to a sandbox, like the real implementation.
 func (x boxes) Snapshot(ctx context.Context, _ engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (s engi.Snapshot, err error) {
 	x.mu.Lock()
 	b := x.boxes[id]
@@ -449,7 +449,7 @@ func (x boxes) Snapshot(ctx context.Context, _ engi.Owner, id engi.SandboxID, sp
 	return s, err
 }
 
-// copies are the snapshots.
+// copies implements snapshots.
 type copies struct {
 	engi.Snapshots
 	*fixture
@@ -554,7 +554,7 @@ func (b *fakeSandbox) put(p, text string) {
 	b.files[p] = node{data: text, mode: 0o644, modified: b.clock}
 }
 
-// isDir reports whether something is below p.
+// isDir reports whether there are files below p.
 func (b *fakeSandbox) isDir(p string) bool {
 	for q := range b.files {
 		if strings.HasPrefix(q, p+"/") {
@@ -571,7 +571,7 @@ func (b *fakeSandbox) info(p string) (engi.FileInfo, bool) {
 	return engi.FileInfo{Path: p, Mode: fs.ModeDir | 0o755}, b.isDir(p)
 }
 
-// A fakeGuest is the guest of a box. It does as the real one: every step is done or not.
+// A fakeGuest is the guest of a sandbox. As with a real guest, every step is either done or not.
 type fakeGuest struct {
 	engi.Guest
 	w    *fixture
@@ -579,7 +579,7 @@ type fakeGuest struct {
 	conn int
 }
 
-// step is the beginning of a call, whose connection may have ended.
+// step begins a call, whose connection may have ended.
 func (g *fakeGuest) step(ctx context.Context, op string) error {
 	g.w.mu.Lock()
 	ended := g.conn != g.b.conns
@@ -652,7 +652,7 @@ func (g *fakeGuest) Move(ctx context.Context, from, to string) error {
 		}
 		delete(g.b.files, from)
 		g.b.files[to] = n
-		if strings.Contains(n.data, "CRASH") { // somebody looks at the page
+		if strings.Contains(n.data, "CRASH") { // the page is being viewed
 			g.b.log += "1:02:03 PM [vite] (client) [Unhandled error] TypeError: Cannot read properties of undefined (reading 'x')\n > App " + strings.TrimPrefix(to, appDir+"/") + ":1:1\n"
 		}
 		return nil
@@ -702,7 +702,7 @@ func (g *fakeGuest) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	}
 }
 
-// Pack returns what is below a directory, with what a test wants beside that.
+// Pack returns the files below a directory, and the entries that a test adds.
 func (g *fakeGuest) Pack(_ context.Context, dir string) (io.ReadCloser, error) {
 	g.w.mu.Lock()
 	defer g.w.mu.Unlock()
@@ -731,12 +731,12 @@ func (g *fakeGuest) Pack(_ context.Context, dir string) (io.ReadCloser, error) {
 	for _, h := range g.w.links {
 		add(h, "")
 	}
-	return io.NopCloser(&b), nil // without an end: it is not to be relied on
+	return io.NopCloser(&b), nil // without an end, which callers must not rely on
 }
 
 var imported = regexp.MustCompile(`import '\./([^']+)'`)
 
-// Dial answers as Vite does, for modules that import others of their directory.
+// Dial answers like Vite, for modules that import others of their directory.
 func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
 	if err := g.step(ctx, "dial"); err != nil {
 		return nil, err
@@ -793,7 +793,7 @@ func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
 	return here, nil
 }
 
-// A oneConn is a listener of one connection.
+// A oneConn is a listener with one connection.
 type oneConn struct{ conns chan net.Conn }
 
 func (l *oneConn) Accept() (net.Conn, error) {
@@ -806,7 +806,7 @@ func (l *oneConn) Accept() (net.Conn, error) {
 func (l *oneConn) Close() error   { return nil }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Start runs what a service of apps runs, and commands of the form "put PATH TEXT".
+// Start runs the programs that a service of apps runs, and commands of the form "put PATH TEXT".
 func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, error) {
 	if err := g.step(ctx, "start"); err != nil {
 		return nil, err
@@ -855,7 +855,7 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 		defer close(p.done)
 		return p, g.w.act(g.b, func() error { g.run(p, c); return nil })
 	}
-	// It goes on whatever becomes of the node.
+	// The program continues even if the node is killed.
 	var limit <-chan time.Time
 	if c.Timeout > 0 {
 		limit = time.After(c.Timeout)
@@ -894,7 +894,7 @@ func (b *fakeSandbox) add(p *process) error {
 	return nil
 }
 
-// run does what a program does. The caller holds the lock.
+// run performs the effects of a program. The caller holds the lock.
 func (g *fakeGuest) run(p *process, c engi.Command) {
 	switch {
 	case len(c.Args) > 2 && strings.Contains(c.Args[2], "_cacache"):
@@ -923,7 +923,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 			p.code, p.output = 228, "npm error code ENOSPC\n"
 			return
 		}
-		m := map[string]any{} // npm keeps what it does not know
+		m := map[string]any{} // npm keeps unknown fields
 		if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
 			p.code, p.output = 1, "npm error EJSONPARSE\n"
 			return
@@ -994,7 +994,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 		}
 		words := strings.SplitN(c.Args[2], " ", 3)
 		g.b.put(words[1], words[2])
-	case c.Args[2] == "judge": // says what src/App.tsx says after "JUDGE "
+	case c.Args[2] == "judge": // prints the text in src/App.tsx after "JUDGE "
 		_, text, _ := strings.Cut(g.b.files[appDir+"/src/App.tsx"].data, "JUDGE ")
 		p.output = text + "\n"
 		if strings.Contains(text, "FAIL") {
@@ -1036,7 +1036,7 @@ type process struct {
 	output string
 	done   chan struct{}
 	kill   chan struct{}
-	killed bool // guarded by the world's mu
+	killed bool // guarded by the fixture's mu
 }
 
 func (p *process) PID() int { return p.pid }
@@ -1050,7 +1050,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// end kills it. The caller holds the lock.
+// end kills the process. The caller holds the lock.
 func (p *process) end() {
 	if !p.killed {
 		p.killed = true

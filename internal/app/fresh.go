@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	freshTime  = 5 * time.Second        // that a reader waits for what is in a sandbox by now
-	freshEvery = 100 * time.Millisecond // pause between looks whether an app is being changed
-	handsPause = 2 * time.Second        // between revisions of what was changed by hand, because somebody reads
+	freshTime  = 5 * time.Second        // maximum time that a reader waits for the sandbox's current files
+	freshEvery = 100 * time.Millisecond // pause between checks whether the app is being changed
+	handsPause = 2 * time.Second        // minimum time between revisions of manual changes that readers cause
 )
 
-// fresh returns the record of an app whose last revision has what is in its sandbox now,
-// so that nobody who reads that is told what was there before. The sandbox is asked each
-// time, since a watch may tell of a change only after its writer has gone on: of a file
-// that has not changed since it was read last, no more than its times.
+// fresh returns the record of an app whose last revision has the sandbox's current files,
+// so that readers never see stale files. It asks the sandbox each
+// time, because a watch may report a change only after its writer has continued. For a file
+// that has not changed since the last read, it asks for the times only.
 //
-// A sandbox that sleeps is left asleep. Neither are readers kept from what is recorded while
-// something changes the app, which is old until it is new, nor for long by a sandbox that
+// A sleeping sandbox is not resumed. Readers get the recorded files without waiting while
+// a change of the app is running, and after a short wait if the sandbox
 // does not answer.
 func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 	if !s.readable(ctx, r) {
@@ -47,7 +47,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 	return s.opt.Store.Find(ctx, "", string(r.ID))
 }
 
-// readable reports whether an app has a sandbox that runs and that nothing changes.
+// readable reports whether an app has a running sandbox and no change is running.
 func (s *Service) readable(ctx context.Context, r Record) bool {
 	if r.Sandbox == "" || r.Revision == 0 || r.Undo != nil || r.Applying != 0 || r.Editing != 0 {
 		return false
@@ -55,7 +55,7 @@ func (s *Service) readable(ctx context.Context, r Record) bool {
 	return s.sandboxes.Runs(ctx, r.Sandbox)
 }
 
-// refresh makes what is in the sandbox of an app a revision, once nobody else uses it.
+// refresh records the current files of an app's sandbox as a revision, once nobody else uses the sandbox.
 func (s *Service) refresh(ctx context.Context, r Record) (Record, error) {
 	a := s.live(r.ID)
 	for {
@@ -75,8 +75,8 @@ func (s *Service) refresh(ctx context.Context, r Record) (Record, error) {
 	}
 }
 
-// lockToRead locks an app, whose record is read anew then. Without a function to unlock
-// it, there is nothing to be read but what is recorded.
+// lockToRead locks an app and reads its record again. If unlock is nil,
+// the caller reads the recorded files only.
 func (s *Service) lockToRead(ctx context.Context, a *app, id engi.AppID) (unlock func(), r Record, err error) {
 	tick := time.NewTicker(freshEvery)
 	defer tick.Stop()
@@ -101,8 +101,8 @@ func (s *Service) lockToRead(ctx context.Context, a *app, id engi.AppID) (unlock
 	}
 }
 
-// captureHands records what somebody has changed in a sandbox, or returns after what time
-// that may be done again. The caller holds the app's lock.
+// captureHands records manual changes in a sandbox, or returns the time after which
+// it may do so again. The caller holds the app's lock.
 func (s *Service) captureHands(ctx context.Context, a *app, r Record) (_ Record, wait time.Duration, err error) {
 	t, err := s.opt.Templates.Get(ctx, r.Template)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Service) captureHands(ctx context.Context, a *app, r Record) (_ Record,
 		if err != nil || len(treeOf(files).changes(now)) == 0 {
 			return r, 0, err
 		}
-		a.copy.forget() // what was read now is not kept
+		a.copy.forget() // the files that were read are not recorded
 		return r, wait, nil
 	}
 	before := r.Revision

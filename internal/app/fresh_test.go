@@ -22,7 +22,7 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// A reading reads the files of an app in one of the ways that there are, without asking for
+// A reading reads the files of an app in one of the available ways, without naming
 // a revision.
 type reading func(t testing.TB, s *app.Service, want map[string]string) map[string]string
 
@@ -99,9 +99,9 @@ func sums(files map[string]string) map[string]string {
 	return all
 }
 
-// TestReadsAreNeverStale has an app change in every way, by hand in its sandbox too, and
-// reads it without asking for a revision. A reader sees what was there when it began, or
-// what came later. ENGI_CHAOS_SEED repeats it.
+// TestReadsAreNeverStale changes an app in every way, also manually in its sandbox, and
+// reads it without naming a revision. A reader must get the state at the beginning of the read, or
+// a later one. ENGI_CHAOS_SEED repeats a run.
 func TestReadsAreNeverStale(t *testing.T) {
 	seed := seed.Of(t, "ENGI_CHAOS_SEED", 1)
 	steps, done := 60, map[string]int{}
@@ -140,7 +140,7 @@ func TestReadsAreNeverStale(t *testing.T) {
 	}
 }
 
-// A stale is an app that changes, and what there is to be read of it.
+// A stale is an app that changes, with its possible states.
 type stale struct {
 	t    *testing.T
 	w    *fixture
@@ -148,13 +148,13 @@ type stale struct {
 	s    *app.Service
 	stop func()
 	app  engi.App
-	want map[string]string // in its sandbox
-	kept map[string]string // recorded at least
+	want map[string]string // files in its sandbox
+	kept map[string]string // files that must at least be recorded
 	n    int
 	done map[string]int
 }
 
-// step does one thing and reads the app.
+// step performs one change and reads the app.
 func (h *stale) step() {
 	t, w := h.t, h.w
 	h.n++
@@ -168,7 +168,7 @@ func (h *stale) step() {
 			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put(p, text) })
 			h.want[p] = text
 		}},
-		{"write unseen", func() { // of the same size, and as old as it was
+		{"write unseen", func() { // with the same size and time as before
 			w.change(h.app.Sandbox, func(b *fakeSandbox) {
 				for p, old := range h.want {
 					if len(old) == len(text) {
@@ -220,12 +220,12 @@ func (h *stale) step() {
 			w.mu.Lock()
 			w.lose(w.boxes[h.app.Sandbox])
 			w.mu.Unlock()
-			h.want = maps.Clone(h.kept) // what nobody has read is lost with it
+			h.want = maps.Clone(h.kept) // manual changes that were not read are lost with the sandbox
 			h.read("lost, before it is opened")
 			h.open()
 		}},
 		{"sleep", func() {
-			time.Sleep(5 * time.Second) // what goes on in the background would wake it
+			time.Sleep(5 * time.Second) // background work would resume it
 			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.State = engi.Hibernated })
 			entered := w.entered()
 			want := h.want
@@ -241,7 +241,7 @@ func (h *stale) step() {
 			h.s, h.stop = w.begin(t)
 			h.open()
 		}},
-		{"transactions fail", func() { // while what was changed by hand is recorded
+		{"transactions fail", func() { // while manual changes are recorded
 			w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put("src/H3.tsx", text) })
 			h.want["src/H3.tsx"] = text
 			w.mu.Lock()
@@ -292,7 +292,7 @@ func (h *stale) step() {
 	}
 	act := acts[h.rng.IntN(len(acts))]
 	if act.name == "read while it is applied" {
-		h.want["package.json"] = `{"dependencies":{"p1":"^1.0.0","react":"19"}}` // which it has from the first time on
+		h.want["package.json"] = `{"dependencies":{"p1":"^1.0.0","react":"19"}}` // it is present from the beginning
 		w.change(h.app.Sandbox, func(b *fakeSandbox) { b.put("package.json", h.want["package.json"]) })
 		h.read("before it is applied")
 	}
@@ -307,7 +307,7 @@ func (h *stale) step() {
 	w.mu.Unlock()
 }
 
-// read reads the app in any way.
+// read reads the app in one of the ways.
 func (h *stale) read(after string) {
 	h.t.Helper()
 	names := slices.Sorted(maps.Keys(readings))
@@ -333,8 +333,8 @@ func (w *fixture) entered() int {
 	return w.enter
 }
 
-// TestReadsWithoutAnAnswer has a sandbox not answer, and hold more than an app may. Readers
-// get what is recorded, in time; and of a revision that they name, without asking it.
+// TestReadsWithoutAnAnswer uses a sandbox that does not answer, and one that exceeds the limits. Readers
+// must get the recorded files in time. A named revision must be read without the sandbox.
 func TestReadsWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -363,7 +363,7 @@ func TestReadsWithoutAnAnswer(t *testing.T) {
 		w.change(a.Sandbox, func(b *fakeSandbox) { b.stuck = false })
 		want["new.txt"] = sum("new\n")
 		check("an answer again", time.Second)
-		// A file that is written all the time does not fill the history.
+		// A file that is written continually must not fill the history.
 		before, began := revisionOf(t, s), time.Now()
 		for i := range 100 {
 			w.change(a.Sandbox, func(b *fakeSandbox) { b.put("log.txt", fmt.Sprint(i)) })

@@ -17,11 +17,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// The git repository of an app is a projection of its revisions. Its objects are made
-// here and not by git, so that they are the same whatever the settings in the sandbox,
-// and a sandbox that is made again has the same commits.
+// The git repository of an app is a projection of its revisions. Its objects are created
+// here and not by git, so that they do not depend on settings in the sandbox,
+// and a rebuilt sandbox has the same commits.
 
-// An object is an object of git.
+// An object is a git object.
 type object struct {
 	kind    string
 	content []byte
@@ -29,7 +29,7 @@ type object struct {
 
 func (o object) id() string { return gitID(o.kind, o.content) }
 
-// packed returns the object as git keeps it in a file.
+// packed returns the object in the format of git's loose object files.
 func (o object) packed() ([]byte, error) {
 	var b bytes.Buffer
 	z := zlib.NewWriter(&b)
@@ -41,7 +41,7 @@ func (o object) packed() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// trees returns the objects of the directories of files; the last one is the root.
+// trees returns the tree objects of the directories of files; the last one is the root.
 func trees(files []File) (all []object) {
 	type entry struct{ name, mode, id string }
 	dirs := map[string][]entry{".": nil}
@@ -62,7 +62,7 @@ func trees(files []File) (all []object) {
 	for d := range dirs {
 		names = append(names, d)
 	}
-	// The deepest come first; the root is the last.
+	// The deepest directories come first; the root is the last.
 	depth := func(d string) int {
 		if d == "." {
 			return 0
@@ -84,7 +84,7 @@ func trees(files []File) (all []object) {
 		for _, e := range entries {
 			raw, err := hex.DecodeString(e.id)
 			if err != nil {
-				panic(err) // unreachable: gitID made it
+				panic(err) // unreachable: gitID created the ID
 			}
 			fmt.Fprintf(&b, "%s %s\x00%s", e.mode, e.name, raw)
 		}
@@ -98,7 +98,7 @@ func trees(files []File) (all []object) {
 	return all
 }
 
-// commitOf returns the commit of a revision, whose parent has the commit parent.
+// commitOf returns the commit of a revision, with the commit of its parent revision.
 func commitOf(r engi.Revision, parent string, files []File) object {
 	roots := trees(files)
 	name := strings.Map(func(r rune) rune {
@@ -117,16 +117,16 @@ func commitOf(r engi.Revision, parent string, files []File) object {
 	return object{"commit", b.Bytes()}
 }
 
-// gitRef says which revision the sandbox's repository has.
+// gitRef is the ref of the last revision that the sandbox's repository has.
 const gitRef = ".git/refs/engi/head"
 
-// project brings the repository in a sandbox up to date. A branch that somebody has
-// committed to stays where it is.
+// project brings the repository in a sandbox up to date. A branch with commits of
+// others is not moved.
 func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir string) (err error) {
 	defer engi.Annotate(&err, "update the git repository of app %s", r.ID)
 	if _, err := g.Stat(ctx, dir+"/.git/objects"); err != nil {
 		if engi.Is(err, engi.NotFound) {
-			return nil // the template has none
+			return nil // the template has no git
 		}
 		return err
 	}
@@ -154,7 +154,7 @@ func (s *Service) project(ctx context.Context, r Record, g engi.Guest, dir strin
 	if err := g.Unpack(ctx, dir+"/.git", archive); err != nil {
 		return err
 	}
-	// The index is that of the last commit; files stay as they are.
+	// The index is set to the last commit; files stay unchanged.
 	const script = `export GIT_OPTIONAL_LOCKS=0; rm -f .git/index.lock .git/refs/engi/head.lock
 git update-ref refs/engi/head "$1" || exit
 head=$(git rev-parse -q --verify HEAD)
@@ -172,7 +172,7 @@ if [ "$head" = "$2" ]; then git -c core.hooksPath=/dev/null reset -q "$1"; fi`
 
 const gitTimeout = 30 * time.Second
 
-// objects writes what is in the revisions, the newest first, and not before them as an
+// objects writes the new objects of revisions, newest first, as an
 // archive for .git.
 func (s *Service) objects(ctx context.Context, app engi.AppID, revisions []engi.Revision, w io.Writer) error {
 	out, have := tar.NewWriter(w), map[string]bool{}
@@ -210,8 +210,8 @@ func (s *Service) objects(ctx context.Context, app engi.AppID, revisions []engi.
 		} else if r.Parent > 0 {
 			before, err := s.opt.Store.Revision(ctx, app, r.Parent)
 			if engi.Is(err, engi.NotFound) {
-				// Its commit names one that nobody can make any more, so the history
-				// begins with the next.
+				// Its commit names a parent that cannot be built any more, so the history
+				// starts with the next one.
 				cut = true
 				continue
 			}

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	outcomes    = 20 // operations that are remembered
-	fewOutcomes = 5  // below which a share says nothing
+	outcomes    = 20 // number of recent operations that are remembered
+	fewOutcomes = 5  // minimum number of operations for a meaningful share
 )
 
-// A health is what is known of how an app does.
+// A health holds the current metrics of an app.
 type health struct {
 	healthy bool
 	checked time.Time
 	latency time.Duration
 	startup time.Duration
 	memory  int64
-	failed  []bool               // of the last operations
-	turning map[string]time.Time // since when metrics are not what the alerts say
-	left    time.Time            // when a check last left the sandbox
+	failed  []bool               // outcomes of recent operations
+	turning map[string]time.Time // times since which metrics disagree with the alerts
+	left    time.Time            // time at which a check last left the sandbox
 }
 
 func (h health) errors() float64 {
@@ -39,7 +39,7 @@ func (h health) errors() float64 {
 	return float64(n) / float64(len(h.failed))
 }
 
-// count counts an operation.
+// count records the outcome of an operation.
 func (a *app) count(failed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +52,7 @@ func (a *app) setStartup(d time.Duration) {
 	a.health.startup = d
 }
 
-// snapshot returns what is known of the health of an app.
+// snapshot returns a copy of the metrics of an app.
 func (a *app) snapshot() health {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,9 +61,9 @@ func (a *app) snapshot() health {
 	return h
 }
 
-// checkAll has the apps checked that somebody uses. Those that sleep are left asleep, and
-// the check itself is no use. Whose checks of the last time have not ended is left out, so
-// that nobody waits for the servers of others.
+// checkAll checks all apps in use. Sleeping apps are not resumed, and
+// the check itself does not count as use. Owners whose previous checks have not ended are skipped, so
+// that no owner waits for the servers of others.
 func (s *Service) checkAll(ctx context.Context) {
 	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
 	if err != nil {
@@ -97,8 +97,8 @@ func (s *Service) checkAll(ctx context.Context) {
 	}
 }
 
-// checking says that an owner's apps are being checked, or not any more, and reports
-// whether that is new.
+// checking records that an owner's apps are being checked, or no longer are, and reports
+// whether the state changed.
 func (s *Service) checking(owner engi.Owner, on bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,9 +111,9 @@ func (s *Service) checking(owner engi.Owner, on bool) bool {
 	return true
 }
 
-// checkEach checks apps of one owner, a few at a time.
+// checkEach checks the apps of one owner, a few at a time.
 func (s *Service) checkEach(ctx context.Context, apps []Record) {
-	_ = worktree.Parallel(len(apps), func(i int) error { // nothing fails for all
+	_ = worktree.Parallel(len(apps), func(i int) error { // checkInUse logs its own errors
 		if err := s.checkInUse(ctx, apps[i]); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "check an app", "app", apps[i].ID, "error", err)
 		}
@@ -135,7 +135,7 @@ func (s *Service) checkInUse(ctx context.Context, r Record) error {
 	}
 	unlock, ok := a.locked.Try()
 	if !ok {
-		return nil // somebody uses it and will see
+		return nil // another caller is using the app and will notice
 	}
 	defer unlock()
 	if gone {
@@ -144,7 +144,7 @@ func (s *Service) checkInUse(ctx context.Context, r Record) error {
 	return s.checkOne(ctx, a, r)
 }
 
-// lose records that the sandbox of an app is gone. The caller holds the app's lock.
+// lose records that the sandbox of an app is lost. The caller holds the app's lock.
 func (s *Service) lose(ctx context.Context, r Record) error {
 	_, err := s.opt.Store.Change(ctx, r.ID, func(now *Record, tx Tx) error {
 		if now.Sandbox != r.Sandbox {
@@ -156,19 +156,19 @@ func (s *Service) lose(ctx context.Context, r Record) error {
 	return err
 }
 
-// rest ends the alerts of an app that sleeps.
+// rest ends the alerts of a sleeping app.
 func (s *Service) rest(ctx context.Context, r Record) error {
 	_, err := s.opt.Store.Change(ctx, r.ID, func(now *Record, tx Tx) error { return calm(now, tx) })
 	return err
 }
 
-// checkOne looks how an app does and acts on that. The caller holds the app's lock.
+// checkOne checks an app and acts on the result. The caller holds the app's lock.
 func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	t, err := s.opt.Templates.Get(ctx, r.Template)
 	if err != nil {
 		return err
 	}
-	// It was read before the app was nobody's.
+	// The record was read before the app was locked.
 	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	defer func() {
 		u.leave()
 		a.mu.Lock()
-		a.health.left = time.Now().Add(time.Second) // leaving is the last use it sees
+		a.health.left = time.Now().Add(time.Second) // leaving counts as the last use of the sandbox
 		a.mu.Unlock()
 	}()
 	h := s.look(ctx, u)
@@ -201,7 +201,7 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	return s.act(ctx, u)
 }
 
-// look asks the app's server for its page, and remembers how it did.
+// look requests the app's page from its server, and records the result.
 func (s *Service) look(ctx context.Context, u *use) health {
 	began := time.Now()
 	err := u.probe(ctx)
@@ -246,7 +246,7 @@ func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string)
 				leave()
 			}
 		} else {
-			h.healthy = false // it sleeps, and is not woken for this
+			h.healthy = false // the sandbox sleeps, and is not resumed for this
 		}
 	}
 	hits, _ := a.copy.ratio()

@@ -9,14 +9,14 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestServerIsStartedAgain ends the server of an app, which a check sees.
+// TestServerIsStartedAgain ends the server of an app, which a check must notice.
 func TestServerIsStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
 		w.health = 10 * time.Millisecond
 		s, _ := w.begin(t)
 		a := create(t, s, "shop")
-		time.Sleep(1100 * time.Millisecond) // a check does not take itself for a use
+		time.Sleep(1100 * time.Millisecond) // a check does not count itself as a use
 		w.change(a.Sandbox, func(b *fakeSandbox) { b.server, b.Active = false, time.Now() })
 		wait(t, func() (is bool) {
 			w.change(a.Sandbox, func(b *fakeSandbox) { is = b.server && b.starts == 1 })
@@ -43,7 +43,7 @@ func TestServerIsStartedAgain(t *testing.T) {
 	})
 }
 
-// TestSleepIsNotDisturbed has checks of an app that sleeps, and of one that nobody uses.
+// TestSleepIsNotDisturbed checks a hibernated app, and an unused app.
 func TestSleepIsNotDisturbed(t *testing.T) {
 	for _, state := range []engi.State{engi.Hibernated, engi.Running} {
 		synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSleepIsNotDisturbed(t *testing.T) {
 	}
 }
 
-// TestLossIsNoticed takes the sandbox of an app away. The app is stopped then, and opens.
+// TestLossIsNoticed removes the sandbox of an app. The app must be stopped then, and open again.
 func TestLossIsNoticed(t *testing.T) {
 	w := newFixture(t)
 	w.health = 5 * time.Millisecond
@@ -87,7 +87,7 @@ func TestLossIsNoticed(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestLogs reads what the server has printed, and goes on from there.
+// TestLogs reads the output of the server, and continues after it.
 func TestLogs(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -124,7 +124,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestWatchEndsWithTheApp follows an app from its beginning to its end, and comes back in
+// TestWatchEndsWithTheApp watches an app from its beginning to its end, and reconnects in
 // the middle.
 func TestWatchEndsWithTheApp(t *testing.T) {
 	w := newFixture(t)

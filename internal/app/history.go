@@ -77,8 +77,8 @@ func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName stri
 	return revisions, err
 }
 
-// revision returns an app and the number of one of its revisions. 0 is the last one, with
-// what is in its sandbox by now.
+// revision returns the ID of an app and the number of one of its revisions. Number 0 selects the last
+// revision, after recording the sandbox's current files.
 func (s *Service) revision(ctx context.Context, owner engi.Owner, idOrName string, number int64) (engi.AppID, int64, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {

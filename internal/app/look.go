@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	maxPages      = 5 // that are looked at
-	forwards      = 3 // times Options.Look that Vite may take to print what a page tells it
+	maxPages      = 5 // maximum number of checked pages
+	forwards      = 3 // time limit for Vite to print an error that a page reports, as a multiple of Options.Look
 	defaultWidth  = 1280
 	defaultHeight = 800
-	maxSide       = 2560 // of a picture
+	maxSide       = 2560 // maximum width and height of a screenshot, in pixels
 )
 
 // Check implements [engi.Apps].
 func (s *Service) Check(ctx context.Context, owner engi.Owner, idOrName string) (c engi.AppCheck, err error) {
 	defer engi.Annotate(&err, "check app %.70s", idOrName)
 	err = s.visit(ctx, owner, idOrName, func(u *use) (err error) {
-		// What is checked has to be known: nothing is after a start of the node.
+		// The files to check must be known; after a start of the node, none are.
 		if u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir); err != nil {
 			return err
 		}
@@ -95,7 +95,7 @@ func (s *Service) Screenshot(ctx context.Context, spec engi.ScreenshotSpec) (ima
 	return image, nil
 }
 
-// visit uses an app that nothing changes, also if its server does not start.
+// visit calls f with an app while no change is running, even if its server does not start.
 func (s *Service) visit(ctx context.Context, owner engi.Owner, idOrName string, f func(u *use) error) error {
 	u, err := s.open(ctx, owner, idOrName, how{repair: true, idle: true})
 	if err != nil {
@@ -105,9 +105,9 @@ func (s *Service) visit(ctx context.Context, owner engi.Owner, idOrName string, 
 	return f(u)
 }
 
-// browse starts a browser in the sandbox for f, and ends it with all that it has started.
+// browse starts a browser in the sandbox for f, and ends it with all its child processes.
 func (s *Service) browse(ctx context.Context, u *use, width, height int, f func(ctx context.Context, b *browser) error) error {
-	if err := u.end(ctx, browserTag); err != nil { // that of a node that was killed
+	if err := u.end(ctx, browserTag); err != nil { // a browser of a node that was killed
 		return err
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, browserTime, engi.Errorf(engi.Expired, "it took longer than %v", browserTime))
@@ -118,7 +118,7 @@ func (s *Service) browse(ctx context.Context, u *use, width, height int, f func(
 	}
 	cancel()
 	if b != nil {
-		for range b.says { // until nobody speaks any more
+		for range b.says { // until the browser has ended
 		}
 	}
 	late, stop := s.late(ctx)
@@ -129,20 +129,20 @@ func (s *Service) browse(ctx context.Context, u *use, width, height int, f func(
 	return errors.Join(err, u.g.Remove(late, browserDir))
 }
 
-// A sight is what a browser has seen of an app.
+// A sight is the result of viewing an app in a browser.
 type sight struct {
 	wrong []seen
-	doubt []seen // errors that the app may not be to blame for
-	blind string // why it has not seen all; may be empty
+	doubt []seen // errors that the app may not have caused
+	blind string // reason why a part was skipped; may be empty
 }
 
-// view opens the pages of an app in a browser in its sandbox. That it cannot is no error.
+// view opens the pages of an app in a browser in its sandbox. A missing browser is no error.
 func (s *Service) view(ctx context.Context, u *use, from mark) (v sight, err error) {
 	c := u.client()
 	_, page, err := u.get(ctx, c, "/", "text/html")
 	c.CloseIdleConnections()
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(page), []byte("<")) {
-		return v, nil // there is nothing for a browser
+		return v, nil // the app has no pages for a browser
 	}
 	m, err := s.Manifest(ctx, "", string(u.rec.ID), u.rec.Revision)
 	if err != nil {
@@ -196,8 +196,8 @@ func (s *Service) viewPages(ctx context.Context, u *use, b *browser, m engi.AppM
 	return err
 }
 
-// forwarded waits until Vite has printed the errors that the page has told it, which it
-// does with their places in the files.
+// forwarded waits until Vite has printed the errors that the page has reported to it,
+// with their positions in the files.
 func (s *Service) forwarded(ctx context.Context, u *use, b *browser, from mark) error {
 	for len(b.seen) > 0 {
 		log, _, err := s.logSince(ctx, u.rec, from, 0)
@@ -215,7 +215,7 @@ func (s *Service) forwarded(ctx context.Context, u *use, b *browser, from mark) 
 	return nil
 }
 
-// pages returns the paths of pages of an app, as far as its code says them.
+// pages returns the paths of the pages of an app, as far as its code shows them.
 func pages(m engi.AppManifest) []string {
 	all := []string{"/"}
 	for _, r := range m.Routes {
@@ -227,7 +227,7 @@ func pages(m engi.AppManifest) []string {
 	return all
 }
 
-// is reports whether a problem is that error as Vite has printed it.
+// is reports whether a problem is this error as Vite prints it.
 func (x seen) is(p problems.Problem) bool {
 	if p.Source != "browser" {
 		return false
@@ -241,10 +241,10 @@ func (x seen) is(p problems.Problem) bool {
 	for n < min(len(a), len(b)) && a[n] == b[n] {
 		n++
 	}
-	return strings.Contains(b, a) || strings.Contains(a, b) || 2*n >= min(len(a), len(b)) // values are printed in other ways
+	return strings.Contains(b, a) || strings.Contains(a, b) || 2*n >= min(len(a), len(b)) // values are formatted differently
 }
 
-// with adds what a browser has seen to the problems that are known, which may be the same.
+// with adds the problems that the browser found to the known problems, without duplicates.
 func (v sight) with(all []problems.Problem) []problems.Problem {
 	for _, x := range v.doubt {
 		all = slices.DeleteFunc(all, x.is)

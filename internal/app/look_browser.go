@@ -19,22 +19,22 @@ import (
 
 const (
 	browserTag  = "browser"
-	browserDir  = "/tmp/.engi-browser" // what it writes goes there
-	browserTime = time.Minute          // that a look may take
-	pageTime    = 20 * time.Second     // that a page may take to come up
-	settleTime  = 10 * time.Second     // and to load what it wants then
-	replyTime   = 10 * time.Second     // that a page that is well may take to answer
-	maxReply    = 16 << 20             // bytes of a message of the browser
-	maxSaid     = 64 << 20             // and of all in one look
-	maxSeen     = 20                   // problems of a look
-	maxAnswers  = 300                  // requests and questions of pages that are answered
+	browserDir  = "/tmp/.engi-browser" // directory for the files of the browser
+	browserTime = time.Minute          // maximum time of a look
+	pageTime    = 20 * time.Second     // maximum time until a page is loaded
+	settleTime  = 10 * time.Second     // maximum time until its network is idle afterwards
+	replyTime   = 10 * time.Second     // maximum time of one answer of a page
+	maxReply    = 16 << 20             // maximum bytes of a message of the browser
+	maxSaid     = 64 << 20             // maximum bytes of all messages in one look
+	maxSeen     = 20                   // maximum number of problems of a look
+	maxAnswers  = 300                  // maximum number of requests and dialogs of pages that are answered
 )
 
-// startBrowser is a script that starts Chromium. It is told what to do on file 3 and
-// answers on file 4, which are its standard streams: nothing listens at a port that
-// somebody else could reach. It runs in a sandbox, and so needs none of its own, and shows
-// one app, so that one process does, which takes a third less of the processor. What it
-// leaves when it ends is ended, too.
+// startBrowser is a script that starts Chromium. Chromium reads commands from file 3 and
+// writes answers to file 4, which are the standard streams of the script: it listens at no port that
+// others could reach. It runs in engi's sandbox without one of its own, and shows only
+// one app in a single process, which uses a third less CPU. When Chromium ends, the script kills
+// all processes that it has left.
 const startBrowser = `b=$(command -v chromium-headless-shell) || { echo 'the template has no chromium-headless-shell' >&2; exit 1; }
 d=` + browserDir + `
 rm -rf "$d" && mkdir -m 700 "$d" && cd "$d" || exit 1
@@ -44,8 +44,8 @@ exec 3<&0 4>&1 </dev/null >/dev/null
   --no-proxy-server --host-resolver-rules='MAP * ~NOTFOUND, EXCLUDE localhost' --js-flags=--max-old-space-size=512 about:blank
 kill -KILL 0`
 
-// A browser shows pages of an app in its sandbox. What it says comes from there and may
-// be anything. It belongs to one goroutine.
+// A browser shows pages of an app in the app's sandbox. Its messages come from the sandbox and are
+// not trusted. It is used by one goroutine.
 type browser struct {
 	p       engi.Process
 	says    <-chan said
@@ -54,32 +54,32 @@ type browser struct {
 	replies map[int]*message
 
 	origin  string
-	page    string // path of the one that is shown
-	frame   string // of that
-	loader  string // changes when it is loaded again
+	page    string // path of the current page
+	frame   string // ID of the current page's frame
+	loader  string // ID of the current load; changes when the page is reloaded
 	loaded  bool
-	idle    bool // it loads nothing any more
+	idle    bool // the network is idle
 	crashed bool
 	seen    []seen
-	before  int // how many of them are of other pages
+	before  int // number of errors in seen of earlier pages
 	answers int
-	left    bool            // a request to elsewhere is left without an answer
-	scripts map[string]bool // hosts elsewhere that scripts were wanted of
+	left    bool            // a request to another host was left without an answer
+	scripts map[string]bool // other hosts from which pages requested scripts
 }
 
 // seen is an error that a page has shown.
 type seen struct {
 	problems.Problem
-	page string // its path
+	page string // path of the page
 }
 
-// said is a message of the browser, or why there are no more.
+// said is a message of the browser, or the error that ended the messages.
 type said struct {
 	data []byte
 	err  error
 }
 
-// A message is an answer to a request, or an event.
+// A message is an answer to a command, or an event.
 type message struct {
 	ID     int             `json:"id"`
 	Method string          `json:"method"`
@@ -92,8 +92,8 @@ type message struct {
 
 var errBrowser = engi.Errorf(engi.Unavailable, "the browser says what it may not")
 
-// listen passes on what a process prints on its standard output, in messages that end
-// with a zero byte, until it ends or ctx does. The last one says why.
+// listen sends the messages that a process writes to its standard output, each ended
+// by a zero byte, until the process or ctx ends. The last value has the error.
 func listen(ctx context.Context, p engi.Process) <-chan said {
 	c := make(chan said)
 	go func() {
@@ -142,8 +142,8 @@ func listen(ctx context.Context, p engi.Process) <-chan said {
 	return c
 }
 
-// openBrowser starts a browser with one empty page. The caller ends it, also after an
-// error, and reads what it says until that ends.
+// openBrowser starts a browser with one empty page. The caller ends the browser, also after an
+// error, and receives from says until it is closed.
 func (u *use) openBrowser(ctx context.Context, width, height int) (*browser, error) {
 	p, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", startBrowser}, Stdin: engi.StdinPipe, Timeout: browserTime, Tag: browserTag, Output: 256 << 10})
 	if err != nil {
@@ -182,7 +182,7 @@ func (u *use) openBrowser(ctx context.Context, width, height int) (*browser, err
 	return b, nil
 }
 
-// send asks the browser for something and returns the number of the answer.
+// send sends a command to the browser and returns the number of the command.
 func (b *browser) send(ctx context.Context, method string, params any) (int, error) {
 	b.last++
 	raw, err := json.Marshal(struct {
@@ -198,8 +198,8 @@ func (b *browser) send(ctx context.Context, method string, params any) (int, err
 	return b.last, err
 }
 
-// call asks the browser for something and waits for the answer, which is decoded into
-// result unless that is nil.
+// call sends a command to the browser, waits for the answer and decodes it into
+// result, unless result is nil.
 func (b *browser) call(ctx context.Context, method string, params, result any) error {
 	id, err := b.send(ctx, method, params)
 	if err != nil {
@@ -219,7 +219,7 @@ func (b *browser) call(ctx context.Context, method string, params, result any) e
 	return nil
 }
 
-// until listens to the browser until done is true.
+// until receives messages of the browser until done returns true.
 func (b *browser) until(ctx context.Context, done func() bool) error {
 	for !done() {
 		if b.crashed {
@@ -243,12 +243,12 @@ func (b *browser) until(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// failedRequest is how errors begin that tell of a request, as those of the template do.
+// failedRequest is the beginning of errors about failed requests, also in those of the template.
 const failedRequest = "Request failed: "
 
 var errCrashed = engi.Errorf(engi.Unavailable, "the page has ended the browser")
 
-// hear does what a message asks for.
+// hear handles a message.
 func (b *browser) hear(ctx context.Context, data []byte) (err error) {
 	var m message
 	if json.Unmarshal(data, &m) != nil {
@@ -259,11 +259,11 @@ func (b *browser) hear(ctx context.Context, data []byte) (err error) {
 		return nil
 	}
 	var e struct {
-		// of Page
+		// fields of Page events
 		Frame  string `json:"frameId"`
 		Loader string `json:"loaderId"`
 		Name   string `json:"name"`
-		// of Runtime and Log
+		// fields of Runtime and Log events
 		Details exception `json:"exceptionDetails"`
 		Type    string    `json:"type"`
 		Args    []remote  `json:"args"`
@@ -274,7 +274,7 @@ func (b *browser) hear(ctx context.Context, data []byte) (err error) {
 			Text   string `json:"text"`
 			URL    string `json:"url"`
 		} `json:"entry"`
-		// of Fetch
+		// fields of Fetch events
 		ID      string `json:"requestId"`
 		Kind    string `json:"resourceType"`
 		Request struct {
@@ -282,13 +282,13 @@ func (b *browser) hear(ctx context.Context, data []byte) (err error) {
 		} `json:"request"`
 	}
 	if len(m.Params) > 0 && json.Unmarshal(m.Params, &e) != nil {
-		return nil // of no interest, then
+		return nil // events with other fields are ignored
 	}
 	switch m.Method {
 	case "Page.lifecycleEvent":
 		switch {
 		case e.Frame != b.frame || b.frame == "":
-		case e.Name == "init" && e.Loader != b.loader: // it begins again
+		case e.Name == "init" && e.Loader != b.loader: // the page is loaded again
 			b.loader, b.loaded, b.idle, b.seen = e.Loader, false, false, b.seen[:b.before]
 		case e.Loader == b.loader:
 			b.loaded = b.loaded || e.Name == "load"
@@ -315,9 +315,9 @@ func (b *browser) hear(ctx context.Context, data []byte) (err error) {
 	return err
 }
 
-// elsewhere answers a request that the page makes to another host. The sandbox does not
-// reach it, as browsers of people do: so it is answered with nothing, or not at all, and
-// what fails for that is nobody's fault.
+// elsewhere answers a request of the page to another host. The sandbox cannot
+// reach the host, although users' browsers can. So the request gets an empty answer or none, and
+// errors that result do not count as problems of the app.
 func (b *browser) elsewhere(ctx context.Context, id, kind, address string) error {
 	empty := map[string]any{"requestId": id, "responseCode": 200, "responseHeaders": []map[string]string{{"name": "Access-Control-Allow-Origin", "value": "*"}}}
 	switch kind {
@@ -325,7 +325,7 @@ func (b *browser) elsewhere(ctx context.Context, id, kind, address string) error
 		if u, err := url.Parse(address); err == nil && len(b.scripts) < 10 {
 			b.scripts[clip.Bytes(u.Host, 100)] = true
 		}
-	case "Image": // the smallest there is
+	case "Image": // smallest valid GIF
 		empty["body"] = "R0lGODlhAQABAAAAACH5BAEAAAAALAAAAAABAAEAAAIA"
 	case "Stylesheet", "Font", "Document":
 	default:
@@ -335,7 +335,7 @@ func (b *browser) elsewhere(ctx context.Context, id, kind, address string) error
 	return b.answer(ctx, "Fetch.fulfillRequest", empty)
 }
 
-// answer answers what a page has asked, unless it asks too much.
+// answer answers a request of the page, up to the limit maxAnswers.
 func (b *browser) answer(ctx context.Context, method string, params any) error {
 	if b.answers++; b.answers > maxAnswers {
 		b.left = true
@@ -345,7 +345,7 @@ func (b *browser) answer(ctx context.Context, method string, params any) error {
 	return err
 }
 
-// see remembers an error of the page.
+// see records an error of the page.
 func (b *browser) see(text string, s stack) {
 	text, trace, _ := strings.Cut(text, "\n    at ")
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "Uncaught "), "(in promise) ")
@@ -355,7 +355,7 @@ func (b *browser) see(text string, s stack) {
 	}
 }
 
-// show has the page at a path come up, and reports whether it did.
+// show loads the page at a path, and reports whether it loaded in time.
 func (b *browser) show(ctx context.Context, path string) (up bool, err error) {
 	b.page, b.frame, b.loader, b.loaded, b.idle, b.left, b.before = path, "", "", false, false, false, len(b.seen)
 	if up, err = within(ctx, pageTime, func(ctx context.Context) error {
@@ -380,13 +380,13 @@ func (b *browser) show(ctx context.Context, path string) (up bool, err error) {
 			return false, err
 		}
 	}
-	return within(ctx, replyTime, func(ctx context.Context) error { // once it has done what it has begun
+	return within(ctx, replyTime, func(ctx context.Context) error { // once the page has finished its work
 		return b.call(ctx, "Runtime.evaluate", map[string]any{"expression": atRest, "awaitPromise": true}, nil)
 	})
 }
 
-// within calls f, which ends when its context does, and reports whether it was done in
-// time. It is an error if ctx ends.
+// within calls f with a context limited to most, and reports whether f finished in
+// time. It returns an error if f fails for another reason or ctx ends.
 func within(ctx context.Context, most time.Duration, f func(ctx context.Context) error) (bool, error) {
 	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -397,12 +397,12 @@ func within(ctx context.Context, most time.Duration, f func(ctx context.Context)
 	return err == nil, err
 }
 
-// atRest is a promise that is kept once a page has done what it has begun. It counts
-// turns, since time says nothing where many want the processor.
+// atRest is a JavaScript promise that resolves once the page has finished its work. It counts
+// idle callbacks, because elapsed time means little on a busy processor.
 const atRest = `(async () => { for (let n = 0; n < 5; n++) await new Promise(done => requestIdleCallback(() => setTimeout(done, 20), { timeout: 1000 })) })()`
 
-// nothing is true of a page that has nothing where it is to be rendered, and gets nothing
-// there for some time.
+// nothing is a JavaScript promise of true if the page's root elements are empty and stay
+// empty for some time.
 const nothing = `(async () => {
   const all = ['root', 'app', '__next'].map(id => document.getElementById(id)).filter(e => e)
   const empty = e => !e.textContent.trim() && !e.querySelector('*')
@@ -414,7 +414,7 @@ const nothing = `(async () => {
   return true
 })()`
 
-// blank reports whether the page that is shown has nothing in it.
+// blank reports whether the current page is empty.
 func (b *browser) blank(ctx context.Context) (bool, error) {
 	var r struct {
 		Result remote `json:"result"`
@@ -425,7 +425,7 @@ func (b *browser) blank(ctx context.Context) (bool, error) {
 	return string(r.Result.Value) == "true", err
 }
 
-// picture returns what the page looks like.
+// picture returns a screenshot of the page as PNG.
 func (b *browser) picture(ctx context.Context) ([]byte, error) {
 	var r struct {
 		Data []byte `json:"data"`
@@ -434,7 +434,7 @@ func (b *browser) picture(ctx context.Context) ([]byte, error) {
 	return r.Data, err
 }
 
-// remote describes a value of the page.
+// remote describes a JavaScript value of the page.
 type remote struct {
 	Type        string          `json:"type"`
 	Value       json.RawMessage `json:"value"`
@@ -449,7 +449,7 @@ func (r remote) String() string {
 	return cmp.Or(r.Description, string(r.Value), r.Type)
 }
 
-// format returns what a call of console.error says.
+// format returns the text of a call of console.error.
 func format(args []remote) string {
 	if len(args) == 0 {
 		return ""
@@ -469,7 +469,7 @@ func format(args []remote) string {
 		case 's', 'd', 'i', 'f', 'o', 'O':
 			b.WriteString(rest[0].String())
 			rest = rest[1:]
-		case 'c': // a style
+		case 'c': // %c, a style
 			rest = rest[1:]
 		case '%':
 			b.WriteByte('%')
@@ -487,7 +487,7 @@ func format(args []remote) string {
 	return b.String()
 }
 
-// An exception is one that nobody has caught.
+// An exception is an uncaught exception of the page.
 type exception struct {
 	Text      string `json:"text"`
 	Exception remote `json:"exception"`
@@ -501,12 +501,12 @@ func (e exception) text() string {
 	return e.Exception.String()
 }
 
-// A stack says where something has happened, the innermost first.
+// A stack is a JavaScript stack trace, innermost frame first.
 type stack struct {
 	Frames []struct {
 		Name   string `json:"functionName"`
 		URL    string `json:"url"`
-		Line   int    `json:"lineNumber"` // from 0, as the next
+		Line   int    `json:"lineNumber"` // from 0, like the column
 		Column int    `json:"columnNumber"`
 	} `json:"callFrames"`
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A fakeBrowser does what a page says: lines with THROW name an error, EMPTY renders
-// nothing, FETCH wants something from elsewhere. What world.browser says goes before that.
+// A fakeBrowser follows instructions in a page: lines with THROW name an error, EMPTY renders
+// nothing, FETCH requests from another host. The fixture's field browser overrides them.
 type fakeBrowser struct {
 	*process
 	g             *fakeGuest
@@ -98,7 +98,7 @@ func (f *fakeBrowser) Output(ctx context.Context, _ int64) iter.Seq2[engi.Chunk,
 }
 
 func (f *fakeBrowser) say(format string, args ...any) {
-	// In two pieces, as pipes do.
+	// In two pieces, because pipes may split messages.
 	text := fmt.Sprintf(format, args...) + "\x00"
 	for _, part := range []string{text[:len(text)/2], text[len(text)/2:]} {
 		f.out <- engi.Chunk{Stream: engi.Stdout, Data: []byte(part)}
@@ -169,7 +169,7 @@ func (f *fakeBrowser) Input(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// load shows a page. The caller holds the world's mu.
+// load shows a page. The caller holds the fixture's mu.
 func (f *fakeBrowser) load(id int, address, text string) {
 	_, path, _ := strings.Cut(strings.TrimPrefix(address, "http://"), "/")
 	for i, line := range strings.Split(text, "\n") {
@@ -204,7 +204,7 @@ func (f *fakeBrowser) load(id int, address, text string) {
 	}
 }
 
-// problemsOf returns the problems of an edit, and its warnings.
+// problemsOf returns the problems and the warnings of an edit.
 func problemsOf(all []engi.AppUpdate) (problems, warnings []engi.AppUpdate) {
 	for _, u := range all {
 		switch u.Kind {
@@ -220,7 +220,7 @@ func problemsOf(all []engi.AppUpdate) (problems, warnings []engi.AppUpdate) {
 func TestPagesAreLookedAt(t *testing.T) {
 	const routes = "import { Route } from 'react-router-dom'\nexport default () => <><Route path=\"/cart\" element={<Cart/>} /><Route path=\"/item/:id\" element={<Cart/>} /></>\n"
 	tests := map[string]struct {
-		text     string // of src/App.tsx
+		text     string // content of src/App.tsx
 		forwards bool
 		want     []string // problems
 		warning  string
@@ -273,7 +273,7 @@ func TestPagesAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestBrowsersThatFail has edits go on, and say once that nothing was looked at.
+// TestBrowsersThatFail checks that edits continue, and report once that no page was viewed.
 func TestBrowsersThatFail(t *testing.T) {
 	for mode, want := range map[string]string{
 		"none": "the template has no chromium-headless-shell", "garbage": "the browser says what it may not", "flood": "the browser says what it may not", "forged": "",
@@ -316,7 +316,7 @@ func TestCheck(t *testing.T) {
 	if c, err := s.Check(ctx, "ann", "shop"); err != nil || len(c.Problems) != 0 || c.Warning != "" || c.Revision != 1 {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	w.change(a.Sandbox, func(b *fakeSandbox) { // by hand
+	w.change(a.Sandbox, func(b *fakeSandbox) { // manually
 		b.put("package.json", `{"dependencies":{"react":"19"},"scripts":{"check":"tsc"}}`)
 		b.put("src/App.tsx", "THROW Error: late\nTYPEERROR\nimport './BROKEN.tsx'\n")
 	})
@@ -363,8 +363,8 @@ func TestScreenshot(t *testing.T) {
 	}
 }
 
-// TestCheckReadsWhatThereIs changes files in the sandbox and starts the node again, which
-// then knows of none of them.
+// TestCheckReadsWhatThereIs changes files in the sandbox and restarts the node, which
+// then has none of them in memory.
 func TestCheckReadsWhatThereIs(t *testing.T) {
 	for name, tt := range map[string]struct {
 		put    map[string]string

@@ -20,30 +20,30 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Models has language models write. It is safe for concurrent use.
+// Models calls language models. It is safe for concurrent use.
 type Models interface {
-	// Check reports why an owner cannot use a model now, like Unsupported or Exhausted.
-	// The empty name is that of the default model.
+	// Check reports why an owner cannot use a model now, such as Unsupported or Exhausted.
+	// The empty name means the default model.
 	Check(ctx context.Context, owner engi.Owner, model string) error
-	// Write has a model go on with what was said. out gets its text as it is written; an
-	// error of out ends that. cut says that the answer ended because it became too long.
-	// The tokens were used even with an error.
+	// Write continues a conversation. out receives the text as the model writes it; an
+	// error of out ends the answer. cut reports that the answer ended because it became too long.
+	// The tokens are valid even with an error.
 	Write(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, out func(text string) error) (text string, cut bool, used engi.Tokens, err error)
-	// Answer has a model answer with JSON that conforms to a schema. The tokens were used
+	// Answer returns an answer of a model in JSON that conforms to a schema. The tokens are valid
 	// even with an error.
 	Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (answer json.RawMessage, used engi.Tokens, err error)
 }
 
 const (
-	editTime  = time.Hour // that an edit may take, whatever it does
+	editTime  = time.Hour // maximum time of an edit
 	lookTime  = time.Second
-	checkTime = time.Minute // that the check of an app may take
+	checkTime = time.Minute // maximum time of the app's check script
 	maxRounds = 10
-	maxCuts   = 5  // answers of an edit that were cut off, beside its rounds
-	maxEdits  = 32 // at once
-	maxWrong  = 30 // problems that are told of
+	maxCuts   = 5  // maximum number of truncated answers of an edit, in addition to its rounds
+	maxEdits  = 32 // maximum number of concurrent edits
+	maxWrong  = 30 // maximum number of reported problems
 	maxLog    = 64 << 10
-	maxShown  = 256 << 10 // bytes of a file that is looked at
+	maxShown  = 256 << 10 // maximum bytes of a file shown to the model
 )
 
 // Edit implements [engi.Apps].
@@ -110,7 +110,7 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	return seq, err
 }
 
-// A session is an edit under way. It belongs to one goroutine.
+// A session is a running edit. It belongs to one goroutine.
 type session struct {
 	s     *Service
 	a     *app
@@ -119,24 +119,24 @@ type session struct {
 	seq   int64
 	spec  engi.EditSpec
 
-	stream  *app // that it is told in
-	attempt int  // that it is, from 1, or of an edit that was taken; 0 for none
+	stream  *app // app in whose stream the edit is reported
+	attempt int  // number of this attempt, from 1, or of the winning attempt of an edit; 0 for none
 	purse   *purse
 
-	base     Record // the app as it was at first
+	base     Record // the app at the start of the edit
 	system   string
 	said     []engi.Message
-	drafts   []output.Output // that are not in the app yet
+	drafts   []output.Output // outputs of the model that are not in the app yet
 	rounds   int
 	cuts     int
 	cost     int64
-	revision int64              // the last one that it has made
-	wrong    []problems.Problem // that it has met, bounded
+	revision int64              // number of the last revision of the edit
+	wrong    []problems.Problem // problems of the edit so far, bounded
 	tried    []string
-	blind    bool // it was told that pages cannot be looked at
+	blind    bool // the warning that pages cannot be checked was reported
 }
 
-// edit does what has begun, and records its end.
+// edit runs a started edit, and records its end.
 func (s *Service) edit(ctx context.Context, e *session) {
 	ctx, cancel := context.WithTimeoutCause(ctx, editTime, engi.Errorf(engi.Expired, "the edit took longer than %v", editTime))
 	defer cancel()
@@ -146,24 +146,24 @@ func (s *Service) edit(ctx context.Context, e *session) {
 	}
 	err := run(ctx)
 	if s.life.Err() != nil {
-		return // the next node tells of what this one has not ended
+		return // the next node reports the end of unfinished work
 	}
 	if cause := context.Cause(ctx); cause != nil && err != nil {
 		err = cause
 	}
 	d := e.summary(err)
-	// Until that is recorded, nothing else may change the app.
+	// Until the end is recorded, no other change of the app may start.
 	if err := insist(s.life, func() error { return s.edited(s.life, e.id, d) }); err != nil && !engi.Is(err, engi.NotFound) && s.life.Err() == nil {
 		s.opt.Log.ErrorContext(ctx, "record the end of an edit", "app", e.id, "error", err)
 	}
 }
 
-// summary says what became of an edit or an attempt.
+// summary returns the result of an edit or an attempt.
 func (e *session) summary(err error) eventData {
 	return eventData{Attempt: e.attempt, Revision: e.revision, Round: e.rounds, Cost: e.cost, Text: clip.Bytes(strings.Join(e.tried, "\n"), maxLine), Error: errorOf(asError(err))}
 }
 
-// edited records that an edit has ended.
+// edited records the end of an edit.
 func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error {
 	_, err := s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
 		if r.Editing == 0 {
@@ -177,7 +177,7 @@ func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error 
 	return err
 }
 
-// run asks the model until the app is well.
+// run asks the model until the app has no problems.
 func (e *session) run(ctx context.Context) error {
 	if err := e.prepare(ctx); err != nil {
 		return err
@@ -185,10 +185,10 @@ func (e *session) run(ctx context.Context) error {
 	return e.loop(ctx)
 }
 
-// prepare makes up what the model is told first.
+// prepare builds the first message to the model.
 func (e *session) prepare(ctx context.Context) error {
 	s := e.s
-	if _, err := s.Open(ctx, "", string(e.id)); err != nil && !engi.Is(err, engi.Unavailable) { // it may be what is to be repaired
+	if _, err := s.Open(ctx, "", string(e.id)); err != nil && !engi.Is(err, engi.Unavailable) { // the server may be the part to repair
 		return err
 	}
 	r, err := s.opt.Store.Find(ctx, "", string(e.id))
@@ -213,7 +213,7 @@ func (e *session) prepare(ctx context.Context) error {
 	return nil
 }
 
-// loop asks the model until the app is well.
+// loop asks the model until the app has no problems.
 func (e *session) loop(ctx context.Context) error {
 	for {
 		if e.spec.MaxCost > 0 && e.cost >= e.spec.MaxCost || e.purse.empty() {
@@ -254,7 +254,7 @@ func (e *session) loop(ctx context.Context) error {
 	}
 }
 
-// tried says in a line what became of an answer.
+// tried returns the result of an answer in one line.
 func tried(r author.Report) string {
 	text := "nothing applied"
 	switch {
@@ -279,7 +279,7 @@ func (e *session) tell(ctx context.Context, d eventData) error {
 	return t.tell(d)
 }
 
-// write has the model answer.
+// write gets the next answer of the model.
 func (e *session) write(ctx context.Context) (text string, long bool, err error) {
 	size := 0
 	text, long, used, err := e.s.opt.Models.Write(ctx, e.owner, e.spec.Model, e.system, author.Shorten(e.said), func(text string) error {
@@ -294,7 +294,7 @@ func (e *session) write(ctx context.Context) (text string, long bool, err error)
 	return text, long, err
 }
 
-// try applies an answer, and looks what is wrong then. An error is not the model's.
+// try applies an answer, and collects the problems that follow. An error is not the model's fault.
 func (e *session) try(ctx context.Context, text string, long bool) (report author.Report, err error) {
 	s := e.s
 	out := output.Parse(text)
@@ -358,7 +358,7 @@ func (e *session) try(ctx context.Context, text string, long bool) (report autho
 	return report, err
 }
 
-// ofText reports whether an apply failed because of what it was to apply.
+// ofText reports whether an apply failed because of its text.
 func (o outcome) ofText() bool {
 	switch engi.KindOf(o.err) {
 	case engi.Invalid, engi.Conflict, engi.Exhausted:
@@ -369,7 +369,7 @@ func (o outcome) ofText() bool {
 	return false
 }
 
-// problems returns why an apply failed.
+// problems returns the reasons why an apply failed.
 func (o outcome) problems() (all []problems.Problem) {
 	checked := false
 	for _, d := range o.told {
@@ -386,10 +386,10 @@ func (o outcome) problems() (all []problems.Problem) {
 	return all
 }
 
-// keep returns what of drafts is worth keeping after they could not be applied.
+// keep returns the drafts that are worth keeping after they could not be applied.
 func (o outcome) keep(drafts []output.Output) []output.Output {
 	if o.bad == "" && o.step == "parse" {
-		return nil // it is too much, or nothing
+		return nil // there is too much, or nothing
 	}
 	for i := range drafts {
 		d := &drafts[i]
@@ -404,7 +404,7 @@ func (o outcome) keep(drafts []output.Output) []output.Output {
 	return drafts
 }
 
-// describeApp returns an app as a model is told of it.
+// describeApp returns the description of an app for a model.
 func (s *Service) describeApp(ctx context.Context, r Record) (p author.Project, err error) {
 	found, err := s.opt.Store.Files(ctx, r.ID, r.Revision)
 	if err != nil {
@@ -438,8 +438,8 @@ func (s *Service) describeApp(ctx context.Context, r Record) (p author.Project, 
 	return author.New(r.Template, files, recent), nil
 }
 
-// pointedTo returns the files that problems point to as the model has to know them, but
-// for those that it has just written as a whole.
+// pointedTo returns the files that problems point to in the form for the model, except
+// those that the model has just written as a whole.
 func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems.Problem, o outcome, out output.Output) (map[string]string, error) {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
@@ -471,9 +471,9 @@ func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems
 	return all, nil
 }
 
-// inspect returns what is wrong with an app that was just changed: what its check says,
-// what its page shows in a browser, and what its server and its pages have complained
-// about since. blind says why something was not looked at.
+// inspect returns the problems of an app that was just changed: those of its check script,
+// of its page in a browser, and of the logs of its server and its pages
+// since from. blind is the reason why a check was skipped.
 func (s *Service) inspect(ctx context.Context, a *app, from mark) (all []problems.Problem, blind string, err error) {
 	u, err := s.hold(ctx, a, how{})
 	if err != nil {
@@ -493,21 +493,21 @@ func (s *Service) inspectUse(ctx context.Context, u *use, from mark) (all []prob
 		return nil, "", err
 	}
 	if u.vite() {
-		wait = s.opt.Look - time.Since(began) // for pages of others to load it
+		wait = s.opt.Look - time.Since(began) // time for open pages to load the change
 	}
 	log, _, err := s.logSince(ctx, u.rec, from, wait)
 	if err != nil {
 		return nil, "", err
 	}
 	for _, p := range problems.Parse(log, u.dir) {
-		if p.Source != "vite" || !u.vite() { // what Vite cannot serve, the apply has seen
+		if p.Source != "vite" || !u.vite() { // the apply has already reported files that Vite cannot serve
 			all = append(all, p)
 		}
 	}
 	return v.with(all), v.blind, nil
 }
 
-// checkScript runs the script check of package.json, if there is one.
+// checkScript runs the script check of package.json, if it exists.
 func (s *Service) checkScript(ctx context.Context, u *use) ([]problems.Problem, error) {
 	k, ok := u.app.copy.known["package.json"]
 	if !ok {
@@ -529,7 +529,7 @@ func (s *Service) checkScript(ctx context.Context, u *use) ([]problems.Problem, 
 			b.WriteString(line + "\n")
 		}
 	}, "npm", "run", "--silent", "check")
-	if err != nil || code <= 0 { // one that takes too long says nothing
+	if err != nil || code <= 0 { // a check that takes too long has no result
 		return nil, err
 	}
 	all := problems.Parse(b.String(), u.dir)
@@ -539,14 +539,14 @@ func (s *Service) checkScript(ctx context.Context, u *use) ([]problems.Problem, 
 	return all, nil
 }
 
-// A mark is a place in the output of an app's server.
+// A mark is a position in the output of an app's server.
 type mark struct {
 	process string
 	offset  int64
 }
 
-// since returns what comes after a mark of what was printed until now; text is the end
-// of that.
+// since returns the output between the mark and now; text is the end
+// of the output until now.
 func (m mark) since(text string, now mark) string {
 	if n := now.offset - m.offset; m.process == now.process && n < int64(len(text)) {
 		return text[int64(len(text))-max(n, 0):]
@@ -556,7 +556,7 @@ func (m mark) since(text string, now mark) string {
 
 func (m mark) String() string { return fmt.Sprintf("%d.%s", m.offset, m.process) }
 
-// parseMark reads a mark. What is none is that of another server.
+// parseMark parses a mark. A malformed text is a mark of another server.
 func parseMark(text string) mark {
 	offset, process, _ := strings.Cut(text, ".")
 	n, err := strconv.ParseInt(offset, 10, 64)
@@ -566,8 +566,8 @@ func parseMark(text string) mark {
 	return mark{process, n}
 }
 
-// logSince returns what an app's server has printed since a mark, or in all if it was
-// started again since, and what it prints for a while.
+// logSince returns the output of an app's server since a mark, or all output if the server was
+// restarted since, including the output within a waiting time.
 func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.Duration) (text string, now mark, err error) {
 	g, leave, err := s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if err != nil {

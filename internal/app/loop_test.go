@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A writer is a model that follows a script: one answer after the other, the last one
-// again and again.
+// A writer is a model that follows a script of answers; it repeats the last answer
+// for ever.
 type writer struct {
 	mu      sync.Mutex
 	answers []string
 	asked   [][]engi.Message // guarded by mu
 	systems []string
-	long    bool          // answers are cut off at the end
-	cost    int64         // of an answer
+	long    bool          // answers are truncated
+	cost    int64         // cost of an answer
 	wait    chan struct{} // answers wait for it; nil for none
 	refuse  error
-	object  string // that it answers with if it is asked for one
+	object  string // answer to requests for an object
 }
 
 func (m *writer) Answer(_ context.Context, _ engi.Owner, model, system string, said []engi.Message, _ json.RawMessage) (json.RawMessage, engi.Tokens, error) {
@@ -61,7 +61,7 @@ func (m *writer) Write(ctx context.Context, _ engi.Owner, _, system string, said
 	return text, m.long, engi.Tokens{Cost: m.cost, Calls: 1}, nil
 }
 
-// told returns what the model was told last.
+// told returns the last message to the model.
 func (m *writer) told(t testing.TB, n int) string {
 	t.Helper()
 	m.mu.Lock()
@@ -73,7 +73,7 @@ func (m *writer) told(t testing.TB, n int) string {
 	return last[len(last)-1].Text
 }
 
-// edit has a model edit and returns what was told and how it ended.
+// edit runs an edit and returns its updates and its result.
 func edit(t testing.TB, s *app.Service, app string, spec engi.EditSpec) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
 	spec.Owner, spec.App = "ann", app
@@ -104,13 +104,13 @@ func followEdit(t testing.TB, s *app.Service, app string, seq int64) (all []engi
 	return nil, last
 }
 
-// TestEditRepairs has a model build an app, break it in each way, and repair it.
+// TestEditRepairs makes a model build an app, break it in each way, and repair it.
 func TestEditRepairs(t *testing.T) {
 	good := file("src/App.tsx", "import './Card.tsx'\n") + file("src/Card.tsx", "export const card = 1\n")
 	tests := map[string]struct {
 		answers  []string
-		source   string // of the first problem
-		problem  string // text of it
+		source   string // source of the first problem
+		problem  string // text of the first problem
 		revision int64
 		rounds   int
 	}{
@@ -205,7 +205,7 @@ func TestEditAsksForWhatWasCutOff(t *testing.T) {
 	if files := recorded(t, s, "shop", 2); files["src/Card.tsx"] == "" || files["src/App.tsx"] != "import './Card.tsx'\n" {
 		t.Errorf("the files are %v", files)
 	}
-	// One that always ends in the middle is asked so often, and no more.
+	// A model that always stops in the middle is asked this often, and no more.
 	m.mu.Lock()
 	m.answers, m.asked, m.long = []string{"and so on"}, nil, true
 	m.mu.Unlock()
@@ -287,7 +287,7 @@ func TestEditExcludesOthers(t *testing.T) {
 	if _, last := edit(t, s, "shop", engi.EditSpec{}); last.Error != nil || last.Revision != 2 {
 		t.Errorf("after that, another ended with %+v", last)
 	}
-	// It ends when the app is stopped while a command runs.
+	// The edit ends when the app is stopped while a command runs.
 	slow := make(chan struct{})
 	w.mu.Lock()
 	w.slow = slow
@@ -332,7 +332,7 @@ func TestEditIsKilled(t *testing.T) {
 		if ran < 0 {
 			left = -1
 		}
-		w.cut = stop // nobody waits for a node that is gone
+		w.cut = stop // waiting for a killed node is pointless
 		w.power(left)
 		seq, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"})
 		if left < 0 {
@@ -345,7 +345,7 @@ func TestEditIsKilled(t *testing.T) {
 		}
 		for err == nil && !w.isOff() {
 			if x, e := s.Get(t.Context(), "ann", "shop"); e != nil || x.Editing == 0 {
-				break // it was through before
+				break // the edit ended before the cut
 			}
 			time.Sleep(time.Millisecond)
 		}

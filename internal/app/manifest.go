@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	maxManifests = 64 << 20 // bytes that what is known of all apps' files may take, about
-	maxParts     = 20_000   // imports, exports, components and routes of a manifest
+	maxManifests = 64 << 20 // approximate maximum bytes of the readers of all apps
+	maxParts     = 20_000   // maximum number of imports, exports, components and routes of a manifest
 )
 
-// manifests keep what is known of the files of the apps that were asked about last, so
-// that the next revision costs no more than what it has changed. It is safe for
+// manifests caches readers of the most recently used apps,
+// so that a new revision only costs reading its changed files. It is safe for
 // concurrent use.
 type manifests struct {
 	mu   sync.Mutex
-	kept []*reader // the last used last; guarded by mu
+	kept []*reader // least recently used first; guarded by mu
 }
 
-// A reader has read the files of an app.
+// A reader holds the analysed files of an app.
 type reader struct {
 	app engi.AppID
 
 	mu      sync.Mutex
-	builder *project.Builder // guarded by mu, like all below
-	tree    tree             // that builder has
-	weight  int              // guarded by the mutex of manifests
+	builder *project.Builder // guarded by mu, like all fields below
+	tree    tree             // files in builder
+	weight  int              // bytes; guarded by the mutex of manifests
 }
 
-// take returns the reader of an app, which is the last used then.
+// take returns the reader of an app and marks it as most recently used.
 func (m *manifests) take(app engi.AppID) *reader {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,7 +47,7 @@ func (m *manifests) take(app engi.AppID) *reader {
 	return r
 }
 
-// weigh drops the readers that were not used for longest, if all take too much.
+// weigh records a reader's weight and drops the least recently used readers while all are too large.
 func (m *manifests) weigh(r *reader, weight int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *manifests) weigh(r *reader, weight int) {
 	}
 }
 
-// forget drops what is known of an app that is removed.
+// forget drops the reader of a removed app.
 func (m *manifests) forget(app engi.AppID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *Service) Manifest(ctx context.Context, owner engi.Owner, idOrName strin
 			return engi.AppManifest{}, err
 		}
 		if !utf8.Valid(data) {
-			data = nil // there are no lines in it
+			data = nil // binary files have no lines
 		}
 		r.builder.Update(c.Path, string(data))
 		r.tree[c.Path] = next[c.Path]
@@ -104,7 +104,7 @@ func (s *Service) Manifest(ctx context.Context, owner engi.Owner, idOrName strin
 	return manifestOf(id, number, next, r.builder.Manifest()), nil
 }
 
-// manifestOf leaves out what is more than an answer has room for.
+// manifestOf converts a manifest and truncates it to the limits of an answer.
 func manifestOf(app engi.AppID, number int64, files tree, m project.Manifest) engi.AppManifest {
 	out := engi.AppManifest{App: app, Revision: number, Entry: m.Entry, Styles: m.Styles, Packages: m.Packages}
 	left := maxParts

@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// anew returns the manifest of a revision as somebody makes it who reads all its files.
+// anew returns the manifest of a revision, computed from all its files.
 func anew(t *testing.T, s *app.Service, number int64) project.Manifest {
 	t.Helper()
 	files, err := s.Files(t.Context(), "ann", "shop", number)
@@ -38,7 +38,7 @@ func anew(t *testing.T, s *app.Service, number int64) project.Manifest {
 	return b.Manifest()
 }
 
-// as returns x as a type that has the same fields, or fewer.
+// as converts x to a type that has the same fields, or fewer.
 func as[T any](t *testing.T, x any) (y T) {
 	t.Helper()
 	raw, err := json.Marshal(x)
@@ -51,8 +51,8 @@ func as[T any](t *testing.T, x any) (y T) {
 	return y
 }
 
-// TestManifest asks for manifests of revisions, back and forth, as an app changes at
-// random. Each is as one that is made anew.
+// TestManifest requests manifests of revisions in any order while an app changes at
+// random. Each must equal a manifest that is computed from scratch.
 func TestManifest(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -116,7 +116,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// TestManifestIsBounded has an app whose files import more than anybody reads.
+// TestManifestIsBounded requests the manifest of an app whose files have too many imports.
 func TestManifestIsBounded(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)

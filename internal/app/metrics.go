@@ -8,17 +8,17 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// metrics are what a Service counts.
+// metrics are the Prometheus metrics of a Service.
 type metrics struct {
 	starts  prometheus.Histogram
-	applies *prometheus.HistogramVec // by outcome: done, failed
+	applies *prometheus.HistogramVec // label outcome: done, failed
 	answers prometheus.Histogram
-	reads   *prometheus.CounterVec // by from: cache, sandbox
+	reads   *prometheus.CounterVec // label from: cache, sandbox
 	files   prometheus.Histogram
-	checks  *prometheus.CounterVec // by result: ok, failed
-	warned  *prometheus.CounterVec // by threshold
-	apps    *prometheus.GaugeVec   // by state
-	alerts  *prometheus.GaugeVec   // by metric
+	checks  *prometheus.CounterVec // label result: ok, failed
+	warned  *prometheus.CounterVec // label: the metric of the alert
+	apps    *prometheus.GaugeVec   // label: state
+	alerts  *prometheus.GaugeVec   // label: metric
 	memory  prometheus.Gauge
 }
 
@@ -45,7 +45,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// applied counts an apply that has ended.
+// applied records an apply that has ended.
 func (m *metrics) applied(began time.Time, err error) {
 	outcome := "done"
 	if err != nil {
@@ -54,7 +54,7 @@ func (m *metrics) applied(began time.Time, err error) {
 	m.applies.WithLabelValues(outcome).Observe(time.Since(began).Seconds())
 }
 
-// checked counts a check of a server.
+// checked records a health check of a server.
 func (m *metrics) checked(took time.Duration, err error) {
 	m.answers.Observe(took.Seconds())
 	result := "ok"
@@ -64,7 +64,7 @@ func (m *metrics) checked(took time.Duration, err error) {
 	m.checks.WithLabelValues(result).Inc()
 }
 
-// count counts the apps that there are.
+// count sets the numbers of apps and alerts.
 func (m *metrics) count(all []Record) {
 	n, alerts := map[engi.AppState]int{}, map[string]int{}
 	for _, r := range all {

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	installTime  = 120 * time.Second // that one attempt to install packages may take
+	installTime  = 120 * time.Second // maximum time of one attempt to install packages
 	installTries = 3
-	installPause = time.Second      // before the second attempt; twice as long before each further one
-	networkTime  = 30 * time.Second // that a registry may take to answer one request
+	installPause = time.Second      // pause before the second attempt; doubled before each further one
+	networkTime  = 30 * time.Second // maximum time of one answer of a registry
 	commandTime  = 120 * time.Second
 	maxCommands  = 20
 	maxCommand   = 4 << 10 // bytes
 )
 
-// clearCaches makes room on a full disk: what npm and pip keep can be downloaded again.
+// clearCaches frees space on a full disk: npm and pip can download their caches again.
 func (u *use) clearCaches(ctx context.Context) error {
 	_, err := u.run(ctx, commandTime, func(string) {}, u.shell(), "-c", `rm -rf "$HOME/.npm/_cacache" "$HOME/.cache/pip" "$HOME/.cache/node"`)
 	return err
 }
 
-// failures are why packages cannot be installed, by what npm and pip print. The first
+// failures maps messages of npm and pip to reasons why packages cannot be installed. The first
 // that matches counts.
 var failures = []struct {
 	text   *regexp.Regexp
 	kind   engi.Kind
-	again  bool // another attempt may bring more
+	again  bool // another attempt may succeed
 	remedy string
 }{
 	{regexp.MustCompile(`(?i)\bENOSPC\b|no space left|\bEDQUOT\b`), engi.Exhausted, false,
@@ -52,7 +52,7 @@ var failures = []struct {
 		"the registry does not answer: apply it again in a moment; the app's network policy must allow 'packages'"},
 }
 
-// install installs packages, or without any what the app's manifest asks for.
+// install installs packages; without any, it installs those of the app's manifest.
 func (s *Service) install(ctx context.Context, u *use, packages []string, line func(string)) error {
 	_, err := u.g.Stat(ctx, u.dir+"/package.json")
 	npm := err == nil
@@ -111,8 +111,8 @@ func (s *Service) install(ctx context.Context, u *use, packages []string, line f
 	return u.require(ctx, packages)
 }
 
-// require adds packages to requirements.txt with the versions that were installed, as npm
-// does to package.json.
+// require adds packages with their installed versions to requirements.txt, as npm
+// adds them to package.json.
 func (u *use) require(ctx context.Context, packages []string) error {
 	text, err := readFile(ctx, u.g, u.dir+"/requirements.txt")
 	if err != nil && !engi.Is(err, engi.NotFound) {
@@ -134,7 +134,7 @@ func (u *use) require(ctx context.Context, packages []string) error {
 	return u.write(ctx, []content{{"requirements.txt", []byte(strings.Join(lines, "\n") + "\n"), fileMode}}, nil)
 }
 
-// pipName returns the name of a requirement in the form in which names are compared.
+// pipName returns the normalized name of a requirement, for comparisons.
 func pipName(requirement string) string {
 	name := strings.TrimSpace(requirement)
 	if i := strings.IndexAny(name, "=<>!~;[ @#"); i >= 0 {
@@ -150,12 +150,12 @@ func (u *use) shell() string {
 	return "/bin/sh"
 }
 
-// commandTag is that of the command that an apply runs. It goes on if the node is killed,
-// so the next one must find it.
+// commandTag is the tag of an apply's command. The command continues if the node is killed,
+// so the next node must find it.
 const commandTag = "apply"
 
-// run runs a program in the app's directory and returns its exit code, -1 if a signal or
-// its time has ended it.
+// run runs a program in the app's directory and returns its exit code, or -1 if a signal or
+// the time limit has ended it.
 func (u *use) run(ctx context.Context, limit time.Duration, line func(string), args ...string) (code int, err error) {
 	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: map[string]string{"CI": "1", "NO_COLOR": "1"}, Timeout: limit, Tag: commandTag})
 	if err != nil {
@@ -168,7 +168,7 @@ func (u *use) run(ctx context.Context, limit time.Duration, line func(string), a
 		return p.Wait(ctx)
 	})
 	if err != nil {
-		return 0, err // restore ends it
+		return 0, err // restore ends the program
 	}
 	if exit.Cause == engi.CauseTimeout {
 		line(args[0] + " took longer than " + limit.String())
@@ -176,12 +176,12 @@ func (u *use) run(ctx context.Context, limit time.Duration, line func(string), a
 	return exit.Code, nil
 }
 
-// end ends the program with a tag, with what it has started, if there is one: so nothing
-// of the command of an apply is written once all is put back.
+// end ends the program with a tag, if there is one, and its child processes, so that the
+// command of an apply writes nothing after the files are restored.
 func (u *use) end(ctx context.Context, tag string) error {
 	p, err := u.g.Attach(ctx, tag)
 	if err == nil {
-		// What has stopped keeps its number.
+		// A stopped process keeps its process ID.
 		_, err = answer(ctx, guestTime, func(ctx context.Context) (none, error) { return none{}, p.Signal(ctx, "STOP") })
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func (u *use) end(ctx context.Context, tag string) error {
 	return nil
 }
 
-// commands returns the commands of a text that are run.
+// commands returns the commands of a text that are to be run.
 func (s *Service) commands(out output.Output, say *reporter) (all []string) {
 	for i, c := range out.Commands {
 		switch {
@@ -212,9 +212,9 @@ func (s *Service) commands(out output.Output, say *reporter) (all []string) {
 	return all
 }
 
-// missing returns the packages that are to be installed: those that the text asks for, and
-// those that files import and that neither package.json nor requirements.txt has. now are
-// the files as they will be, written the contents of those that change.
+// missing returns the packages to install: those that the text requests, and
+// those that files import and that neither package.json nor requirements.txt has. now has
+// the files after the change; written has the contents of changed files.
 func (s *Service) missing(ctx context.Context, u *use, now tree, written map[string]string, asked []string, say *reporter) (packages []string, err error) {
 	_, npm := now["package.json"]
 	if _, pip := now["requirements.txt"]; !npm && !pip {
@@ -226,7 +226,7 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 	files := make(map[string]string, len(now))
 	for p, f := range now {
 		text, ok := written[p]
-		if !ok && slices.Contains(sources, path.Ext(p)) { // whether others exist is enough
+		if !ok && slices.Contains(sources, path.Ext(p)) { // of other files, only the path matters
 			data, err := s.content(ctx, u.rec.ID, f.Digest)
 			if err != nil {
 				return nil, err
@@ -252,7 +252,7 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 		for l := range strings.SplitSeq(files["requirements.txt"], "\n") {
 			have[pipName(l)] = l
 		}
-		for i, p := range asked { // models write versions as npm does, too
+		for i, p := range asked { // models write versions with @, like npm
 			if p, version, ok := strings.Cut(p, "@"); ok && strings.Trim(version, "0123456789.") == "" {
 				asked[i] = p + "==" + version
 			} else if ok && version == "latest" {
@@ -265,7 +265,7 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 			say.warn(p.File, p.Line, p.Text)
 		}
 	}
-	for _, p := range slices.Concat(asked, found) { // what comes with a version is first
+	for _, p := range slices.Concat(asked, found) { // packages with a version come first
 		plain := p
 		if !npm && !strings.ContainsAny(p, "=<>!~;[ @") {
 			plain = name(p)
@@ -277,10 +277,10 @@ func (s *Service) missing(ctx context.Context, u *use, now tree, written map[str
 	return packages, nil
 }
 
-// sources are the extensions of files that import others, or say how.
+// sources are the extensions of files that contain or configure imports.
 var sources = []string{".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts", ".css", ".scss", ".less", ".json", ".py", ".txt", ".toml"}
 
-// npmName returns the name of a package that may have a version.
+// npmName returns the name of a package without its version.
 func npmName(p string) string {
 	if i := strings.LastIndexByte(p, '@'); i > 0 {
 		return p[:i]

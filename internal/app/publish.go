@@ -22,14 +22,14 @@ import (
 
 const (
 	buildTime        = 5 * time.Minute
-	distDir          = "dist" // where a build leaves what is published
+	distDir          = "dist" // directory to which a build writes the published files
 	indexPage        = "index.html"
-	maxPublished     = 1000     // files
-	maxPublishedFile = 16 << 20 // bytes
+	maxPublished     = 1000     // maximum number of files
+	maxPublishedFile = 16 << 20 // maximum bytes of a file
 	maxPublishedAll  = 32 << 20
-	takeOutTime      = time.Minute // that the guest may take to send them
-	leastPacked      = 1 << 10     // bytes that are worth compressing
-	publishers       = 4           // publications at once that are held in memory
+	takeOutTime      = time.Minute // maximum time in which the guest must send the files
+	leastPacked      = 1 << 10     // bytes; smaller files are not compressed
+	publishers       = 4           // maximum number of publications in memory at once
 )
 
 // Publish implements [engi.Apps].
@@ -48,7 +48,7 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 	if err := s.build(ctx, u, sources); err != nil {
 		return engi.App{}, err
 	}
-	// One of each owner at most waits for the others'.
+	// At most one publication of each owner waits for those of other owners.
 	release, err := s.publishers.Acquire(ctx, u.rec.Owner)
 	if err != nil {
 		return engi.App{}, err
@@ -77,7 +77,7 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 	return r.App, err
 }
 
-// build runs the app's build, which leaves its files in dist.
+// build runs the app's build, which writes its files to dist.
 func (s *Service) build(ctx context.Context, u *use, sources tree) error {
 	noBuild := engi.Errorf(engi.Conflict, "the app has no build that leaves files to serve").
 		WithRemedy("only pages can be published, no servers: give package.json a script 'build' that writes them to dist, as vite-react has")
@@ -123,14 +123,14 @@ func (s *Service) build(ctx context.Context, u *use, sources tree) error {
 	return nil
 }
 
-// A publication is what a build has left.
+// A publication is the result of a build.
 type publication struct {
 	files    []Published
-	contents map[string][]byte // by digest
+	contents map[string][]byte // contents by digest
 	bytes    int64
 }
 
-// takeOut reads what a build has left. Nothing that is in it is trusted.
+// takeOut reads the result of a build from the sandbox. Its content is not trusted.
 func takeOut(ctx context.Context, u *use, sources tree) (publication, error) {
 	ctx, cancel := context.WithTimeout(ctx, takeOutTime)
 	defer cancel()
@@ -140,7 +140,7 @@ func takeOut(ctx context.Context, u *use, sources tree) (publication, error) {
 		return p, err
 	}
 	defer archive.Close()
-	// Headers and directories are bounded by this, too.
+	// The limit also covers headers and directories.
 	in := tar.NewReader(io.LimitReader(archive, maxPublishedAll+maxPublished*8<<10))
 	seen := map[string]bool{}
 	for {
@@ -191,11 +191,11 @@ func (p *publication) keep(data []byte) string {
 	return digest
 }
 
-// hashed matches the names that Vite gives to files after their content. Words do not
-// match, which are seldom capital.
+// hashed matches names of files to which Vite adds a hash of the content. Words do not
+// match, because they seldom have capitals.
 var hashed = regexp.MustCompile(`-([A-Za-z0-9_-]{8})\.[a-z0-9]+$`)
 
-// isFixed reports whether another content would have another path. Those that are copied
+// isFixed reports whether the path would change with the content. The path of a file copied
 // from public would not.
 func isFixed(name string, sources tree) bool {
 	m := hashed.FindStringSubmatch(name)
@@ -203,10 +203,10 @@ func isFixed(name string, sources tree) bool {
 	return m != nil && !copied && strings.HasPrefix(name, "assets/") && strings.ContainsAny(m[1], "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 }
 
-// texts are the extensions of files that become smaller.
+// texts are the extensions of files worth compressing.
 var texts = []string{".html", ".css", ".js", ".mjs", ".json", ".map", ".svg", ".txt", ".xml", ".wasm", ".ttf", ".otf", ".ico", ".md", ".csv", ".webmanifest"}
 
-// compress returns the content of a file compressed; nil if that is not worth it.
+// compress returns the compressed content of a file; nil if compression is not worth it.
 func compress(name string, data []byte) []byte {
 	if len(data) < leastPacked || !slices.Contains(texts, strings.ToLower(path.Ext(name))) {
 		return nil
@@ -214,7 +214,7 @@ func compress(name string, data []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	if _, err := w.Write(data); err != nil || w.Close() != nil || b.Len() > len(data)*9/10 {
-		return nil // a buffer has no errors
+		return nil // writing to a buffer never fails
 	}
 	return b.Bytes()
 }
@@ -262,7 +262,7 @@ func (s *Service) Published(ctx context.Context, owner engi.Owner, idOrName, nam
 	return f, nil
 }
 
-// parts reads a published content, of which it holds one part at a time.
+// parts reads a published content, with one part in memory at a time.
 type parts struct {
 	s      *Service
 	ctx    context.Context
@@ -270,7 +270,7 @@ type parts struct {
 	digest string
 	size   int64
 	at     int64
-	part   int // that data is
+	part   int // number of the part in data
 	data   []byte
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// publishable makes an app whose package.json has a build.
+// publishable creates an app whose package.json has a build.
 func publishable(t testing.TB, w *fixture, s *app.Service, name string) engi.App {
 	t.Helper()
 	a := create(t, s, name)
@@ -53,8 +53,8 @@ func published(t testing.TB, s *app.Service, app, path string, packed bool) (eng
 	return f, string(b)
 }
 
-// TestPublishersAreFair has an owner publish many apps while the node cannot take any in.
-// Another owner does not wait for them.
+// TestPublishersAreFair publishes many apps of one owner while the node cannot accept any.
+// Another owner must not wait for them.
 func TestPublishersAreFair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t)
@@ -152,7 +152,7 @@ func TestPublish(t *testing.T) {
 		}
 	}
 
-	// It needs neither the sandbox nor this node.
+	// Reading needs neither the sandbox nor this node.
 	if err := s.Stop(t.Context(), "ann", "shop"); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("after a restart: %q", text)
 	}
 
-	// The next one takes its place, but for what open pages need.
+	// The next publication replaces it, except for files that open pages need.
 	w.dist = map[string]string{"index.html": "<h1>two</h1>", "assets/index-Other123.js": "two()"}
 	if x, err = s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop", Private: true}); err != nil || !x.Published.Private || x.Published.Files != 2 {
 		t.Fatalf("%+v, %v", x.Published, err)
@@ -210,8 +210,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublishRefuses tries what no page comes of, and what somebody may have put into
-// dist. What was published before stays.
+// TestPublishRefuses publishes builds without a page, and builds with hostile files in
+// dist. The earlier publication must remain.
 func TestPublishRefuses(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -338,7 +338,7 @@ func TestBranch(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", c.spec, x, err)
 		}
 	}
-	// An admin's branch is the owner's, and neither app has to do with the other.
+	// An admin's branch belongs to the owner, and the two apps are independent.
 	c, err := s.Branch(t.Context(), engi.BranchSpec{App: string(a.ID)})
 	if err != nil || c.Owner != "ann" {
 		t.Fatalf("%+v, %v", c, err)
@@ -361,8 +361,8 @@ func TestBranch(t *testing.T) {
 	wantSame(t, w, s, "blue")
 }
 
-// TestBranchIsAllOrNothing cuts the power at each step: the branch is there with its
-// files, or it is not.
+// TestBranchIsAllOrNothing cuts the power at each step: the branch must exist with its
+// files, or not at all.
 func TestBranchIsAllOrNothing(t *testing.T) {
 	w := newFixture(t)
 	s, stop := w.begin(t)

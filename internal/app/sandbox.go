@@ -17,14 +17,14 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
-// A use is an app with its sandbox, for as long as the app's lock is held.
+// A use is an app with its running sandbox, valid while the app's lock is held.
 type use struct {
 	app   *app
 	rec   Record
 	t     engi.Template
 	g     engi.Guest
-	dir   string // of the app in the sandbox
-	down  bool   // its server does not start
+	dir   string // directory of the app in the sandbox
+	down  bool   // the app's server does not start
 	leave func() // leaves the sandbox
 	free  func() // releases the app's lock; nil for a use that enter returned
 }
@@ -76,9 +76,9 @@ func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
 	return u, nil
 }
 
-// enter returns an app whose files are those of its last revision, or what somebody made
-// of them since, and whose server answers. To repair it, its server need not start. The
-// caller holds the app's lock, and leaves.
+// enter returns an app with the files of its last revision, or with later manual changes
+// of them, once its server answers; with repair, the server need not start. The
+// caller holds the app's lock, and calls leave.
 func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err error) {
 	id := a.id
 	r, err := s.opt.Store.Find(ctx, "", string(id))
@@ -185,7 +185,7 @@ func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 			return s.change(ctx, u, func(r *Record) {
 				r.Sandbox, r.Boots, r.Undo = id, boots, nil
 				if r.Revision > 0 {
-					r.Undo = &Undo{All: true} // it has what the template has
+					r.Undo = &Undo{All: true} // the sandbox has the files of the template
 				}
 			})
 		},
@@ -200,7 +200,7 @@ func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 	return booted, err
 }
 
-// sandboxOf returns what the sandboxes of an app have in common, whatever they begin with.
+// sandboxOf returns the common part of the specifications of an app's sandboxes.
 func (s *Service) sandboxOf(r Record) engi.SandboxSpec {
 	return engi.SandboxSpec{
 		Owner: r.Owner, Env: r.Env, Network: r.Network, Notes: map[string]string{noteApp: string(r.ID)}, Metadata: map[string]string{metaApp: r.Name},
@@ -208,7 +208,7 @@ func (s *Service) sandboxOf(r Record) engi.SandboxSpec {
 	}
 }
 
-// change changes the record of an app that is used, which is as it was if that fails.
+// change changes the record of an app in use. If that fails, the record in u stays unchanged.
 func (s *Service) change(ctx context.Context, u *use, f func(r *Record)) error {
 	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, _ Tx) error {
 		f(r)
@@ -220,8 +220,8 @@ func (s *Service) change(ctx context.Context, u *use, f func(r *Record)) error {
 	return err
 }
 
-// restore puts back what the record says is not as the last revision has it: all of a
-// sandbox that is new, or what an apply that did not end may have changed.
+// restore undoes the unfinished changes that the record lists: all files of a new
+// sandbox, or the files that an interrupted apply may have changed.
 func (s *Service) restore(ctx context.Context, u *use) error {
 	if u.rec.Undo == nil {
 		return nil
@@ -240,7 +240,7 @@ func (s *Service) restore(ctx context.Context, u *use) error {
 	return s.change(ctx, u, func(r *Record) { r.Undo = nil })
 }
 
-// putBack makes the files that undo names those of the last revision.
+// putBack restores the files in undo to those of the last revision.
 func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 	files, err := s.opt.Store.Files(ctx, u.rec.ID, u.rec.Revision)
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 	u.app.copy.forget()
 	have, _, err := u.app.copy.read(ctx, u.g, u.dir)
 	if err != nil && !engi.Is(err, engi.Exhausted) {
-		return err // more than an app may have is what is to be put back
+		return err // the files to restore exceed the limits of an app
 	}
 	want, next := treeOf(files), tree{}
 	for p, f := range have {
@@ -269,7 +269,7 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 	packages := undo.Packages || slices.ContainsFunc(names, isManifest)
 	restart := undo.Restart || len(names) > 0 && u.mustRestart(names)
 	if packages != undo.Packages || restart != undo.Restart {
-		// Else nobody would know, once the files are as they were and the rest is not.
+		// Record both first: once the files are restored, later attempts could not tell that they are needed.
 		undo.Packages, undo.Restart = packages, restart
 		if err := s.change(ctx, u, func(r *Record) { r.Undo = &undo }); err != nil {
 			return err
@@ -286,7 +286,7 @@ func (s *Service) putBack(ctx context.Context, u *use, undo Undo) error {
 	switch {
 	case restart && u.down:
 		// The server did not answer with these files before the apply, so waiting for it
-		// brings nothing. The next use of the app waits.
+		// is useless. The next use of the app waits.
 		_, err := u.start(ctx)
 		return err
 	case restart:
@@ -313,21 +313,21 @@ func (s *Service) makeSo(ctx context.Context, u *use, have, next tree) error {
 	return u.write(ctx, put, removed)
 }
 
-// A content is a file to be written.
+// A content is a file to write.
 type content struct {
 	path string
 	data []byte
 	mode uint32
 }
 
-// write puts files in place and removes others. What is put is first written elsewhere,
-// so that each file is old or new, and everything that can fail for want of space has
-// failed before. Files that did not exist come first, since others may import them.
+// write writes and removes files. It first writes new contents to a staging directory,
+// so that each file is either old or new, and a full disk causes an error before any file
+// changes. Files that did not exist are moved first, since other files may import them.
 func (u *use) write(ctx context.Context, put []content, removed []string) (err error) {
 	defer u.app.copy.timed(time.Now())
 	if len(put) > 0 {
 		err := u.stage(ctx, put)
-		if engi.Is(err, engi.Exhausted) { // nothing was moved into place
+		if engi.Is(err, engi.Exhausted) { // no file was moved into place
 			if err = u.clearCaches(ctx); err == nil {
 				err = u.stage(ctx, put)
 			}
@@ -347,8 +347,8 @@ func (u *use) write(ctx context.Context, put []content, removed []string) (err e
 	return nil
 }
 
-// clearStage returns the directory in which files are before they are in place, and
-// removes what is in it.
+// clearStage empties the staging directory, which holds files before they are moved
+// into place, and returns its path.
 func (u *use) clearStage(ctx context.Context) (stage string, err error) {
 	stage = u.dir + "/" + stageDir
 	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.Is(err, engi.NotFound) {
@@ -386,7 +386,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 		return err
 	}
 	defer func() {
-		if err != nil { // it takes space
+		if err != nil { // an incomplete stage takes disk space
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 			defer cancel()
 			if _, e := u.clearStage(late); e != nil {
@@ -423,8 +423,8 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 	return u.g.Remove(ctx, stage)
 }
 
-// checkParents reports Conflict if a file would not be below the app's directory,
-// because a directory in its path is a link.
+// checkParents reports Conflict if a directory in the path of a file is a symbolic link,
+// because the file could be outside of the app's directory.
 func (u *use) checkParents(ctx context.Context, p string) error {
 	for d := path.Dir(p); d != "."; d = path.Dir(d) {
 		fi, err := u.g.Stat(ctx, u.dir+"/"+d)
@@ -439,7 +439,7 @@ func (u *use) checkParents(ctx context.Context, p string) error {
 	return nil
 }
 
-// capture records what is in the sandbox as a revision, unless it is the last one.
+// capture records the sandbox's files as a revision, unless they equal the last one.
 func (s *Service) capture(ctx context.Context, a *app, r Record, g engi.Guest, dir string) (Record, error) {
 	began := time.Now()
 	now, contents, err := a.copy.read(ctx, g, dir)
@@ -455,13 +455,13 @@ func (s *Service) capture(ctx context.Context, a *app, r Record, g engi.Guest, d
 	}
 	r, _, err = s.revise(ctx, r, now, contents, engi.Revision{Message: message}, nil)
 	if err != nil {
-		a.copy.forget() // what was read is recorded nowhere
+		a.copy.forget() // the files that were read are not recorded
 	}
 	return r, err
 }
 
-// revise records the files now as a revision, unless they are those of the last one, and
-// what also does, in one transaction.
+// revise records the files in now as a revision, unless they equal the last one, and
+// applies the changes of also in the same transaction.
 func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[string][]byte, rev engi.Revision, also func(r *Record, tx Tx, rev engi.Revision) error) (_ Record, _ engi.Revision, err error) {
 	before, parent := tree{}, ""
 	if r.Revision > 0 {
@@ -510,13 +510,13 @@ func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[s
 	return r, rev, err
 }
 
-// projectLater brings the git repository up to date in the background.
+// projectLater updates the git repository in the background.
 func (s *Service) projectLater(ctx context.Context, u *use) {
 	id, a, dir := u.rec.ID, u.app, u.dir
 	select {
 	case a.gitNext <- struct{}{}:
 	default:
-		return // who waits brings up to date what there is then
+		return // a caller that already waits will update the repository to the latest state
 	}
 	if !s.begin(ctx, func(ctx context.Context) {
 		unlock, err := a.git.Acquire(ctx, "app")
@@ -545,17 +545,17 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 	}
 }
 
-// isManifest reports whether a file says which packages an app has.
+// isManifest reports whether a file declares the packages of an app.
 func isManifest(p string) bool {
 	return p == "package.json" || p == "package-lock.json" || p == "requirements.txt"
 }
 
-// mustRestart reports whether the server does not see a change by itself.
+// mustRestart reports whether the server needs a restart to see a change.
 func (u *use) mustRestart(changed []string) bool {
 	return u.down || !u.vite() || project.Restarts(changed)
 }
 
-// vite reports whether the server is Vite's, which sees changes by itself.
+// vite reports whether the server is Vite's, which detects changes itself.
 func (u *use) vite() bool {
 	return slices.ContainsFunc([]string{"ts", "js", "mts", "mjs"}, func(ext string) bool {
 		_, ok := u.app.copy.known["vite.config."+ext]
@@ -563,18 +563,18 @@ func (u *use) vite() bool {
 	})
 }
 
-// outputOf returns the end of what a process has printed so far.
+// outputOf returns the last most bytes of a process's output so far.
 func outputOf(ctx context.Context, p engi.Process, most int) string {
 	text, _, _ := lastOutput(ctx, p, most)
 	return strings.TrimSpace(strings.ToValidUTF8(text, "\ufffd"))
 }
 
-// quiet is how long a process that runs must print nothing for its output to be all
-// there is by now.
+// quiet is the time without output after which the output of a running process counts as
+// complete.
 const quiet = 50 * time.Millisecond
 
-// lastOutput returns the end of what a process has printed so far, the offset after it,
-// and whether there was more before.
+// lastOutput returns the last most bytes of a process's output so far, the offset after them,
+// and whether there was more before them.
 func lastOutput(ctx context.Context, p engi.Process, most int) (text string, end int64, cut bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 	defer cancel()
@@ -596,7 +596,7 @@ func lastOutput(ctx context.Context, p engi.Process, most int) (text string, end
 	return string(tail), end, cut
 }
 
-// drain follows the output of a process by lines until it ends.
+// drain passes each line of a process's output to line until the process ends.
 func drain(ctx context.Context, p engi.Process, line func(string)) error {
 	r, w := io.Pipe()
 	done := make(chan struct{})

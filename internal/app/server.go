@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	startTime   = time.Minute            // that a server may take to come up
-	startEvery  = 100 * time.Millisecond // pause between looks at it
-	stopTime    = 3 * time.Second        // that it may take to end by itself
-	answerTime  = 30 * time.Second       // that it may take to answer
-	maxAnswer   = 4 << 20                // bytes of an answer that are read
-	maxPrinted  = 4 << 10                // bytes of a server's output in an error
-	serviceTag  = "start"                // of the process that a template starts
-	maxModules  = 2000                   // that are looked at in a check
-	parallelism = 4                      // requests at once in a check
+	startTime   = time.Minute            // maximum time until a server answers after its start
+	startEvery  = 100 * time.Millisecond // pause between checks
+	stopTime    = 3 * time.Second        // maximum time until a server ends after a signal
+	answerTime  = 30 * time.Second       // maximum time of one answer
+	maxAnswer   = 4 << 20                // maximum bytes of an answer that are read
+	maxPrinted  = 4 << 10                // maximum bytes of a server's output in an error
+	serviceTag  = "start"                // tag of the process that a template starts
+	maxModules  = 2000                   // maximum number of modules that a check requests
+	parallelism = 4                      // number of concurrent requests of a check
 )
 
 // client returns a client for the app's server. The caller closes its idle connections.
 func (u *use) client() *http.Client {
-	g, port := u.g, u.rec.Port // the transport may still dial when its request has ended
+	g, port := u.g, u.rec.Port // the transport may still dial after its request has ended
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return g.Dial(ctx, port) },
@@ -43,7 +43,7 @@ func (u *use) client() *http.Client {
 	}
 }
 
-// get asks the app's server for a path.
+// get requests a path from the app's server.
 func (u *use) get(ctx context.Context, c *http.Client, p, accept string) (status int, body []byte, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost:"+strconv.Itoa(u.rec.Port)+p, nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func (u *use) probe(ctx context.Context) error {
 	return err
 }
 
-// start stops the app's server and starts it again. It does not wait until the server
+// start restarts the app's server. It does not wait until the server
 // answers.
 func (u *use) start(ctx context.Context) (engi.Process, error) {
 	if err := u.stopServer(ctx); err != nil {
@@ -86,7 +86,7 @@ func (u *use) start(ctx context.Context) (engi.Process, error) {
 	return u.g.Start(ctx, engi.Command{Args: []string{shell, "-c", u.t.Start}, Dir: u.dir, Tag: serviceTag})
 }
 
-// restart stops the app's server, starts it again and waits until it answers.
+// restart restarts the app's server and waits until it answers.
 func (u *use) restart(ctx context.Context) error {
 	p, err := u.start(ctx)
 	if err != nil {
@@ -102,7 +102,7 @@ func (u *use) restart(ctx context.Context) error {
 		if exit, err := p.Wait(watch); err == nil {
 			ended <- exit
 		} else if watch.Err() == nil {
-			lost <- err // nothing of it will be heard any more
+			lost <- err // the process has no further output
 		}
 	}()
 	for {
@@ -125,12 +125,12 @@ func (u *use) restart(ctx context.Context) error {
 	}
 }
 
-// serverError adds what the server has printed to an error.
+// serverError adds the server's output to an error.
 func (u *use) serverError(ctx context.Context, p engi.Process, err error) error {
 	return engi.Errorf(engi.Unavailable, "%v:\n%s", err, outputOf(ctx, p, maxPrinted)).WithRemedy("correct what it complains about")
 }
 
-// stopServer ends the app's server, if it runs.
+// stopServer ends the app's server, if it is running.
 func (u *use) stopServer(ctx context.Context) error {
 	for _, signal := range []string{"TERM", "KILL"} {
 		p, err := u.g.Attach(ctx, serviceTag)
@@ -156,9 +156,9 @@ func (u *use) stopServer(ctx context.Context) error {
 	return engi.Errorf(engi.Unavailable, "the app's server does not end").WithRemedy("stop the app and open it again")
 }
 
-// A fault is what is wrong with an app.
+// A fault is one error of an app.
 type fault struct {
-	path string // in the app; may be empty
+	path string // path in the app; may be empty
 	line int
 	text string
 }
@@ -173,8 +173,8 @@ func (f fault) Error() string {
 	return fmt.Sprintf("%s:%d: %s", f.path, f.line, f.text)
 }
 
-// check returns what is wrong with the app as its server sees it, and an error if that
-// cannot be found out.
+// check returns the faults of the app that its server reports. It returns an error if the
+// check itself fails.
 func (u *use) check(ctx context.Context) ([]fault, error) {
 	c := u.client()
 	defer c.CloseIdleConnections()
@@ -191,11 +191,11 @@ func (u *use) check(ctx context.Context) ([]fault, error) {
 	return u.checkModules(ctx, c, body)
 }
 
-// moduleImport matches an import in a module as Vite serves it: all are absolute.
+// moduleImport matches an import in a module as Vite serves it: all paths are absolute.
 var moduleImport = regexp.MustCompile(`(?:\bfrom|\bimport)\s*\(?\s*["'](/[^"'\s]+)["']|<script[^>]+src="(/[^"\s]+)"|<link[^>]+href="(/[^"\s]+\.css)"`)
 
-// checkModules asks for every module of the app that the page imports, directly or not,
-// and returns those that Vite cannot serve. Modules of packages are its own.
+// checkModules requests every module of the app that the page imports, directly or not,
+// and returns a fault for each that Vite cannot serve. Modules of packages are not checked.
 func (u *use) checkModules(ctx context.Context, c *http.Client, page []byte) (faults []fault, err error) {
 	type answer struct {
 		path   string
@@ -253,10 +253,10 @@ func (u *use) checkModules(ctx context.Context, c *http.Client, page []byte) (fa
 	return faults, nil
 }
 
-// colours are what programs paint terminals with.
+// colours matches the escape sequences of terminal colours.
 var colours = regexp.MustCompile(`\x1b\[[0-9;]*m`)
 
-// faultOf reads what is wrong from an answer of the server about a file.
+// faultOf parses the server's answer about a file into a fault.
 func (u *use) faultOf(body []byte, file string) fault {
 	p, ok := problems.Overlay(string(body), u.dir)
 	if !ok {
@@ -265,9 +265,9 @@ func (u *use) faultOf(body []byte, file string) fault {
 	return fault{cmp.Or(p.File, file), p.Line, p.Text}
 }
 
-const maxLine = 2 << 10 // bytes of a line of output that is passed on
+const maxLine = 2 << 10 // maximum bytes of a line of output
 
-// eachLine calls line for each line of r, the beginning of those that are too long.
+// eachLine calls line for each line of r; long lines are truncated.
 func eachLine(r io.Reader, line func(string)) {
 	in := bufio.NewReaderSize(r, maxLine)
 	for long := false; ; {

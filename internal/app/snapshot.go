@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	maxSnapshots = 5                // of an app
-	snapshotTime = 12 * time.Minute // more than a sandbox is given for one
+	maxSnapshots = 5                // maximum number of snapshots of an app
+	snapshotTime = 12 * time.Minute // longer than the time limit of a sandbox's snapshot
 	tidyTries    = putBackTries
 )
 
-// keep gives a revision a snapshot that was made. The one that it had goes, and so does
-// the oldest if there are too many.
+// keep attaches a snapshot to a revision. It discards an earlier snapshot of the revision, and
+// the oldest one if there are too many.
 func (r *Record) keep(k Snapshot, revision int64) {
 	if k.ID == "" {
 		return
@@ -29,7 +29,7 @@ func (r *Record) keep(k Snapshot, revision int64) {
 	r.discard(func(i int, _ Snapshot) bool { return i < len(r.Snapshots)-maxSnapshots })
 }
 
-// discard takes snapshots from an app, which are to be removed then.
+// discard detaches snapshots from an app and marks them for deletion.
 func (r *Record) discard(gone func(i int, k Snapshot) bool) {
 	var kept []Snapshot
 	for i, k := range r.Snapshots {
@@ -42,18 +42,18 @@ func (r *Record) discard(gone func(i int, k Snapshot) bool) {
 	r.Snapshots = kept
 }
 
-// makeSnapshot makes a snapshot of an app's sandbox. Its ID is recorded before there is
-// one, among what is of no use, so that it is either given to a revision or removed,
+// makeSnapshot takes a snapshot of an app's sandbox. It records the ID as a stray before the snapshot
+// exists, so that the snapshot is either attached to a revision or deleted,
 // whenever the node is killed.
 func (s *Service) makeSnapshot(ctx context.Context, u *use) (k Snapshot, err error) {
 	id := engi.NewSnapshotID()
 	if err := s.change(ctx, u, func(r *Record) { r.Stray.Snapshots = append(r.Stray.Snapshots, id) }); err != nil {
 		return k, err
 	}
-	// It is made to its end whoever waits for it, and is known then.
+	// The snapshot is completed even if the caller leaves.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 	defer cancel()
-	defer context.AfterFunc(s.life, cancel)() // the next node removes it
+	defer context.AfterFunc(s.life, cancel)() // the next node deletes the snapshot
 	x, err := s.opt.Lifecycle.Snapshot(work, "", u.rec.Sandbox, engi.SnapshotSpec{ID: id, Name: "apps/" + u.rec.Name + "/" + string(id[len(id)-8:])})
 	if err != nil {
 		return k, err
@@ -61,19 +61,19 @@ func (s *Service) makeSnapshot(ctx context.Context, u *use) (k Snapshot, err err
 	return Snapshot{ID: x.ID, Bytes: x.Bytes, Created: x.Created}, nil
 }
 
-// enterAgain enters the sandbox of an app of which a snapshot was made, which ends the
-// connections to it.
+// enterAgain enters the sandbox of an app after a snapshot, which closes the
+// connections to the sandbox.
 func (s *Service) enterAgain(ctx context.Context, u *use) error {
 	g, leave, err := s.sandboxes.Reconnect(ctx, u.rec.Sandbox)
 	if err != nil {
-		return err // whoever goes on finds that the old connection has ended
+		return err // the caller notices that the old connection is closed
 	}
 	u.leave()
 	u.g, u.leave = g, leave
 	return nil
 }
 
-// tryKeep makes a snapshot for an apply, which is done without one, too.
+// tryKeep takes a snapshot for an apply, which succeeds without one too.
 func (s *Service) tryKeep(ctx context.Context, u *use, say *reporter) (Snapshot, error) {
 	if err := say.step("snapshot", "Keep a snapshot of the app with its databases"); err != nil {
 		return Snapshot{}, err
@@ -131,7 +131,7 @@ func (s *Service) revisionOf(ctx context.Context, r Record, number int64) (engi.
 	return one[0], err
 }
 
-// addSnapshots gives revisions the snapshots that are still there.
+// addSnapshots adds the existing snapshots to revisions.
 func (s *Service) addSnapshots(ctx context.Context, r Record, revisions []engi.Revision) error {
 	kept, err := s.snapshots(ctx, r)
 	for i := range revisions {
@@ -144,7 +144,7 @@ func (s *Service) addSnapshots(ctx context.Context, r Record, revisions []engi.R
 	return err
 }
 
-// snapshots returns the snapshots of an app, and forgets those that somebody has removed.
+// snapshots returns the snapshots of an app, and forgets those that were deleted.
 func (s *Service) snapshots(ctx context.Context, r Record) (there []Snapshot, err error) {
 	gone := map[engi.SnapshotID]bool{}
 	for _, k := range r.Snapshots {
@@ -167,7 +167,7 @@ func (s *Service) snapshots(ctx context.Context, r Record) (there []Snapshot, er
 	return there, err
 }
 
-// snapshotOf returns the snapshot of a revision, of the last one that has one for 0.
+// snapshotOf returns the snapshot of a revision; 0 means the last revision with a snapshot.
 func (s *Service) snapshotOf(ctx context.Context, r Record, number int64) (k Snapshot, err error) {
 	there, err := s.snapshots(ctx, r)
 	if err != nil {
@@ -220,21 +220,21 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string
 	return s.replace(ctx, a, r.ID, k)
 }
 
-// replace has a sandbox that begins with a snapshot take the place of the app's. The one
-// that is not the app's, first the new one and then the old one, is recorded as being of
-// no use. The caller holds the app's lock.
+// replace replaces the app's sandbox by one that starts from a snapshot. The sandbox
+// that is not the app's, first the new and then the old one, is recorded as a
+// stray. The caller holds the app's lock.
 func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot) (rev engi.Revision, err error) {
 	sandbox := engi.NewSandboxID()
 	var r Record
 	defer func() {
 		if err != nil && s.begun(ctx, id, func(now Record) bool { r = now; return now.Sandbox == sandbox }) {
-			rev, err = s.revisionOf(ctx, r, r.Revision) // it was recorded after all
+			rev, err = s.revisionOf(ctx, r, r.Revision) // the change was recorded despite the error
 		}
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			a.copy.forget() // it is that of the other one
+			a.copy.forget() // the cache is that of the old sandbox
 		}
 		late, cancel := s.late(ctx)
 		defer cancel()
@@ -269,7 +269,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	if err != nil {
 		return rev, err
 	}
-	// A server that answers goes on, with what it has in memory.
+	// A server that answers keeps running, with its state in memory.
 	if u.down = u.probe(ctx) != nil; u.down || len(changed) > 0 {
 		wrong, err := s.settle(ctx, u, changed, s.reporter(ctx, u, 0))
 		if err = cmp.Or(err, wrong); err != nil {
@@ -310,8 +310,8 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	return s.revisionOf(ctx, r, rev.Number)
 }
 
-// putFiles makes the files in a sandbox those of a revision, which they are already
-// unless somebody has changed them while the snapshot was made.
+// putFiles makes the files in a sandbox those of a revision, which they already are
+// unless they were changed while the snapshot was taken.
 func (s *Service) putFiles(ctx context.Context, u *use, number int64) (changed []string, err error) {
 	have, _, err := u.app.copy.read(ctx, u.g, u.dir)
 	if err != nil {
@@ -327,7 +327,7 @@ func (s *Service) putFiles(ctx context.Context, u *use, number int64) (changed [
 	return changed, s.makeSo(ctx, u, have, treeOf(want))
 }
 
-// dropSnapshots removes the snapshots of an app.
+// dropSnapshots deletes the snapshots of an app.
 func (s *Service) dropSnapshots(ctx context.Context, id engi.AppID) error {
 	if _, err := s.opt.Store.Change(ctx, id, func(r *Record, _ Tx) error {
 		r.discard(func(int, Snapshot) bool { return true })
@@ -338,14 +338,14 @@ func (s *Service) dropSnapshots(ctx context.Context, id engi.AppID) error {
 	return s.tidy(ctx, id)
 }
 
-// tidy removes what is of no use to an app, as the record says now: who asked for a
-// transaction may not have heard of its end. The caller holds the app's lock.
+// tidy deletes the strays of an app, as its record lists them now: the caller of a
+// transaction may not know whether it was committed. The caller holds the app's lock.
 func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil || !r.Stray.any() {
 		return err
 	}
-	var left Stray // what cannot be removed keeps nothing else
+	var left Stray // strays that could not be deleted
 	var wrong []error
 	for _, id := range r.Stray.Sandboxes {
 		if err := s.sandboxes.Destroy(ctx, id); err != nil {
@@ -364,7 +364,7 @@ func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 	return cmp.Or(err, errors.Join(wrong...))
 }
 
-// tidyLater removes what is of no use to an app in the background.
+// tidyLater deletes the strays of an app in the background.
 func (s *Service) tidyLater(ctx context.Context, id engi.AppID) {
 	s.begin(ctx, func(ctx context.Context) {
 		err := retry(ctx, tidyTries, func() error {

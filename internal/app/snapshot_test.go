@@ -17,19 +17,19 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// rows has an app's database say something. It is no part of revisions.
+// rows sets the content of an app's database, which is not part of revisions.
 func (w *fixture) rows(id engi.SandboxID, text string) {
 	w.change(id, func(b *fakeSandbox) { b.put("data.db", text) })
 }
 
-// database returns what an app's database says.
+// database returns the content of an app's database.
 func (w *fixture) database(id engi.SandboxID) (text string) {
 	w.change(id, func(b *fakeSandbox) { text = b.files[appDir+"/data.db"].data })
 	return text
 }
 
-// settled waits until nothing is left that is of no use, and checks that there is nothing
-// else: one sandbox of each app, and its snapshots.
+// settled waits until everything obsolete is removed, and checks that the rest consists of
+// one sandbox of each app, and its snapshots.
 func settled(t testing.TB, w *fixture) {
 	t.Helper()
 	var all []app.Record
@@ -66,7 +66,7 @@ func settled(t testing.TB, w *fixture) {
 	}
 }
 
-// snapshotsOf returns the revisions of an app that have a snapshot, the newest first.
+// snapshotsOf returns the numbers of an app's revisions with a snapshot, newest first.
 func snapshotsOf(t testing.TB, s *app.Service, app string) (numbers []int64) {
 	t.Helper()
 	revs, err := s.Revisions(t.Context(), "ann", app, engi.Paging{})
@@ -122,7 +122,7 @@ func TestSnapshots(t *testing.T) {
 	projected(t, w, s, now)
 	settled(t, w)
 
-	// Twice is no error, and makes no revision. It needs neither the old sandbox nor this
+	// Repeating it is no error, and creates no revision. It needs neither the old sandbox nor this
 	// node.
 	w.rows(now.Sandbox, "three")
 	if rev, err = s.Restore(t.Context(), "ann", "shop", 2); err != nil || rev.Number != 5 {
@@ -147,7 +147,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	settled(t, w)
 
-	// Branches have databases with a snapshot, and else none.
+	// A branch has the database of the snapshot, or without a snapshot none.
 	for name, want := range map[string]string{"blue": "one", "red": ""} {
 		b, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Revision: 2, Name: name, Snapshot: name == "blue"})
 		if err != nil || b.State != engi.AppReady || w.database(b.Sandbox) != want {
@@ -163,7 +163,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	settled(t, w)
 
-	// To nobody else is there any.
+	// Other owners see no snapshot.
 	id := string(a.ID)
 	for what, err := range map[string]error{
 		"snapshot": second(s.Snapshot(t.Context(), "bob", id)),
@@ -185,8 +185,8 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotsAreFew makes more than an app may have, has somebody remove one, and has no
-// room for another.
+// TestSnapshotsAreFew creates more snapshots than allowed, removes one, and has no
+// space for another one.
 func TestSnapshotsAreFew(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -205,7 +205,7 @@ func TestSnapshotsAreFew(t *testing.T) {
 	if err != nil || rev.Number != 8 || rev.Snapshot.Bytes != 100 {
 		t.Errorf("it is %+v (%v)", rev, err)
 	}
-	settled(t, w) // the one before is gone
+	settled(t, w) // the earlier one is removed
 	if d := cmp.Diff([]int64{8, 7, 6, 5, 4}, snapshotsOf(t, s, "shop")); d != "" {
 		t.Error(d)
 	}
@@ -245,7 +245,7 @@ func TestSnapshotsAreFew(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestRestoreThatFails has the new sandbox be of no use. Then the old one is as it was.
+// TestRestoreThatFails makes the new sandbox unusable. Then the old one must be unchanged.
 func TestRestoreThatFails(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -282,9 +282,9 @@ func TestRestoreThatFails(t *testing.T) {
 	wantSame(t, w, s, "shop")
 }
 
-// TestPowerCutsOfSnapshots cuts the power at steps of what is done with snapshots, all of
-// them with ENGI_TEST_CUTS, else each fourth. The next service has the old or the new, with
-// its database, and nothing else is left.
+// TestPowerCutsOfSnapshots cuts the power at steps of operations on snapshots: at all of
+// them with ENGI_TEST_CUTS, otherwise at each fourth. The next service must have the old or the new state, with
+// its database, and nothing else must be left.
 func TestPowerCutsOfSnapshots(t *testing.T) {
 	random := seed.New(t)
 	for name, act := range map[string]func(ctx context.Context, s *app.Service) error{

@@ -7,32 +7,32 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Record is what is kept of an app beside its revisions. It is a value.
+// A Record is the stored state of an app without its revisions. It is a value.
 type Record struct {
 	engi.App
-	Boots       int // sandboxes made for it so far
+	Boots       int // number of sandboxes made for the app so far
 	Env         map[string]string
 	Network     engi.NetworkPolicy
 	Alerts      []engi.AppAlert
-	Undo        *Undo // what is to be put back, because an apply has not ended; nil for nothing
+	Undo        *Undo // changes of an unfinished apply that must be undone; nil for none
 	Snapshots   []Snapshot
 	Stray       Stray
 	Idempotency string
-	Fingerprint string // of the request
+	Fingerprint string // fingerprint of the request that created the app
 }
 
-// An Undo names what an apply changes in the sandbox, so that it can be put back to
-// what the last revision has.
+// An Undo names the parts of the sandbox that an apply changes, so that they can be restored
+// from the last revision.
 type Undo struct {
 	Paths    []string `json:"paths,omitempty"`
-	All      bool     `json:"all,omitempty"`      // it runs commands, which may change anything
-	Packages bool     `json:"packages,omitempty"` // it installs packages
-	Restart  bool     `json:"restart,omitempty"`  // the server may run with what is being put back
+	All      bool     `json:"all,omitempty"`      // the apply runs commands, which may change any file
+	Packages bool     `json:"packages,omitempty"` // the apply installs packages
+	Restart  bool     `json:"restart,omitempty"`  // the server may be running with the changes
 
-	Snapshot engi.SnapshotID `json:"snapshot,omitempty"` // that its first sandbox is to begin with; empty for the template
+	Snapshot engi.SnapshotID `json:"snapshot,omitempty"` // snapshot from which the app's first sandbox starts; empty means the template
 }
 
-// A Snapshot is what was kept of the sandbox of an app with a revision.
+// A Snapshot is the snapshot of an app's sandbox that belongs to a revision.
 type Snapshot struct {
 	Revision int64           `json:"revision"`
 	ID       engi.SnapshotID `json:"id"`
@@ -40,8 +40,8 @@ type Snapshot struct {
 	Created  time.Time       `json:"created"`
 }
 
-// A Stray names what may be there and is of no use, because something did not end, or
-// another took its place: it is to be removed.
+// A Stray names objects that may exist and are no longer needed, because work did not end or
+// another object replaced them. They are to be deleted.
 type Stray struct {
 	Sandboxes []engi.SandboxID  `json:"sandboxes,omitempty"`
 	Snapshots []engi.SnapshotID `json:"snapshots,omitempty"`
@@ -52,92 +52,92 @@ func (s Stray) any() bool { return len(s.Sandboxes)+len(s.Snapshots) > 0 }
 // A File is a file of a revision.
 type File struct {
 	engi.AppFile
-	Blob string // ID of its content in git
+	Blob string // ID of the content in git
 }
 
 // A Tx changes an app in one transaction.
 type Tx interface {
-	// Emit appends an event about the app. A key that the owner has used before for
-	// one of the app is a Conflict; the empty one is none.
+	// Emit appends an event about the app. It reports Conflict for a key that the owner has used before for
+	// an event of the app; the empty key means none.
 	Emit(kind string, data any, key string) (seq int64, err error)
-	// Revise adds a revision, whose files are those of the one before without
-	// removed, and with put. contents has what the store does not, by digest. It drops
-	// the oldest revisions beyond what b allows, and reports Exhausted if the owner then
-	// has more than that allows.
+	// Revise adds a revision, whose files are those of the previous one without
+	// removed and with put. contents has the contents that the store lacks, by digest. It drops
+	// the oldest revisions beyond the bounds b, and reports Exhausted if the owner then
+	// still exceeds them.
 	Revise(r engi.Revision, put []File, removed []string, contents map[string][]byte, b Bounds) error
-	// Publish makes files what is published, of which contents has what they name. What
-	// was published before is kept until the next time; without files nothing is. It
-	// reports Exhausted if the owner then has more than b allows.
+	// Publish replaces the published files; contents has their contents by digest. The
+	// previous files are kept until the next Publish; without files, none are kept. It
+	// reports Exhausted if the owner then exceeds the bounds b.
 	Publish(files []Published, contents map[string][]byte, b Bounds) error
 }
 
-// A Published is a file of what an app has published.
+// A Published is a file of a published app.
 type Published struct {
 	Path   string
 	Size   int64
-	Digest string // of the content
-	Packed string // digest of the content compressed; empty if that is not kept
-	Fixed  bool   // another content would have another path
+	Digest string // digest of the content
+	Packed string // digest of the compressed content; empty if there is none
+	Fixed  bool   // the path changes with the content
 }
 
-// PartSize is the size of the parts in which published contents are kept, of all but
-// the last.
+// PartSize is the size in bytes of the parts in which published contents are stored, except
+// the last part.
 const PartSize = 64 << 10
 
-// Bounds are how much history an app has.
+// Bounds limits the history of apps.
 type Bounds struct {
 	Revisions int
-	Bytes     int64 // of contents; the last two revisions are kept whatever they take
-	Owner     int64 // bytes of contents of all apps of an owner, with what is published
+	Bytes     int64 // bytes of contents of one app; the last two revisions are always kept
+	Owner     int64 // bytes of contents of all apps of an owner, including published files
 }
 
-// A Store keeps apps durably. It is safe for concurrent use.
+// A Store stores apps durably. It is safe for concurrent use.
 type Store interface {
-	// Put adds an app, with its event. It reports Conflict for a name or an
+	// Put adds an app and its event. It reports Conflict for a name or an
 	// idempotency key that the owner has used.
 	Put(ctx context.Context, r Record) error
-	// Branch does as Put and adds a first revision, which has the files of a revision
-	// of another app of that owner. It reports NotFound without that, and Exhausted if
-	// the owner then has more than b allows.
+	// Branch adds an app as Put does, with a first revision that has the files of a revision
+	// of another app of that owner. It reports NotFound if that revision does not exist, and Exhausted if
+	// the owner then exceeds the bounds b.
 	Branch(ctx context.Context, r Record, first engi.Revision, b Bounds) error
-	// Find returns an app by ID or name, or NotFound. Of several owners' apps of one
-	// name, the empty owner gets Conflict.
+	// Find returns an app by ID or name. It reports NotFound, and, for the empty owner,
+	// Conflict if several owners have an app of that name.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
-	// ByIdempotencyKey returns the app that was put with a key, or NotFound.
+	// ByIdempotencyKey returns the app that was added with a key. It reports NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
-	// List returns the newest first.
+	// List returns apps, newest first.
 	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]Record, error)
-	// Change calls f with the record of an app and stores what f makes of it together
-	// with what f does with tx. Nothing is stored if f fails. f must not use the
+	// Change calls f with the record of an app and stores the changed record together
+	// with the changes that f makes through tx. Nothing is stored if f fails. f must not use the
 	// store.
 	Change(ctx context.Context, id engi.AppID, f func(r *Record, tx Tx) error) (Record, error)
-	// Remove deletes an app with its history, with an event.
+	// Remove deletes an app with its history, and appends an event.
 	Remove(ctx context.Context, id engi.AppID) error
-	// Emitted returns the Seq of the event about the app that was emitted with a key,
-	// or NotFound.
+	// Emitted returns the Seq of the event about the app that was emitted with a key.
+	// It reports NotFound.
 	Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error)
 	History
 	Publications
 }
 
-// Publications has what apps have published. It is safe for concurrent use.
+// Publications reads the published files of apps. It is safe for concurrent use.
 type Publications interface {
-	// Published returns a file by its path, or NotFound. Of one that is fixed and was
-	// published before, that.
+	// Published returns a file by its path. It also finds Fixed files of the previous
+	// publication. It reports NotFound.
 	Published(ctx context.Context, app engi.AppID, path string) (Published, error)
-	// Part returns the size of a content and a part of it, or NotFound.
+	// Part returns the size of a content and one part of it. It reports NotFound.
 	Part(ctx context.Context, app engi.AppID, digest string, part int) (size int64, data []byte, err error)
 }
 
-// A History has the revisions of apps. It is safe for concurrent use.
+// A History reads the revisions of apps. It is safe for concurrent use.
 type History interface {
-	// Revisions returns the history, the newest first; a page goes on after a number.
+	// Revisions returns revisions, newest first; Paging.After is the number of a revision.
 	Revisions(ctx context.Context, app engi.AppID, p engi.Paging) ([]engi.Revision, error)
-	// Revision returns one, or NotFound.
+	// Revision returns one revision. It reports NotFound.
 	Revision(ctx context.Context, app engi.AppID, number int64) (engi.Revision, error)
-	// Files returns the files of a revision by path, or NotFound if there is no such
+	// Files returns the files of a revision, ordered by path. It reports NotFound for an unknown
 	// revision.
 	Files(ctx context.Context, app engi.AppID, number int64) ([]File, error)
-	// Content returns the content of a file, or NotFound.
+	// Content returns the content of a file. It reports NotFound.
 	Content(ctx context.Context, app engi.AppID, digest string) ([]byte, error)
 }

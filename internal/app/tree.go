@@ -34,17 +34,17 @@ const (
 	programMode = 0o755
 )
 
-// untracked are directories that are no part of an app, wherever they are, and
-// untrackedRoot those that are none at its top.
+// untracked lists directories that are never part of an app, at any depth, and
+// untrackedRoot those that are not at the top level.
 var (
 	untracked     = []string{".git", "node_modules", ".vite", "__pycache__", ".venv"}
 	untrackedRoot = []string{"dist", "build"}
-	// Databases change while the app runs, and going back to earlier files does not
-	// take back what its users did.
+	// Databases change while the app runs, and restoring earlier files must not
+	// undo the work of its users.
 	untrackedFiles = []string{".db", ".db-wal", ".db-shm", ".db-journal", ".sqlite", ".sqlite3", ".pyc", ".tsbuildinfo"}
 )
 
-// stageDir is where files are before they are moved into place. It is below a
+// stageDir is the directory of files before they are moved into place. It is below a
 // directory that is not tracked, and on the same file system.
 const stageDir = ".git/engi-stage"
 
@@ -63,7 +63,7 @@ func isTracked(p string) bool {
 	return !slices.Contains(untracked, name) && !slices.ContainsFunc(untrackedFiles, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
-// CheckPath reports Invalid for what cannot be the path of an app's file.
+// CheckPath reports Invalid for a path that cannot be the path of an app's file.
 func CheckPath(p string) error {
 	err := checkName(p)
 	if err == nil && !isTracked(p) {
@@ -76,7 +76,7 @@ func invalidPath(p, why string) error {
 	return engi.Errorf(engi.Invalid, "the path %.100q %s", p, why).WithRemedy("name a file below the app's directory, like src/App.tsx")
 }
 
-// checkName reports Invalid for what cannot be the path of any file.
+// checkName reports Invalid for a path that cannot be the path of any file.
 func checkName(p string) error {
 	parts := strings.Split(p, "/")
 	switch {
@@ -92,7 +92,7 @@ func checkName(p string) error {
 	return nil
 }
 
-// describe returns the record of a file.
+// describe returns the File for a path and its content.
 func describe(p string, content []byte, mode uint32) File {
 	sum := sha256.Sum256(content)
 	if mode&0o111 != 0 {
@@ -103,7 +103,7 @@ func describe(p string, content []byte, mode uint32) File {
 	return File{engi.AppFile{Path: p, Size: int64(len(content)), Mode: mode, Digest: hex.EncodeToString(sum[:])}, gitID("blob", content)}
 }
 
-// gitID returns the ID of an object of git.
+// gitID returns the ID of a git object.
 func gitID(kind string, content []byte) string {
 	h := sha1.New()
 	fmt.Fprintf(h, "%s %d\x00", kind, len(content))
@@ -111,7 +111,7 @@ func gitID(kind string, content []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// A tree is the files of an app by path.
+// A tree holds the files of an app by path.
 type tree map[string]File
 
 func treeOf(files []File) tree {
@@ -122,12 +122,12 @@ func treeOf(files []File) tree {
 	return t
 }
 
-// sorted returns the files by path.
+// sorted returns the files, ordered by path.
 func (t tree) sorted() []File {
 	return slices.SortedFunc(maps.Values(t), func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 }
 
-// check reports Exhausted for more than an app may have.
+// check reports Exhausted for more files or bytes than an app may have.
 func (t tree) check() error {
 	var size int64
 	for _, f := range t.sorted() {
@@ -151,7 +151,7 @@ func tooLarge(p string, size int64) error {
 	return engi.Errorf(engi.Exhausted, "%s has %d bytes, %d MiB is the most", p, size, maxFile>>20).WithRemedy("split it, or load what is large from elsewhere")
 }
 
-// changes returns what has changed from t to next, by path.
+// changes returns the changes from t to next, ordered by path.
 func (t tree) changes(next tree) (all []engi.AppChange) {
 	for p, f := range next {
 		switch old, ok := t[p]; {
@@ -170,33 +170,33 @@ func (t tree) changes(next tree) (all []engi.AppChange) {
 	return all
 }
 
-// A workingCopy is the files of an app in its sandbox, and what is known of them. It is
+// A workingCopy is the node's knowledge of the files in an app's sandbox. It is
 // not safe for concurrent use, except for ratio and usual.
 type workingCopy struct {
 	known map[string]known
 
 	mu    sync.Mutex
-	reads []reading       // the last ones that could have known files; guarded by mu, like all below
-	took  []time.Duration // of the last readings and writings
+	reads []reading       // recent reads that could have used the cache; guarded by mu, like all fields below
+	took  []time.Duration // times of recent reads and writes
 }
 
-// A reading counts files that were looked at, and those that needed not be read.
+// A reading counts the files of one read, and those that came from the cache.
 type reading struct{ files, saved int }
 
-// lately adds to what is remembered of the last operations.
+// lately appends to a bounded list of recent operations.
 func lately[T any](all []T, x T) []T {
 	all = append(all, x)
 	return all[max(0, len(all)-outcomes):]
 }
 
-// timed remembers how long an operation with files took.
+// timed records the time of an operation with files.
 func (w *workingCopy) timed(began time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.took = lately(w.took, time.Since(began))
 }
 
-// usual returns the mean time of the last operations with files.
+// usual returns the mean time of recent operations with files.
 func (w *workingCopy) usual() (d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -206,28 +206,28 @@ func (w *workingCopy) usual() (d time.Duration) {
 	return d
 }
 
-// A known is a file as it was when it was last read.
+// A known is a file at its last read.
 type known struct {
 	file     File
 	modified time.Time
 	changed  time.Time
-	read     time.Time // when its reading began
+	read     time.Time // start of the read
 }
 
-// guestTemp begins the names of files that a guest is still writing.
+// guestTemp is the prefix of names of files that a guest is still writing.
 const guestTemp = ".engi-"
 
-// settled is how long a file must not have changed before it was read, so that another
-// change has another time of modification, however coarse the clock.
+// settled is the time for which a file must have been unchanged before it was read, so that a later
+// change has another modification time, however coarse the clock.
 const settled = 2 * time.Second
 
-// is reports whether the file cannot have changed since it was read.
+// is reports whether the file certainly has not changed since it was read.
 func (k known) is(fi engi.FileInfo) bool {
 	return k.modified.Equal(fi.Modified) && k.changed.Equal(fi.Changed) && k.file.Size == fi.Size && k.read.Sub(k.modified) > settled && k.read.Sub(k.changed) > settled && !k.modified.IsZero()
 }
 
-// ratio returns the share of files that needed not be read, lately, and of how many
-// readings. One of which nothing could be known does not count.
+// ratio returns the share of files that recently came from the cache, and the number of
+// reads. A read that could not use the cache does not count.
 func (w *workingCopy) ratio() (share float64, readings int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,10 +241,10 @@ func (w *workingCopy) ratio() (share float64, readings int) {
 	return float64(sum.saved) / float64(sum.files), len(w.reads)
 }
 
-// forget makes the next reading read everything.
+// forget makes the next read read every file.
 func (w *workingCopy) forget() { w.known = nil }
 
-// read returns what is tracked below dir, and the content of what was read, by digest.
+// read returns the tracked files below dir, and the content of the files that it read, by digest.
 func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree, map[string][]byte, error) {
 	began := time.Now()
 	found, err := walk(ctx, g, dir)
@@ -265,7 +265,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 			k = known{modified: fi.Modified, changed: fi.Changed, read: time.Now()}
 			if texts[i], err = readFile(ctx, g, fi.Path); err != nil {
 				if engi.Is(err, engi.NotFound) {
-					return nil // it has gone since
+					return nil // the file was deleted meanwhile
 				}
 				return err
 			}
@@ -303,7 +303,7 @@ func (w *workingCopy) read(ctx context.Context, g engi.Guest, dir string) (tree,
 	return t, contents, t.check()
 }
 
-// walk lists the regular files that are tracked below dir.
+// walk lists the tracked regular files below dir.
 func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, err error) {
 	for dirs := []string{dir}; len(dirs) > 0; dirs = dirs[1:] {
 		found, err := g.List(ctx, dirs[0], 1)
@@ -336,7 +336,7 @@ func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, e
 	return all, nil
 }
 
-// readFile returns the content of a file, of as many bytes as an app's may have.
+// readFile returns the content of a file of at most maxFile bytes.
 func readFile(ctx context.Context, g engi.Guest, p string) (_ []byte, err error) {
 	defer engi.Annotate(&err, "read %s", p)
 	content, err := answer(ctx, guestTime, func(ctx context.Context) ([]byte, error) {

@@ -21,7 +21,7 @@ import (
 )
 
 // TestNoReadIsStale changes files at random, often without changing their size, between
-// readings of the working copy, each of which must see what is there.
+// reads of the working copy. Each read must return the current content.
 func TestNoReadIsStale(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &fixture{left: -1}
@@ -34,7 +34,7 @@ func TestNoReadIsStale(t *testing.T) {
 				b.put(rapid.SampledFrom(names).Draw(t, "name"), rapid.SampledFrom([]string{"", "x", "y", "zz"}).Draw(t, "text"))
 			},
 			"write now": func(t *rapid.T) {
-				// As coarse a clock as file systems have.
+				// The clock is as coarse as those of file systems.
 				b.files[appDir+"/"+rapid.SampledFrom(names).Draw(t, "name")] = node{data: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "text"), mode: 0o644, modified: time.Now().Truncate(time.Second)}
 			},
 			"remove": func(t *rapid.T) { delete(b.files, appDir+"/"+rapid.SampledFrom(names).Draw(t, "name")) },
@@ -57,7 +57,7 @@ func TestNoReadIsStale(t *testing.T) {
 	})
 }
 
-// TestSettledFilesAreNotRead reads files that have not changed for long once.
+// TestSettledFilesAreNotRead checks that files that have not changed for long are read only once.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	w := &fixture{left: -1}
 	b := &fakeSandbox{files: map[string]node{}, clock: time.Now().Add(-time.Minute)}
@@ -69,13 +69,13 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The first reading could know nothing.
+	// The first read has no earlier state.
 	if r, n := c.Ratio(); r != 1 || n != 3 {
 		t.Errorf("%v of the files needed not be read, in %d readings", r, n)
 	}
 }
 
-// TestTreesHaveBounds reads more than an app may have.
+// TestTreesHaveBounds reads a tree that exceeds the limits of an app.
 func TestTreesHaveBounds(t *testing.T) {
 	for what, fill := range map[string]func(b *fakeSandbox){
 		"files": func(b *fakeSandbox) {
@@ -99,7 +99,7 @@ func TestTreesHaveBounds(t *testing.T) {
 	}
 }
 
-// TestDiffsApply has patch make the new text of the old one and their diff.
+// TestDiffsApply makes the program patch compute the new text from the old one and their diff.
 func TestDiffsApply(t *testing.T) {
 	patch, err := exec.LookPath("patch")
 	rapid.Check(t, func(t *rapid.T) {
@@ -112,7 +112,7 @@ func TestDiffsApply(t *testing.T) {
 		}
 	})
 	if err != nil {
-		return // ours has said enough
+		return // our own check has reported it
 	}
 	dir := t.TempDir()
 	old, now := strings.Repeat("a\nb\nc\n", 20), strings.Repeat("a\nb\nc\n", 3)+"x\n"+strings.Repeat("a\nb\nc\n", 16)+"y"
@@ -160,7 +160,7 @@ func applied(t *rapid.T, old, diff string) string {
 			if i+1 < len(all) && strings.HasPrefix(all[i+1], "\\") {
 				text = strings.TrimSuffix(text, "\n")
 			} else if !strings.HasSuffix(text, "\n") {
-				text += "\n" // the cut took it
+				text += "\n" // the cut removed it
 			}
 			if l[0] != '+' {
 				if at >= len(lines) || lines[at] != text {
@@ -176,7 +176,7 @@ func applied(t *rapid.T, old, diff string) string {
 	return strings.Join(append(out, lines[at:]...), "")
 }
 
-// TestCommitsAreGits has git read the objects of a revision, and commit the same files
+// TestCommitsAreGits makes git read the objects of a revision, and commit the same files
 // with the same ID.
 func TestCommitsAreGits(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {

@@ -11,10 +11,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// eventData is the data of events about apps. Which fields there are depends on the type,
+// eventData is the data of events about apps. The type determines which fields are set;
 // see docs/events.md.
 type eventData struct {
-	Kind     engi.AppUpdateKind `json:"kind,omitempty"` // of app.progress
+	Kind     engi.AppUpdateKind `json:"kind,omitempty"` // set in app.progress
 	Apply    int64              `json:"apply,omitempty"`
 	Edit     int64              `json:"edit,omitempty"`
 	From     engi.AppState      `json:"from,omitempty"`
@@ -46,7 +46,7 @@ type eventData struct {
 	Value    float64            `json:"value,omitempty"`
 	Limit    float64            `json:"limit,omitempty"`
 	Action   engi.AppAction     `json:"action,omitempty"`
-	Alert    int64              `json:"alert,omitempty"` // seq of the one that has ended
+	Alert    int64              `json:"alert,omitempty"` // sequence number of the alert that has ended
 }
 
 type errorData struct {
@@ -69,7 +69,7 @@ func (e *errorData) error() *engi.Error {
 	return &engi.Error{Kind: engi.ParseKind(e.Kind), Text: e.Text, Remedy: e.Remedy}
 }
 
-// updateKinds are the kinds of updates by the types of their events.
+// updateKinds maps types of events to kinds of updates.
 var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppCreated:     engi.AppStateChanged,
 	engi.EventAppState:       engi.AppStateChanged,
@@ -88,7 +88,7 @@ var updateKinds = map[string]engi.AppUpdateKind{
 	engi.EventAppAlertResolved: engi.AppCalmed,
 }
 
-// updateOf returns an event as an update; ok is false for one that is none.
+// updateOf converts an event to an update; ok is false if the event is not an update.
 func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 	var d eventData
 	if err := json.Unmarshal(e.Data, &d); err != nil {
@@ -179,7 +179,7 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, idOrName string, 
 	}
 }
 
-// A hub passes lines of output on to those who watch now. Who is slow misses some. The
+// A hub passes lines of output to the current watchers. A slow watcher misses lines. The
 // zero hub is ready to use; it is safe for concurrent use.
 type hub struct {
 	mu   sync.Mutex
@@ -212,17 +212,17 @@ func (h *hub) send(u engi.AppUpdate) {
 	}
 }
 
-// A reporter tells of the progress of an apply. It is used by one goroutine, except for
+// A reporter reports the progress of an apply. It is used by one goroutine, except for
 // line.
 type reporter struct {
 	s    *Service
 	ctx  context.Context
 	u    *use
-	seq  int64 // of the event with which the apply began; 0 for none
-	edit int64 // the same of the edit
-	err  error // of the first event that could not be appended
+	seq  int64 // sequence number of the event that started the apply; 0 for none
+	edit int64 // sequence number of the event that started the edit; 0 for none
+	err  error // first error of appending events
 	now  string
-	told []eventData // warnings
+	told []eventData // warnings reported so far
 }
 
 func (s *Service) reporter(ctx context.Context, u *use, seq int64) *reporter {
@@ -250,23 +250,23 @@ func (t *reporter) tell(all ...eventData) error {
 	return t.err
 }
 
-// step tells that a step begins.
+// step reports the beginning of a step.
 func (t *reporter) step(name, text string) error {
 	t.now = name
 	return t.tell(eventData{Kind: engi.AppProgress, Step: name, Text: firstLine(text)})
 }
 
-// warn tells that something has no effect. An error comes with the next step.
+// warn reports a part of the apply without effect. The next step returns an error of the event log.
 func (t *reporter) warn(path string, line int, text string) {
 	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: clip.Bytes(path, maxPath), Line: line, Text: clip.Bytes(text, maxLine)})
 }
 
-// fault tells what is wrong with the app.
+// fault reports a fault of the app.
 func (t *reporter) fault(f fault) {
 	_ = t.tell(eventData{Kind: engi.AppWarning, Step: t.now, Path: clip.Bytes(f.path, maxPath), Line: f.line, Text: clip.Bytes(f.text, maxLine)})
 }
 
-// line passes a line of output on to those who watch.
+// line passes a line of output to the watchers.
 func (t *reporter) line(text string) {
 	t.u.app.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppLog, Apply: t.seq, Edit: t.edit, Text: clip.Bytes(text, maxLine)})
 }

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	maxAnnounced = 256              // runs whose modules wait to be saved
-	saveTimeout  = 2 * time.Minute  // the session may have to boot
-	drainTimeout = 10 * time.Second // for all that wait when Run ends
+	maxAnnounced = 256              // maximum number of runs whose modules wait to be saved
+	saveTimeout  = 2 * time.Minute  // includes the time to boot the session
+	drainTimeout = 10 * time.Second // total time for waiting modules when Run ends
 )
 
-// An announcement has the modules that a run has announced in its answer.
+// An announcement holds the modules that a run has announced in its answer.
 type announcement struct {
 	run     engi.Run
 	modules []engi.CodeModule
@@ -21,7 +21,7 @@ type announcement struct {
 
 // RunEnded saves the modules that a run has announced in its answer, see
 // [ModulesIn]. It returns at once: Run saves them, one run after the other, and
-// logs what goes wrong.
+// logs errors.
 func (l *Index) RunEnded(_ context.Context, r engi.Run) {
 	if r.Session == "" || r.State != engi.RunDone && r.State != engi.RunStopped {
 		return
@@ -38,7 +38,7 @@ func (l *Index) RunEnded(_ context.Context, r engi.Run) {
 }
 
 // saveAnnounced saves announced modules until ctx ends, and then, for up to
-// drainTimeout, those that still wait.
+// drainTimeout, those that are still waiting.
 func (l *Index) saveAnnounced(ctx context.Context) {
 	saving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -70,11 +70,11 @@ func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 	l.log.Debug("saved the modules of an answer", "run", a.run.ID, "session", a.run.Session, "modules", len(a.modules))
 }
 
-// saveAsRun saves announced modules in the session of the run. Runs act as one
-// owner: those of the node itself do not save in sessions of others.
+// saveAsRun saves announced modules in the session of the run. Runs act on behalf of one
+// owner: runs of the node itself do not save in sessions of others.
 func (l *Index) saveAsRun(ctx context.Context, a announcement) error {
 	if l.opt.Sessions == nil {
-		return l.SaveModules(ctx, a.run.Owner, a.run.Session, a.modules) // reports it
+		return l.SaveModules(ctx, a.run.Owner, a.run.Session, a.modules) // reports the error
 	}
 	s, err := l.opt.Sessions.Get(ctx, a.run.Owner, a.run.Session)
 	if err == nil && s.Owner != a.run.Owner {

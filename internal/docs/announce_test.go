@@ -36,7 +36,7 @@ func chatSession(files ...string) *fakeSessions {
 	return &fakeSessions{guest: guest, session: engi.Session{ID: engi.NewSessionID(), Owner: "ann", Name: "s", Volume: engi.NewVolumeID(), State: engi.SessionIdle}}
 }
 
-// TestAnnouncedModulesAreSaved checks that what answers announce is saved, and
+// TestAnnouncedModulesAreSaved checks that the modules that answers announce are saved, and
 // nothing else.
 func TestAnnouncedModulesAreSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestAnnouncedModulesAreSaved(t *testing.T) {
 		go func() { done <- l.Run(ctx, func() {}) }()
 
 		failed := endedRun("s", announcing("failed.ts"))
-		nodes := endedRun("s", announcing("failed.ts")) // its agent named a session of ann
+		nodes := endedRun("s", announcing("failed.ts")) // a run of the node whose agent named a session of ann
 		nodes.Owner = ""
 		failed.State = engi.RunFailed
 		for _, r := range []engi.Run{
@@ -63,7 +63,7 @@ func TestAnnouncedModulesAreSaved(t *testing.T) {
 			t.Errorf("%+v %v", all, err)
 		}
 
-		// What is announced just before the end is saved too.
+		// Modules that are announced just before the end are also saved.
 		l.RunEnded(ctx, endedRun("s", announcing("lib/last.ts")))
 		cancel()
 		if err := <-done; err != nil {
@@ -75,7 +75,7 @@ func TestAnnouncedModulesAreSaved(t *testing.T) {
 	})
 }
 
-// stuckSessions never let anybody enter.
+// stuckSessions never admits anybody.
 type stuckSessions struct {
 	*fakeSessions
 	calls int
@@ -87,8 +87,8 @@ func (s *stuckSessions) Enter(ctx context.Context, _ engi.Owner, _ string) (engi
 	return nil, nil, ctx.Err()
 }
 
-// TestRunEndedNeverBlocks has a session that does not boot: runs end
-// nevertheless, and so does the library.
+// TestRunEndedNeverBlocks uses a session that does not boot: runs must end
+// nevertheless, and so must the index.
 func TestRunEndedNeverBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stuckSessions{fakeSessions: chatSession()}

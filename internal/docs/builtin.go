@@ -16,7 +16,7 @@ const (
 
 // BuiltIn returns the embedder of nodes without an embedding model. A vector
 // counts words, parts of identifiers and groups of four letters, so texts are
-// similar if they share words or stems; it does not know what words mean.
+// similar if they share words or stems; it knows nothing of the meaning of words.
 func BuiltIn() Embedder { return builtIn{} }
 
 type builtIn struct{}
@@ -93,7 +93,7 @@ func addFeature(v []float32, feature string, weight float64) {
 	}
 }
 
-// stem removes common endings.
+// stem removes common suffixes.
 func stem(w string) string {
 	for _, end := range []string{"ations", "ation", "ments", "ment", "ings", "ing", "ies", "ied", "ers", "er", "es", "ed", "s", "e", "y"} {
 		if s, ok := strings.CutSuffix(w, end); ok && len(s) >= 3 {
@@ -103,8 +103,8 @@ func stem(w string) string {
 	return w
 }
 
-// resembles reports whether a text has a word that is much like one of terms: they
-// have a stem in common, or most groups of four letters.
+// resembles reports whether a text has a word that is similar to one of terms: they
+// have the same stem, or share most groups of four letters.
 func resembles(terms []string, text string) bool {
 	seen := map[string]bool{}
 	for _, token := range tokens(text) {
@@ -121,8 +121,8 @@ func resembles(terms []string, text string) bool {
 	return false
 }
 
-// alike reports whether two words have most of their groups of four letters in
-// common.
+// alike reports whether two words share most of their groups of four
+// letters.
 func alike(a, b string) bool {
 	n := 0
 	for i := 0; i+4 <= len(a); i++ {

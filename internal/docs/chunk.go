@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	maxText      = 8 << 20 // bytes of a document
-	maxLines     = 400_000 // of a document, without empty ones
-	maxHeadings  = 40_000  // of a document
-	maxChunks    = 20_000  // of a document
-	chunkSize    = 2000    // bytes of a chunk, approximately
-	maxCodeChunk = 4000    // bytes of one block of code
+	maxText      = 8 << 20 // maximum bytes of a document
+	maxLines     = 400_000 // maximum number of lines of a document, without empty ones
+	maxHeadings  = 40_000  // maximum number per document
+	maxChunks    = 20_000  // maximum number per document
+	chunkSize    = 2000    // approximate bytes of a chunk
+	maxCodeChunk = 4000    // maximum bytes of a chunk that is one block of code
 	minSection   = 80      // bytes; a smaller section is merged into the one before
 	maxHeading   = 200     // bytes; longer ones are truncated
 )
 
-// blocks parses only what is needed to find headings and blocks of code. Parsing
-// inlines, lists and quotes, too, could take minutes on hostile text.
+// blocks only parses the elements needed to find headings and blocks of code. Parsing
+// inlines, lists and quotes as well could take minutes on hostile text.
 var blocks = parser.NewParser(parser.WithBlockParsers(
 	util.Prioritized(parser.NewSetextHeadingParser(), 100),
 	util.Prioritized(parser.NewThematicBreakParser(), 200),
@@ -41,9 +41,9 @@ var blocks = parser.NewParser(parser.WithBlockParsers(
 	util.Prioritized(parser.NewParagraphParser(), 1000),
 ))
 
-// checkSize reports Invalid for a text of more lines or headings than are worth
-// to search. The parser takes up to 500 bytes for a line and 1300 for a heading,
-// however short they are, so they are counted before, and roughly: what only
+// checkSize reports Invalid for a text with too many lines or headings. The parser takes up to
+// 500 bytes for a line and 1300 for a heading, however short they are. Therefore they are counted
+// first, and only roughly: a text that merely
 // looks like a heading may count as one.
 func checkSize(src string) error {
 	lines, headings, fenced := 0, 0, false
@@ -73,7 +73,7 @@ type section struct {
 	headings []string
 	anchor   string
 	level    int
-	link     bool // the last of headings is a link, and nothing else
+	link     bool // the last of headings consists of a link only
 	blocks   []block
 }
 
@@ -84,7 +84,7 @@ type block struct {
 
 // split splits Markdown into chunks: at headings, and in long sections between
 // paragraphs and around blocks of code. It also returns the title: of the front
-// matter, or else the heading above all, or else, and then it is not sure, the first
+// matter, or otherwise the heading above all others, or otherwise, with sure false, the first
 // heading that is more than a link.
 func split(src string) (title string, sure bool, chunks []Chunk) {
 	src = strings.ReplaceAll(strings.TrimPrefix(src, "\ufeff"), "\r\n", "\n")
@@ -107,7 +107,7 @@ func split(src string) (title string, sure bool, chunks []Chunk) {
 }
 
 // titleIn returns the title among the headings of a document. READMEs often begin
-// with HTML, and with links to elsewhere as headings.
+// with HTML, and with headings that link to other sites.
 func titleIn(sections []section) (title string, sure bool) {
 	for _, b := range sections[0].blocks {
 		if m := htmlTitle.FindStringSubmatch(b.text); m != nil && !b.code {
@@ -124,8 +124,8 @@ func titleIn(sections []section) (title string, sure bool) {
 	return "", false
 }
 
-// mergeable reports whether a part of s is small and can be appended to the chunk
-// before it, p, which must be small too and under the same parent heading.
+// mergeable reports whether a part of s is small and can be appended to p, the chunk
+// before it, which must also be small and under the same parent heading.
 func mergeable(p Chunk, s section, part string) bool {
 	if len(part) >= minSection || len(p.Text) >= minSection || len(p.Headings) != len(s.headings) || len(s.headings) < 2 {
 		return false
@@ -191,7 +191,7 @@ func parseSections(src []byte) []section {
 	return sections
 }
 
-// isHeading reports whether what was parsed as a heading is one. Since lists and
+// isHeading reports whether a parsed heading is a real one. Since lists and
 // quotes are not parsed, their last line with a rule below it looks like a
 // heading.
 func isHeading(line []byte, h *ast.Heading) bool {
@@ -204,7 +204,7 @@ func lineStart(src []byte, at int) int {
 	return bytes.LastIndexByte(src[:at], '\n') + 1
 }
 
-// packBlocks joins blocks to parts of about chunkSize.
+// packBlocks joins blocks into parts of about chunkSize.
 func packBlocks(bs []block) (parts []string) {
 	var b strings.Builder
 	flush := func() {
@@ -233,7 +233,7 @@ func packBlocks(bs []block) (parts []string) {
 }
 
 // splitText splits text into parts of at most limit bytes: after an empty line,
-// else after a line, else after a word, else between two characters.
+// otherwise after a line, otherwise after a word, otherwise between two characters.
 func splitText(t string, limit int) (parts []string) {
 	for len(t) > limit {
 		at := 0
@@ -273,7 +273,7 @@ func headingText(heading string) string {
 	return clip.Bytes(strings.Join(strings.Fields(h), " "), maxHeading)
 }
 
-// slug returns the anchor that Markdown renderers give a heading.
+// slug returns the anchor that Markdown renderers generate for a heading.
 func slug(heading string, seen map[string]int) string {
 	s := strings.Map(func(r rune) rune {
 		switch {
@@ -292,7 +292,7 @@ func slug(heading string, seen map[string]int) string {
 	return s
 }
 
-// embeddingText returns the text of which a chunk's vector is computed.
+// embeddingText returns the text from which a chunk's vector is computed.
 func embeddingText(title string, p Chunk) string {
 	head := strings.Join(p.Headings, " > ")
 	if len(p.Headings) == 0 || p.Headings[0] != title {

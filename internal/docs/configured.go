@@ -81,7 +81,7 @@ func (l *Index) syncConfigured(ctx context.Context) {
 	}
 }
 
-const maxFiles = 5000 // of one File
+const maxFiles = 5000 // maximum number of files of one File
 
 // readFiles adds the configured files and calls wanted for each. It reports
 // whether it could list all of them.

@@ -1,8 +1,8 @@
-// Package docs keeps documentation and descriptions of code modules in chunks
+// Package docs stores documentation and descriptions of code modules in chunks
 // and searches them by words, by similarity of embeddings, or both. [Index]
 // implements [engi.Docs].
 //
-// It does not tell agents what there is to find (internal/agent/tool) and does not keep
+// It does not offer the search to agents (internal/agent/tool), and does not store
 // the source files of modules, which stay in sessions.
 package docs
 
@@ -18,52 +18,52 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options configure an Index.
+// Options configures an Index.
 type Options struct {
 	Store    Store
 	Embedder Embedder // nil means BuiltIn
 	Reranker Reranker // nil means none
 
-	// Sources are the node's own documents. Documents that are only in earlier
-	// configurations are removed.
+	// Sources are the node's own documents. Documents of earlier
+	// configurations that are no longer listed are removed.
 	Sources []engi.DocumentSpec
 	Files   []File // further documents of the node, in the local file system
 
 	// OwnerTransport returns the transport for fetching an owner's documents; nil
 	// means that owners must provide the text.
 	OwnerTransport func(owner engi.Owner) http.RoundTripper
-	NodeTransport  http.RoundTripper // for fetching the node's; nil means http.DefaultTransport
+	NodeTransport  http.RoundTripper // transport for fetching the node's documents; nil means http.DefaultTransport
 
-	Sessions Sessions      // nil means that there are no sessions, and so no modules
-	Quota    Quota         // of each owner
-	MaxAge   time.Duration // after which a fetched document is fetched again; 0 means 24 h
+	Sessions Sessions      // nil means that there are no sessions, and therefore no modules
+	Quota    Quota         // quota of each owner
+	MaxAge   time.Duration // time after which a fetched document is fetched again; 0 means 24 h
 	Log      *slog.Logger  // nil discards
 }
 
-// A File names documents of the node in the local file system.
+// A File selects documents of the node in the local file system.
 type File struct {
 	Package string
-	Path    string // of a file, a directory (its .md and .txt files, those below it included), or a pattern
+	Path    string // path of a file, a directory (its .md and .txt files, at any depth), or a pattern
 }
 
-// A Quota bounds the documents of one owner. The node's are not bounded.
+// A Quota limits the documents of one owner. The node's documents have no limit.
 type Quota struct {
-	Documents int   // 0 means 1000
-	Bytes     int64 // of text; 0 means 64 MiB
+	Documents int   // maximum number of documents; 0 means 1000
+	Bytes     int64 // maximum bytes of text; 0 means 64 MiB
 }
 
-// Sessions is the part of [engi.Sessions] that the library uses: to find out
+// Sessions is the part of [engi.Sessions] that the docs use: to determine
 // whether a session still has its volume, and to read files of modules.
 type Sessions interface {
 	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
 	Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error)
 }
 
-// An Embedder turns texts into vectors. It is safe for concurrent use.
+// An Embedder converts texts to vectors. It is safe for concurrent use.
 type Embedder interface {
-	// Name identifies the vectors: those of different names are not compared.
+	// Name identifies the vectors: vectors with different names are not compared.
 	Name() string
-	// Embed returns one vector of length 1 per text, all of one dimension.
+	// Embed returns one vector of length 1 per text, all with the same dimension.
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
@@ -75,7 +75,7 @@ type Reranker interface {
 	Rerank(ctx context.Context, owner engi.Owner, query string, texts []string) ([]float64, error)
 }
 
-// An Index keeps and searches documentation and modules. It is safe for
+// An Index stores and searches documentation and modules. It is safe for
 // concurrent use.
 type Index struct {
 	opt      Options
@@ -89,15 +89,15 @@ type Index struct {
 	dataMu sync.RWMutex
 
 	mu          sync.Mutex
-	collections map[string]engi.Owner // all collections, and who pays for their vectors
+	collections map[string]engi.Owner // all collections, and the owners who pay for their vectors
 
-	wake      chan struct{} // there may be chunks without a vector
+	wake      chan struct{} // receives a value when there may be chunks without a vector
 	announced chan announcement
 }
 
 var _ engi.Docs = (*Index)(nil)
 
-// Open returns a library of what is in its store. Run adds the documents of the
+// Open returns an index of the content of its store. Run adds the documents of the
 // options.
 func Open(ctx context.Context, opt Options) (*Index, error) {
 	opt.Quota.Documents = cmp.Or(opt.Quota.Documents, 1000)
@@ -186,7 +186,7 @@ func (l *Index) Documents(ctx context.Context, owner engi.Owner, p engi.Paging, 
 	return list, nil
 }
 
-// documents returns the documents that owner sees, or those of ids, by package and
+// documents returns the documents that owner can see, or those with the given ids, by package and
 // title.
 func (l *Index) documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]Record, error) {
 	f := Filter{Documents: true, IDs: ids, Page: p}

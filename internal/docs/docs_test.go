@@ -163,7 +163,7 @@ func newDocServer(t *testing.T, text string) *docServer {
 	return s
 }
 
-// TestNonsenseFindsNothing searches for words that no document has, and for some that
+// TestNonsenseFindsNothing searches for words that no document has, and for words that
 // are misspelled or have other endings.
 func TestNonsenseFindsNothing(t *testing.T) {
 	l := open(t, docs.Options{})
@@ -286,8 +286,8 @@ func (f roundTripFunc) RoundTrip(r *http.Request) (*http.Response, error) { retu
 
 var raceDetector bool // set by race_test.go
 
-// TestTextsTakeBoundedMemory adds documents of many short lines and counts what is
-// allocated for them, whether they are accepted or not.
+// TestTextsTakeBoundedMemory adds documents of many short lines and measures the
+// memory allocated for them, whether they are accepted or not.
 func TestTextsTakeBoundedMemory(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector allocates, too")
@@ -308,7 +308,7 @@ func TestTextsTakeBoundedMemory(t *testing.T) {
 			}
 		}
 	}
-	// A long document of ordinary lines is taken.
+	// A long document of ordinary lines is accepted.
 	text := strings.Repeat("## A heading\n\n"+strings.Repeat("A sentence of some words that is a line.\n", 12)+"\n```sh\n# no heading\n```\n\n", 2000)
 	if d, err := l.Add(t.Context(), engi.DocumentSpec{Owner: "ann", Title: "long", Text: text}); err != nil || d.Chunks < 2000 {
 		t.Errorf("%d bytes: %d chunks, %v", len(text), d.Chunks, err)
@@ -380,7 +380,7 @@ func run(t *testing.T, l *docs.Index) {
 	})
 }
 
-// until waits for something that a goroutine of the library does.
+// until waits for an effect of a goroutine of the index.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -489,7 +489,7 @@ func (s *fakeSessions) Enter(context.Context, engi.Owner, string) (engi.Guest, f
 	return s.guest, func() {}, nil
 }
 
-// A fakeGuest has files only.
+// A fakeGuest only has files.
 type fakeGuest struct {
 	engi.Guest
 	byPath map[string]string
@@ -582,7 +582,7 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	// With the volume, its modules are gone at once.
+	// When the volume is removed, its modules are removed at once.
 	sessions.gone.Store(true)
 	if got := found(engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket", Mode: engi.SearchKeyword}); got != "" {
 		t.Errorf("found %q of a volume that is gone", got)
@@ -693,7 +693,7 @@ func TestSearchRefuses(t *testing.T) {
 	}
 }
 
-// filled returns a library of about n chunks of random text in which, as in real
+// filled returns an index of about n chunks of random text in which, as in real
 // text, some words are common and most are rare.
 func filled(b *testing.B, n int) *docs.Index {
 	l := open(b, docs.Options{})
@@ -726,7 +726,7 @@ func word(n uint64) string {
 }
 
 // BenchmarkSearch searches 10,000 chunks for six words that are not among the
-// hundred most frequent, which stand for stop words.
+// hundred most frequent, which represent stop words.
 func BenchmarkSearch(b *testing.B) {
 	l := filled(b, 10_000)
 	r := rand.New(rand.NewPCG(3, 4))

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	maxURL     = 2000    // bytes
-	filePrefix = "file:" // of the key of a document in the local file system
+	maxURL     = 2000    // maximum bytes of a URL
+	filePrefix = "file:" // prefix of the key of a document in the local file system
 )
 
 // Add implements [engi.Docs].
@@ -69,7 +69,7 @@ func checkSpec(spec engi.DocumentSpec) error {
 }
 
 // ingest splits a text into chunks, computes their vectors and stores them with
-// r. If the text is the one that is stored, only the record changes.
+// r. If the text is already stored, only the record changes.
 func (l *Index) ingest(ctx context.Context, r Record, text string) (Record, error) {
 	if err := checkText(text); err != nil {
 		return r, err
@@ -134,7 +134,7 @@ func checkText(text string) error {
 	return checkSize(text)
 }
 
-// markdownRemedy is what to do about a page of HTML.
+// markdownRemedy is the remedy for a page of HTML.
 const markdownRemedy = "give the address of the Markdown, which many sites serve under the same address with .md"
 
 func isHTML(text string) bool {
@@ -160,7 +160,7 @@ func titleOf(r Record, heading string) string {
 	return ""
 }
 
-// existing returns the record that r will replace; zero if there is none.
+// existing returns the record that r will replace; a zero record if there is none.
 func (l *Index) existing(ctx context.Context, r Record) (Record, error) {
 	old, err := l.opt.Store.Records(ctx, Filter{Collections: []string{r.Collection}, Key: r.Key, Package: r.Package})
 	if err != nil || len(old) == 0 {

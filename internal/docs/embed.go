@@ -8,9 +8,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-const embedBatch = 64 // texts per request
+const embedBatch = 64 // number of texts per request
 
-// reuseVectors gives chunks the vectors that equal chunks of the old record have.
+// reuseVectors copies the vectors of equal chunks of the old record to chunks.
 func (l *Index) reuseVectors(ctx context.Context, old Record, chunks []Chunk) error {
 	if old.ID == "" {
 		return nil
@@ -33,7 +33,7 @@ func (l *Index) reuseVectors(ctx context.Context, old Record, chunks []Chunk) er
 	return nil
 }
 
-// embedMissing computes the vectors that chunks lack. If the embedder fails, the
+// embedMissing computes the missing vectors of chunks. If the embedder fails, the
 // document is found by words only, and embedPending tries again.
 func (l *Index) embedMissing(ctx context.Context, owner engi.Owner, title string, chunks []Chunk) {
 	var rest []int
@@ -67,8 +67,8 @@ func (l *Index) vectors(ctx context.Context, owner engi.Owner, texts []string) (
 	return vs, err
 }
 
-// embedPending computes vectors, until ctx ends, of chunks that have none of the
-// current embedder: because the embedder is new, or has failed before.
+// embedPending computes, until ctx ends, vectors of chunks that have none of the
+// current embedder, because the embedder is new or has failed before.
 func (l *Index) embedPending(ctx context.Context) {
 	l.wakeEmbedder()
 	for {
@@ -83,7 +83,7 @@ func (l *Index) embedPending(ctx context.Context) {
 		for collection, owner := range collections {
 			if err := l.embedCollection(ctx, collection, owner); err != nil && ctx.Err() == nil {
 				l.log.Warn("embed chunks without vectors", "embedder", l.embedder.Name(), "error", err)
-				break // Run wakes it again
+				break // Run will wake it again
 			}
 		}
 	}

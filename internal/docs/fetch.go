@@ -19,17 +19,17 @@ import (
 const (
 	fetchTimeout = 30 * time.Second
 	maxRedirects = 5
-	concurrency  = 2                // documents fetched at the same time by a refresh
-	retryFailed  = 10 * time.Minute // until a failed document is fetched again
+	concurrency  = 2                // maximum number of documents that a refresh fetches at the same time
+	retryFailed  = 10 * time.Minute // pause until a failed document is fetched again
 )
 
-// A fetched document is a response.
+// A fetched is the response for a document.
 type fetched struct {
 	text, etag, modified string
-	unchanged            bool // and text is empty
+	unchanged            bool // the document has not changed, and text is empty
 }
 
-// fetch fetches the document of a record, or finds that it has not changed since
+// fetch fetches the document of a record, or determines that it has not changed since
 // r was stored.
 func (l *Index) fetch(ctx context.Context, r Record) (fetched, error) {
 	transport := l.opt.NodeTransport
@@ -143,8 +143,8 @@ func (l *Index) forEach(ctx context.Context, n int, f func(int)) {
 	wg.Wait()
 }
 
-// refresh fetches a document again. A failure is recorded, and the older text
-// stays.
+// refresh fetches a document again. A failure is recorded, and the earlier text
+// is kept.
 func (l *Index) refresh(ctx context.Context, r Record) Record {
 	if !r.Fetched {
 		return r
@@ -170,7 +170,7 @@ func (l *Index) refresh(ctx context.Context, r Record) Record {
 	return fresh
 }
 
-// recordFailure records why a document could not be read.
+// recordFailure records the reason why a document could not be read.
 func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 	if ctx.Err() != nil {
 		return r
@@ -189,7 +189,7 @@ func (l *Index) recordFailure(ctx context.Context, r Record, why error) Record {
 	return kept
 }
 
-// refreshStale fetches documents again that are old or have failed.
+// refreshStale fetches documents again that are older than MaxAge or have failed.
 func (l *Index) refreshStale(ctx context.Context) {
 	records, err := l.opt.Store.Records(ctx, Filter{Documents: true})
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	maxParts = 400 // of identifiers, per chunk
-	maxTerms = 24  // of a query
+	maxParts = 400 // maximum number of parts of identifiers per chunk
+	maxTerms = 24  // maximum number of terms of a query
 )
 
 // stopWords are ignored in queries.
@@ -30,8 +30,8 @@ func tokens(s string) []string {
 	})
 }
 
-// splitIdentifier returns the words of an identifier in lower case; a single one
-// for a plain word.
+// splitIdentifier returns the words of an identifier in lower case; for a plain word, the
+// word itself.
 func splitIdentifier(word string) []string {
 	var list []string
 	for run := range strings.FieldsFuncSeq(word, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
@@ -39,7 +39,7 @@ func splitIdentifier(word string) []string {
 		begin := 0
 		for i := 1; i < len(rs); i++ {
 			lower := unicode.IsLower(rs[i-1]) || unicode.IsDigit(rs[i-1])
-			// HTTPServer is HTTP and Server.
+			// HTTPServer is split into HTTP and Server.
 			inner := i+1 < len(rs) && unicode.IsUpper(rs[i-1]) && unicode.IsLower(rs[i+1])
 			if unicode.IsUpper(rs[i]) && (lower || inner) {
 				list = append(list, strings.ToLower(string(rs[begin:i])))
@@ -52,7 +52,7 @@ func splitIdentifier(word string) []string {
 }
 
 // identifierParts returns the parts of the mixed-case identifiers in a text,
-// which the store's tokenizer would take for one word each.
+// which the store's tokenizer would treat as one word each.
 func identifierParts(text string) string {
 	var b strings.Builder
 	n := 0
@@ -77,7 +77,7 @@ func identifierParts(text string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// queryTerms returns the words to search for: identifiers as a whole and their
+// queryTerms returns the words to search for: whole identifiers and their
 // parts, without stop words unless there are no others.
 func queryTerms(query string) []string {
 	var list, stops []string

@@ -11,11 +11,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxIndexed is how many bytes of vectors are kept in memory. Collections that do
+// maxIndexed is the maximum number of bytes of vectors in memory. Collections that do
 // not fit are read from the store again for each search.
 const maxIndexed = 512 << 20
 
-// An index caches the vectors of the collections that were searched last.
+// An Index caches the vectors of the most recently searched collections.
 // Comparing a query with ten thousand vectors takes a few milliseconds; reading
 // them from the database would take longer.
 type index struct {
@@ -27,22 +27,22 @@ type index struct {
 	uses        int64
 }
 
-// A vectorSet has the vectors of one collection.
+// A vectorSet holds the vectors of one collection.
 type vectorSet struct {
 	segments map[engi.DocumentID]*segment // never modified
 	bytes    int64
 	used     int64
 }
 
-// A segment has the vectors of one document. It is immutable. A vector is
-// quantized to bytes and a scale: a quarter of the memory, for an error of about
+// A segment holds the vectors of one document. It is immutable. A vector is
+// quantized to bytes and a scale: this takes a quarter of the memory, with an error of about
 // a thousandth, which does not matter for embeddings.
 type segment struct {
 	packages []string
 	ids      []int64
 	scales   []float32
 	vectors  []int8 // concatenated
-	missing  int    // chunks without a vector of this embedder
+	missing  int    // number of chunks without a vector of this embedder
 }
 
 func newIndex(s Store, embedder string) *index {
@@ -119,8 +119,8 @@ func (x *index) remove(collection string, ids []engi.DocumentID) {
 	x.collections[collection] = &vectorSet{segments, n, coll.used}
 }
 
-// get returns a collection, from the store if it is not cached. The caller keeps
-// the store from changing.
+// get returns a collection, which it reads from the store if it is not cached. The caller prevents
+// concurrent changes of the store.
 func (x *index) get(ctx context.Context, collection string) (*vectorSet, error) {
 	x.mu.Lock()
 	coll := x.collections[collection]
@@ -159,8 +159,8 @@ func (x *index) get(ctx context.Context, collection string) (*vectorSet, error) 
 	return coll, nil
 }
 
-// evict drops the least recently used collections, except keep, until the rest
-// fits.
+// evict drops the least recently used collections, except keep, until the others
+// fit.
 func (x *index) evict(keep string) {
 	var sum int64
 	for _, coll := range x.collections {
@@ -184,8 +184,8 @@ type scoredChunk struct {
 	score float32
 }
 
-// nearest returns the n chunks that are most similar to q, best first, and how
-// many chunks have no vector to compare.
+// nearest returns the n chunks that are most similar to q, best first, and the
+// number of chunks without a vector.
 func (x *index) nearest(ctx context.Context, collections []string, pkg string, q []float32, n int) (ids []int64, missing int, err error) {
 	best := make([]scoredChunk, 0, n+1)
 	query, _ := quantize(q)

@@ -17,17 +17,17 @@ import (
 
 const (
 	workspace      = "/workspace"
-	maxModules     = 500       // of a session, and of scope user per owner
-	maxSaved       = 50        // in one call
-	maxSource      = 256 << 10 // bytes of a module
-	maxDescription = 2000      // bytes of a description or a usage
+	maxModules     = 500       // maximum number of modules of a session, and of scope user per owner
+	maxSaved       = 50        // maximum number of modules in one call
+	maxSource      = 256 << 10 // maximum bytes of a module
+	maxDescription = 2000      // maximum bytes of a description or a usage
 	maxExports     = 100
-	maxName        = 200 // bytes of a path or an export
+	maxName        = 200 // maximum bytes of a path or an export
 	maxLine        = 256 << 10
 )
 
-// ModulesIn returns the modules that a model announces in its answer, in lines
-// that are JSON objects of type code_modules. It skips invalid ones.
+// ModulesIn returns the modules that a model announces in its answer, in
+// lines with JSON objects of type code_modules. It skips invalid ones.
 func ModulesIn(text string) []engi.CodeModule {
 	var list []engi.CodeModule
 	for line := range strings.Lines(text) {
@@ -59,7 +59,7 @@ func ModulesIn(text string) []engi.CodeModule {
 			if err != nil {
 				continue
 			}
-			// The last one of a path counts.
+			// The last module of a path counts.
 			list = slices.DeleteFunc(list, func(o engi.CodeModule) bool { return o.Path == c.Path })
 			if list = append(list, c); len(list) == maxSaved {
 				return list
@@ -157,7 +157,7 @@ func (l *Index) SaveModules(ctx context.Context, owner engi.Owner, session strin
 	return nil
 }
 
-// moduleText returns the text of a module that is searched.
+// moduleText returns the text of a module for searching.
 func moduleText(m engi.CodeModule) string {
 	text := m.Path + "\n" + m.Description
 	if len(m.Exports) > 0 {
@@ -169,8 +169,8 @@ func moduleText(m engi.CodeModule) string {
 	return text
 }
 
-// readModules reads the files of modules: it copies the source of those of scope
-// user, and returns the imports of each. It reports NotFound for missing files.
+// readModules reads the files of modules. It copies the source of modules of scope
+// user, and returns the imports of each module. It reports NotFound for missing files.
 func (l *Index) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
 	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
 	if err != nil {
@@ -270,7 +270,7 @@ func (l *Index) Modules(ctx context.Context, owner engi.Owner, session string) (
 }
 
 // sessionModules returns the collection of a session's modules. It is empty if
-// session is, or if the session's volume is gone; then the modules are removed.
+// session is empty, or if the session's volume is gone; then the modules are removed.
 func (l *Index) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
 	if session == "" {
 		return "", nil

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	maxQuery      = 8 << 10 // bytes
+	maxQuery      = 8 << 10 // maximum bytes of a query
 	maxLimit      = 50
-	maxCandidates = 50 // of each method
+	maxCandidates = 50 // maximum number of candidates of each method
 	maxReranked   = 30
 
 	// fusion is the constant of reciprocal rank fusion: rank r scores
-	// 1/(fusion+r). Words and vectors fail on different queries, and what one of
-	// them ranks first is more often right than what both rank somewhere, so the
+	// 1/(fusion+r). Words and vectors fail on different queries, and the first result of one
+	// method is more often right than a lower result of both, so the
 	// constant is small; see test/quality.
 	fusion = 2
 
-	// builtInWeight is low because the built-in embedder compares words, as BM25
-	// does, and knows less about how rare they are.
+	// builtInWeight is low because the built-in embedder compares words, like BM25,
+	// and knows less about how rare they are.
 	builtInWeight = 0.4
 )
 
@@ -89,7 +89,7 @@ type candidate struct {
 	record Record
 }
 
-// candidates returns the chunks that match, best first, and how many have no
+// candidates returns the matching chunks, best first, and the number of chunks without a
 // vector.
 func (l *Index) candidates(ctx context.Context, spec engi.SearchSpec, session string, q []float32) (list []candidate, missing int, err error) {
 	l.dataMu.RLock()
@@ -135,9 +135,9 @@ func (l *Index) candidates(ctx context.Context, spec engi.SearchSpec, session st
 	return l.withRecords(ctx, ids, found, missing)
 }
 
-// resembling returns those chunks of similar that have a word of a text, or one much
-// like it: vectors of the built-in embedder are a little similar by chance. Chunks
-// that were found by words have one.
+// resembling returns the chunks of similar that have a word of a text, or a word much
+// like it: by chance, vectors of the built-in embedder are always a little similar. Chunks
+// that were found by words have such a word.
 func (l *Index) resembling(ctx context.Context, text string, similar, byWords []int64) ([]int64, error) {
 	have := make(map[int64]bool, len(similar))
 	var unknown []int64
@@ -189,8 +189,8 @@ func (l *Index) withRecords(ctx context.Context, ids []int64, found []Chunk, mis
 	return list, missing, nil
 }
 
-// visible returns the collections that spec searches: as they are named in a
-// query, where Everywhere may stand for them, and each by name.
+// visible returns the collections that spec searches, in two forms: as named in a
+// query, where Everywhere may represent them, and each by name.
 func (l *Index) visible(spec engi.SearchSpec, session string) (named, all []string) {
 	if spec.Owner == "" && !spec.Own {
 		named = []string{Everywhere}
@@ -233,7 +233,7 @@ func fuse(first, second []int64, weight float64) []int64 {
 	return ids
 }
 
-// rerank sorts list by the reranker's scores, or returns a note on why it could
+// rerank sorts list by the reranker's scores, or returns a note with the reason why it could
 // not.
 func (l *Index) rerank(ctx context.Context, spec engi.SearchSpec, list []candidate) (note string) {
 	texts := make([]string, len(list))

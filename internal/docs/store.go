@@ -10,16 +10,16 @@ import (
 // A Record is a stored document or module.
 type Record struct {
 	engi.Document
-	Collection string           // says who finds it
+	Collection string           // collection, which determines who finds it
 	Key        string           // unique within collection and package: URL, title or path
-	Configured bool             // by the node's configuration
-	ETag       string           // of the response with the text
+	Configured bool             // from the node's configuration
+	ETag       string           // ETag of the response with the text
 	Modified   string           // Last-Modified of that response
-	Imports    []string         // packages that a module imports
-	Module     *engi.CodeModule // nil of a document
+	Imports    []string         // packages that the module imports
+	Module     *engi.CodeModule // nil for a document
 }
 
-// Packages returns the packages by which it is found.
+// Packages returns the packages under which the record is found.
 func (r Record) Packages() []string {
 	if r.Module != nil {
 		return r.Imports
@@ -30,9 +30,9 @@ func (r Record) Packages() []string {
 	return []string{r.Package}
 }
 
-// A collection holds what the same people find: the documents of an owner or of
-// the node, the modules of a user, or those of a session. Everywhere stands for
-// all collections but those of sessions.
+// A collection holds records with the same audience: the documents of an owner or of
+// the node, the modules of a user, or those of a session. Everywhere selects
+// all collections except those of sessions.
 const (
 	Everywhere = "*"
 
@@ -50,12 +50,12 @@ func sessionCollection(session engi.SessionID) string { return sessionPrefix + s
 type Chunk struct {
 	ID          int64 // assigned by the store; never reused
 	Document    engi.DocumentID
-	Hash        string   // of the text that is embedded
-	Headings    []string // above it, outermost first
-	Anchor      string   // of the innermost heading
+	Hash        string   // hash of the text that is embedded
+	Headings    []string // headings above the chunk, outermost first
+	Anchor      string   // anchor of the innermost heading
 	Text        string
-	Identifiers string    // parts of mixed-case identifiers in it
-	Embedder    string    // that computed Vector; empty if there is none
+	Identifiers string    // parts of mixed-case identifiers in the chunk
+	Embedder    string    // embedder that computed Vector; empty if there is none
 	Vector      []float32 // nil if there is none
 }
 
@@ -63,17 +63,17 @@ type Chunk struct {
 type Filter struct {
 	IDs         []engi.DocumentID // only these; nil means all
 	Collections []string          // only in these; nil means all
-	Documents   bool              // without modules
+	Documents   bool              // exclude modules
 	Key         string            // only with this key and Package; empty means all
 	Package     string            // used with Key
 	Page        engi.Paging
 }
 
-// A Query searches chunks by words.
+// A Query selects chunks by words.
 type Query struct {
 	Collections []string // may contain Everywhere
 	Package     string   // empty for all
-	Words       []string // any of them; not sanitized
+	Words       []string // any of the words; not sanitized
 	Limit       int
 }
 
@@ -83,10 +83,10 @@ type Store interface {
 	// after one that is not selected.
 	Records(ctx context.Context, f Filter) ([]Record, error)
 	// Put stores r, or replaces the record with the same collection, package
-	// and key, whose ID it takes over, and returns it. Chunks, unless nil,
+	// and key but keeps its ID, and returns the stored record. Chunks, unless nil,
 	// replace the record's in the same transaction and get their ID and
 	// document. It reports Exhausted if the collection would exceed quota, in
-	// which zero fields are no limit.
+	// which zero fields mean no limit.
 	Put(ctx context.Context, r Record, chunks []Chunk, quota Quota) (Record, error)
 	// Remove deletes records of a collection; all of them if ids is nil.
 	Remove(ctx context.Context, collection string, ids []engi.DocumentID) error
@@ -102,5 +102,5 @@ type Store interface {
 	Match(ctx context.Context, q Query) ([]int64, error)
 }
 
-// IsSessionCollection reports whether a collection is a session's.
+// IsSessionCollection reports whether a collection belongs to a session.
 func IsSessionCollection(collection string) bool { return strings.HasPrefix(collection, sessionPrefix) }

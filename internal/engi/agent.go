@@ -14,27 +14,27 @@ type AgentSpec struct {
 	Description string
 	Model       string   // provider:model; empty means the node's default
 	System      string   // system prompt
-	Tools       []string // names; * means every tool of the node
-	Steps       int      // answers of the model per run; 0 means 10
-	Budget      int64    // of a run, in millionths of the price table's currency; 0 means no limit
+	Tools       []string // names of tools; * means every tool of the node
+	Steps       int      // maximum number of model answers per run; 0 means 10
+	Budget      int64    // cost limit of a run, in millionths of the price table's currency; 0 means no limit
 	Output      json.RawMessage
 	MaxTokens   int
 	Temperature *float64
-	Effort      Effort   // of reasoning; empty means the provider's
-	Confirm     []string // names of tools whose calls wait for a decision, see [CallDecider]; * means all
+	Effort      Effort   // reasoning effort; empty means the provider's default
+	Confirm     []string // names of tools whose calls wait for a decision (see [CallDecider]); * means all
 }
 
 // An Effort is how much a model reasons before it answers.
 type Effort string
 
 const (
-	EffortNone   Effort = "none" // as little as the model can
+	EffortNone   Effort = "none" // as little reasoning as the model allows
 	EffortLow    Effort = "low"
 	EffortMedium Effort = "medium"
 	EffortHigh   Effort = "high"
 )
 
-// Efforts returns every effort, the least first.
+// Efforts returns every effort, lowest first.
 func Efforts() []Effort { return []Effort{EffortNone, EffortLow, EffortMedium, EffortHigh} }
 
 // A RunSpec asks an agent to work.
@@ -43,39 +43,39 @@ type RunSpec struct {
 	Agent        string        // name; empty means the node's default
 	Model        string        // overrides the agent's model
 	System       string        // appended to the agent's system prompt
-	Context      []ContextPart // what the agent should know, placed before Input; put what changes least first, for the provider's cache
+	Context      []ContextPart // background for the model, placed before Input; put the part that changes least first, for the provider's cache
 	Input        string        // the user's message
 	Images       []Image
-	Messages     []Message       // earlier messages, if the caller keeps them; excludes Conversation
-	Conversation ConversationID  // continue this one; empty starts a new one
-	After        RunID           `json:",omitempty"` // continue its conversation from its end, with Messages after what was said; excludes Conversation
-	Sandbox      SandboxID       // the tools work in it; empty for none
-	Session      string          // the tools work in it; ID or name; empty for none
-	Workspace    string          `json:",omitempty"` // the tools work in it; ID or name; empty for none; excludes the others
-	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil for prose
-	Tools        []Tool          `json:",omitempty"` // the caller's own, beside the agent's; a run that calls some ends with them in Calls
-	Choice       string          `json:",omitempty"` // of the tools of the first answer: auto, none, required or a name; none is for all answers; empty means auto
-	Results      []ToolResult    `json:",omitempty"` // of all Calls of the last run of Conversation; instead of Input, as is a last message with results
+	Messages     []Message       // earlier messages, if the caller stores the conversation; excludes Conversation
+	Conversation ConversationID  // conversation to continue; empty starts a new one
+	After        RunID           `json:",omitempty"` // run whose conversation is continued from its end, followed by Messages; excludes Conversation
+	Sandbox      SandboxID       // sandbox for the tools; empty for none
+	Session      string          // ID or name of the session for the tools; empty for none
+	Workspace    string          `json:",omitempty"` // ID or name of the workspace for the tools; empty for none; excludes Sandbox and Session
+	Output       json.RawMessage // JSON schema of the answer, overrides the agent's; nil means prose
+	Tools        []Tool          `json:",omitempty"` // tools of the caller, in addition to the agent's; a run that calls some of them ends, with the calls in Calls
+	Choice       string          `json:",omitempty"` // tool choice of the first answer: auto, none, required or the name of a tool; none holds for all answers; empty means auto
+	Results      []ToolResult    `json:",omitempty"` // results of all Calls of the last run of Conversation; replaces Input, as does a last message with results
 	Sampling     Sampling        `json:",omitzero"`  // overrides the agent's
-	Confirm      []string        `json:",omitempty"` // beside the agent's
-	Scopes       []Scope         `json:",omitempty"` // of the caller's key, which limit the tools; empty means no limit
-	Note         json.RawMessage `json:",omitempty"` // kept with the run, for whoever began it
+	Confirm      []string        `json:",omitempty"` // tools whose calls wait for a decision, in addition to the agent's
+	Scopes       []Scope         `json:",omitempty"` // scopes of the caller's key, which restrict the tools; empty means no restriction
+	Note         json.RawMessage `json:",omitempty"` // stored with the run for its caller; not interpreted
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }
 
-// Sampling says how a model writes. Zero fields mean the agent's, and then the
-// provider's.
+// Sampling holds the sampling parameters of a model. Zero fields mean the agent's
+// value, and then the provider's.
 type Sampling struct {
-	MaxTokens   int      `json:"max_tokens,omitempty"` // of one answer
+	MaxTokens   int      `json:"max_tokens,omitempty"` // maximum number of tokens in one answer
 	Temperature *float64 `json:"temperature,omitempty"`
 	TopP        *float64 `json:"top_p,omitempty"`
-	Stop        []string `json:"stop,omitempty"` // texts that end an answer, without being in it
+	Stop        []string `json:"stop,omitempty"` // texts that end an answer; they are not part of it
 	Effort      Effort   `json:"effort,omitempty"`
-	OneCall     bool     `json:"one_call,omitempty"` // an answer calls one tool at most
+	OneCall     bool     `json:"one_call,omitempty"` // an answer has at most one tool call
 }
 
 // A ContextPart is background for a run. The model reads one line "[NAME] text"
-// per part, in the given order, and then "[NOW]" with the input; without parts
+// for each part, in the given order, and then "[NOW]" with the input; without parts
 // it reads the input alone.
 type ContextPart struct {
 	Name string // like RECENT CHANGES; 1 to 64 printable characters without brackets, not NOW
@@ -88,12 +88,12 @@ type RunState string
 const (
 	RunRunning   RunState = "running"
 	RunDone      RunState = "done"      // the agent has finished its answer
-	RunStopped   RunState = "stopped"   // by a limit; Reason says which
+	RunStopped   RunState = "stopped"   // a limit ended the run; Reason names it
 	RunFailed    RunState = "failed"    // Error says why
-	RunCancelled RunState = "cancelled" // on request
+	RunCancelled RunState = "cancelled" // the caller cancelled the run
 )
 
-// A Run is one answer of an agent with all the work behind it. It is a value.
+// A Run is one answer of an agent and all the work done for it. It is a value.
 type Run struct {
 	ID           RunID
 	Owner        Owner
@@ -107,17 +107,17 @@ type Run struct {
 	Reason       string // steps, budget, length, filter or malformed, if stopped
 	Text         string // the model's last message
 	Output       json.RawMessage
-	Calls        []ToolCall      // of the caller's tools; the conversation goes on with their results
-	Waiting      []ToolCall      // that somebody must decide on
-	Error        *Error          // of a failed run; for the reason filter, what the provider said
-	Note         json.RawMessage // of whoever began it
+	Calls        []ToolCall      // calls of the caller's tools; the conversation continues with their results
+	Waiting      []ToolCall      // calls that wait for a decision
+	Error        *Error          // error of a failed run; for the reason filter, the provider's message
+	Note         json.RawMessage // Note of the RunSpec
 	Steps        int
 	Tokens       Tokens
 	Created      time.Time
 	Ended        time.Time // zero while it runs
 }
 
-// ModelUsage is what one owner used of one model on one day.
+// ModelUsage is one owner's use of one model on one day.
 type ModelUsage struct {
 	Owner  Owner
 	Day    time.Time // any moment of the day, in UTC
@@ -125,7 +125,7 @@ type ModelUsage struct {
 	Tokens Tokens
 }
 
-// A UsageReporter reports what models were used and what that cost. It is safe
+// A UsageReporter reports the use and the cost of models. It is safe
 // for concurrent use.
 type UsageReporter interface {
 	// ModelUsage returns an owner's usage from a day on, newest first. The
@@ -139,31 +139,31 @@ type RunUpdate struct {
 	Time   time.Time
 	Kind   RunUpdateKind
 	Step   int
-	Text   string          // of text, thought and output
-	Stream Stream          // of output
-	Call   *ToolCall       // of call and waiting; of output and result, with ID and Name only
-	Result *ToolResult     // of result
-	Object json.RawMessage // of partial
-	Run    *Run            // of done
+	Text   string          // for kinds text, thought and output
+	Stream Stream          // for kind output
+	Call   *ToolCall       // for kinds call and waiting; for output and result with ID and Name only
+	Result *ToolResult     // for kind result
+	Object json.RawMessage // for kind partial
+	Run    *Run            // for kind done
 }
 
-// A RunEventKind tells events of a run apart.
+// A RunUpdateKind is the kind of a [RunUpdate].
 type RunUpdateKind string
 
 const (
 	RunText    RunUpdateKind = "text"    // a piece of the answer
 	RunThought RunUpdateKind = "thought" // a piece of reasoning
 	RunReset   RunUpdateKind = "again"   // discard the text, thoughts and partial objects of this step: it starts over
-	RunWaiting RunUpdateKind = "waiting" // a tool call waits for somebody's decision
+	RunWaiting RunUpdateKind = "waiting" // a tool call waits for a decision
 	RunCall    RunUpdateKind = "call"    // a tool call begins
-	RunOutput  RunUpdateKind = "output"  // what a tool prints while it works
+	RunOutput  RunUpdateKind = "output"  // output of a tool while it works
 	RunResult  RunUpdateKind = "result"  // a tool call has ended
 	RunPartial RunUpdateKind = "partial" // the object as far as it has been written
 	RunEnd     RunUpdateKind = "done"    // the last event
 )
 
-// Agents runs agents. All methods see only what owner owns; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Agents runs agents. Methods find only objects of owner and report NotFound for
+// all others; the empty owner finds every object. It is safe for concurrent use.
 type Agents interface {
 	// Agents returns the configured agents, the default first.
 	Agents() []AgentSpec
@@ -192,28 +192,28 @@ type Agents interface {
 	Cancel(ctx context.Context, owner Owner, id RunID) error
 }
 
-// A CallDecision is somebody's answer to a tool call that waits for it.
+// A CallDecision is the decision on a waiting tool call.
 type CallDecision struct {
 	Call    string // ID
 	Allowed bool
-	Reason  string // told to the model; may be empty
-	Decider string // as [ActorOf]
+	Reason  string // reason, which the model sees; may be empty
+	Decider string // ID of the deciding key, as [ActorOf] returns it
 	Time    time.Time
 }
 
-// A CallDecider is [Agents] some of whose tool calls wait for a decision, as long as
-// their runs may take. Those that wait survive a restart. It is safe for concurrent
+// A CallDecider is [Agents] whose tool calls can wait for a decision until the run's
+// time limit. Waiting calls survive a restart of the node. It is safe for concurrent
 // use.
 type CallDecider interface {
 	// Decide lets a call begin, or refuses it, in the name of [ActorOf] ctx; the model
-	// is told reason, up to 500 bytes. Once it returns, the decision outlives the
-	// process. It reports Conflict for a call that does not wait.
+	// sees reason, at most 500 bytes. Once Decide returns, the decision outlives the
+	// process. It reports Conflict for a call that is not waiting.
 	Decide(ctx context.Context, owner Owner, id RunID, call string, allow bool, reason string) error
 }
 
 // A RunDeleter is [Agents] that can delete runs. It is safe for concurrent use.
 type RunDeleter interface {
 	// Delete cancels a run if it is active, and deletes it with its messages,
-	// results and events. What is in the log of events stays.
+	// results and events. Events in the event log stay.
 	Delete(ctx context.Context, owner Owner, id RunID) error
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // An App is a web application that models write: files with a history, a sandbox
-// in which its server runs while it is written, and a preview. It is a value: a copy of
+// in which its server runs while it is edited, and a preview. It is a value: a copy of
 // the record. This is its life:
 //
 //  1. [Apps].Create and Branch record an app, which is starting, boot a sandbox and start
@@ -38,31 +38,31 @@ type App struct {
 	ID       AppID
 	Owner    Owner
 	Name     string // unique per owner
-	Template string // that it began from: vite-react, node-api, fastapi or one of the operator's
+	Template string // template of the first revision: vite-react, node-api, fastapi or one of the operator's
 	State    AppState
-	Sandbox  SandboxID // empty if it has none
-	Port     int       // that its server listens on
+	Sandbox  SandboxID // empty if the app has no sandbox
+	Port     int       // port of the app's server
 	Revision int64     // number of the last revision; 0 before the first
-	Applying int64     // Seq of the event with which the apply under way began; 0 for none
-	Editing  int64     // the same of the edit by a model that is under way
-	Error    *Error    // why it is failed; nil otherwise
+	Applying int64     // Seq of the event that started the running apply; 0 for none
+	Editing  int64     // Seq of the event that started the running edit; 0 for none
+	Error    *Error    // reason of state failed; nil otherwise
 	Metadata map[string]string
 	Created  time.Time
 	Used     time.Time
 
 	Published Publication
-	AttemptOf AppID // the app that an edit changes of which this branch is an attempt, and goes with it; empty for other apps
+	AttemptOf AppID // app whose edit made this branch for an attempt, which is deleted with that edit; empty for other apps
 }
 
 // An AppState is a point in the life of an app.
 type AppState string
 
 const (
-	AppStarting AppState = "starting" // its sandbox or its server starts
-	AppReady    AppState = "ready"    // its server answers
-	AppFailed   AppState = "failed"   // its server does not answer; Error says why
-	AppStopped  AppState = "stopped"  // it has no sandbox, and gets one when it is used
-	AppRemoved  AppState = "removed"  // it is gone
+	AppStarting AppState = "starting" // the sandbox or the server is starting
+	AppReady    AppState = "ready"    // the server answers
+	AppFailed   AppState = "failed"   // the server does not answer; Error says why
+	AppStopped  AppState = "stopped"  // the app has no sandbox, and gets one when it is used
+	AppRemoved  AppState = "removed"  // the app is deleted
 )
 
 // nextAppStates lists the states that may follow each state.
@@ -73,7 +73,7 @@ var nextAppStates = map[AppState][]AppState{
 	AppStopped:  {AppStarting, AppRemoved},
 }
 
-// To returns to if that state may follow s, else Conflict.
+// To returns the state to if it may follow s, and Conflict if not.
 func (s AppState) To(to AppState) (AppState, error) {
 	if !slices.Contains(nextAppStates[s], to) {
 		return s, Errorf(Conflict, "an app that is %s cannot become %s", s, to)
@@ -81,7 +81,7 @@ func (s AppState) To(to AppState) (AppState, error) {
 	return to, nil
 }
 
-// AppStates returns every state in the order of a life.
+// AppStates returns every state, in the order of an app's life.
 func AppStates() []AppState {
 	return []AppState{AppStarting, AppReady, AppFailed, AppStopped, AppRemoved}
 }
@@ -89,48 +89,48 @@ func AppStates() []AppState {
 // An AppSpec asks for an app.
 type AppSpec struct {
 	Owner       Owner
-	Name        string // 1 to 63 letters, digits and dashes; empty for one made up
+	Name        string // 1 to 63 letters, digits and dashes; empty means a generated name
 	Template    string // empty means vite-react
 	Replace     bool   // stop the other apps of the owner first, as some clients expect
 	Metadata    map[string]string
-	Env         map[string]string // of its sandbox
-	Network     NetworkPolicy     // zero means that packages can be installed and nothing else is reached
+	Env         map[string]string // environment variables of the sandbox
+	Network     NetworkPolicy     // zero allows installing packages and nothing else
 	Idempotency string
 }
 
-// A BranchSpec asks for an app that begins with the files of another one. It has the
-// same template, environment, network and metadata.
+// A BranchSpec asks for an app that starts with the files of another app. It has the
+// other app's template, environment, network and metadata.
 type BranchSpec struct {
 	Owner       Owner
-	App         string // ID or name of the other one
-	Revision    int64  // 0 is the last one, or the last that has a snapshot
-	Snapshot    bool   // begin with the snapshot of that revision, databases and processes included
+	App         string // ID or name of the app to copy
+	Revision    int64  // number of the revision to copy; 0 means the last one, or, with Snapshot, the last one with a snapshot
+	Snapshot    bool   // start from the snapshot of the revision, with databases and processes
 	Name        string // as in AppSpec
 	Idempotency string
 }
 
-// A Revision is a state of an app's files. Numbers count from 1, which is what the
-// template has.
+// A Revision is a state of an app's files. Numbers count from 1; revision 1 has the
+// files of the template.
 type Revision struct {
 	App     AppID
 	Number  int64
-	Parent  int64  // the one before; 0 for the first
-	Of      int64  // the one whose files these are again, after a rollback or in a branch; 0 otherwise
-	From    AppID  // whose revision Of is, if that is another app's: this is the first of a branch
-	Message string // its first line is a summary
-	Actor   string // who made it
-	Commit  string // in the git repository of the app
+	Parent  int64  // number of the previous revision; 0 for the first
+	Of      int64  // number of the revision whose files were restored or branched; 0 otherwise
+	From    AppID  // app of revision Of, if this is the first revision of a branch; empty otherwise
+	Message string // the first line is a summary
+	Actor   string // ID of the key or run that made the revision
+	Commit  string // commit in the app's git repository
 	Created time.Time
-	Changed []AppChange // against Parent, by path
+	Changed []AppChange // changes since Parent, ordered by path
 
-	Snapshot AppSnapshot // of the sandbox as it was then; zero if there is none
+	Snapshot AppSnapshot // snapshot of the sandbox at this revision; zero if there is none
 }
 
 // An AppChange is a file that a revision has changed.
 type AppChange struct {
 	Path string
 	Op   FileOp // create, write or remove
-	Size int64  // bytes now
+	Size int64  // size after the change, in bytes
 }
 
 // An AppFile is a file of an app. Paths are relative, slash-separated and clean.
@@ -138,19 +138,19 @@ type AppFile struct {
 	Path   string
 	Size   int64
 	Mode   uint32 // permission bits
-	Digest string // sha256 of the content
-	Since  int64  // number of the revision that has made it what it is
+	Digest string // SHA-256 of the content
+	Since  int64  // number of the revision that last changed the file
 }
 
-// An ApplySpec asks to apply what a model has written to an app.
+// An ApplySpec asks to apply a model's text to an app.
 type ApplySpec struct {
 	Owner       Owner
 	App         string // ID or name
-	Text        string // of the model: files, packages, commands, edits; see docs/apps.md; 8 MiB at most
-	Message     string // of the revision; empty means one made from what changes
+	Text        string // text of the model with files, packages, commands and edits (see docs/apps.md); at most 8 MiB
+	Message     string // message of the revision; empty means one made from the changes
 	Actor       string
-	Keep        bool   // keep the result even if the server does not answer with it; else it is undone
-	Snapshot    bool   // keep a snapshot with the revision; that there is none for lack of room is a warning
+	Keep        bool   // keep the result even if the app's server does not answer with it; false undoes it
+	Snapshot    bool   // take a snapshot with the revision; if the quota has no room for it, the apply has a warning
 	Idempotency string // a repeated key of the same owner and app returns the first apply
 }
 
@@ -158,74 +158,74 @@ type ApplySpec struct {
 type EditSpec struct {
 	Owner       Owner
 	App         string // ID or name
-	Prompt      string // what is to become of it; 32 KiB at most
-	Model       string // provider:model; empty means the node's default; several of attempts, with commas between, take turns
-	Rounds      int    // answers of the model at most, in each attempt; 0 means 3, 10 is the most
-	MaxCost     int64  // of all attempts, in millionths of the price table's currency, after which no model is asked again; 0 means no limit
+	Prompt      string // prompt for the model; at most 32 KiB
+	Model       string // provider:model; empty means the node's default; several, separated by commas, take turns in attempts
+	Rounds      int    // maximum number of model answers in each attempt; 0 means 3; at most 10
+	MaxCost     int64  // cost limit of all attempts, in millionths of the price table's currency; no model is asked again beyond it; 0 means no limit
 	Element     *AppElement
 	Actor       string
 	Idempotency string // a repeated key of the same owner and app returns the first edit
 
-	Attempts int       // that are made side by side, of which one is taken; 0 means one of each model, 8 is the most
-	Judge    *AppJudge // nil means that the one with the fewest problems is taken, then the one that has cost least
-	Keep     bool      // the branches in which the attempts are made stay, as apps of their own
+	Attempts int       // number of parallel attempts, of which one is used; 0 means one for each model; at most 8
+	Judge    *AppJudge // nil means that the attempt with the fewest problems wins, then the cheapest
+	Keep     bool      // keep the branches of the attempts as apps
 }
 
-// An AppJudge says how attempts that are well are compared: by a command or by a model.
+// An AppJudge compares the successful attempts, by a command or by a model.
 type AppJudge struct {
-	Command  string // run by the shell in each; exit code 0 wins, then the highest number on the last line that is not blank
-	Model    string // that is asked; empty with criteria means the node's default
-	Criteria string // that it is told; 8 KiB at most
+	Command  string // shell command that runs in each attempt; exit code 0 wins, then the highest number on the last line that is not blank
+	Model    string // model that compares; empty with Criteria means the node's default
+	Criteria string // criteria for the model; at most 8 KiB
 }
 
-// An AppElement is a part of an app's page that a prompt is about. What is not known is
-// empty.
+// An AppElement is an element of an app's page that a prompt is about. Unknown fields
+// are empty.
 type AppElement struct {
 	Selector string
 	Text     string
-	HTML     string // at most 4 KiB of all this are looked at
-	Path     string // of the file that has it
+	HTML     string // at most 4 KiB of Selector, Text and HTML together are used
+	Path     string // path of the source file with the element
 	Line     int
 }
 
-// An AppUpdateKind tells what happens to an app apart.
+// An AppUpdateKind is the kind of an [AppUpdate].
 type AppUpdateKind string
 
 const (
 	AppStateChanged AppUpdateKind = "state"
-	AppApplyBegun   AppUpdateKind = "start"    // an apply begins
-	AppProgress     AppUpdateKind = "progress" // a step begins, with Step
-	AppFileWritten  AppUpdateKind = "file"     // a file is in place, with Path and Op
-	AppPackage      AppUpdateKind = "package"  // a package was installed or refused, with Name
-	AppCommand      AppUpdateKind = "command"  // a command of the model has ended, with Name and Code
-	AppLog          AppUpdateKind = "log"      // a line of output; not kept
-	AppWarning      AppUpdateKind = "warning"  // something of the text had no effect, with the reason
-	AppApplied      AppUpdateKind = "done"     // an apply has ended and Revision has it
+	AppApplyBegun   AppUpdateKind = "start"    // an apply starts
+	AppProgress     AppUpdateKind = "progress" // a step starts; Step names it
+	AppFileWritten  AppUpdateKind = "file"     // a file was changed; Path and Op say which and how
+	AppPackage      AppUpdateKind = "package"  // a package was installed or refused; Name is the package
+	AppCommand      AppUpdateKind = "command"  // a command of the model has ended; Name is the command, Code its exit code
+	AppLog          AppUpdateKind = "log"      // a line of output; not stored
+	AppWarning      AppUpdateKind = "warning"  // a part of the text had no effect; Text says why
+	AppApplied      AppUpdateKind = "done"     // an apply has ended with the new Revision
 	AppApplyFailed  AppUpdateKind = "error"    // an apply has ended and changed nothing
 	AppRolledBack   AppUpdateKind = "rollback"
 	AppAlerted      AppUpdateKind = "alert"       // Name is the metric
-	AppCalmed       AppUpdateKind = "resolved"    // the alert about Name has ended
-	AppEditBegun    AppUpdateKind = "edit"        // a model begins to change the app
-	AppRound        AppUpdateKind = "round"       // it is asked, for the time that Round says
-	AppOutput       AppUpdateKind = "output"      // a piece of what it writes, in Text; not kept
-	AppProblem      AppUpdateKind = "problem"     // something is wrong with the app, and the model is told if it is asked again
-	AppEdited       AppUpdateKind = "edited"      // the edit has ended: Error says why the app is not well, Text what was tried
-	AppAttempt      AppUpdateKind = "attempt"     // one of several attempts begins, with Branch, Name, Port and Model
-	AppAttempted    AppUpdateKind = "attempted"   // it has ended: Error says why it is not well, Text what was tried
-	AppJudged       AppUpdateKind = "judged"      // Attempt is taken, and Text says why
-	AppPublished    AppUpdateKind = "published"   // a build of Revision is served
-	AppUnpublished  AppUpdateKind = "unpublished" // it is not served any more
-	AppSnapshotted  AppUpdateKind = "snapshot"    // a snapshot of Revision was made
+	AppCalmed       AppUpdateKind = "resolved"    // the alert for the metric Name has ended
+	AppEditBegun    AppUpdateKind = "edit"        // an edit starts
+	AppRound        AppUpdateKind = "round"       // the model is asked; Round is the number of the answer
+	AppOutput       AppUpdateKind = "output"      // Text is a piece of the model's answer; not stored
+	AppProblem      AppUpdateKind = "problem"     // a problem of the app, which the model sees if it is asked again
+	AppEdited       AppUpdateKind = "edited"      // the edit has ended; Error is the remaining problem of the app, Text a summary of the attempts to solve it
+	AppAttempt      AppUpdateKind = "attempt"     // one of several attempts starts; Branch, Name, Port and Model describe it
+	AppAttempted    AppUpdateKind = "attempted"   // an attempt has ended; Error is its remaining problem, Text a summary
+	AppJudged       AppUpdateKind = "judged"      // the attempt numbered Attempt wins; Text says why
+	AppPublished    AppUpdateKind = "published"   // a build of Revision is published
+	AppUnpublished  AppUpdateKind = "unpublished" // the app is unpublished
+	AppSnapshotted  AppUpdateKind = "snapshot"    // a snapshot of Revision was taken
 )
 
 // An AppUpdate is one item in the stream of an app.
 type AppUpdate struct {
-	Seq      int64 // of its event; 0 for what is not kept
+	Seq      int64 // Seq of the event; 0 for updates that are not stored
 	Time     time.Time
 	Kind     AppUpdateKind
-	Apply    int64  // Seq of the event with which the apply began; 0 for what is not of one
-	Edit     int64  // Seq of the event with which the edit began; 0 for what is not of one
-	Step     string // parse, packages, write, command, restart, check, snapshot; build of a publication
+	Apply    int64  // Seq of the event that started the apply; 0 outside of applies
+	Edit     int64  // Seq of the event that started the edit; 0 outside of edits
+	Step     string // parse, packages, write, command, restart, check or snapshot; build for a publication
 	Text     string // for people
 	Path     string
 	Op       FileOp
@@ -233,52 +233,52 @@ type AppUpdate struct {
 	Code     int
 	Line     int // in the file Path, from 1; 0 if unknown
 	State    AppState
-	Revision int64  // that was made; of AppEdited the last one that the edit has made, 0 for none
-	Round    int    // of AppRound, from 1; of AppEdited and AppAttempted how many there were
-	Source   string // of AppProblem: apply, model, vite, tsc, check, node, python or browser
-	Cost     int64  // of AppEdited and AppAttempted: of the models, in millionths of the price table's currency
+	Revision int64  // number of the new revision; for AppEdited the last one of the edit, 0 for none
+	Round    int    // for AppRound the number of the answer, from 1; for AppEdited and AppAttempted the number of answers
+	Source   string // for AppProblem its source: apply, model, vite, tsc, check, node, python or browser
+	Cost     int64  // for AppEdited and AppAttempted the cost of the models, in millionths of the price table's currency
 	Error    *Error
 
-	Attempt int    // that it is of, from 1; of AppEdited the one that was taken; 0 for none
-	Branch  AppID  // of AppAttempt: the app in which it is made, called Name, whose page is at Port
+	Attempt int    // number of the attempt, from 1; for AppEdited the winner; 0 for none
+	Branch  AppID  // for AppAttempt the app with the attempt, whose name is Name and whose server listens on Port
 	Port    int    // see Branch
-	Model   string // of AppAttempt
+	Model   string // for AppAttempt the model
 }
 
 // AppLogs is a piece of the output of an app's server.
 type AppLogs struct {
 	Text      string
-	Truncated bool   // there was more before
-	Mark      string // where it ends, see [Apps]; empty if there is no output
+	Truncated bool   // the log has earlier output
+	Mark      string // position of the end, for AppRunner.Logs; empty if there is no output
 	Faults    []AppFault
 }
 
-// An AppFault is something that is wrong with an app.
+// An AppFault is a problem of an app.
 type AppFault struct {
 	Source string // server, vite, tsc, check, node, python or browser
-	Path   string // of the file that has it; empty if that is not known
+	Path   string // path of the file with the problem; empty if it is unknown
 	Line   int    // from 1; 0 for unknown
 	Text   string
 }
 
-// AppStatus says how an app does.
+// AppStatus is the health of an app.
 type AppStatus struct {
 	App       App
-	Healthy   bool          // its server answered the last check
-	Checked   time.Time     // of the last check
-	Latency   time.Duration // of its answer
-	Startup   time.Duration // from creation of its sandbox to the first answer
-	FileTime  time.Duration // that reading or writing its files in the sandbox takes, on average
-	Memory    int64         // bytes that its sandbox uses
-	Files     int           // that are tracked
-	CacheHits float64       // share of reads of files that needed no sandbox; 0 before the first
-	Errors    float64       // share of failed operations among the last ones; faults of what was applied are none
+	Healthy   bool          // the server answered the last check
+	Checked   time.Time     // time of the last check
+	Latency   time.Duration // time until the server answered
+	Startup   time.Duration // time from the creation of the sandbox to the first answer
+	FileTime  time.Duration // average time to read or write a file in the sandbox
+	Memory    int64         // memory of the sandbox, in bytes
+	Files     int           // number of tracked files
+	CacheHits float64       // share of file reads that needed no sandbox; 0 before the first
+	Errors    float64       // share of recent operations that failed; problems in applied text do not count
 	Alerts    []AppAlert
 }
 
-// Apps writes applications, runs them and keeps their history. Its methods see only
-// what owner owns; the rest is NotFound. The empty owner sees all. It is safe for
-// concurrent use.
+// Apps writes applications, runs them and keeps their history. Methods find only
+// objects of owner and report NotFound for all others; the empty owner finds every
+// object. It is safe for concurrent use.
 type Apps interface {
 	AppRunner
 	AppWriter
@@ -289,76 +289,76 @@ type Apps interface {
 	AppPublisher
 }
 
-// An AppRunner has apps served; see [Apps].
+// An AppRunner runs apps; see [Apps].
 type AppRunner interface {
 	// Create records an app and returns once its page is served. It reports Conflict
-	// for a name that is taken and NotFound for an unknown template. If its server does
-	// not start, the app is there, and failed.
+	// for a name that is taken and NotFound for an unknown template. If the server does
+	// not start, the app exists in state failed.
 	Create(ctx context.Context, spec AppSpec) (App, error)
 	// Get returns an app by ID or name.
 	Get(ctx context.Context, owner Owner, app string) (App, error)
-	// List returns the newest first.
+	// List returns apps, newest first.
 	List(ctx context.Context, owner Owner, p Paging) ([]App, error)
-	// Open returns an app once it has a sandbox whose server answers. It makes a new
+	// Open returns an app once it has a sandbox whose server answers. It creates a new
 	// sandbox from the last revision if the old one is lost.
 	Open(ctx context.Context, owner Owner, app string) (App, error)
 	// Stop destroys the sandbox. Files and history stay.
 	Stop(ctx context.Context, owner Owner, app string) error
 	// Remove deletes an app with its history.
 	Remove(ctx context.Context, owner Owner, app string) error
-	// Logs returns the end of what the server has printed, of at most max bytes, and what
-	// is wrong according to that. After a mark it is what came since; the empty one, and one
-	// of a server that is gone, mean all.
+	// Logs returns the end of the server's log, at most max bytes, and the problems found
+	// in it. After a mark it returns later output only; the empty mark, and a mark of a
+	// server that has ended, mean all output.
 	Logs(ctx context.Context, owner Owner, app, after string, max int) (AppLogs, error)
-	// Status checks the server now.
+	// Status checks the server's health now.
 	Status(ctx context.Context, owner Owner, app string) (AppStatus, error)
 }
 
 // An AppWriter changes apps; see [Apps].
 type AppWriter interface {
-	// Apply begins to apply a text and returns the Seq of the event with which that
-	// begins; Watch shows the rest. It goes on when ctx ends. Either the whole text is
-	// applied, in one revision, or nothing changes, also when the node is killed in
-	// between. It reports Conflict while another apply is under way.
+	// Apply starts to apply a text and returns the Seq of the event that starts it;
+	// Watch follows it. The apply continues after ctx ends. Either the whole text is
+	// applied, in one revision, or nothing changes, even if the node is killed
+	// meanwhile. It reports Conflict while another apply is running.
 	Apply(ctx context.Context, spec ApplySpec) (seq int64, err error)
-	// Watch yields what happens to an app after seq, until ctx ends or the app is
+	// Watch yields the updates of an app after seq, until ctx ends or the app is
 	// removed.
 	Watch(ctx context.Context, owner Owner, app string, seq int64) iter.Seq2[AppUpdate, error]
-	// Cancel ends an apply that is under way, which then changes nothing, or an edit,
-	// whose applies that have ended stay.
+	// Cancel ends a running apply, which then changes nothing, or a running edit,
+	// whose finished applies stay.
 	Cancel(ctx context.Context, owner Owner, app string) error
-	// Rollback makes the files those of an earlier revision, as a new revision, and
+	// Rollback creates a new revision with the files of an earlier one, and
 	// returns it once the server answers.
 	Rollback(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
-	// Branch makes an app whose first revision has the files of a revision of another
-	// one, and returns as Create does.
+	// Branch creates an app whose first revision has the files of another app's
+	// revision, and returns as Create does.
 	Branch(ctx context.Context, spec BranchSpec) (App, error)
 }
 
-// An AppEditor has models change apps; see [Apps].
+// An AppEditor changes apps with models; see [Apps].
 type AppEditor interface {
-	// Edit begins to have a model change an app and returns the Seq of the event with
-	// which that begins; Watch shows the rest. It goes on when ctx ends. What the model
-	// writes is applied, and what is wrong then goes back to it, until the app is well or
-	// a bound is reached. Each apply is one of its own, as Apply makes it. Of several
-	// attempts, the files of one become those of the app, in one apply, if any is well. It
-	// reports Conflict while something else changes the app, and Unsupported if there is no
+	// Edit starts an edit of an app by a model and returns the Seq of the event that
+	// starts it; Watch follows it. The edit continues after ctx ends. It applies the
+	// model's text and reports problems back to the model, until the app has none or
+	// a limit is reached. Each round is an apply of its own. With several
+	// attempts, the files of the winner are applied in one apply, if any succeeded. It
+	// reports Conflict while another change is running, and Unsupported if the node has no
 	// model.
 	Edit(ctx context.Context, spec EditSpec) (seq int64, err error)
 }
 
-// AppHistory has the revisions of apps; see [Apps]. No sandbox is needed for it.
+// AppHistory reads the revisions of apps; see [Apps]. It needs no sandbox.
 type AppHistory interface {
-	// Revisions returns the history, the newest first.
+	// Revisions returns the revisions, newest first.
 	Revisions(ctx context.Context, owner Owner, app string, p Paging) ([]Revision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to,
 	// and to 0 the last one.
 	Diff(ctx context.Context, owner Owner, app string, from, to int64) (string, error)
-	// Files returns the files of a revision, by path; 0 is the last one.
+	// Files returns the files of a revision, ordered by path; 0 is the last one.
 	Files(ctx context.Context, owner Owner, app string, revision int64) ([]AppFile, error)
 	// File opens a file of a revision; 0 is the last one. The caller closes it.
 	File(ctx context.Context, owner Owner, app, path string, revision int64) (io.ReadCloser, error)
-	// Manifest returns what a revision consists of; 0 is the last one.
+	// Manifest returns the manifest of a revision; 0 is the last one.
 	Manifest(ctx context.Context, owner Owner, app string, revision int64) (AppManifest, error)
 	// Zip writes the files of a revision as an archive; 0 is the last one.
 	Zip(ctx context.Context, owner Owner, app string, revision int64, w io.Writer) error

@@ -6,63 +6,63 @@ import (
 	"time"
 )
 
-// A HeldRequest is an HTTP request that a sandbox made, that a rule of its
-// network policy asks about, and that waits until somebody decides. It is a
-// value, and what its fields hold comes from the sandbox unless it says
+// A HeldRequest is an HTTP request of a sandbox that waits for a decision because a
+// rule of the sandbox's network policy asks for one. It is a
+// value, and its fields come from the sandbox unless a comment says
 // otherwise.
 type HeldRequest struct {
-	Owner   Owner     // of the sandbox
-	Sandbox SandboxID // that made it
-	Host    string    // judged by the wall
+	Owner   Owner     // owner of the sandbox
+	Sandbox SandboxID // sandbox that sent the request
+	Host    string    // host, as the gateway verified it
 	Port    uint16
 	Method  string
 	Path    string   // escaped, with the query
-	Secrets []string // names of the secrets it would be sent with, from the policy
-	Rule    string   // that asks, as the policy writes it
-	Body    []byte   // all of it, for people to judge by; valid and unchanged until Ask returns
+	Secrets []string // names of the secrets that would be added, from the policy
+	Rule    string   // rule that asks, as the policy writes it
+	Body    []byte   // whole body, for the people who decide; valid and unchanged until Ask returns
 }
 
 // An ApprovalDecision is the answer to a [HeldRequest].
 type ApprovalDecision struct {
 	Allowed bool
-	Reason  string // told to the program; empty if nobody gave one
+	Reason  string // reason, which the program sees; empty if nobody gave one
 }
 
 // An Approver decides on held requests. It is safe for concurrent use.
 type Approver interface {
-	// Ask returns the decision of somebody who may decide. It blocks until
-	// there is one, for as long as the node lets requests wait: then it returns
+	// Ask returns the decision on a request. It blocks until
+	// there is one, at most for the time that the node lets requests wait, after which it returns
 	// a refusal. It returns ctx's error if the program gives up first, and
-	// Exhausted at once if too many requests of the owner wait already.
+	// Exhausted at once if too many requests of the owner are waiting.
 	Ask(ctx context.Context, r HeldRequest) (ApprovalDecision, error)
 }
 
-// An Approval is the record of a held request, or of several that are alike and
+// An Approval is the record of a held request, or of several identical requests that
 // wait together. It is a value.
 type Approval struct {
 	ID          ApprovalID
 	HeldRequest // with the first 4 KiB of Body
 
-	BodySize int    // of what the rule looked at
-	Digest   string // SHA-256 in hex of all of the request, with the whole Body
-	Maker    string // who caused the sandbox: a key or a run by ID; empty if that is not known
+	BodySize int    // number of bytes that the rule examined
+	Digest   string // SHA-256 of the whole request with its body, in hex
+	Maker    string // ID of the key or run that created the sandbox; empty if it is unknown
 	State    ApprovalState
 	Created  time.Time
-	Expires  time.Time // when nobody has decided
-	Ended    time.Time // zero while it is pending
+	Expires  time.Time // time at which the request is refused if nobody has decided
+	Ended    time.Time // zero while the approval is pending
 
-	Decider string // a key by ID; empty unless it is allowed or denied
+	Decider string // ID of the deciding key; empty unless allowed or denied
 	Reason  string
-	Memory  ApprovalMemory // Until is zero if the decision is, or was, for this request only
+	Memory  ApprovalMemory // scope of the decision; Until is zero if it is for this request only
 
-	// Record is the decision as it was signed: JSON, whose exact bytes Signature is
-	// of (Ed25519, by PublicKey). All are empty unless it is allowed or denied.
+	// Record is the signed decision: JSON, whose exact bytes Signature covers
+	// (Ed25519, by PublicKey). All three are empty unless allowed or denied.
 	Record    []byte
 	Signature []byte
 	PublicKey []byte
 }
 
-// Decision returns what the program is told.
+// Decision returns the decision that the program sees.
 func (a Approval) Decision() ApprovalDecision {
 	d := ApprovalDecision{a.State == ApprovalAllowed, a.Reason}
 	if a.State == ApprovalExpired {
@@ -76,10 +76,10 @@ type ApprovalState string
 
 const (
 	ApprovalPending   ApprovalState = "pending"   // a program waits
-	ApprovalAllowed   ApprovalState = "allowed"   // somebody has said yes
-	ApprovalDenied    ApprovalState = "denied"    // somebody has said no
-	ApprovalExpired   ApprovalState = "expired"   // nobody has said anything in time, which is a refusal
-	ApprovalAbandoned ApprovalState = "abandoned" // the program, or the node, did not wait
+	ApprovalAllowed   ApprovalState = "allowed"   // somebody allowed the request
+	ApprovalDenied    ApprovalState = "denied"    // somebody refused the request
+	ApprovalExpired   ApprovalState = "expired"   // nobody decided in time, so the request was refused
+	ApprovalAbandoned ApprovalState = "abandoned" // the program or the node stopped waiting
 )
 
 // ApprovalStates returns every state.
@@ -93,44 +93,44 @@ func (s ApprovalState) CanBecome(next ApprovalState) bool {
 	return s == ApprovalPending && next != ApprovalPending && slices.Contains(ApprovalStates(), next)
 }
 
-// An ApprovalMemory says which later requests a decision is for, too, whatever
-// their query and body. They are of the same owner, asked about by the same rule
+// An ApprovalMemory says to which later requests a decision also applies, whatever
+// their query and body. The requests have the same owner, and match the same rule
 // with the same secrets.
 type ApprovalMemory struct {
 	Until        time.Time // zero means none
-	AllSandboxes bool      // of the owner; else those of the same sandbox
-	WholeRule    bool      // wherever they go; else those with the same host, port, method and path
+	AllSandboxes bool      // include requests of all sandboxes of the owner; false means the same sandbox
+	WholeRule    bool      // include all requests that match the rule; false means the same host, port, method and path
 }
 
 // An ApprovalAnswer is a decision on an approval.
 type ApprovalAnswer struct {
 	Allow    bool
-	Reason   string // up to 500 bytes; told to the program
+	Reason   string // reason, which the program sees; at most 500 bytes
 	Remember ApprovalMemory
 }
 
 // An ApprovalFilter selects approvals. Zero fields select all.
 type ApprovalFilter struct {
 	State      ApprovalState
-	Remembered bool // only decisions that are still for later requests
+	Remembered bool // only decisions that still apply to later requests
 	Limit      int  // 0 means 100; 1000 at most
 }
 
-// Approvals are the held requests, for those who decide. Methods see only what
-// owner owns; the rest is NotFound. The empty owner sees all. It is safe for
-// concurrent use.
+// Approvals is the interface for people who decide on held requests. Methods find only
+// objects of owner and report NotFound for all others; the empty owner finds every
+// object. It is safe for concurrent use.
 type Approvals interface {
 	Get(ctx context.Context, owner Owner, id ApprovalID) (Approval, error)
 	// List returns approvals, newest first.
 	List(ctx context.Context, owner Owner, f ApprovalFilter) ([]Approval, error)
-	// Decide lets what waits go on, or refuses it, in the name of [ActorOf] ctx. It
-	// reports Conflict if the approval has ended already, and Invalid for what
-	// cannot be remembered. A decision to remember is also for those of the same kind that
-	// wait already, each of which gets its own record.
+	// Decide allows or refuses the waiting request, in the name of [ActorOf] ctx. It
+	// reports Conflict if the approval has ended, and Invalid for a decision that
+	// cannot be remembered. A remembered decision also applies to similar requests that
+	// are already waiting; each of them gets its own record.
 	Decide(ctx context.Context, owner Owner, id ApprovalID, a ApprovalAnswer) (Approval, error)
-	// Forget makes a remembered decision one for its request only. It reports
-	// Conflict if it is that already.
+	// Forget ends the effect of a remembered decision on later requests. It reports
+	// Conflict if the decision has no such effect.
 	Forget(ctx context.Context, owner Owner, id ApprovalID) error
-	// PublicKey is the Ed25519 key that decisions are signed with now.
+	// PublicKey returns the Ed25519 key that signs decisions now.
 	PublicKey() []byte
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// An AppSnapshot is a copy of an app's sandbox: its memory and processes, and its disk
-// with what is no part of revisions, like databases. It is one of the owner's
+// An AppSnapshot is a snapshot of an app's sandbox: memory, processes, and the disk
+// including data outside of revisions, such as databases. It is one of the owner's
 // [Snapshots].
 type AppSnapshot struct {
 	ID      SnapshotID
@@ -14,16 +14,16 @@ type AppSnapshot struct {
 	Created time.Time
 }
 
-// An AppSnapshotter keeps snapshots of apps with their revisions; see [Apps]. An app has a
-// few of them, of which the oldest goes first.
+// An AppSnapshotter takes snapshots of apps and restores them; see [Apps]. An app keeps
+// a few snapshots; a new one replaces the oldest.
 type AppSnapshotter interface {
-	// Snapshot keeps a snapshot of an app as it is now with its last revision, and
-	// returns that. One that the revision had before goes.
+	// Snapshot takes a snapshot of an app, attaches it to the last revision, and
+	// returns that revision. It replaces an earlier snapshot of the revision.
 	Snapshot(ctx context.Context, owner Owner, app string) (Revision, error)
-	// Restore makes an app what it was when the snapshot of a revision was made, 0
-	// being the last revision that has one. A new sandbox takes the place of the old
-	// one once its server answers; else nothing changes. It returns the revision that
-	// has those files, a new one unless the last one has. It reports NotFound if there is
+	// Restore restores the snapshot of a revision; 0 is
+	// the last revision with a snapshot. A new sandbox replaces the old
+	// one once its server answers; if it does not, nothing changes. It returns the revision with
+	// the restored files, which is new unless the last one has them. It reports NotFound if there is
 	// no snapshot.
 	Restore(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
 }

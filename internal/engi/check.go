@@ -4,6 +4,6 @@ package engi
 type Check struct {
 	Name   string
 	OK     bool
-	Detail string // what was found
-	Fix    string // what would make it OK, in one line; empty if OK or impossible
+	Detail string // result of the check
+	Fix    string // command or advice that makes the check pass, in one line; empty if OK or impossible
 }

@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// A DocumentSpec asks the library to add a document: Markdown or plain text,
+// A DocumentSpec asks to add a document to the docs: Markdown or plain text,
 // given or fetched.
 type DocumentSpec struct {
-	Owner   Owner  // empty: the node's, visible to everybody
-	Package string // that it documents; empty for none
-	Title   string // empty means its first heading, or the last part of URL
+	Owner   Owner  // empty means a document of the node, which every owner finds
+	Package string // package that the document describes; empty for none
+	Title   string // empty means the first heading, or the last element of URL
 	URL     string // http or https; fetched now and on each refresh
-	Text    string // instead of fetching; 8 MiB at most. With URL: where the text came from
+	Text    string // replaces fetching; at most 8 MiB. With Text, URL is only the source of the text
 }
 
-// A Document is a document in the library. It is a value.
+// A Document is the record of a document in the docs. It is a value.
 type Document struct {
 	ID      DocumentID
 	Owner   Owner
 	Package string
 	Title   string
 	URL     string
-	Fetched bool // it is refreshed from URL
+	Fetched bool // the text comes from URL and can be refreshed
 	Bytes   int64
-	Chunks  int    // searchable pieces
-	Digest  string // sha256 of the text
+	Chunks  int    // number of indexed passages
+	Digest  string // SHA-256 of the text
 	State   DocumentState
-	Error   *Error    // of the last attempt to read it; the older text stays
-	Checked time.Time // when it was last read or found unchanged
+	Error   *Error    // error of the last fetch; the older text stays
+	Checked time.Time // time of the last fetch, or of the last check that found no change
 	Changed time.Time
 }
 
@@ -38,7 +38,7 @@ type DocumentState string
 const (
 	DocumentReading DocumentState = "reading"
 	DocumentReady   DocumentState = "ready"
-	DocumentFailed  DocumentState = "failed" // retried with the next refresh
+	DocumentFailed  DocumentState = "failed" // the next refresh tries again
 )
 
 // A CodeModule describes a source file in a session's volume so that it can be
@@ -47,38 +47,38 @@ type CodeModule struct {
 	Path        string // below /workspace, like lib/linear.ts
 	Description string
 	Exports     []string
-	Usage       string // an example of its import
+	Usage       string // example of an import
 	Scope       ModuleScope
-	Source      string // a copy, of ModuleUser only
+	Source      string // copy of the source; only for scope user
 	Session     SessionID
 	Saved       time.Time
-	Owner       Owner // of the session
+	Owner       Owner // owner of the session
 }
 
-// A ModuleScope says who finds a module.
+// A ModuleScope says which sessions find a module.
 type ModuleScope string
 
 const (
-	ModuleSession ModuleScope = "session" // its session, while its volume exists
-	ModuleUser    ModuleScope = "user"    // all sessions of its owner, as a copy
+	ModuleSession ModuleScope = "session" // the module's session, while its volume exists
+	ModuleUser    ModuleScope = "user"    // all sessions of the owner, which find a copy
 )
 
-// A SearchMode says how the library searches.
+// A SearchMode selects the ranking of a search.
 type SearchMode string
 
 const (
-	SearchHybrid  SearchMode = "hybrid"  // both, their ranks fused
+	SearchHybrid  SearchMode = "hybrid"  // vector and keyword, with fused ranks
 	SearchVector  SearchMode = "vector"  // by similarity of embeddings
 	SearchKeyword SearchMode = "keyword" // by words, BM25
 )
 
-// A SearchSpec is a search of the library.
+// A SearchSpec is a search of the docs.
 type SearchSpec struct {
 	Owner   Owner
-	Own     bool   // for the empty owner: only what is the node's, not what is everybody's
-	Session string // ID or name: its modules are searched too; empty for none
+	Own     bool   // with an empty Owner: search only the node's documents, not those of every owner
+	Session string // ID or name of a session whose modules are searched too; empty for none
 	Text    string
-	Package string     // search only what documents or uses it; empty for everything
+	Package string     // search only documents about this package, and modules that use it; empty means all
 	Mode    SearchMode // empty means hybrid
 	Limit   int        // 0 means 5; 50 at most
 }
@@ -86,20 +86,20 @@ type SearchSpec struct {
 // A SearchResult is the answer to a search.
 type SearchResult struct {
 	Hits     []SearchHit // best first
-	Embedder string      // that compared vectors; empty if none did
-	Note     string      // a caveat for the caller; empty for none
+	Embedder string      // embedding model that was used; empty if none was
+	Note     string      // remark for the caller; empty for none
 }
 
-// A SearchHit is a piece of a document, or a module.
+// A SearchHit is a passage of a document, or a module.
 type SearchHit struct {
 	Document DocumentID // empty for a module
 	Package  string
-	Title    string   // of the document
-	Headings []string // above the piece, outermost first
-	URL      string   // with the anchor of the heading, if it has one
+	Title    string   // title of the document
+	Headings []string // headings above the passage, outermost first
+	URL      string   // URL of the document, with the anchor of the heading if it has one
 	Text     string
 	Module   *CodeModule // nil for a document
-	Score    float64     // falls with the rank; not comparable between searches
+	Score    float64     // score that decreases with the rank; not comparable between searches
 }
 
 // A DocumentPackage counts the documents about a package.
@@ -109,32 +109,32 @@ type DocumentPackage struct {
 	Chunks    int
 }
 
-// A Docs keeps documentation and descriptions of code modules, and searches
-// them. Methods see what owner owns and what is the node's; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Docs stores documentation and descriptions of code modules, and searches
+// them. Methods find objects of owner and of the node, and report NotFound for all
+// others; the empty owner finds every object. It is safe for concurrent use.
 type Docs interface {
-	// Search reports Invalid for a bad spec and NotFound for a session.
+	// Search reports Invalid for a bad spec and NotFound for an unknown session.
 	Search(ctx context.Context, spec SearchSpec) (SearchResult, error)
 	// Packages returns the packages that have documents, by name.
 	Packages(ctx context.Context, owner Owner) ([]DocumentPackage, error)
-	// Add adds a document and returns once it can be found. It replaces the
-	// one of the same owner, package and URL (or title, without URL). It
-	// reports Invalid for what is not text, Denied for a URL that may not be
+	// Add adds a document and returns once searches find it. It replaces the document
+	// of the same owner, package and URL (or title, without URL). It
+	// reports Invalid for content that is not text, Denied for a URL that may not be
 	// fetched, Unavailable for one that does not answer, Exhausted when the
 	// owner's quota is used up.
 	Add(ctx context.Context, spec DocumentSpec) (Document, error)
-	// Documents returns the documents by package and title, or only those of ids. It
-	// reports Invalid for a page after one that owner does not see.
+	// Documents returns documents ordered by package and title; with ids, only these. It
+	// reports Invalid for a page after a document that owner does not find.
 	Documents(ctx context.Context, owner Owner, p Paging, ids ...DocumentID) ([]Document, error)
-	// Refresh fetches a document again, or all of owner's if id is empty. Only
-	// the empty owner refreshes the node's.
+	// Refresh fetches a document again, or all documents of owner if id is empty. Only
+	// the empty owner refreshes documents of the node.
 	Refresh(ctx context.Context, owner Owner, id DocumentID) ([]Document, error)
-	// Remove deletes a document. Only the empty owner removes the node's.
+	// Remove deletes a document. Only the empty owner deletes documents of the node.
 	Remove(ctx context.Context, owner Owner, id DocumentID) error
-	// SaveModules adds modules of a session, replacing those of the same path.
+	// SaveModules adds modules of a session and replaces modules with the same path.
 	// It reports NotFound for files that do not exist.
 	SaveModules(ctx context.Context, owner Owner, session string, modules []CodeModule) error
-	// Modules returns the modules visible to a session, or with an empty
-	// session those of scope user.
+	// Modules returns the modules that a session finds; with an empty
+	// session, the modules of scope user.
 	Modules(ctx context.Context, owner Owner, session string) ([]CodeModule, error)
 }

@@ -8,40 +8,40 @@ import (
 	"time"
 )
 
-// An Event says that something has happened. Every change of a record appends
-// one in the transaction that changes the record, so the log and the records
-// never disagree; callers append their own with [Functions.Send]. An event is
+// An Event records one change. Every change of a record appends
+// an event in the transaction that changes the record, so the log and the records
+// never disagree; callers append events of their own with [Functions.Send]. An event is
 // immutable; it is a value.
 type Event struct {
 	// Seq is the event's position in the log. Positions ascend in the order of
 	// the commits and are never reused; there may be gaps.
 	Seq     int64
 	ID      EventID
-	Owner   Owner  // whose subject it is about; empty for the node's own
-	Subject string // ID of what it is about; the event's own ID if it is about nothing else
-	Prev    int64  // Seq of the event before it about the same subject; 0 for the first
-	Type    string // one of EventTypes, or what its sender chose
+	Owner   Owner  // owner of the subject; empty for events of the node
+	Subject string // ID of the object that the event is about; the event's own ID if there is none
+	Prev    int64  // Seq of the previous event about the same subject; 0 for the first
+	Type    string // one of EventTypes, or a type that the sender chose
 	Time    time.Time
-	Actor   string          // who caused it: a key, a run or a function run by ID; empty for the node itself
-	Replay  EventID         // the event that it repeats; empty for none
-	Data    json.RawMessage // an object; what is in it depends on Type
+	Actor   string          // ID of the key, run or function run that caused the event; empty for the node itself
+	Replay  EventID         // event that this one repeats; empty for none
+	Data    json.RawMessage // JSON object, whose members depend on Type
 }
 
-// NoEvents expects that there is no event about the subject yet, in
-// [EventSpec.Expect].
+// NoEvents in [EventSpec.Expect] expects that the log has no event about the
+// subject.
 const NoEvents int64 = -1
 
 // An EventSpec is an event to be appended.
 type EventSpec struct {
-	ID          EventID // empty means a fresh one
+	ID          EventID // empty means a new ID
 	Owner       Owner
 	Subject     string          // empty means the event's own ID
 	Type        string          // 1 to 128 letters, digits and /._-, beginning with a letter or digit
-	Actor       string          // empty means that of the context, see [WithActor]
+	Actor       string          // empty means the actor of the context (see [WithActor])
 	Replay      EventID         // see [Event.Replay]
-	Data        json.RawMessage // an object of 256 KiB at most; nil means {}
+	Data        json.RawMessage // JSON object of at most 256 KiB; nil means {}
 	Expect      int64           // Seq of the last event about Subject, or NoEvents; 0 accepts any
-	Idempotency string          // for [Functions.Send]: a repeated key of the same owner returns the first event and starts nothing
+	Idempotency string          // used by [Functions.Send]: a repeated key of the same owner returns the first event and starts nothing
 }
 
 // Types of the events that engi appends itself. The data of each is described
@@ -52,9 +52,9 @@ const (
 	EventExecutionDone    = "execution.done"
 	EventExecutionRefused = "execution.refused"
 
-	EventSandboxPrefix      = "sandbox." // followed by the state that an owner's sandbox has entered
+	EventSandboxPrefix      = "sandbox." // followed by the new state of an owner's sandbox
 	EventSandboxUpdated     = "sandbox.updated"
-	EventSandboxSnapshotted = "sandbox.snapshotted" // a snapshot of it was made; the snapshot has an event of its own
+	EventSandboxSnapshotted = "sandbox.snapshotted" // a snapshot was taken; the snapshot has an event of its own
 
 	EventSnapshotCreated = "snapshot.created"
 	EventSnapshotRemoved = "snapshot.removed"
@@ -65,8 +65,8 @@ const (
 	EventVolumeRemoved  = "volume.removed"
 
 	EventSessionCreated     = "session.created"
-	EventSessionStarted     = "session.started"  // it has a sandbox now
-	EventSessionReleased    = "session.released" // it has none any more
+	EventSessionStarted     = "session.started"  // the session got a sandbox
+	EventSessionReleased    = "session.released" // the session's sandbox was released
 	EventSessionTerminated  = "session.terminated"
 	EventSessionBooting     = "session.booting"
 	EventSessionSuspended   = "session.suspended"
@@ -79,13 +79,13 @@ const (
 	EventSessionSaveFailed  = "session.save_failed"
 	EventSessionGitCloned   = "session.git_cloned"
 	EventSessionGitPushed   = "session.git_pushed"
-	EventSessionGitConflict = "session.git_conflict" // it was pushed to a new branch
-	EventSessionGitFailed   = "session.git_failed"   // what should have been pushed on release was not
+	EventSessionGitConflict = "session.git_conflict" // the work was pushed to a new branch
+	EventSessionGitFailed   = "session.git_failed"   // a push on release failed
 
 	EventTerminalCreated  = "terminal.created"
 	EventTerminalEnded    = "terminal.ended"
 	EventTerminalShared   = "terminal.shared"
-	EventTerminalUnshared = "terminal.unshared" // the link does not open it any more
+	EventTerminalUnshared = "terminal.unshared" // the link was revoked
 
 	EventTemplateBuilt   = "template.built"
 	EventTemplateRemoved = "template.removed"
@@ -111,68 +111,68 @@ const (
 	EventRunStarted  = "run.started"
 	EventRunStep     = "run.step"
 	EventRunEnded    = "run.ended"
-	EventToolWaiting = "tool.waiting" // for somebody's decision
+	EventToolWaiting = "tool.waiting" // a tool call waits for a decision
 	EventToolDecided = "tool.decided"
 	EventToolCalled  = "tool.called"
 	EventToolResult  = "tool.result"
 	EventModelCharge = "model.charged"
 
-	EventPageActed    = "page.acted"    // somebody did something on the page of a session
+	EventPageActed    = "page.acted"    // a user sent an action to the page of a session
 	EventPagePatched  = "page.patched"  // a model changed the page
-	EventPageReplaced = "page.replaced" // a model wrote the page, or took it back to what it was
-	EventPageRestored = "page.restored" // somebody took the page back to what it was
+	EventPageReplaced = "page.replaced" // a model wrote the whole page, or restored an earlier one
+	EventPageRestored = "page.restored" // a user restored an earlier page
 	EventPageStats    = "page.stats"
-	EventPageTool     = "page.tool"   // a tool call began or ended
-	EventPageFailed   = "page.failed" // a line of the model did nothing, or its run failed
+	EventPageTool     = "page.tool"   // a tool call started or ended
+	EventPageFailed   = "page.failed" // a line of the model had no effect, or its run failed
 	EventPageDone     = "page.done"   // a run has answered
 
 	EventAppCreated     = "app.created"
-	EventAppState       = "app.state"    // it entered another state
-	EventAppApplying    = "app.applying" // an apply began
-	EventAppProgress    = "app.progress" // a step of an apply began, or something of it was done
-	EventAppApplied     = "app.applied"  // there is a new revision
+	EventAppState       = "app.state"    // the state changed
+	EventAppApplying    = "app.applying" // an apply started
+	EventAppProgress    = "app.progress" // a step of an apply started, or a part of it was done
+	EventAppApplied     = "app.applied"  // a revision was created
 	EventAppApplyFailed = "app.apply_failed"
 	EventAppRolledBack  = "app.rolled_back" // the new revision has the files of an earlier one
-	EventAppEditing     = "app.editing"     // a model began to change it
+	EventAppEditing     = "app.editing"     // an edit started
 	EventAppEdited      = "app.edited"
-	EventAppPublished   = "app.published"   // a build of it is served without a sandbox
-	EventAppUnpublished = "app.unpublished" // it is not served any more
-	EventAppSnapshotted = "app.snapshotted" // a snapshot was kept with its last revision
+	EventAppPublished   = "app.published"   // a build was published
+	EventAppUnpublished = "app.unpublished" // the published build was removed
+	EventAppSnapshotted = "app.snapshotted" // a snapshot was taken with the last revision
 	EventAppRemoved     = "app.removed"
 
-	EventAppAlert         = "app.alert" // it has been beyond a threshold for a while
+	EventAppAlert         = "app.alert" // a metric has exceeded its threshold for a while
 	EventAppAlertResolved = "app.alert_resolved"
 
 	EventWorkspaceCreated = "workspace.created"
-	EventWorkspaceUpdated = "workspace.updated" // who works on it, what it shows, or its metadata
-	EventWorkspaceState   = "workspace.state"   // it entered another state
-	EventWorkspaceRevised = "workspace.revised" // there is a new revision
-	EventWorkspaceService = "workspace.service" // a service of it entered another state, or was removed
+	EventWorkspaceUpdated = "workspace.updated" // collaborators, preview or metadata changed
+	EventWorkspaceState   = "workspace.state"   // the state changed
+	EventWorkspaceRevised = "workspace.revised" // a revision was created
+	EventWorkspaceService = "workspace.service" // the state of a service changed, or a service was deleted
 	EventWorkspaceRemoved = "workspace.removed"
 
-	EventFunctionPrefix     = "function." // followed by the state that the run entered
+	EventFunctionPrefix     = "function." // followed by the new state of the run
 	EventFunctionStepDone   = "function.step.done"
 	EventFunctionStepFailed = "function.step.failed"
-	EventFunctionLoop       = "function.loop" // a run that would have started itself was refused
+	EventFunctionLoop       = "function.loop" // a run that would have started itself again was refused
 
 	EventWebhookCreated = "webhook.created"
 	EventWebhookUpdated = "webhook.updated"
 	EventWebhookRemoved = "webhook.removed"
-	EventWebhookDropped = "webhook.dropped" // events are not sent, because too many wait to be
+	EventWebhookDropped = "webhook.dropped" // events were not sent, because too many deliveries are pending
 
 	EventApprovalRequested = "approval.requested"
 	EventApprovalDecided   = "approval.decided"
 	EventApprovalExpired   = "approval.expired"
 	EventApprovalAbandoned = "approval.abandoned"
-	EventApprovalForgotten = "approval.forgotten" // the decision is not for later requests any more
+	EventApprovalForgotten = "approval.forgotten" // a remembered decision was deleted
 
-	// EventsDropped stands where older events were dropped to keep the log
-	// within its bounds; its data says up to which Seq and how many.
+	// EventsDropped marks the place where older events were dropped to keep the log
+	// within its limits; its data has the last Seq and the number of dropped events.
 	EventsDropped = "events.dropped"
 )
 
-// EventTypes returns the types that engi appends itself, in the order of this
-// page. Callers cannot send them.
+// EventTypes returns the types that engi itself appends, in the order of their
+// declaration. Callers cannot send them.
 func EventTypes() []string {
 	types := []string{EventExecutionQueued, EventExecutionRunning, EventExecutionDone, EventExecutionRefused}
 	for _, s := range States() {
@@ -203,17 +203,17 @@ func EventTypes() []string {
 
 // An EventFilter selects events. Zero fields select all.
 type EventFilter struct {
-	Owner   Owner    // of those who may see several owners'
-	Subject string   // about this only
-	Types   []string // any of; one that ends in ".*" stands for all that begin so
-	After   int64    // only those with a greater Seq
-	Before  int64    // only those with a smaller Seq
+	Owner   Owner    // only events of this owner, for callers that see several owners
+	Subject string   // only events about this ID
+	Types   []string // only events of one of these types; a type that ends in ".*" matches all types with that prefix
+	After   int64    // only events with a greater Seq
+	Before  int64    // only events with a smaller Seq
 	Limit   int      // 0 means 100; 1000 at most
-	Oldest  bool     // oldest first; else newest
+	Oldest  bool     // oldest first; false means newest first
 }
 
-// Check reports Invalid for a filter that nothing can match, or that takes too
-// long to look at for each event.
+// Check reports Invalid for a filter that no event can match, or that is too
+// expensive to match against each event.
 func (f EventFilter) Check() error {
 	const most = 50
 	if len(f.Types) > most {
@@ -228,7 +228,7 @@ func (f EventFilter) Check() error {
 	return nil
 }
 
-// Matches reports whether e is selected, Limit aside.
+// Matches reports whether f selects e. It ignores Limit.
 func (f EventFilter) Matches(e Event) bool {
 	if e.Seq <= f.After || f.Before != 0 && e.Seq >= f.Before || f.Owner != "" && e.Owner != f.Owner || f.Subject != "" && e.Subject != f.Subject {
 		return false
@@ -244,41 +244,41 @@ func (f EventFilter) Matches(e Event) bool {
 	return false
 }
 
-// Events is the log of what has happened, for readers. All methods see only
-// what owner owns; the empty owner sees all. It is safe for concurrent use.
+// Events is the read interface of the event log. Methods find only events of
+// owner; the empty owner finds every event. It is safe for concurrent use.
 type Events interface {
-	// Get returns one event, or NotFound.
+	// Get returns one event. It reports NotFound.
 	Get(ctx context.Context, owner Owner, id EventID) (Event, error)
 	// List returns the events that f selects, fewer than Limit if they are
-	// large together: 8 MiB of data, or one event.
+	// large: at most 8 MiB of data, or one event.
 	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
-	// Follow yields the events that f selects, oldest first, each once, and
-	// then those that come, until ctx ends, which it reports as Expired. Before,
-	// Limit and Oldest are ignored. Where events between f.After and the oldest that
-	// is left were dropped, one of type [EventsDropped] comes first.
+	// Follow yields the events that f selects, oldest first and each once, and
+	// then new events as they are appended, until ctx ends, which it reports as Expired. Before,
+	// Limit and Oldest are ignored. If events between f.After and the oldest stored event
+	// were dropped, an event of type [EventsDropped] comes first.
 	Follow(ctx context.Context, owner Owner, f EventFilter) iter.Seq2[Event, error]
-	// Last returns the Seq of the newest event of all; 0 if there was none.
+	// Last returns the Seq of the newest event of all owners; 0 if there is none.
 	Last(ctx context.Context) (int64, error)
 }
 
-// An EventLog is the log of what has happened, for those who append to it.
+// An EventLog is the event log for packages that append to it.
 type EventLog interface {
 	Events
-	// Append adds events in this order, all or none. It reports Conflict if an
-	// Expect does not hold, and Invalid for what cannot be an event. Once it
+	// Append adds events in the given order, all or none. It reports Conflict if an
+	// Expect does not hold, and Invalid for a malformed event. Once it
 	// returns, the events outlive the process.
 	Append(ctx context.Context, specs ...EventSpec) ([]Event, error)
 }
 
 type actorKey struct{}
 
-// WithActor returns a context in which whatever happens is caused by actor, the
+// WithActor returns a context whose changes are recorded as caused by actor, the
 // ID of a key, a run or a function run.
 func WithActor(ctx context.Context, actor string) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
 
-// ActorOf returns who acts in ctx; empty for the node itself.
+// ActorOf returns the actor of ctx; empty means the node itself.
 func ActorOf(ctx context.Context) string {
 	actor, _ := ctx.Value(actorKey{}).(string)
 	return actor

@@ -25,8 +25,8 @@ func Languages() []Language {
 	return []Language{Python, JavaScript, TypeScript, Go, Bash}
 }
 
-// MainFile returns the usual name of a program's main file, under which code
-// without a name is saved; empty for an unknown language.
+// MainFile returns the conventional name of a program's main file, under which unnamed
+// code is saved; empty for an unknown language.
 func (l Language) MainFile() string {
 	switch l {
 	case Python:
@@ -50,25 +50,25 @@ type SourceFile struct {
 	Mode uint32 // permission bits; 0 means 0644
 }
 
-// A Program is code with everything it reads.
+// A Program is source code with its input.
 type Program struct {
 	Language Language
 	Files    []SourceFile
 	Entry    string            // path of the file to run; empty if there is one file
-	Args     []string          // argv after the program
+	Args     []string          // arguments of the program
 	Env      map[string]string // added to the template's environment
-	Stdin    []byte            // all of standard input
+	Stdin    []byte            // standard input
 }
 
-// Main returns the path of the file to run: Entry, or else the only file, or
-// else the one with the usual name of the language, such as main.py. It is
+// Main returns the path of the file to run: Entry, the only file, or
+// the file with the language's conventional name, such as main.py. It is
 // empty if there is none.
 func (p Program) Main() string {
 	name, _ := p.entry()
 	return name
 }
 
-// entry is Main, and says why there is none.
+// entry returns the result of Main, or the reason why there is none.
 func (p Program) entry() (name, why string) {
 	has := func(name string) bool {
 		return slices.ContainsFunc(p.Files, func(f SourceFile) bool { return f.Path == name })
@@ -93,8 +93,8 @@ func (p Program) entry() (name, why string) {
 type Limits struct {
 	Size          Size
 	Timeout       time.Duration // wall clock of the program, from its start
-	Output        int64         // bytes of stdout and stderr together
-	ArtifactBytes int64         // of all artifacts together
+	Output        int64         // maximum bytes of stdout and stderr together
+	ArtifactBytes int64         // maximum bytes of all artifacts together
 	ArtifactCount int
 }
 
@@ -108,16 +108,16 @@ func (l Limits) Or(def Limits) Limits {
 	return l
 }
 
-// EmptyPool says what a claim does when no warm sandbox is there.
+// EmptyPool is the action of a claim when the pool has no warm sandbox.
 type EmptyPool string
 
 const (
-	PoolWait     EmptyPool = "wait"      // queue for one, up to the claim timeout
-	PoolBootSync EmptyPool = "boot_sync" // boot one now
+	PoolWait     EmptyPool = "wait"      // wait in the queue, up to the claim timeout
+	PoolBootSync EmptyPool = "boot_sync" // boot a sandbox now
 	PoolReject   EmptyPool = "reject"    // refuse at once
 )
 
-// An ExecutionSpec is one run of code in a sandbox nobody else ever used.
+// An ExecutionSpec asks to run code in a sandbox that no other program has used.
 type ExecutionSpec struct {
 	Owner        Owner
 	Program      Program
@@ -126,8 +126,8 @@ type ExecutionSpec struct {
 	Network      NetworkPolicy // zero means none
 	MinTier      Tier          // empty accepts any
 	OnEmpty      EmptyPool     // empty means the pool's policy
-	ClaimTimeout time.Duration // for wait; 0 means the pool's
-	OutputDir    string        // absolute path of where artifacts are collected; empty means the working directory
+	ClaimTimeout time.Duration // time limit for PoolWait; 0 means the pool's
+	OutputDir    string        // absolute path of the directory with the artifacts; empty means the working directory
 	Idempotency  string        // a repeated key of the same owner returns the first execution
 }
 
@@ -135,8 +135,8 @@ type ExecutionSpec struct {
 type ExecutionState string
 
 const (
-	ExecutionQueued  ExecutionState = "queued"  // waits for a sandbox
-	ExecutionRunning ExecutionState = "running" // its program runs
+	ExecutionQueued  ExecutionState = "queued"  // the execution waits for a sandbox
+	ExecutionRunning ExecutionState = "running" // the program is running
 	ExecutionDone    ExecutionState = "done"    // Result is set
 	ExecutionRefused ExecutionState = "refused" // Refusal is set: the program did not run
 )
@@ -150,31 +150,31 @@ type Execution struct {
 	Template string
 	Sandbox  SandboxID // empty while queued
 	Created  time.Time
-	Started  time.Time // of the program; zero while queued
+	Started  time.Time // start of the program; zero while queued
 	Ended    time.Time // zero until done
 	Result   *Result   // nil until done
 	Refusal  *Error    // nil unless refused
 }
 
-// A Result is how an execution ended and what it left.
+// A Result is the outcome of an execution.
 type Result struct {
 	Exit            Exit
 	Stdout          []byte
 	Stderr          []byte
-	StdoutTruncated bool // more was printed than Limits.Output
+	StdoutTruncated bool // the program printed more than Limits.Output
 	StderrTruncated bool
 	Artifacts       []Artifact
 	ArtifactsLeft   int           // files that were not collected because of the limits
-	Duration        time.Duration // of the program
-	Queued          time.Duration // until it was the execution's turn
-	Claim           time.Duration // from then until it had a sandbox
-	Warm            bool          // the interpreter was running before the execution came
+	Duration        time.Duration // run time of the program
+	Queued          time.Duration // time in the queue
+	Claim           time.Duration // time to get a sandbox after the queue
+	Warm            bool          // the interpreter was started before the execution
 	Tier            Tier
 	NotEnforced     []string // limits that the node cannot enforce; see engi doctor
-	Error           string   // explains causes other than exited
+	Error           string   // details of a cause other than exited
 }
 
-// An Artifact is a file an execution left in its output directory.
+// An Artifact is a file that an execution created or changed in its output directory.
 type Artifact struct {
 	Path   string // relative to the output directory, slash-separated, clean
 	Size   int64
@@ -182,17 +182,17 @@ type Artifact struct {
 	SHA256 string // hex
 }
 
-// An ExecutionUpdate is one item of a stream that follows an execution. Offset
-// is the number of output bytes before the event: who resumes there misses
+// An ExecutionUpdate is one item of the stream of an execution. Offset
+// is the number of output bytes before the update: a reader that resumes there misses
 // nothing.
 type ExecutionUpdate struct {
 	Type      ExecutionUpdateKind
 	Offset    int64
-	Data      []byte     // of stdout and stderr events
-	Execution *Execution // of started and result events
+	Data      []byte     // for stdout and stderr
+	Execution *Execution // for started and result
 }
 
-// ExecutionEventType names an ExecutionUpdate.
+// An ExecutionUpdateKind is the kind of an [ExecutionUpdate].
 type ExecutionUpdateKind string
 
 const (
@@ -206,31 +206,31 @@ const (
 type ExecutionFilter struct {
 	State  ExecutionState
 	Limit  int         // 0 means 100
-	Before ExecutionID // page: only those older than this one
+	Before ExecutionID // only executions older than this one, for paging
 }
 
-// Executions runs code. Its methods only see what owner owns; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Executions runs code. Methods find only objects of owner and report NotFound for all
+// others; the empty owner finds every object. It is safe for concurrent use.
 type Executions interface {
 	// Start starts or queues an execution and returns its record at once. It
 	// reports Invalid, with all faults, for a bad spec, NotFound for an
 	// unknown template, Unsupported for a network mode or a tier that the
 	// node does not have, and Exhausted, with a retry hint, when the node is
-	// full. The execution goes on after ctx ends.
+	// full. The execution continues after ctx ends.
 	Start(ctx context.Context, spec ExecutionSpec) (Execution, error)
 	// Get returns the record as it is now.
 	Get(ctx context.Context, owner Owner, id ExecutionID) (Execution, error)
-	// Wait returns the record when it is done. If the execution was refused,
+	// Wait returns the record once the execution has ended. If it was refused,
 	// the refusal is the error.
 	Wait(ctx context.Context, owner Owner, id ExecutionID) (Execution, error)
-	// Watch yields the execution's events from the given offset on: started
-	// if from is 0, output, and at last the result. If the execution is
-	// refused, Watch yields the refusal as error.
+	// Watch yields the execution's updates from the given offset: started
+	// if from is 0, output, and finally the result. If the execution is
+	// refused, Watch yields the refusal as an error.
 	Watch(ctx context.Context, owner Owner, id ExecutionID, from int64) iter.Seq2[ExecutionUpdate, error]
-	// Cancel ends the execution with cause cancelled. It is no error if it
-	// has ended already.
+	// Cancel ends the execution with the cause cancelled. It is no error if the execution
+	// has ended.
 	Cancel(ctx context.Context, owner Owner, id ExecutionID) error
-	// List returns the newest first.
+	// List returns executions, newest first.
 	List(ctx context.Context, owner Owner, f ExecutionFilter) ([]Execution, error)
 	// Artifact opens a file that the execution left. The caller closes it.
 	Artifact(ctx context.Context, owner Owner, id ExecutionID, path string) (io.ReadCloser, error)

@@ -14,12 +14,12 @@ type Function struct {
 	Description string
 	Event       string          // an event of this type starts a run; empty for none
 	Cron        string          // five fields, in UTC; empty for none
-	Scopes      []Scope         // that a key needs, with write access, to send the event: what runs do with it needs no key
+	Scopes      []Scope         // scopes that a key needs, with write access, to send the event; the runs themselves need no key
 	Input       json.RawMessage // JSON schema of the event's data; nil accepts any
-	Retries     int             // after the first attempt
-	Concurrency int             // runs at once; 0 means no limit
-	PerOwner    int             // runs of one owner at once; 0 means no limit
-	Timeout     time.Duration   // of a run, from its first attempt; 0 means none
+	Retries     int             // number of attempts after the first
+	Concurrency int             // maximum number of concurrent runs; 0 means no limit
+	PerOwner    int             // maximum number of concurrent runs of one owner; 0 means no limit
+	Timeout     time.Duration   // maximum time of a run, from its first attempt; 0 means no limit
 }
 
 // A FunctionRun is one run of a function. It is a value.
@@ -31,26 +31,26 @@ type FunctionRun struct {
 	State    FunctionState
 	Attempt  int // from 1; 0 before the first
 	Output   json.RawMessage
-	Error    *Error // of a failed run, or of the last attempt of a waiting one
+	Error    *Error // error of a failed run, or of the last attempt of a waiting run
 	Steps    []FunctionStep
 	Created  time.Time
 	Started  time.Time // zero before the first attempt
-	Ended    time.Time // zero until it has ended
+	Ended    time.Time // zero until the run has ended
 }
 
 // A FunctionState is a point in the life of a function's run.
 type FunctionState string
 
 const (
-	FunctionQueued    FunctionState = "queued"  // waits for a slot
-	FunctionRunning   FunctionState = "running" // an attempt is being made
-	FunctionWaiting   FunctionState = "waiting" // for its next attempt
+	FunctionQueued    FunctionState = "queued"  // the run waits for a slot
+	FunctionRunning   FunctionState = "running" // an attempt is running
+	FunctionWaiting   FunctionState = "waiting" // the next attempt is scheduled
 	FunctionDone      FunctionState = "done"
 	FunctionFailed    FunctionState = "failed" // Error says why
 	FunctionCancelled FunctionState = "cancelled"
 )
 
-// FunctionStates returns every state in the order of a life.
+// FunctionStates returns every state, in the order of a run's life.
 func FunctionStates() []FunctionState {
 	return []FunctionState{FunctionQueued, FunctionRunning, FunctionWaiting, FunctionDone, FunctionFailed, FunctionCancelled}
 }
@@ -59,15 +59,15 @@ func FunctionStates() []FunctionState {
 type FunctionStep struct {
 	Name     string
 	Attempts int
-	Output   json.RawMessage // 64 KiB at most; longer ones are left out
-	Error    *Error          // of the last attempt, if it failed
+	Output   json.RawMessage // at most 64 KiB; a longer output is not stored
+	Error    *Error          // error of the last attempt, if it failed
 	Started  time.Time
-	Ended    time.Time // zero while it is running
+	Ended    time.Time // zero while the step is running
 }
 
 // A FunctionFilter selects runs. Zero fields select all.
 type FunctionFilter struct {
-	Type     string // of the event that started the run
+	Type     string // type of the event that started the run
 	Function string
 	Event    EventID
 	State    FunctionState
@@ -75,13 +75,13 @@ type FunctionFilter struct {
 }
 
 // Functions runs durable functions on the events they are bound to, on behalf
-// of the event's owner. Methods see only what owner owns; the rest is NotFound.
-// The empty owner sees all. It is safe for concurrent use.
+// of the event's owner. Methods find only objects of owner and report NotFound for
+// all others; the empty owner finds every object. It is safe for concurrent use.
 type Functions interface {
-	// Functions returns the functions, sorted by name.
+	// Functions returns the functions, ordered by name.
 	Functions() []Function
 	// Send appends an event and returns it with the runs that it starts. Once
-	// it returns, they will run whatever happens to the node. It reports
+	// Send returns, the runs are certain to run, even if the node crashes. It reports
 	// Invalid for a bad spec, for a type that engi appends itself, and for data
 	// that a bound function does not accept. An event without bound functions
 	// starts nothing.

@@ -16,7 +16,7 @@ type Stream string
 const (
 	Stdout   Stream = "stdout"
 	Stderr   Stream = "stderr"
-	Terminal Stream = "pty" // both, as a terminal shows them
+	Terminal Stream = "pty" // output of a terminal, stdout and stderr mixed
 )
 
 // A Chunk is a piece of a process's output. All streams of a process share one
@@ -28,8 +28,8 @@ type Chunk struct {
 	Data   []byte // valid until the next iteration
 }
 
-// OldestOutput is an offset for [Process.Output] that means the oldest byte that
-// is kept.
+// OldestOutput is an offset for [Process.Output] that means the oldest byte still
+// stored.
 const OldestOutput int64 = -2
 
 // A TerminalSize is the size of a terminal in characters.
@@ -37,17 +37,17 @@ type TerminalSize struct{ Cols, Rows uint16 }
 
 // A Command is a program to start in a guest.
 type Command struct {
-	ID       string            // of the process; empty means that the guest chooses; if it has one with this ID, that is attached to instead
+	ID       string            // ID of the process; empty means that the guest chooses one; if a process has this ID, Start attaches to it instead
 	Args     []string          // the program, looked up in PATH, and its arguments
 	Env      map[string]string // added to the sandbox's environment
-	Dir      string            // absolute; empty means the working directory, or the home of another user
+	Dir      string            // absolute path; empty means the working directory, or the home directory of another user
 	User     string            // a user of the sandbox; empty means the template's user
-	Tag      string            // a name for Guest.Attach; may be empty
+	Tag      string            // second name for Guest.Attach; may be empty
 	Stdin    Stdin             // the program's standard input
-	Terminal *TerminalSize     // if not nil, run in a terminal of this size
-	Timeout  time.Duration     // kill it after this time; 0 means never
-	Builtin  Builtin           // run this instead of a program; Args are its arguments
-	Output   int64             // bytes of output to keep for later readers; 0 means the guest's default
+	Terminal *TerminalSize     // run in a terminal of this size; nil means without a terminal
+	Timeout  time.Duration     // kill the program after this time; 0 means never
+	Builtin  Builtin           // built-in program to run; Args are its arguments; empty means the program Args[0]
+	Output   int64             // bytes of output stored for later readers; 0 means the guest's default
 }
 
 // A Builtin is a program that every guest has, whatever its template. It runs as
@@ -57,12 +57,12 @@ type Builtin string
 const (
 	// BuiltinSFTP serves files by SFTP over the standard streams.
 	BuiltinSFTP Builtin = "sftp"
-	// BuiltinListen takes connections to a port of the loopback, its argument, for
+	// BuiltinListen accepts connections to a loopback port, its argument, for
 	// the host; see package listen of the guest.
 	BuiltinListen Builtin = "listen"
 )
 
-// SFTPLinkFirst is a variable for [BuiltinSFTP]. If it is not empty, the client names a
+// SFTPLinkFirst is an environment variable of [BuiltinSFTP]. If it is not empty, the client names a
 // symbolic link before its target, as the draft of SFTP has it, and not after it, as
 // OpenSSH does.
 const SFTPLinkFirst = "ENGI_SFTP_LINK_FIRST"
@@ -72,7 +72,7 @@ type Stdin uint8
 
 const (
 	StdinNull Stdin = iota // end of file at once
-	StdinPipe              // what Process.Input sends, until CloseInput
+	StdinPipe              // data of Process.Input, until CloseInput
 )
 
 // An Exit is how a program ended. A program that fails is a result, not an error.
@@ -80,14 +80,14 @@ const (
 type Exit struct {
 	Code   int    // 0 to 255, or -1 if a signal ended it
 	Signal string // like "KILL" or "SEGV", without SIG; may be empty
-	Cause  Cause  // exited, or why the sandbox ended it
+	Cause  Cause  // CauseExited, or the reason why the sandbox ended the program
 }
 
-// A Cause is why an execution, a program or a sandbox ended.
+// A Cause is the reason why an execution, a program or a sandbox ended.
 type Cause string
 
 const (
-	CauseExited      Cause = "exited"       // by itself, with any code
+	CauseExited      Cause = "exited"       // the program ended by itself, with any exit code
 	CauseTimeout     Cause = "timeout"      // wall clock limit
 	CauseMemory      Cause = "memory"       // memory limit
 	CauseProcesses   Cause = "processes"    // process limit
@@ -113,20 +113,20 @@ var causeRemedies = map[Cause]string{
 	CauseSandboxLost: "the sandbox died, which is not the program's answer: run it again",
 }
 
-// Remedy returns what to do about c. It is empty for exited.
+// Remedy returns advice about c. It is empty for CauseExited.
 func (c Cause) Remedy() string { return causeRemedies[c] }
 
-// A Process is a program that was started in a guest. It continues when nobody
-// follows it, and can be found again by ID. It is safe for concurrent use.
+// A Process is a program that was started in a guest. It continues without readers,
+// and can be found again by ID. It is safe for concurrent use.
 type Process interface {
 	// ID identifies the process for the life of its guest.
 	ID() string
 	// PID is the process ID in the sandbox.
 	PID() int
 	// Output yields the output from the given offset until the process has
-	// ended and everything has been yielded. It reports Expired if ctx ends,
+	// ended and all output has been yielded. It reports Expired if ctx ends,
 	// Unavailable if the guest is gone, and Conflict if the bytes at from are
-	// no longer kept, which cannot happen with [OldestOutput].
+	// no longer stored, which cannot happen with [OldestOutput].
 	Output(ctx context.Context, from int64) iter.Seq2[Chunk, error]
 	// Input writes to the program's standard input or terminal.
 	Input(ctx context.Context, data []byte) error
@@ -142,32 +142,32 @@ type Process interface {
 	Wait(ctx context.Context) (Exit, error)
 }
 
-// A TerminalProcess is a [Process] with a terminal that clients can come back to.
-// Processes of guests are; older guests report Unsupported.
+// A TerminalProcess is a [Process] with a terminal to which clients can reattach.
+// Processes of guests implement it; older guests report Unsupported.
 type TerminalProcess interface {
 	Process
-	// InputAt is Input that can be repeated. The first byte of data is number at
-	// of what writer, a name of at most 64 letters, digits, '-' and '_', writes
-	// to the process. What the terminal has taken before is not written again.
+	// InputAt is an idempotent Input. The first byte of data has the number at among
+	// the bytes that writer, a name of at most 64 letters, digits, '-' and '_', sends
+	// to the process. Bytes that the terminal has received before are not written again.
 	// It returns the number of the next byte, also with an error and without
-	// data, and reports Conflict if bytes are left out.
+	// data, and reports Conflict if bytes are missing.
 	InputAt(ctx context.Context, writer string, at int64, data []byte) (next int64, err error)
-	// History describes the output that is kept. It reports Conflict without a
+	// History describes the stored output. It reports Conflict without a
 	// terminal.
 	History(ctx context.Context) (TerminalHistory, error)
 }
 
-// A TerminalHistory describes what is kept of a terminal's output.
+// A TerminalHistory describes the stored output of a terminal.
 type TerminalHistory struct {
 	Start, End int64          // offsets
 	Modes      []int          // private modes (CSI ? … h) that were set at Start
-	Marks      []TerminalMark // when output came, in order; may be empty
-	Sizes      []TerminalMark // sizes, in order; the first one was that at Start, the last one is the current one
+	Marks      []TerminalMark // times of output, in order; may be empty
+	Sizes      []TerminalMark // sizes, in order; the first is the size at Start, the last the current size
 	Exit       *Exit          // nil while the process runs
 }
 
-// A TerminalMark says when the output from an offset on came, or from where on
-// the terminal had a size.
+// A TerminalMark is the time of the output at an offset, or the size of the
+// terminal from that offset.
 type TerminalMark struct {
 	Offset int64
 	Time   time.Time
@@ -194,13 +194,13 @@ type FileInfo struct {
 	Owner    string // name, or UID if it has none
 	Group    string // name, or GID if it has none
 	Modified time.Time
-	Changed  time.Time // when anything of it last changed, which nobody can set; zero if that is not known
-	Target   string    // target, if it is a symbolic link
+	Changed  time.Time // time of the last change of content or metadata, which programs cannot set; zero if unknown
+	Target   string    // target of a symbolic link; otherwise empty
 }
 
-// WriteOptions say how a file is written.
+// WriteOptions are the attributes of a written file.
 type WriteOptions struct {
-	Mode fs.FileMode // 0 means that of an existing file, or 0644
+	Mode fs.FileMode // 0 means the mode of the existing file, or 0644
 	User string      // owner; empty means the template's user
 }
 
@@ -231,18 +231,18 @@ type Guest interface {
 	// Attach finds a process by ID or tag. It reports NotFound if there is
 	// none.
 	Attach(ctx context.Context, idOrTag string) (Process, error)
-	// Processes lists processes that Start started. Ones that have ended are
+	// Processes lists processes that Start started. Processes that have ended are
 	// forgotten after a while.
 	Processes(ctx context.Context) ([]ProcessInfo, error)
 
 	// Open reads a regular file. The caller closes it.
 	Open(ctx context.Context, path string) (io.ReadCloser, error)
-	// Write replaces a file's content with all of r, or leaves the file as it
-	// was. It creates missing parents.
+	// Write replaces a file's content with all of r, or leaves the file
+	// unchanged. It creates missing parents.
 	Write(ctx context.Context, path string, r io.Reader, o WriteOptions) error
 	// Stat describes a file without following a final link.
 	Stat(ctx context.Context, path string) (FileInfo, error)
-	// List returns what is below dir, depth levels deep, in path order.
+	// List returns the entries below dir, depth levels deep, in path order.
 	List(ctx context.Context, dir string, depth int) ([]FileInfo, error)
 	// MakeDir creates a directory and its parents. It reports Conflict if it
 	// exists.
@@ -267,7 +267,7 @@ type Guest interface {
 
 // GuestHTTP is implemented by Guests that also serve the APIs of E2B's envd and,
 // below /interpreter/, of its code interpreter. RoundTrip adds the credentials
-// for the guest; the caller removes those of its own users first. Redirects are
+// for the guest; the caller removes its users' credentials first. Redirects are
 // not followed.
 type GuestHTTP interface {
 	RoundTrip(r *http.Request) (*http.Response, error)

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// A Reservation is what is remembered of a request with an Idempotency-Key, so
-// that the same request sent again makes nothing twice. It is a value.
+// A Reservation is the record of a request with an Idempotency-Key, so
+// that a repeated request creates nothing twice. It is a value.
 type Reservation struct {
 	Owner       Owner
-	Key         string   // as the caller chose it
-	Fingerprint string   // of the request
-	IDs         []string // of what the request makes; empty if they are not known before
-	Done        bool     // it was made
+	Key         string   // key that the caller chose
+	Fingerprint string   // fingerprint of the request
+	IDs         []string // IDs of the objects that the request creates; empty if they are not known in advance
+	Done        bool     // the objects were created
 	Created     time.Time
 }
 
-// Idempotency remembers reservations for a week. It is safe for concurrent use.
+// Idempotency stores reservations for a week. It is safe for concurrent use.
 type Idempotency interface {
-	// Reserve records r, which survives a kill from then on. If there is a
-	// reservation of its owner and key already, it returns that one, and
+	// Reserve records r, which then survives a crash. If there is a
+	// reservation of the same owner and key, it returns that one and
 	// false.
 	Reserve(ctx context.Context, r Reservation) (_ Reservation, fresh bool, err error)
-	// Finish records that what was reserved was made, with its IDs.
+	// Finish records that the reserved objects were created, with their IDs.
 	Finish(ctx context.Context, r Reservation) error
-	// Release forgets a reservation that nothing was made for; none is no
+	// Release deletes a reservation for which nothing was created; a missing one is no
 	// error.
 	Release(ctx context.Context, r Reservation) error
 }

@@ -11,9 +11,9 @@ import (
 type Key struct {
 	ID      string // "key_" and 26 characters; not secret
 	Owner   Owner
-	Name    string  // for people
-	Admin   bool    // may see and do everything on the node
-	Scopes  []Scope // what it is for; empty means everything but administration and deciding on approvals
+	Name    string  // name, for people
+	Admin   bool    // the key has every right on the node
+	Scopes  []Scope // scopes; empty means everything except administration and decisions on approvals
 	Created time.Time
 	Expires time.Time // zero means never
 	Revoked time.Time // zero means never
@@ -24,16 +24,16 @@ type Scope string
 
 const (
 	ScopeExecutions Scope = "executions"
-	ScopeSandboxes  Scope = "sandboxes" // with their files, processes and snapshots
+	ScopeSandboxes  Scope = "sandboxes" // sandboxes with their files, processes and snapshots
 	ScopeTemplates  Scope = "templates"
 	ScopeVolumes    Scope = "volumes"
 	ScopeSecrets    Scope = "secrets"
 	ScopeKeys       Scope = "keys"
-	ScopeAgents     Scope = "agents"    // models cost money; what tools do needs its own scopes
-	ScopeDocs       Scope = "docs"      // add documents that agents read
-	ScopeEvents     Scope = "events"    // includes whatever functions do on events
-	ScopeApprovals  Scope = "approvals" // decide on held requests; only keys that name it, so that no agent approves what it asks for
-	ScopeRead       Scope = "read"      // read everything, change nothing
+	ScopeAgents     Scope = "agents"    // agents, which cost money; their tools need scopes of their own
+	ScopeDocs       Scope = "docs"      // documents that agents read
+	ScopeEvents     Scope = "events"    // events, including the effects of the functions that they start
+	ScopeApprovals  Scope = "approvals" // decisions on held requests; a key without scopes does not include it, so that no agent approves its own requests
+	ScopeRead       Scope = "read"      // reading everything and changing nothing
 )
 
 // Scopes returns every scope.
@@ -42,8 +42,8 @@ func Scopes() []Scope {
 }
 
 // May reports Denied unless the key's scopes allow an operation on objects of s;
-// write says whether the operation may change something. An empty s stands for
-// what every key may do. May does not check who owns the objects.
+// write says whether the operation can change something. An empty s means an
+// operation that every key may do. May does not check who owns the objects.
 func (k Key) May(s Scope, write bool) error {
 	switch {
 	case k.Admin || slices.Contains(k.Scopes, s), len(k.Scopes) == 0 && (s != ScopeApprovals || !write):
@@ -61,21 +61,21 @@ func (k Key) May(s Scope, write bool) error {
 // use.
 type Keys interface {
 	// Authenticate returns the key with this secret. It reports Anonymous for
-	// an unknown, expired or revoked one; the text says which.
+	// an unknown, expired or revoked key; the text says which.
 	Authenticate(ctx context.Context, secret string) (Key, error)
-	// Valid returns a copy of ctx for what takes long: it ends when the key with
-	// this secret is revoked or expires, and its cause is then what Authenticate
+	// Valid returns a copy of ctx for long requests: it ends when the key with
+	// this secret is revoked or expires, and its cause is then the error that Authenticate
 	// reports.
 	Valid(ctx context.Context, secret string) (context.Context, context.CancelFunc)
-	// Live returns the keys that may act on what owner has: its own and those of
-	// administrators, less revoked and expired ones. It is for tokens that must not
-	// outlive the key that they were given to. Callers do not change what it returns.
+	// Live returns the keys with access to the objects of owner: the owner's keys and those of
+	// administrators, except revoked and expired ones. It is for tokens that must not
+	// outlive the key for which they were issued. Callers must not change the result.
 	Live(ctx context.Context, owner Owner) ([]Key, error)
 	// Create stores a new key and returns its secret, "engi_" and 52
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)
-	// List returns all keys of owner; of everybody if owner is empty.
+	// List returns all keys of owner, or of every owner if owner is empty.
 	List(ctx context.Context, owner Owner, p Paging) ([]Key, error)
-	// Revoke ends a key for good. It reports NotFound.
+	// Revoke ends a key permanently. It reports NotFound.
 	Revoke(ctx context.Context, owner Owner, id string) error
 }

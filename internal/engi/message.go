@@ -7,16 +7,16 @@ import "encoding/json"
 type Message struct {
 	Role    Role
 	Text    string
-	Thought string       // reasoning that the model shows; of RoleAssistant only
-	Images  []Image      // of RoleUser only
-	Calls   []ToolCall   // of RoleAssistant only
-	Results []ToolResult // of RoleTool only
-	Signed  *SignedParts // of RoleAssistant only; nil if the provider signed nothing
+	Thought string       // reasoning that the model shows; for RoleAssistant only
+	Images  []Image      // for RoleUser only
+	Calls   []ToolCall   // for RoleAssistant only
+	Results []ToolResult // for RoleTool only
+	Signed  *SignedParts // for RoleAssistant only; nil if the provider signed nothing
 }
 
-// SignedParts is an answer in the order in which its model wrote it, with what
-// the provider wants back when the conversation goes on: signatures and
-// encrypted thoughts. It is of use to the same model only.
+// SignedParts is an answer in the order in which its model wrote it, with the data that
+// the provider needs to continue the conversation: signatures and
+// encrypted reasoning. Only the same model can use it.
 type SignedParts struct {
 	Model string // provider:model
 	Parts []MessagePart
@@ -27,8 +27,8 @@ type MessagePart struct {
 	Text      string
 	Thought   string
 	Call      string // ID of one of the message's calls
-	Data      string // the provider's form of a thought, unreadable to others
-	Signature string // the provider's, of this part
+	Data      string // the provider's encrypted form of a thought
+	Signature string // the provider's signature of this part
 }
 
 // A Role is the author of a message.
@@ -43,12 +43,12 @@ const (
 // Roles returns every role.
 func Roles() []Role { return []Role{RoleUser, RoleAssistant, RoleTool} }
 
-// An Image is a picture that models can see, or a document in PDF, which some of
-// them see as a picture of each page.
+// An Image is a picture that models can see, or a PDF document, which some models
+// see as a picture of each page.
 type Image struct {
 	MediaType string // one of ImageTypes, or PDF
 	Data      []byte
-	Name      string `json:",omitempty"` // of a document's file; may be empty
+	Name      string `json:",omitempty"` // file name of a document; may be empty
 }
 
 // PDF is the media type of documents.
@@ -57,15 +57,15 @@ const PDF = "application/pdf"
 // ImageTypes returns the media types of pictures that models can see.
 func ImageTypes() []string { return []string{"image/png", "image/jpeg", "image/webp", "image/gif"} }
 
-// A ToolCall is a model's request to use a tool. All of it is hostile input:
+// A ToolCall is a model's request to use a tool. All its fields are hostile input:
 // the tool may not exist and the arguments may not be JSON.
 type ToolCall struct {
-	ID        string // the provider's, or ours if it gave none
+	ID        string // ID from the provider, or a generated one if it gave none
 	Name      string
 	Arguments string // should be a JSON object
 }
 
-// A ToolResult is what the model sees of the outcome of a call.
+// A ToolResult is the result of a tool call, as the model sees it.
 type ToolResult struct {
 	Call   string // ID
 	Name   string
@@ -81,9 +81,9 @@ type Tool struct {
 	Schema      json.RawMessage // JSON schema of the arguments, an object
 }
 
-// Tokens counts what models read and wrote.
+// Tokens counts the tokens that models read and wrote.
 type Tokens struct {
-	Input      int64 // without CacheRead
+	Input      int64 // excludes CacheRead
 	Output     int64 // includes Reasoning
 	Reasoning  int64
 	CacheRead  int64

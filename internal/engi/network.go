@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Network says what a sandbox may reach.
+// Network is the mode of a network policy.
 type Network string
 
 const (
 	NetworkNone       Network = "none"       // loopback only; the default
-	NetworkIsolated   Network = "isolated"   // sandboxes of its group and nothing else
-	NetworkRestricted Network = "restricted" // its group and what Allow names
-	NetworkOpen       Network = "open"       // its group and every public address that Deny does not name
+	NetworkIsolated   Network = "isolated"   // sandboxes of the group only
+	NetworkRestricted Network = "restricted" // the group and the targets in Allow
+	NetworkOpen       Network = "open"       // the group and every public address except those in Deny
 )
 
 // Networks returns every mode, the narrowest first.
@@ -21,7 +21,7 @@ func Networks() []Network {
 	return []Network{NetworkNone, NetworkIsolated, NetworkRestricted, NetworkOpen}
 }
 
-// A NetworkPolicy says what a sandbox may reach. The zero value is the node's
+// A NetworkPolicy controls the network access of a sandbox. The zero value is the node's
 // default.
 //
 // A rule is [PROTOCOL://]TARGET[:PORT[-PORT]]. PROTOCOL is tcp, udp or icmp;
@@ -35,62 +35,62 @@ type NetworkPolicy struct {
 	Mode    Network // empty means the node's default
 	Allow   []string
 	Deny    []string
-	Grants  []Grant      // secrets, and where they may go
+	Grants  []Grant      // secrets that are added to requests to some hosts
 	Headers []HeaderRule // set in outgoing requests
-	// Requests judge every HTTP request to their hosts, the first that matches
-	// decides, and what matches none is refused. Those that allow or ask make
-	// their hosts reachable as grants do.
+	// Requests are rules for every HTTP request to the hosts that they name: the first matching
+	// rule decides, and a request that matches no rule is refused. Rules that allow or ask make
+	// their hosts reachable, as grants do.
 	Requests []RequestRule
-	Proxy    *UpstreamProxy // for everything that leaves; nil for none
+	Proxy    *UpstreamProxy // proxy for all outgoing traffic; nil for none
 	Group    string         // sandboxes of one owner and group reach each other; empty for none
-	Name     string         // in its group: NAME.GROUP.internal; empty means the sandbox's label
+	Name     string         // host name in the group, as NAME.GROUP.internal; empty means the sandbox's label
 	Limits   NetworkLimits  // zero fields mean the node's
-	Detail   map[string]any // what an API dialect keeps of its own form of the policy, as JSON values
+	Detail   map[string]any // the policy in the form of another API, stored for that API, as JSON values
 }
 
-// A Grant has the wall put a secret into requests to some hosts. The value never
+// A Grant makes the gateway add a secret to requests to some hosts. The value never
 // enters the sandbox.
 type Grant struct {
-	Secret string   // ID or name of a secret of the owner's or from the node's environment
-	Hosts  []string // names and *.SUFFIX; they are reachable over TLS although Allow does not name them
+	Secret string   // ID or name of a secret of the owner or of the node's environment
+	Hosts  []string // names and *.SUFFIX; they are reachable over TLS even if Allow does not name them
 	As     GrantUse // empty means placeholder if Env is set, else bearer
-	Name   string   // of the header or the query parameter; the user for basic
-	Format string   // of the header's value, with {} for the secret; empty means {}
+	Name   string   // name of the header or query parameter; for basic, the user
+	Format string   // format of the header's value, in which {} is the secret; empty means {}
 	Env    string   // environment variable in the sandbox that holds a placeholder; empty for none
 	Strip  bool     // mask the value in responses that echo it
-	// Requests that the secret goes with, at the hosts of the grant; their Host
-	// is empty. Others go without it if Requests of the policy allow them, else
-	// they are refused. None means every request.
+	// Requests are the requests that get the secret, at the hosts of the grant; their Host
+	// is empty. Other requests go without it if Requests of the policy allow them, and
+	// are refused if not. An empty list means every request.
 	Requests []RequestRule
 }
 
-// A RequestRule judges HTTP requests by method, path and body. It matches if all
-// of its parts do.
+// A RequestRule decides on HTTP requests by method, path and body. It matches if all
+// its parts match.
 type RequestRule struct {
 	Host    string   // written as in grants: name or *.SUFFIX, with http:// for plain HTTP
-	Methods []string // in upper case, WEBSOCKET for the opening of one; empty means every method but WEBSOCKET
+	Methods []string // methods in upper case; WEBSOCKET is the opening of a WebSocket; empty means every method except WEBSOCKET
 	// Path is a pattern for the path without the query: * is any text within a
 	// segment, and /** at the end everything below. Empty means /**.
 	Path string
-	// Body has conditions for a JSON body, all of which must hold:
+	// Body lists conditions on a JSON body, all of which must hold:
 	// "mcp_servers absent", `model in ["a", "b-*"]`. docs/network-rules.md has
 	// the syntax. A body that cannot be judged by them is refused.
 	Body    []string
-	MaxBody int64         // bytes of a body that is judged or asked about; 0 means 1 MiB
+	MaxBody int64         // maximum bytes of a body that the rule examines; 0 means 1 MiB
 	Action  RequestAction // empty means allow
-	Reason  string        // told to the program when the rule refuses, and to whoever is asked
+	Reason  string        // reason, which the program sees on refusal and approvers see
 }
 
-// A RequestAction is what becomes of a request.
+// A RequestAction is the decision of a [RequestRule].
 type RequestAction string
 
 const (
 	RequestAllow RequestAction = "allow"
 	RequestDeny  RequestAction = "deny"
-	RequestAsk   RequestAction = "ask" // it waits for the decision of an [Approver]
+	RequestAsk   RequestAction = "ask" // the request waits for the decision of an [Approver]
 )
 
-// A GrantUse is how a secret is applied.
+// A GrantUse says how a secret is added to a request.
 type GrantUse string
 
 const (
@@ -98,7 +98,7 @@ const (
 	GrantBearer      GrantUse = "bearer"      // Authorization: Bearer
 	GrantBasic       GrantUse = "basic"       // Authorization: Basic, user Name
 	GrantQuery       GrantUse = "query"       // query parameter Name
-	GrantPlaceholder GrantUse = "placeholder" // wherever the placeholder is in headers or query
+	GrantPlaceholder GrantUse = "placeholder" // every place in headers and query that has the placeholder
 )
 
 // A HeaderRule sets headers in requests to a host. Values may name secrets of
@@ -119,29 +119,29 @@ type UpstreamProxy struct {
 // defaults; negative ones, no limit.
 type NetworkLimits struct {
 	Up, Down       int64 // bytes per second out of and into the sandbox
-	Connections    int   // open at once
-	NewConnections int   // per second
+	Connections    int   // maximum number of open connections
+	NewConnections int   // maximum number of new connections per second
 	Lookups        int   // DNS queries per second
-	Total          int64 // bytes both ways, after which nothing passes
+	Total          int64 // total bytes in both directions, after which the sandbox has no network
 }
 
-// A NetworkRecord is one decision of the wall.
+// A NetworkRecord is one decision of the gateway.
 type NetworkRecord struct {
-	Seq      int64 // per sandbox, from 1; readers continue after the last one they saw
+	Seq      int64 // number of the record in its sandbox, from 1; readers resume after the last one they received
 	Time     time.Time
 	Sandbox  SandboxID
 	Owner    Owner
 	Kind     NetworkRecordKind
 	Allowed  bool
-	Protocol string         // tcp, udp, icmp; empty for lookup
-	Host     string         // the name looked up or claimed; empty if there is none
-	Address  netip.AddrPort // port 0 for lookup and icmp
-	Rule     string         // that decided, as written; empty if none did
+	Protocol string         // tcp, udp or icmp; empty for a lookup
+	Host     string         // host name that the program looked up or sent; empty if there is none
+	Address  netip.AddrPort // address; the port is 0 for a lookup and for icmp
+	Rule     string         // rule that decided, as written; empty if no rule did
 	Reason   string         // for people
-	Up, Down int64          // bytes; for close only
+	Up, Down int64          // bytes sent and received; for close only
 }
 
-// A NetworkEventKind says what was decided on.
+// A NetworkRecordKind is the kind of a [NetworkRecord].
 type NetworkRecordKind string
 
 const (
@@ -153,18 +153,18 @@ const (
 	NetworkClose   NetworkRecordKind = "close"   // the end of what a connect event allowed
 )
 
-// NetworkLog has the latest decisions of the wall for each sandbox. Owners see
-// what they see in [Sandboxes]. It is safe for concurrent use.
+// NetworkLog reads the latest decisions of the gateway for each sandbox. Methods find
+// the same objects as those of [Sandboxes]. It is safe for concurrent use.
 type NetworkLog interface {
-	// Events returns up to limit events after seq, oldest first; limit 0
-	// means 1000. With wait it blocks until there is one or ctx ends, which
+	// Events returns up to limit records after seq, oldest first; limit 0
+	// means 1000. With wait, it blocks until there is a record or ctx ends, which
 	// is no error then.
 	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkRecord, error)
 }
 
-// NetworkSetup is what a sandbox needs for its network to work.
+// NetworkSetup is the network configuration inside a sandbox.
 type NetworkSetup struct {
-	Resolver  netip.Addr        // for /etc/resolv.conf; invalid without network
+	Resolver  netip.Addr        // address for /etc/resolv.conf; invalid without network
 	Search    string            // search domain; empty for none
 	Authority []byte            // PEM certificate to trust; nil if nothing is intercepted
 	Env       map[string]string // placeholders, and variables that make programs trust Authority

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// An Operation is work that lasts longer than a request. It goes on when its
-// caller leaves, and after a restart of the node. It is a value.
+// An Operation is work that lasts longer than a request. It continues when its
+// caller disconnects, and after a restart of the node. It is a value.
 type Operation struct {
 	ID      OperationID
 	Owner   Owner
-	Type    string // what is done, such as [OperationBuildTemplate]
-	Subject string // ID or name of what it is done to
+	Type    string // kind of work, such as [OperationBuildTemplate]
+	Subject string // ID or name of the object that the operation is about
 	State   OperationState
-	Input   json.RawMessage // what was asked for; may be large, and is left out of lists
-	Error   *Error          // why it failed
-	Attempt int             // from 1, and one more for each restart of the node in the middle
+	Input   json.RawMessage // parameters; may be large, and are left out of lists
+	Error   *Error          // error of state failed
+	Attempt int             // number of the attempt: 1, plus one for each restart of the node meanwhile
 	Created time.Time
-	Ended   time.Time // zero while it goes on
+	Ended   time.Time // zero while the operation is running
 }
 
 // Types of operations.
@@ -30,7 +30,7 @@ const (
 // A BuildTemplateInput is the input of [OperationBuildTemplate], whose subject
 // is the name of the template.
 type BuildTemplateInput struct {
-	Definition string `json:"definition,omitempty"` // empty means a built-in one
+	Definition string `json:"definition,omitempty"` // definition in YAML; empty means the built-in template
 }
 
 // An OperationState is a point in the life of an operation.
@@ -59,43 +59,43 @@ type OperationFilter struct {
 	Limit int // 0 means 100; 1000 at most
 }
 
-// An OperationUpdate is a step of an operation, or, with Operation, its end.
+// An OperationUpdate is one item in the stream of an operation; with Operation set, its end.
 type OperationUpdate struct {
-	Offset    int64 // come back with this, and nothing is lost or repeated
+	Offset    int64 // offset with which to resume without losing or repeating updates
 	Progress  Progress
-	Operation *Operation // as it ended; the last event
+	Operation *Operation // the operation after its end; for the last update only
 }
 
-// Progress says how far something is that takes long.
+// Progress describes the progress of long work.
 type Progress struct {
-	Step  int    // 1-based
-	Steps int    // total; 0 if unknown
-	Name  string // what the step does, for people
-	Log   string // a line of its output; empty for a step's start
-	Done  int64  // bytes or items of the step done
-	Total int64  // 0 if unknown
+	Step  int    // number of the step, from 1
+	Steps int    // number of steps; 0 if unknown
+	Name  string // name of the step, for people
+	Log   string // line of the step's output; empty for the start of a step
+	Done  int64  // bytes or items of the step that are done
+	Total int64  // bytes or items of the step in all; 0 if unknown
 
-	Warning bool // Log is about something that has no effect
+	Warning bool // Log is a warning about a setting that has no effect
 }
 
-// Operations carries out long work. All methods see only what owner owns; the
-// rest is NotFound. The empty owner sees all. It is safe for concurrent use.
+// Operations carries out long work. Methods find only objects of owner and report
+// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
 type Operations interface {
-	// Start begins an operation and returns at once; it is recorded then, and
-	// goes on whatever happens to the node. It reports Unsupported for a type
-	// that the node does not know, and Exhausted when too many go on.
+	// Start starts an operation and returns once it is recorded; the operation then
+	// continues even if the node crashes. It reports Unsupported for a type
+	// that the node does not know, and Exhausted when too many operations are running.
 	Start(ctx context.Context, spec OperationSpec) (Operation, error)
 	// Get returns an operation.
 	Get(ctx context.Context, owner Owner, id OperationID) (Operation, error)
-	// List returns operations without their input, the newest first.
+	// List returns operations without their input, newest first.
 	List(ctx context.Context, owner Owner, f OperationFilter) ([]Operation, error)
 	// Wait returns an operation once it has ended. It reports Expired when ctx
 	// ends first, and Unavailable when the node stops.
 	Wait(ctx context.Context, owner Owner, id OperationID) (Operation, error)
-	// Watch yields the events after an offset, and as the last the end. It
-	// reports what Wait does.
+	// Watch yields the updates after an offset, and the end as the last one. It
+	// reports the same errors as Wait.
 	Watch(ctx context.Context, owner Owner, id OperationID, after int64) iter.Seq2[OperationUpdate, error]
-	// Cancel ends an operation and waits for that. One that has ended stays as
-	// it is.
+	// Cancel ends an operation and returns once it has ended. It does nothing to an operation
+	// that has ended.
 	Cancel(ctx context.Context, owner Owner, id OperationID) error
 }

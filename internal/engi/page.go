@@ -7,108 +7,108 @@ import (
 	"time"
 )
 
-// A Page is the page of a session, which a model writes and changes in answer to
+// A Page is the page of a session. A model writes the page and changes it in answer to
 // actions. It is a value.
 type Page struct {
 	Session SessionID
 	Owner   Owner
-	HTML    string // what is in the body of the page, sanitized; empty before the first answer
-	Seq     int64  // of the last event that HTML contains
-	Working RunID  // the run that answers; empty if none does
-	Waiting int    // actions that no run has seen yet
+	HTML    string // content of the page's body, sanitized; empty before the first answer
+	Seq     int64  // Seq of the last event that HTML contains
+	Working RunID  // ID of the run that answers; empty if there is none
+	Waiting int    // number of actions that no run has received yet
 	Updated time.Time
 
-	Answered int64 // Seq of the event with which the last answer so far ended, or before the first: what has come of the next is after it
+	Answered int64 // Seq of the event that ended the last answer; events of the current answer come after it
 }
 
-// A PageAction is what a user did on a page.
+// A PageAction is an action of a user on a page.
 type PageAction struct {
 	Owner       Owner
 	Session     string          // ID or name
 	Action      string          // 1 to 128 bytes of printable text
-	Data        json.RawMessage // an object of 64 KiB at most; nil means {}
-	Agent       string          // that answers; empty means the node's for pages
+	Data        json.RawMessage // JSON object of at most 64 KiB; nil means {}
+	Agent       string          // agent that answers; empty means the node's agent for pages
 	Model       string          // overrides the agent's
-	Scopes      []Scope         // of the caller's key; empty means no limit
+	Scopes      []Scope         // scopes of the caller's key; empty means no restriction
 	Idempotency string          // a repeated key of the same owner and session returns the first action
 }
 
-// A PagePatch is one change of a page: of the elements that a CSS selector
+// A PagePatch is one change of the elements of a page that a CSS selector
 // selects. It has exactly one change.
 type PagePatch struct {
 	Selector string `json:"selector"`
 
-	Text    *string            `json:"text,omitempty"`    // replaces what is in them
-	HTML    *string            `json:"html,omitempty"`    // replaces what is in them
-	Attr    map[string]*string `json:"attr,omitempty"`    // null removes
-	Class   map[string]bool    `json:"class,omitempty"`   // false removes
-	Style   map[string]*string `json:"style,omitempty"`   // properties; null removes
-	Value   *string            `json:"value,omitempty"`   // of fields, as if typed
-	Append  *string            `json:"append,omitempty"`  // HTML, as their last children
-	Prepend *string            `json:"prepend,omitempty"` // HTML, as their first children
-	Before  *string            `json:"before,omitempty"`  // HTML, as siblings
-	After   *string            `json:"after,omitempty"`   // HTML, as siblings
-	Replace *string            `json:"replace,omitempty"` // HTML, in their place
+	Text    *string            `json:"text,omitempty"`    // replaces the content of the elements
+	HTML    *string            `json:"html,omitempty"`    // replaces the content of the elements
+	Attr    map[string]*string `json:"attr,omitempty"`    // attributes; null removes one
+	Class   map[string]bool    `json:"class,omitempty"`   // classes; true adds one, false removes it
+	Style   map[string]*string `json:"style,omitempty"`   // style properties; null removes one
+	Value   *string            `json:"value,omitempty"`   // value of form fields, as if typed
+	Append  *string            `json:"append,omitempty"`  // HTML that is added as the last children
+	Prepend *string            `json:"prepend,omitempty"` // HTML that is added as the first children
+	Before  *string            `json:"before,omitempty"`  // HTML that is added as siblings
+	After   *string            `json:"after,omitempty"`   // HTML that is added as siblings
+	Replace *string            `json:"replace,omitempty"` // HTML that replaces the elements
 	Remove  bool               `json:"remove,omitempty"`
-	Move    *PageMove          `json:"move,omitempty"` // the first of them
+	Move    *PageMove          `json:"move,omitempty"` // moves the first of the elements
 }
 
-// A PageMove says where to.
+// A PageMove is the destination of a moved element.
 type PageMove struct {
-	To    string `json:"to"`    // selector; the first element counts
+	To    string `json:"to"`    // selector of the destination; the first matching element counts
 	Place string `json:"place"` // append, prepend, before or after
 }
 
-// A PageUpdateKind tells updates of a page apart.
+// A PageUpdateKind is the kind of a [PageUpdate].
 type PageUpdateKind string
 
 const (
-	PageActed    PageUpdateKind = "action" // somebody did something
+	PageActed    PageUpdateKind = "action" // a user sent an action
 	PagePatched  PageUpdateKind = "patch"  // changes, in their order
-	PageReplaced PageUpdateKind = "html"   // the whole page; Partial while it is being written
+	PageReplaced PageUpdateKind = "html"   // the whole page; Partial is set while it is being written
 	PageStats    PageUpdateKind = "stats"
-	PageTool     PageUpdateKind = "tool"   // a tool call begins, or with Result has ended
+	PageTool     PageUpdateKind = "tool"   // a tool call starts, or, with Result, has ended
 	PageOutput   PageUpdateKind = "stdout" // what a tool prints while it works
-	PageBad      PageUpdateKind = "error"  // a line of the model did nothing, or its run failed
+	PageBad      PageUpdateKind = "error"  // a line of the model had no effect, or its run failed
 	PageDone     PageUpdateKind = "done"   // a run has ended
 )
 
 // A PageUpdate is one item in the stream of a page.
 type PageUpdate struct {
-	Seq     int64 // of its event; 0 for what is not kept: partial pages and output
+	Seq     int64 // Seq of the event; 0 for updates that are not stored: partial pages and output
 	Time    time.Time
 	Kind    PageUpdateKind
 	Run     RunID
-	Action  string          // of action
-	Data    json.RawMessage // of action and stats
-	Patches []PagePatch     // of patch, sanitized
-	HTML    string          // of html, sanitized
-	Partial bool            // of html: it is being written; with any other update, and after a reconnection, the page is the one before it
-	Call    *ToolCall       // of tool and stdout
-	Result  *ToolResult     // of tool
-	Text    string          // of stdout; of error, why
-	Ended   RunState        // of done
+	Action  string          // for kind action
+	Data    json.RawMessage // for kinds action and stats
+	Patches []PagePatch     // for kind patch; sanitized
+	HTML    string          // for kind html; sanitized
+	Partial bool            // for kind html: the page is still being written; the next update of another kind, or a reconnection, restores the previous page
+	Call    *ToolCall       // for kinds tool and stdout
+	Result  *ToolResult     // for kind tool
+	Text    string          // for stdout the output; for error the reason
+	Ended   RunState        // for kind done
 }
 
-// Pages are the pages of sessions. All methods see only what owner owns; the rest
-// is NotFound. The empty owner sees all. It is safe for concurrent use.
+// Pages manages the pages of sessions. Methods find only objects of owner and report
+// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
 type Pages interface {
 	// Act queues an action, which outlives the process once Act has returned, and
-	// returns the Seq of its event. Actions that come while a run answers are answered
-	// together by the next. It reports NotFound for an unknown session or agent,
-	// Invalid for a bad action, Exhausted when too many wait.
+	// returns the Seq of its event. Actions that arrive while a run answers are answered
+	// together by the next run. It reports NotFound for an unknown session or agent,
+	// Invalid for a bad action, and Exhausted when too many actions are waiting.
 	Act(ctx context.Context, a PageAction) (int64, error)
-	// Get returns the page as it was when the event at had happened; 0 means now. It
-	// reports Expired if the log does not reach back so far, Invalid for an event that
+	// Get returns the page as it was after the event with the Seq at; 0 means now. It
+	// reports Expired if the log no longer has that event, and Invalid for an event that
 	// has not happened.
 	Get(ctx context.Context, owner Owner, session string, at int64) (Page, error)
-	// Watch yields the whole page and then what happens to it; or, with seq above 0,
-	// what has happened after seq, each event exactly once, and what comes. Where events
-	// were dropped, or seq has not happened, the whole page comes first. It ends as [Events.Follow] does.
+	// Watch yields the whole page and then its updates; or, with seq above 0,
+	// the updates after seq, each exactly once, and then new ones. If events
+	// were dropped, or seq is in the future, the whole page comes first. It ends as [Events.Follow] does.
 	Watch(ctx context.Context, owner Owner, session string, seq int64) iter.Seq2[PageUpdate, error]
-	// Cancel ends the run that answers, if any, and forgets the actions that wait.
+	// Cancel ends the run that answers, if any, and drops the waiting actions.
 	Cancel(ctx context.Context, owner Owner, session string) error
-	// Restore makes the page what it was at an earlier Seq. It reports Conflict while
+	// Restore restores the page as it was at an earlier Seq. It reports Conflict while
 	// a run answers, and Expired and Invalid as Get does.
 	Restore(ctx context.Context, owner Owner, session string, at int64) (Page, error)
 }

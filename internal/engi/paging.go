@@ -2,20 +2,20 @@ package engi
 
 import "slices"
 
-// A Paging asks for a part of a list. The zero value is all of it. Lists report Invalid for a
-// page after what they do not have.
+// A Paging selects a page of a list. The zero value selects the whole list. Lists report Invalid
+// for a page after an object that they do not have.
 type Paging struct {
-	Limit int    // of objects; 0 means no limit
-	After string // ID of the last one of the page before; empty means the beginning
+	Limit int    // maximum number of objects; 0 means no limit
+	After string // ID of the last object of the previous page; empty means the beginning
 }
 
-// Lost is the error for a page after an object that the list does not have: it is
-// somebody else's, it is gone, or it never was.
+// Lost returns the error for a page after an object that the list does not have: the object
+// has another owner, was deleted, or never existed.
 func (p Paging) Lost() error {
 	return Errorf(Invalid, "there is no %.80q to go on after", p.After).WithRemedy("list again from the beginning: it may have been removed")
 }
 
-// Cut returns the page p of a list, whose objects have IDs.
+// Cut returns the page p of a list whose objects have IDs.
 func Cut[T any](p Paging, all []T, id func(T) string) ([]T, error) {
 	if p.After != "" {
 		i := slices.IndexFunc(all, func(x T) bool { return id(x) == p.After })

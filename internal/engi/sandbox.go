@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A Tier says how strongly a sandbox is isolated. A request may demand a
-// minimum; a result names the tier used.
+// A Tier is the strength of a sandbox's isolation. A request may demand a
+// minimum; a result names the tier that was used.
 type Tier string
 
 const (
@@ -16,15 +16,15 @@ const (
 	TierMemory  Tier = "memory"  // no isolation: a fake for tests, never offered to users
 )
 
-// A Size is the most that one sandbox may use. Zero fields mean the template's
-// default, or else the node's.
+// A Size holds the resource limits of one sandbox. Zero fields mean the template's
+// default, and then the node's.
 type Size struct {
-	VCPUs     float64 // processors' worth of time; 0.5 is half of one
-	Memory    int64   // bytes, those of the isolation itself included
-	Disk      int64   // bytes it may write
-	Inodes    int64   // files it may create
-	Processes int     // processes and threads alive at once
-	OpenFiles int     // descriptors per process
+	VCPUs     float64 // processor time, in processors; 0.5 is half of one
+	Memory    int64   // bytes, including the memory of the isolation itself
+	Disk      int64   // disk space, in bytes
+	Inodes    int64   // maximum number of new files
+	Processes int     // maximum number of processes and threads
+	OpenFiles int     // maximum number of open files per process
 }
 
 // Or returns s with its zero fields taken from def.
@@ -53,12 +53,12 @@ func (s Size) Validate() error {
 	return nil
 }
 
-// A CPUQuota bounds processor time in the long run, below what a [Size] allows for a
-// while. The zero quota is no bound.
+// A CPUQuota limits sustained processor time, below the [Size], which limits short
+// bursts. The zero quota is no limit.
 type CPUQuota struct {
-	VCPUs  float64       // processors' worth of time
-	Window time.Duration // over which it is counted; unused time of so long may be used at once
-	Credit time.Duration // of processor time, which the sandbox begins with
+	VCPUs  float64       // sustained processor time, in processors
+	Window time.Duration // period over which use is counted; unused time of one period may be used at once
+	Credit time.Duration // processor time that a new sandbox may use at once
 }
 
 type number interface{ ~int | ~int64 | ~float64 }
@@ -73,28 +73,28 @@ func or[N number](p *N, def N) {
 
 func fits[N number](n, most N) bool { return most == 0 || n <= most }
 
-// Usage is what a sandbox has used or uses at one moment.
+// Usage is the resource usage of a sandbox.
 type Usage struct {
 	CPU        time.Duration // processor time since start
 	Memory     int64         // bytes now
-	MemoryPeak int64         // bytes; 0 if the host does not say
-	Processes  int           // inside, now; 0 if unknown
+	MemoryPeak int64         // highest memory use in bytes; 0 if the host does not report it
+	Processes  int           // current number of processes; 0 if unknown
 }
 
 // A State is a point in the life of a sandbox.
 type State string
 
 const (
-	Pending     State = "pending"     // recorded; nothing runs yet
-	Starting    State = "starting"    // its machine boots
-	Ready       State = "ready"       // warm: it has booted and is nobody's
-	Running     State = "running"     // used by its owner or an execution
-	Paused      State = "paused"      // in memory; its programs do not run
+	Pending     State = "pending"     // recorded; nothing is running yet
+	Starting    State = "starting"    // the machine is booting
+	Ready       State = "ready"       // warm: booted, without an owner
+	Running     State = "running"     // in use by its owner or an execution
+	Paused      State = "paused"      // in memory; the programs are frozen
 	Hibernating State = "hibernating" // being written to disk
-	Hibernated  State = "hibernated"  // on disk; it has no machine
+	Hibernated  State = "hibernated"  // on disk, without a machine
 	Resuming    State = "resuming"    // being started from disk
 	Stopping    State = "stopping"    // being destroyed
-	Stopped     State = "stopped"     // gone; End says why
+	Stopped     State = "stopped"     // destroyed; End says why
 )
 
 // nextStates lists the states that may follow each state.
@@ -105,7 +105,7 @@ var nextStates = map[State][]State{
 	Running:  {Paused, Hibernating, Stopping, Stopped},
 	Paused:   {Running, Hibernating, Stopping, Stopped},
 
-	// After a crash in between, a sandbox is Running if its machine is alive,
+	// After a crash during hibernation, a sandbox is Running if its machine is alive,
 	// or Hibernated if its image is complete.
 	Hibernating: {Hibernated, Running, Stopping, Stopped},
 	Hibernated:  {Resuming, Stopping, Stopped},
@@ -127,43 +127,43 @@ func (s State) To(to State) (State, error) {
 	return to, nil
 }
 
-// A Sandbox is the record of one sandbox: what was asked for, and what is. It
+// A Sandbox is the record of one sandbox, with its specification and its state. It
 // outlives the machine that runs it. It is a value: copies are safe, but its
 // maps and slices are shared and must not be changed.
 //
-// Pools have sandboxes without an Owner. Those of executions have Execution
-// set. Those that owners created, with [Sandboxes.Create] or [Lifecycle.Fork],
+// Sandboxes of pools have no Owner. Sandboxes of executions have Execution
+// set. Sandboxes that owners created, with [Sandboxes.Create] or [Lifecycle.Fork],
 // have the fields from Lifetime on.
 type Sandbox struct {
 	ID        SandboxID
-	Owner     Owner  // empty while it is in a pool
+	Owner     Owner  // empty while the sandbox is in a pool
 	Template  string // name, as asked for
-	Digest    string // of the template's content
-	Pool      string // key of the pool that booted it; empty if it was booted for its owner
-	Tier      Tier   // of the machine
-	Size      Size   // in force
+	Digest    string // digest of the template's content
+	Pool      string // key of the pool that booted the sandbox; empty if it was booted for its owner
+	Tier      Tier   // isolation of the machine
+	Size      Size   // limits in force
 	State     State
-	End       Cause       // why it stopped; empty before
-	Execution ExecutionID // that uses it; empty if none
+	End       Cause       // reason why the sandbox stopped; empty before
+	Execution ExecutionID // execution that uses the sandbox; empty if none
 	Created   time.Time   // UTC, as are all times in this package
-	Stopped   time.Time   // zero before
+	Stopped   time.Time   // zero until the sandbox has stopped
 
-	Lifetime  Lifetime          // what was asked for, defaults filled in
-	Deadline  time.Time         // when Lifetime.OnTimeout happens; zero unless it is running
-	Started   time.Time         // when it was last created or resumed
-	Active    time.Time         // when it was last used from outside
-	Snapshot  SnapshotID        // that it began as a copy of; empty if it began from a template
-	Metadata  map[string]string // the owner's own words, to find it by
-	Env       map[string]string // that every program in it gets; values may be secret, so never list them
+	Lifetime  Lifetime          // as requested, with defaults filled in
+	Deadline  time.Time         // time at which Lifetime.OnTimeout takes effect; zero unless running
+	Started   time.Time         // time of the last creation or resumption
+	Active    time.Time         // time of the last use from outside
+	Snapshot  SnapshotID        // snapshot from which the sandbox started; empty if it started from a template
+	Metadata  map[string]string // labels of the owner
+	Env       map[string]string // environment variables of every program; values may be secret, so never show them
 	Volumes   []VolumeMount
 	Network   NetworkPolicy
 	Ports     PortPolicy
 	CPUQuota  CPUQuota
-	Throttled bool              // it has used up its CPUQuota, and may use no more than that
-	Disk      bool              // it hibernates without its memory: resuming boots it again on its disk
-	Notes     map[string]string // what an API keeps with it; never shown to users
+	Throttled bool              // the CPUQuota is used up, and limits the sandbox now
+	Disk      bool              // hibernated without memory: resuming boots the sandbox from its disk
+	Notes     map[string]string // data that an API stores with the sandbox; never shown to users
 }
 
-// An Owner is who may see and use an object. To everybody else the object does
+// An Owner is the one who may see and use an object. For all others the object does
 // not exist. The empty owner is the node itself.
 type Owner string

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A KeyedSemaphore lets so many callers of each key go on at a time; with one of
-// each, it is a mutex by key. It keeps nothing of keys that nobody uses. It is safe
+// A KeyedSemaphore limits the number of concurrent callers for each key; with one slot
+// per key it is a mutex by key. Unused keys take no memory. It is safe
 // for concurrent use.
 type KeyedSemaphore[K comparable] struct {
 	slots int
@@ -17,16 +17,16 @@ type KeyedSemaphore[K comparable] struct {
 
 type semaphore struct {
 	taken chan struct{}
-	users int // who has a slot or waits for one; guarded by KeyedSemaphore.mu
+	users int // number of callers that have a slot or wait for one; guarded by KeyedSemaphore.mu
 }
 
-// NewKeyedSemaphore returns a semaphore with so many slots for each key, at least one.
+// NewKeyedSemaphore returns a semaphore with the given number of slots for each key, at least one.
 func NewKeyedSemaphore[K comparable](slots int) *KeyedSemaphore[K] {
 	return &KeyedSemaphore[K]{slots: max(slots, 1), keys: map[K]*semaphore{}}
 }
 
-// Acquire waits for a slot of a key, which the caller releases, once. It reports
-// Expired if ctx ends before.
+// Acquire waits for a slot of a key, which the caller releases once. It reports
+// Expired if ctx ends first.
 func (s *KeyedSemaphore[K]) Acquire(ctx context.Context, key K) (release func(), err error) {
 	s.mu.Lock()
 	k := s.keys[key]
@@ -52,7 +52,7 @@ func (s *KeyedSemaphore[K]) Acquire(ctx context.Context, key K) (release func(),
 	}
 }
 
-// Len returns how many keys are in use.
+// Len returns the number of keys in use.
 func (s *KeyedSemaphore[K]) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,31 +12,31 @@ import (
 type SessionSpec struct {
 	Owner       Owner
 	Name        string            // unique per owner; empty for none
-	Template    string            // of its sandboxes; empty means the node's default for sessions, with the configured dependencies
-	Size        Size              // of its sandboxes; zero fields mean the node's default for sessions
+	Template    string            // template of the sandboxes; empty means the node's default for sessions, with the configured dependencies
+	Size        Size              // limits of the sandboxes; zero fields mean the node's default for sessions
 	Mode        SessionMode       // empty means the node's default
 	Persistence Persistence       // empty means session
-	Capacity    int64             // bytes of its volume; 0 means the node's default
-	TTL         time.Duration     // unused for so long, the session ends and its volume is deleted; 0 means the node's default
-	Dormancy    time.Duration     // unused for so long, its sandbox is released; 0 means the node's default
-	MaxDuration time.Duration     // it ends then, in use or not; 0 means the node's default
-	CPUQuota    float64           // processors' worth of time in the long run; 0 means the node's default
+	Capacity    int64             // capacity of the volume, in bytes; 0 means the node's default
+	TTL         time.Duration     // time without use after which the session ends and its volume is deleted; 0 means the node's default
+	Dormancy    time.Duration     // time without use after which the sandbox is released; 0 means the node's default
+	MaxDuration time.Duration     // maximum lifetime, in use or not; 0 means the node's default
+	CPUQuota    float64           // sustained processor time, in processors; 0 means the node's default
 	Network     NetworkPolicy     // zero means the node's default for sessions
 	Metadata    map[string]string // at most 64 pairs of 256 bytes
 	Env         map[string]string
-	Git         *GitSpec // cloned into its sandboxes; nil for none
+	Git         *GitSpec // repository that is cloned into the sandboxes; nil for none
 	Idempotency string   // a repeated key of the same owner returns the first session
 }
 
-// A SessionMode says when a session gets a sandbox.
+// A SessionMode says when a session boots its sandbox.
 type SessionMode string
 
 const (
 	SessionLazy SessionMode = "lazy" // on first use
-	SessionWarm SessionMode = "warm" // when it is created
+	SessionWarm SessionMode = "warm" // when the session is created
 )
 
-// A Persistence says what survives the release of a session's sandbox.
+// A Persistence says which data survives the release of a session's sandbox.
 type Persistence string
 
 const (
@@ -44,15 +44,15 @@ const (
 	PersistSession  Persistence = "session"  // the files below /workspace, in the session's volume
 	PersistSnapshot Persistence = "snapshot" // everything: the sandbox is hibernated instead of stopped
 	// PersistWorkspace is like PersistSession, and the files are also copied to
-	// the node's store of workspaces whenever the sandbox is released. A session
-	// of the same owner and name begins with them, on whatever disk.
+	// the node's file store whenever the sandbox is released. A session
+	// of the same owner and name starts with them, on any disk.
 	PersistWorkspace Persistence = "workspace"
-	// PersistOverlay is like PersistSession, and what was changed elsewhere on
-	// the disk is kept too, and put on the newest template.
+	// PersistOverlay is like PersistSession, and other changes of
+	// the disk are kept too, and applied to the newest template.
 	PersistOverlay Persistence = "overlay"
 )
 
-// Persistences returns all kinds, the least first.
+// Persistences returns all kinds, in the order of the data that they keep, least first.
 func Persistences() []Persistence {
 	return []Persistence{PersistNone, PersistSession, PersistWorkspace, PersistOverlay, PersistSnapshot}
 }
@@ -61,15 +61,15 @@ func Persistences() []Persistence {
 type SessionState string
 
 const (
-	SessionIdle       SessionState = "idle"       // it has no sandbox
-	SessionBooting    SessionState = "booting"    // its sandbox is starting
-	SessionRunning    SessionState = "running"    // its sandbox is running
-	SessionSuspended  SessionState = "suspended"  // its sandbox is paused in memory
-	SessionHibernated SessionState = "hibernated" // its sandbox is saved on disk
-	SessionTerminated SessionState = "terminated" // it has ended; its volume is deleted
+	SessionIdle       SessionState = "idle"       // the session has no sandbox
+	SessionBooting    SessionState = "booting"    // the sandbox is starting
+	SessionRunning    SessionState = "running"    // the sandbox is running
+	SessionSuspended  SessionState = "suspended"  // the sandbox is paused in memory
+	SessionHibernated SessionState = "hibernated" // the sandbox is saved on disk
+	SessionTerminated SessionState = "terminated" // the session has ended; its volume is deleted
 )
 
-// SessionStates returns every state in the order of a life.
+// SessionStates returns every state, in the order of a session's life.
 func SessionStates() []SessionState {
 	return []SessionState{SessionIdle, SessionBooting, SessionRunning, SessionSuspended, SessionHibernated, SessionTerminated}
 }
@@ -91,7 +91,7 @@ func (s SessionState) To(to SessionState) (SessionState, error) {
 	return to, nil
 }
 
-// Event returns the type of the event that a session has become to, after s.
+// Event returns the type of the event for a change from state s to state to.
 func (s SessionState) Event(to SessionState) string {
 	if to == SessionRunning && s != SessionBooting {
 		return EventSessionResumed
@@ -102,28 +102,28 @@ func (s SessionState) Event(to SessionState) string {
 	}[to]
 }
 
-// A SessionClient is attached to a session.
+// A SessionClient is a client that is attached to a session.
 type SessionClient struct {
 	Name  string    `json:"name"`
-	Via   string    `json:"via,omitempty"` // what it is connected by, like ssh; empty for one that came by [SessionLifecycle]
+	Via   string    `json:"via,omitempty"` // kind of connection, like ssh; empty for a client that was attached by [SessionLifecycle]
 	Since time.Time `json:"since"`
 }
 
 type clientKey struct{}
 
-// WithClient returns a context in which [Sessions.Enter] lists a client that is
-// connected among those attached, until its release is called.
+// WithClient returns a context in which [Sessions.Enter] lists a connected client
+// among the attached clients, until release is called.
 func WithClient(ctx context.Context, via, name string) context.Context {
 	return context.WithValue(ctx, clientKey{}, SessionClient{Name: name, Via: via})
 }
 
-// ClientOf returns who is connected in ctx; zero for nobody.
+// ClientOf returns the connected client of ctx; zero if there is none.
 func ClientOf(ctx context.Context) SessionClient {
 	c, _ := ctx.Value(clientKey{}).(SessionClient)
 	return c
 }
 
-// A Session is a caller's long-lived context, which outlives its sandboxes. It is a
+// A Session is a long-lived context of a caller, which outlives its sandboxes. It is a
 // value: a copy of the record, with the state at that moment. This is its life:
 //
 //  1. [Sessions].Create records a session. It is idle: it has no sandbox and no volume.
@@ -163,17 +163,17 @@ type Session struct {
 	Capacity    int64
 	TTL         time.Duration
 	Dormancy    time.Duration
-	MaxDuration time.Duration // after Created, when it ends in any case; 0 means never
-	CPUQuota    float64       // processors' worth of time in the long run; 0 is no bound but Size
+	MaxDuration time.Duration // maximum time after Created; 0 means no limit
+	CPUQuota    float64       // sustained processor time, in processors; 0 means no limit except Size
 	Network     NetworkPolicy
 	Metadata    map[string]string
 	Env         map[string]string
 	Git         *GitSpec
-	Attached    []SessionClient // only while it is running
-	Saved       time.Time       // when its workspace was last saved; zero if it was not
+	Attached    []SessionClient // clients; only while the session is running
+	Saved       time.Time       // time at which the files were last saved; zero if they were not
 	Created     time.Time
 	Used        time.Time
-	Expires     time.Time // when it ends unless it is used before
+	Expires     time.Time // time at which the session ends unless it is used before
 }
 
 // A CodeSpec is code to run in a session.
@@ -188,29 +188,29 @@ type CodeSpec struct {
 // has a result too.
 type CodeResult struct {
 	OK        bool
-	Value     json.RawMessage // of the last expression or the default export; nil if there is none
+	Value     json.RawMessage // value of the last expression or the default export; nil if there is none
 	Error     *CodeError      // nil if OK
 	Stdout    string
 	Stderr    string
 	Truncated bool     // part of Stdout or Stderr is missing
-	Warnings  []string // what of Value could not be converted to JSON as it is
+	Warnings  []string // remarks on parts of Value that JSON cannot represent
 	Duration  time.Duration
 	Sandbox   SandboxID
-	BootTime  time.Duration // spent on starting a sandbox; 0 if it had one
-	QueueTime time.Duration // spent waiting for other code of the session
+	BootTime  time.Duration // time spent on starting a sandbox; 0 if there was one
+	QueueTime time.Duration // time spent waiting for other code of the session
 }
 
-// A CodeError says why code did not complete.
+// A CodeError is the error that ended code in a session.
 type CodeError struct {
-	Cause   Cause  // exited for an exception or an exit, else what ended it
-	Name    string // of the exception; empty if there was none
+	Cause   Cause  // CauseExited for an exception or an exit, otherwise the limit that ended the code
+	Name    string // name of the exception; empty if there was none
 	Message string
-	Line    int    // in the submitted source, from 1; 0 if unknown
-	Column  int    // from 1; 0 if unknown
+	Line    int    // line in the submitted source, from 1; 0 if unknown
+	Column  int    // column, from 1; 0 if unknown
 	Stack   string // frames in the submitted source and in modules, one per line
 }
 
-// Error returns name, message and position in one line, for people and models.
+// Error returns name, message and position in one line.
 func (e *CodeError) Error() string {
 	text := e.Message
 	if e.Name != "" {
@@ -225,24 +225,24 @@ func (e *CodeError) Error() string {
 // A Dependency is a package that code in sessions may import.
 type Dependency struct {
 	Package string   // npm name, or jsr:@SCOPE/NAME
-	Version string   // or a range; empty means the newest at the time of the build
-	Docs    []string // URLs of Markdown
-	Secret  string   // environment variable of the node that holds its secret; empty for none
-	Hosts   []string // that it talks to, and that may receive the secret
+	Version string   // version or range; empty means the newest at the time of the build
+	Docs    []string // URLs of Markdown files
+	Secret  string   // environment variable of the node with the package's secret; empty for none
+	Hosts   []string // hosts that the package uses, and that get the secret
 }
 
-// Dependencies is the state of the installation of the packages that code in
-// sessions may import. They are installed once, in a template.
+// Dependencies is the state of the packages that code in
+// sessions can import. They are installed once, in a template.
 type Dependencies struct {
 	State    DependencyState
 	Packages []Dependency
 	Wanted   string // name of the template with these packages
-	Template string // that new sandboxes get now; empty if there is none yet
-	Digest   string // of Template
+	Template string // name of the template that new sandboxes get now; empty if there is none yet
+	Digest   string // digest of Template
 	Built    time.Time
-	Step     string   // of the current build
-	Log      []string // last lines of the current build, or of the one that failed
-	Error    string   // of the last build; empty if it succeeded
+	Step     string   // step of the current build
+	Log      []string // last lines of the current build, or of the failed one
+	Error    string   // error of the last build; empty if it succeeded
 	Remedy   string
 }
 
@@ -255,25 +255,25 @@ const (
 	DependenciesFailed   DependencyState = "failed" // retried later; sessions use the previous template, if there is one
 )
 
-// Sessions manages sessions. All methods see only what owner owns; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Sessions manages sessions. Methods find only objects of owner and report NotFound for
+// all others; the empty owner finds every object. It is safe for concurrent use.
 type Sessions interface {
-	// Create returns a new session. In mode warm its sandbox boots in the
+	// Create returns a new session. In mode warm, its sandbox boots in the
 	// background.
 	Create(ctx context.Context, spec SessionSpec) (Session, error)
-	// Get returns a session by ID or name, including one that has ended, for
+	// Get returns a session by ID or name, including a session that has ended, for
 	// as long as its record is kept.
 	Get(ctx context.Context, owner Owner, idOrName string) (Session, error)
 	// List returns the sessions that have not ended, newest first.
 	List(ctx context.Context, owner Owner, p Paging) ([]Session, error)
 	// Enter returns the guest of the session's sandbox, which it starts if
-	// there is none. The session counts as used until release is called. Who
-	// [ClientOf] ctx names is attached meanwhile.
+	// there is none. The session counts as used until release is called. The client
+	// of ctx (see [ClientOf]) is attached meanwhile.
 	Enter(ctx context.Context, owner Owner, idOrName string) (g Guest, release func(), err error)
 	// RunCode runs code in the session's sandbox, one piece at a time and in
 	// the order of the calls. out, if not nil, receives output while it runs.
 	RunCode(ctx context.Context, owner Owner, idOrName string, spec CodeSpec, out func(Chunk)) (CodeResult, error)
-	// Release gives up the sandbox, as dormancy does, and keeps the volume.
+	// Release releases the sandbox, as dormancy does, and keeps the volume.
 	Release(ctx context.Context, owner Owner, idOrName string) error
 	// Terminate ends a session and deletes its sandbox and volume.
 	Terminate(ctx context.Context, owner Owner, idOrName string) error
@@ -281,24 +281,24 @@ type Sessions interface {
 	Dependencies(ctx context.Context) (Dependencies, error)
 }
 
-// SessionLifecycle changes the states of sessions. Its methods see what those of
-// [Sessions] see, and return the session as it is then. Each change is an event.
+// SessionLifecycle changes the states of sessions. Its methods find the same objects as
+// those of [Sessions], and return the changed session. Each change is an event.
 type SessionLifecycle interface {
-	// Attach resumes a session, or boots its sandbox, and notes who uses it.
-	// That keeps nothing awake. Clients that are attached already stay so.
+	// Attach resumes a session, or boots its sandbox, and records client as attached.
+	// An attached client does not keep the sandbox awake. Attaching twice is no error.
 	Attach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
-	// Detach notes that a client has left. When it was the last one, nothing
-	// is left of a sandbox of persistence none, that of persistence overlay is
-	// released, that of persistence snapshot is hibernated and the files of persistence workspace are saved, unless it
-	// is in use; else the session stays as it is until dormancy. Clients that are
-	// connected detach by themselves, and then only files are saved.
+	// Detach records that a client has left. After the last one, unless the sandbox
+	// is in use, a sandbox of persistence none is stopped, one of persistence overlay is
+	// released, one of persistence snapshot is hibernated, and the files of persistence workspace are
+	// saved; all others stay until dormancy. Clients that are
+	// connected detach when their connection ends, and then only files are saved.
 	Detach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
-	// Suspend pauses a session's sandbox in memory. It reports Conflict for one
+	// Suspend pauses a session's sandbox in memory. It reports Conflict for a sandbox
 	// that is in use.
 	Suspend(ctx context.Context, owner Owner, idOrName string) (Session, error)
 	// Hibernate writes a session's sandbox to disk, whatever its persistence.
 	// It reports Conflict for one that is in use.
 	Hibernate(ctx context.Context, owner Owner, idOrName string) (Session, error)
-	// Resume lets a session run: it resumes its sandbox or boots one.
+	// Resume resumes a session's sandbox, or boots one.
 	Resume(ctx context.Context, owner Owner, idOrName string) (Session, error)
 }

@@ -16,11 +16,11 @@ type Shares struct {
 	of    map[Owner]int64
 }
 
-// NewShares returns the shares of a resource of which there is so much.
+// NewShares returns the shares of a resource with the given amount.
 func NewShares(most int64) *Shares { return &Shares{most: most, of: map[Owner]int64{}} }
 
 // Take takes n for an owner, and reports false if that is more than the owner may
-// have, or than there is. Whoever has taken something must Give it back.
+// have, or more than is free. The caller must Give it back.
 func (s *Shares) Take(owner Owner, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,14 +43,14 @@ func (s *Shares) fitsLocked(owner Owner, n int64) bool {
 	return n <= free && s.of[owner]+n <= 3*free
 }
 
-// Add takes n for an owner even if that is too much.
+// Add takes n for an owner even if that exceeds the owner's share.
 func (s *Shares) Add(owner Owner, n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.addLocked(owner, n)
 }
 
-// Give gives back what an owner has taken.
+// Give gives back an amount that an owner has taken.
 func (s *Shares) Give(owner Owner, n int64) { s.Add(owner, -n) }
 
 func (s *Shares) addLocked(owner Owner, n int64) {
@@ -60,7 +60,7 @@ func (s *Shares) addLocked(owner Owner, n int64) {
 	}
 }
 
-// Of returns what an owner has taken.
+// Of returns the amount that an owner has taken.
 func (s *Shares) Of(owner Owner) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// lastWords is how long one direction of a splice may go on when the other has ended. Not
-// every connection can tell its peer that only one has.
+// lastWords is the time that one direction of a splice may continue after the other has ended. Not
+// every connection can signal the end of one direction only.
 const lastWords = 2 * time.Second
 
 // Splice copies between two connections until both directions have ended, or ctx has, and

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// An SSHKey lets whoever has its private half use the sessions and sandboxes of
+// An SSHKey lets the holder of the private key use the sessions and sandboxes of
 // its owner over SSH. It is a value.
 type SSHKey struct {
 	ID          SSHKeyID
@@ -14,21 +14,21 @@ type SSHKey struct {
 	PublicKey   string    // type and base64, as in authorized_keys
 	Fingerprint string    // SHA256: and base64; unique on a node
 	Created     time.Time // UTC, as are all times in this package
-	Used        time.Time // when it last let somebody in; zero means never
+	Used        time.Time // time of the last login; zero means never
 }
 
-// SSHKeys keeps the public keys of owners. All methods see only what owner owns;
-// the rest is NotFound. The empty owner sees all. It is safe for concurrent use.
+// SSHKeys stores the public keys of owners. Methods find only objects of owner and report
+// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
 type SSHKeys interface {
-	// Create stores k's PublicKey, a line of authorized_keys. ID is empty for a
-	// fresh one, Name for the line's comment. It reports Invalid for what is no
-	// public key, or is too weak, Conflict for a key that the node has already,
+	// Create stores k.PublicKey, a line of authorized_keys. An empty ID means a
+	// new one, an empty Name the line's comment. It reports Invalid for text that is no
+	// public key, or a weak one, Conflict for a key that the node already has,
 	// whoever owns it, and Exhausted if the owner has too many.
 	Create(ctx context.Context, k SSHKey) (SSHKey, error)
 	// Get returns one key.
 	Get(ctx context.Context, owner Owner, id SSHKeyID) (SSHKey, error)
 	// List returns keys, oldest first.
 	List(ctx context.Context, owner Owner, p Paging) ([]SSHKey, error)
-	// Remove deletes a key, and ends its connections.
+	// Remove deletes a key and closes its connections.
 	Remove(ctx context.Context, owner Owner, id SSHKeyID) error
 }

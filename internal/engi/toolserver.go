@@ -2,16 +2,16 @@ package engi
 
 import "time"
 
-// A ToolServer is a configured MCP server, as it was when it was last used. It
+// A ToolServer is a configured MCP server with its state at the last use. It
 // is a value.
 type ToolServer struct {
 	Name    string
 	Kind    ToolServerKind
 	State   ToolServerState
-	Tools   []string  // by the names that models see, as last listed
-	Skipped []string  // tools that cannot be offered, each with the reason
-	Error   string    // why it failed
-	Checked time.Time // zero if it was never used
+	Tools   []string  // names of the tools, as models see them, from the last list
+	Skipped []string  // tools that cannot be used, each with the reason
+	Error   string    // error of state failed
+	Checked time.Time // zero if the server was never used
 }
 
 // A ToolServerKind says how an MCP server is reached.
@@ -19,10 +19,10 @@ type ToolServerKind string
 
 const (
 	ToolServerURL     ToolServerKind = "url"     // over the network
-	ToolServerCommand ToolServerKind = "command" // a program in a sandbox
+	ToolServerCommand ToolServerKind = "command" // a command that runs in a sandbox
 )
 
-// A ToolServerState is what is known about an MCP server.
+// A ToolServerState is the state of an MCP server, as far as it is known.
 type ToolServerState string
 
 const (
@@ -33,7 +33,7 @@ const (
 
 // ToolServers lists the configured MCP servers. It is safe for concurrent use.
 type ToolServers interface {
-	// Servers returns them in the order of the configuration. It does not
+	// Servers returns the servers in the order of the configuration. It does not
 	// contact them.
 	Servers() []ToolServer
 }

@@ -15,7 +15,7 @@ type Volume struct {
 	Name     string    // unique per owner
 	Capacity int64     // bytes
 	Used     int64     // bytes
-	Holder   SandboxID // sandbox that has it mounted; empty if none
+	Holder   SandboxID // sandbox that has mounted the volume; empty if none
 	Created  time.Time
 	Accessed time.Time
 	Expires  time.Time // TTL after Accessed; zero means never
@@ -27,32 +27,32 @@ type VolumeSpec struct {
 	Owner    Owner
 	Name     string        // letters, digits, dots, dashes and underscores, 128 at most
 	Capacity int64         // bytes; 0 means the node's default
-	TTL      time.Duration // without access, after which it is removed; 0 means never
-	Content  fs.FS         // what it begins with: directories, regular files and links, with the owners that their Sys has; nil means nothing
+	TTL      time.Duration // time without use after which the volume is deleted; 0 means never
+	Content  fs.FS         // initial content: directories, regular files and links, with the owners of their Sys; nil means empty
 }
 
-// Volumes manages volumes. All methods see only what owner owns; the rest is
-// NotFound. The empty owner sees all. It is safe for concurrent use.
+// Volumes manages volumes. Methods find only objects of owner and report NotFound for
+// all others; the empty owner finds every object. It is safe for concurrent use.
 type Volumes interface {
-	// Create creates a volume, with all of its content or not at all; Conflict
-	// if the owner has one of that name, Exhausted when the owner's quota, the
+	// Create creates a volume, with all of its content or not at all. It reports Conflict
+	// if the owner has a volume of that name, and Exhausted when the owner's quota, the
 	// disk or the volume is full.
 	Create(ctx context.Context, spec VolumeSpec) (Volume, error)
 	// Get returns a volume by ID or name.
 	Get(ctx context.Context, owner Owner, idOrName string) (Volume, error)
-	// List returns volumes by name.
+	// List returns volumes, ordered by name.
 	List(ctx context.Context, owner Owner, p Paging) ([]Volume, error)
-	// Remove deletes a volume and its content; Conflict while a sandbox has
+	// Remove deletes a volume and its content. It reports Conflict while a sandbox has
 	// it mounted.
 	Remove(ctx context.Context, owner Owner, idOrName string) error
 	// Files opens the content for access from the host, whether or not a
-	// sandbox has it mounted. Paths are absolute in the volume. The caller
+	// sandbox has mounted it. Paths are absolute in the volume. The caller
 	// closes it.
 	Files(ctx context.Context, owner Owner, idOrName string) (VolumeFiles, error)
 }
 
-// VolumeFiles is the content of a volume. Links that lead out of it are not
-// followed. Errors are those of [Guest]'s files. It is safe for concurrent use.
+// VolumeFiles gives access to the content of a volume. Links that lead out of it are not
+// followed. Errors are those of files of a [Guest]. It is safe for concurrent use.
 type VolumeFiles interface {
 	Open(ctx context.Context, path string) (io.ReadCloser, error)
 	Write(ctx context.Context, path string, r io.Reader, a FileAttr) (FileInfo, error) // creates parents; atomic
@@ -60,11 +60,11 @@ type VolumeFiles interface {
 	List(ctx context.Context, dir string, depth int) ([]FileInfo, error)
 	MakeDir(ctx context.Context, path string, a FileAttr) (FileInfo, error) // creates parents; Conflict if it exists
 	Change(ctx context.Context, path string, a FileAttr) (FileInfo, error)
-	Remove(ctx context.Context, path string) error // and all below it; NotFound
+	Remove(ctx context.Context, path string) error // also deletes everything below path; reports NotFound
 	io.Closer
 }
 
-// A FileAttr says which attributes to change: those that are not nil.
+// A FileAttr holds the attributes to change; nil fields stay unchanged.
 type FileAttr struct {
 	Mode     *fs.FileMode // permission bits
 	UID, GID *int
@@ -73,7 +73,7 @@ type FileAttr struct {
 // VolumeUnpacker is implemented by [VolumeFiles] that can be filled at once.
 type VolumeUnpacker interface {
 	// Unpack extracts a tar stream of directories, regular files and symbolic
-	// links, with their owners, permissions and times, in place of what is
-	// there. When it returns, all of it is on disk.
+	// links, with their owners, permissions and times, and replaces the current
+	// content. When it returns, the content is on disk.
 	Unpack(ctx context.Context, r io.Reader) error
 }

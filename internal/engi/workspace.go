@@ -10,32 +10,32 @@ import (
 	"time"
 )
 
-// A Workspace is files with a history, services like databases, and the people who work
-// on them. Its files are there without a sandbox; while it runs, one sandbox has a working
-// copy of them, and each service has a sandbox of its own, which its name leads to from all
-// others of the workspace and from nowhere else.
+// A Workspace is files with a history, services such as databases, and collaborators.
+// The files need no sandbox; while the workspace runs, one sandbox has a working
+// copy of them, and each service has a sandbox of its own, whose host name resolves in all
+// sandboxes of the workspace and nowhere else.
 type Workspace struct {
 	ID            WorkspaceID
 	Owner         Owner
 	Name          string // 1 to 63 letters, digits and dashes, unique among the owner's
-	Template      string // of the sandbox that has the working copy
+	Template      string // template of the sandbox with the working copy
 	State         WorkspaceState
-	Sandbox       SandboxID // that has the working copy; empty if there is none
-	Revision      int64     // the last one; 0 before the first
-	Services      []Service // by name
+	Sandbox       SandboxID // sandbox with the working copy; empty if there is none
+	Revision      int64     // number of the last revision; 0 before the first
+	Services      []Service // ordered by name
 	Collaborators []Collaborator
 	Preview       WorkspacePreview
 	Metadata      map[string]string
-	Error         *Error // why it does not run, of WorkspaceFailed
+	Error         *Error // reason of WorkspaceFailed
 	Created       time.Time
 	Used          time.Time
 }
 
-// workspaceRoles are what somebody may be, the least first.
+// workspaceRoles lists the roles in order of their rights, least first.
 var workspaceRoles = []WorkspaceRole{RoleViewer, RoleReviewer, RoleEditor, RoleOwner}
 
-// RoleOf returns what somebody is in the workspace; empty for nothing. The empty owner may
-// do everything.
+// RoleOf returns the role of an owner in the workspace; empty for none. The empty owner has
+// every right.
 func (w Workspace) RoleOf(owner Owner) WorkspaceRole {
 	if owner == "" || owner == w.Owner {
 		return RoleOwner
@@ -48,7 +48,7 @@ func (w Workspace) RoleOf(owner Owner) WorkspaceRole {
 	return ""
 }
 
-// Allow reports NotFound for strangers and Denied for a role that is less than need.
+// Allow reports NotFound for owners without a role and Denied for a role with fewer rights than need.
 func (w Workspace) Allow(owner Owner, need WorkspaceRole) error {
 	role := w.RoleOf(owner)
 	switch {
@@ -64,24 +64,24 @@ func (w Workspace) Allow(owner Owner, need WorkspaceRole) error {
 type WorkspaceState string
 
 const (
-	WorkspaceStopped  WorkspaceState = "stopped" // no sandbox; files and the data of services are kept
+	WorkspaceStopped  WorkspaceState = "stopped" // no sandbox; files and data of services are kept
 	WorkspaceStarting WorkspaceState = "starting"
 	WorkspaceRunning  WorkspaceState = "running"
-	WorkspaceFailed   WorkspaceState = "failed" // its sandbox could not be started; Error says why
+	WorkspaceFailed   WorkspaceState = "failed" // the sandbox could not be started; Error says why
 )
 
-// A WorkspaceRole is what a collaborator may do in a workspace. Each may do what those before it may,
-// but that an editor may change files and services and a reviewer may not.
+// A WorkspaceRole is the set of rights of a collaborator in a workspace. Each role includes the
+// rights of the roles before it.
 type WorkspaceRole string
 
 const (
-	RoleViewer   WorkspaceRole = "viewer"   // look at files, services and previews
-	RoleReviewer WorkspaceRole = "reviewer" // and query databases, without changing them
-	RoleEditor   WorkspaceRole = "editor"   // and change files, services and databases, and run programs
-	RoleOwner    WorkspaceRole = "owner"    // and say who may, and remove it
+	RoleViewer   WorkspaceRole = "viewer"   // read files, services and previews
+	RoleReviewer WorkspaceRole = "reviewer" // also run read-only queries
+	RoleEditor   WorkspaceRole = "editor"   // also change files, services and databases, and run programs
+	RoleOwner    WorkspaceRole = "owner"    // also change collaborators, and delete the workspace
 )
 
-// A Collaborator is somebody else who works in a workspace.
+// A Collaborator is another owner with access to a workspace.
 type Collaborator struct {
 	Owner Owner
 	Role  WorkspaceRole // viewer, reviewer or editor
@@ -90,18 +90,18 @@ type Collaborator struct {
 // A WorkspaceSpec describes a workspace to create.
 type WorkspaceSpec struct {
 	Owner         Owner
-	Name          string // empty means one that is made up
+	Name          string // empty means a generated name
 	Template      string // empty means base
 	Services      []ServiceSpec
-	Files         []WorkspaceFile // of the first revision
+	Files         []WorkspaceFile // files of the first revision
 	Collaborators []Collaborator
 	Metadata      map[string]string
 	Idempotency   string // a repeated key of the same owner returns the first workspace
 }
 
-// A WorkspaceChange changes what it names of a workspace.
+// A WorkspaceChange changes a workspace. Nil fields stay unchanged.
 type WorkspaceChange struct {
-	Collaborators *[]Collaborator   // all of them; nil means as before
+	Collaborators *[]Collaborator   // all collaborators, which replace the current ones; nil means unchanged
 	Share         []Collaborator    // who get a role, or another one; the rest keep theirs
 	Unshare       []Owner           // who have none any more
 	Preview       *WorkspacePreview // nil means as before; to have it public is for the owner
@@ -135,16 +135,16 @@ func (c WorkspaceChange) Of(before []Collaborator) ([]Collaborator, error) {
 	return all, nil
 }
 
-// A WorkspacePreview is what a workspace shows at an address of its own. The zero value is
-// nothing. It is a value.
+// A WorkspacePreview is the content that a workspace serves at its preview URL. The zero value is
+// no preview. It is a value.
 type WorkspacePreview struct {
 	Type   PreviewType
-	Root   string // directory with the files of [PreviewStatic]; empty is that of the workspace
-	Port   int    // of the workspace's sandbox, for the others
-	Public bool   // for everybody who has the address; else for who works in the workspace, and who has a link
+	Root   string // directory with the files of [PreviewStatic]; empty means the whole workspace
+	Port   int    // port in the workspace's sandbox, for the other types
+	Public bool   // everybody who has the URL has access; false means collaborators and holders of a link
 }
 
-// Address returns url, which is that of the workspace, as clients of the preview take it.
+// Address returns the workspace's url in the form that clients of the preview need.
 func (p WorkspacePreview) Address(url string) string {
 	if p.Type == PreviewWebSocket {
 		return "ws" + strings.TrimPrefix(url, "http")
@@ -152,14 +152,14 @@ func (p WorkspacePreview) Address(url string) string {
 	return url
 }
 
-// A PreviewType says what a preview of a workspace shows.
+// A PreviewType is the kind of a workspace's preview.
 type PreviewType string
 
 const (
 	PreviewNone      PreviewType = ""
-	PreviewStatic    PreviewType = "static"    // files of the last revision; it needs no sandbox
+	PreviewStatic    PreviewType = "static"    // files of the last revision; needs no sandbox
 	PreviewProxy     PreviewType = "proxy"     // a server in the sandbox
-	PreviewWebSocket PreviewType = "websocket" // the same, whose address is one for WebSockets
+	PreviewWebSocket PreviewType = "websocket" // a server in the sandbox, with a WebSocket URL
 )
 
 // A ServiceType is a kind of service.
@@ -175,64 +175,64 @@ const (
 
 // A Service is a server that belongs to a workspace.
 type Service struct {
-	Name     string // in the workspace; lower-case letters, digits and dashes
+	Name     string // name in the workspace: lower-case letters, digits and dashes
 	Type     ServiceType
-	Version  string // that runs, as the server says it
-	Server   string // the program that serves the type, like MariaDB 10.11
+	Version  string // version of the running server, as it reports it
+	Server   string // program that implements the type, like MariaDB 10.11
 	State    ServiceState
-	Sandbox  SandboxID // that it runs in; empty if there is none
-	Volume   VolumeID  // that has its data; empty for none
-	Host     string    // NAME.workspace.internal, from sandboxes of the workspace
+	Sandbox  SandboxID // sandbox with the server; empty if there is none
+	Volume   VolumeID  // volume with the data; empty for none
+	Host     string    // NAME.workspace.internal, which resolves in sandboxes of the workspace
 	Port     int
 	Exposed  bool
-	Needs    []string // services that must be healthy before it starts
-	Restarts int      // by itself, since it was last healthy for a while
-	Error    *Error   // why it is unhealthy or has failed
+	Needs    []string // services that must be healthy before this one starts
+	Restarts int      // automatic restarts since the service was last healthy for a while
+	Error    *Error   // reason of states unhealthy and failed
 	Started  time.Time
 }
 
-// HasPage reports whether the service has a preview: it is exposed, and speaks HTTP.
+// HasPage reports whether the service has a preview, because it is exposed and speaks HTTP.
 func (s Service) HasPage() bool { return s.Exposed && s.Type == ServiceNginx }
 
 // A ServiceState is a point in the life of a service.
 type ServiceState string
 
 const (
-	ServiceStopped   ServiceState = "stopped" // its data is kept
+	ServiceStopped   ServiceState = "stopped" // the data is kept
 	ServiceStarting  ServiceState = "starting"
 	ServiceHealthy   ServiceState = "healthy"
-	ServiceUnhealthy ServiceState = "unhealthy" // it does not answer, and is started again
-	ServiceFailed    ServiceState = "failed"    // it was started again too often; Error says why
+	ServiceUnhealthy ServiceState = "unhealthy" // the server does not answer, and is restarted
+	ServiceFailed    ServiceState = "failed"    // the server was restarted too often; Error says why
 )
 
 // A ServiceSpec describes a service to add.
 type ServiceSpec struct {
 	Name    string // empty means the name of the type
 	Type    ServiceType
-	Version string            // "latest", empty, or a number that there is: "15", "10.11"
-	Env     map[string]string // for the server; which variables mean something depends on the type
-	Exposed bool              // its port may be reached from outside, by who may use the workspace
+	Version string            // "latest", empty, or a version that the template source has, like "15" or "10.11"
+	Env     map[string]string // environment variables of the server; the type decides which have a meaning
+	Exposed bool              // callers who can use the workspace reach the port from outside
 	Needs   []string
 }
 
-// A Connection says how to reach a service.
+// A Connection is the address and the credentials of a service.
 type Connection struct {
-	Host     string // from sandboxes of the workspace
+	Host     string // host name in sandboxes of the workspace
 	Port     int
 	User     string
 	Password string
 	Database string
-	URL      string // of all that, as clients of the type take it
+	URL      string // the same as a URL, as clients of the type expect it
 }
 
 // A WorkspaceFile is a file of a revision of a workspace.
 type WorkspaceFile struct {
 	Path    string // relative, clean, slash-separated
-	Mode    uint32 // 0644 or 0755; 0 means 0644, or that of the file that is there
+	Mode    uint32 // 0644 or 0755; 0 means the existing file's mode, or 0644
 	Size    int64  // bytes
-	Digest  string // of the content, in hexadecimal; empty in what is written
-	Content []byte // of what is written; not of what is listed
-	Removed bool   // in what is written: it is to go
+	Digest  string // digest of the content, in hex; empty in files to write
+	Content []byte // content, in files to write; nil in lists
+	Removed bool   // in files to write: delete the file
 }
 
 // A WorkspaceRevision is one state of all files of a workspace.
@@ -241,13 +241,13 @@ type WorkspaceRevision struct {
 	Parent  int64 // 0 for the first
 	Commit  string
 	Message string
-	Actor   string // who made it
-	Of      int64  // revision whose files it took back; 0 for none
+	Actor   string // ID of the key or run that made the revision
+	Of      int64  // number of the revision that was restored; 0 for none
 	Created time.Time
-	Changed []AppChange // against Parent, by path
+	Changed []AppChange // changes since Parent, ordered by path
 }
 
-// A BlameLine is a line of a file, and the revision that has made it what it is.
+// A BlameLine is a line of a file with the revision that last changed it.
 type BlameLine struct {
 	Revision int64
 	Actor    string
@@ -260,46 +260,46 @@ type WriteSpec struct {
 	Owner     Owner
 	Workspace string // ID or name
 	Files     []WorkspaceFile
-	Message   string // empty means one made from what changes
+	Message   string // empty means one made from the changes
 	Actor     string
-	Base      int64 // the revision that the writer has seen: files that have changed since are a Conflict; 0 for whatever there is
+	Base      int64 // revision that the writer has read: files that have changed since are a Conflict; 0 means any revision
 }
 
-// A Query is a text for a database of a workspace.
+// A Query is a query of a database of a workspace.
 type Query struct {
 	Owner     Owner
 	Workspace string // ID or name
-	Service   string // empty means the only one that speaks SQL
+	Service   string // empty means the only SQL service
 	Text      string
-	Args      []any         // for $1 or ?, as JSON values
-	ReadOnly  bool          // the server refuses what would change anything
-	Database  string        // empty means that of the service
+	Args      []any         // arguments for $1 or ?, as JSON values
+	ReadOnly  bool          // run in a read-only transaction, which the database enforces
+	Database  string        // empty means the service's database
 	MaxRows   int           // 0 means 1,000
-	MaxBytes  int64         // of values; 0 means 1 MiB
+	MaxBytes  int64         // maximum size of the values; 0 means 1 MiB
 	Timeout   time.Duration // 0 means 30 s
 }
 
 // A Column is a column of a result.
 type Column struct {
 	Name string
-	Type string // as the server calls it, like int4
+	Type string // type, as the database names it, like int4
 }
 
-// A QueryResult is what a database has answered. An error of the database is a result.
+// A QueryResult is the answer of a database. An error of the database is a result.
 type QueryResult struct {
 	Columns   []Column
-	Rows      [][]json.RawMessage // numbers as JSON numbers if they are exact, else as strings; null for NULL
-	Affected  int64               // rows; -1 if the server does not say
-	Truncated bool                // there were more rows than were asked for
+	Rows      [][]json.RawMessage // numbers are JSON numbers if these are exact, otherwise strings; null for NULL
+	Affected  int64               // number of affected rows; -1 if the database does not report it
+	Truncated bool                // the query has more rows or bytes than were requested
 	Took      time.Duration
 	Error     *QueryError // nil if there was none
 }
 
-// A QueryError is why a database has refused a query.
+// A QueryError is the error of a database.
 type QueryError struct {
 	Code     string // SQLSTATE
 	Text     string
-	Position int // in the text, in characters from 1; 0 if the server does not say
+	Position int // position in the query, in characters from 1; 0 if unknown
 	Detail   string
 	Hint     string
 }
@@ -308,12 +308,12 @@ type QueryError struct {
 type Table struct {
 	Schema string
 	Name   string
-	Kind   string // table, view, materialized view, foreign table
-	Rows   int64  // as the server estimates; -1 if it does not
-	Bytes  int64  // with indexes; -1 if the server does not say
+	Kind   string // table, view, materialized view or foreign table
+	Rows   int64  // number of rows, as the database estimates; -1 if it does not
+	Bytes  int64  // size with indexes; -1 if the database does not report it
 }
 
-// A TableDescription says what a table consists of.
+// A TableDescription describes a table.
 type TableDescription struct {
 	Table
 	Columns     []TableColumn
@@ -326,7 +326,7 @@ type TableColumn struct {
 	Name     string
 	Type     string
 	Nullable bool
-	Default  string // an expression; empty for none
+	Default  string // default value, an expression; empty for none
 }
 
 // A TableIndex is an index of a table.
@@ -340,12 +340,12 @@ type TableIndex struct {
 // A TableConstraint is a constraint of a table.
 type TableConstraint struct {
 	Name       string
-	Kind       string // primary key, foreign key, unique, check
+	Kind       string // primary key, foreign key, unique or check
 	Definition string
 }
 
-// Workspaces keeps workspaces. Its methods see what owner owns or works on; the rest is
-// NotFound, and what the role does not allow is Denied. The empty owner may do everything.
+// Workspaces manages workspaces. Methods find workspaces in which owner has a role and report
+// NotFound for all others, and Denied for acts that the role does not allow. The empty owner has every right.
 // It is safe for concurrent use.
 type Workspaces interface {
 	WorkspaceRunner
@@ -355,105 +355,105 @@ type Workspaces interface {
 	WorkspaceDatabases
 }
 
-// A WorkspaceRunner has workspaces run; see [Workspaces].
+// A WorkspaceRunner creates, starts and stops workspaces; see [Workspaces].
 type WorkspaceRunner interface {
 	// Create records a workspace with its files, and returns once its services are
 	// healthy. It reports Conflict for a name that is taken. If a service does not start,
-	// the workspace is there, and the service failed.
+	// the workspace exists, and the service is failed.
 	Create(ctx context.Context, spec WorkspaceSpec) (Workspace, error)
 	// Get returns a workspace by ID or name.
 	Get(ctx context.Context, owner Owner, workspace string) (Workspace, error)
-	// List returns the newest first, those that owner works on included.
+	// List returns workspaces in which owner has a role, newest first.
 	List(ctx context.Context, owner Owner, p Paging) ([]Workspace, error)
-	// Change changes who works on a workspace, what it shows, or its metadata.
+	// Change changes the collaborators, the preview or the metadata of a workspace.
 	Change(ctx context.Context, owner Owner, workspace string, c WorkspaceChange) (Workspace, error)
 	// Start returns a workspace once its sandbox has the files of the last revision and
 	// its services are healthy.
 	Start(ctx context.Context, owner Owner, workspace string) (Workspace, error)
-	// Stop makes what has changed in the sandbox a revision, and destroys the sandboxes.
+	// Stop records changes in the sandbox as a revision, and destroys the sandboxes.
 	// The data of services stays.
 	Stop(ctx context.Context, owner Owner, workspace string) error
 	// Remove deletes a workspace with its history and the data of its services.
 	Remove(ctx context.Context, owner Owner, workspace string) error
 }
 
-// WorkspaceFiles has the files of workspaces; see [Workspaces]. No sandbox is needed for it.
+// WorkspaceFiles reads and writes the files of workspaces; see [Workspaces]. It needs no sandbox.
 type WorkspaceFiles interface {
-	// Write makes a revision of files that are written or removed, and puts them into the
-	// sandbox, if there is one. What somebody has changed there before is a revision of its
-	// own.
+	// Write creates a revision with files that are written or deleted, and copies them into the
+	// sandbox, if there is one. Earlier changes in the sandbox become a revision of their
+	// own first.
 	Write(ctx context.Context, spec WriteSpec) (WorkspaceRevision, error)
-	// Files returns the files of a revision, by path; 0 is the last one, with what has
-	// changed in the sandbox.
+	// Files returns the files of a revision, ordered by path; 0 is the last one, with the
+	// changes in the sandbox.
 	Files(ctx context.Context, owner Owner, workspace string, revision int64) ([]WorkspaceFile, error)
 	// File opens a file of a revision, as in Files. The caller closes it.
 	File(ctx context.Context, owner Owner, workspace, path string, revision int64) (io.ReadCloser, error)
-	// Revisions returns the history, the newest first.
+	// Revisions returns the revisions, newest first.
 	Revisions(ctx context.Context, owner Owner, workspace string, p Paging) ([]WorkspaceRevision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to, and
 	// to 0 the last one.
 	Diff(ctx context.Context, owner Owner, workspace string, from, to int64) (string, error)
-	// Restore makes the files, or those below path, what they were in a revision, as a new
+	// Restore restores the files of a revision, or those below path, as a new
 	// one.
 	Restore(ctx context.Context, owner Owner, workspace string, revision int64, path string) (WorkspaceRevision, error)
 	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
-	// NotFound. What has changed in the sandbox is looked for once a second, if that is awake.
+	// NotFound. If the sandbox is awake, its changes are collected once a second.
 	PreviewFile(ctx context.Context, owner Owner, workspace, path string) (PublishedFile, error)
-	// Blame says of each line of a file which revision has made it what it is.
+	// Blame returns the revision that last changed each line of a file.
 	Blame(ctx context.Context, owner Owner, workspace, path string, revision int64) ([]BlameLine, error)
 }
 
-// WorkspaceGit has programs of git clone, fetch and push the history of workspaces, in
-// version 0 of git's protocol, the stateless form: gitprotocol-http(5). Each revision is a
-// commit, and the branch main is the last one; there is none before the first.
+// WorkspaceGit serves git clone, fetch and push for the history of workspaces, in
+// version 0 of git's protocol in its stateless form, gitprotocol-http(5). Each revision is a
+// commit, and the branch main is the last one; it does not exist before the first.
 type WorkspaceGit interface {
-	// GitRefs writes what may be fetched, or pushed to.
+	// GitRefs writes the refs that may be fetched, or pushed to.
 	GitRefs(ctx context.Context, owner Owner, workspace string, push bool, w io.Writer) error
-	// GitFetch answers what a client asks for. It reports Invalid for what is not git's
-	// and NotFound for what is not there, before anything is written.
+	// GitFetch answers a fetch. It reports Invalid for a malformed request
+	// and NotFound for unknown objects, before anything is written.
 	GitFetch(ctx context.Context, owner Owner, workspace string, request io.Reader, w io.Writer) error
-	// GitPush records what a client has pushed to main as one revision, whose commit is the
-	// one that was pushed, with all that come before it. It reports Invalid for what is not
-	// git's, before anything is written; why a branch stays as it was, the client is told.
+	// GitPush records a push to main as one revision, whose commit is the
+	// pushed one, with all its ancestors. It reports Invalid for a malformed
+	// request, before anything is written; the reason why a branch is refused is written to the client.
 	GitPush(ctx context.Context, owner Owner, workspace string, request io.Reader, w io.Writer) error
 }
 
-// WorkspaceServices has the services of workspaces; see [Workspaces].
+// WorkspaceServices manages the services of workspaces; see [Workspaces].
 type WorkspaceServices interface {
 	// AddService starts a service and returns it once it is healthy, or has failed. It
 	// reports Conflict for a name that is taken.
 	AddService(ctx context.Context, owner Owner, workspace string, spec ServiceSpec) (Service, error)
-	// RemoveService destroys a service with its data.
+	// RemoveService deletes a service and its data.
 	RemoveService(ctx context.Context, owner Owner, workspace, service string) error
-	// RestartService ends the server of a service and starts it again.
+	// RestartService restarts the server of a service.
 	RestartService(ctx context.Context, owner Owner, workspace, service string) (Service, error)
-	// Connection says how to reach a service. It is for who may change the workspace.
+	// Connection returns the address and the credentials of a service. It needs the role editor.
 	Connection(ctx context.Context, owner Owner, workspace, service string) (Connection, error)
-	// Dial connects to a service that is exposed. It is for who may change the workspace. It
-	// reports Conflict for one that is not exposed or has no server. The caller closes the
-	// connection; ctx bounds the opening only.
+	// Dial connects to a service that is exposed. It needs the role editor. It
+	// reports Conflict for a service that is not exposed or has no server. The caller closes the
+	// connection; ctx limits the opening only.
 	Dial(ctx context.Context, owner Owner, workspace, service string) (net.Conn, error)
-	// ServiceLogs returns the end of what a server has printed, of at most max bytes.
+	// ServiceLogs returns the end of a server's log, at most max bytes.
 	ServiceLogs(ctx context.Context, owner Owner, workspace, service string, max int) (string, error)
 }
 
-// WorkspaceDatabases has the databases of workspaces; see [Workspaces].
+// WorkspaceDatabases queries the databases of workspaces; see [Workspaces].
 type WorkspaceDatabases interface {
-	// Query runs a text. Whose role is reviewer must have it read-only. It reports Expired
-	// after the time that it may take, and Unavailable if the server does not answer.
+	// Query runs a query. The role reviewer requires ReadOnly. It reports Expired
+	// after the query's time limit, and Unavailable if the server does not answer.
 	Query(ctx context.Context, q Query) (QueryResult, error)
-	// Explain returns the plan of a query, as the server prints it, without running it.
+	// Explain returns the plan of a query, as the database prints it, without running the query.
 	Explain(ctx context.Context, q Query) (string, error)
-	// Tables lists the tables of a database; those of the server itself are left out.
+	// Tables lists the tables of a database, without system tables.
 	Tables(ctx context.Context, q Query) ([]Table, error)
-	// Describe returns what a table consists of. Its name may have a schema.
+	// Describe describes a table, whose name may be SCHEMA.TABLE.
 	Describe(ctx context.Context, q Query, table string) (TableDescription, error)
-	// Command runs a command of a redis service.
+	// Command runs a command of a Redis service.
 	Command(ctx context.Context, owner Owner, workspace, service string, args []string) (CommandReply, error)
 }
 
-// A CommandReply is what a redis service has answered.
+// A CommandReply is the reply of a Redis service.
 type CommandReply struct {
 	Value   json.RawMessage
-	Refused bool // the value says why
+	Refused bool // Redis refused the command; the value says why
 }

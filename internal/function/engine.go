@@ -8,9 +8,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An Engine executes runs to their end, whatever happens to this process, and
+// An Engine executes runs to their end, even if this process crashes, and
 // remembers the results of their steps. It knows nothing of functions, queues,
-// attempts and states: it calls an [Executor] until that says that a run has
+// attempts and states: it calls an [Executor] until the outcome says that a run has
 // ended. Package functiontest tests all engines. It is safe for concurrent use.
 type Engine interface {
 	// Start records a run: once it returns nil, Execute is called for the run
@@ -18,24 +18,24 @@ type Engine interface {
 	// be repeated after a crash. It is called only between ready and the end of
 	// Run.
 	Start(ctx context.Context, id engi.FunctionRunID, function string) error
-	// Wake is a hint that a run that waits for its next Execute was cancelled.
-	// The record says that it has ended already.
+	// Wake is a hint that a run that is waiting for its next Execute was cancelled.
+	// Its record is already in a final state.
 	Wake(id engi.FunctionRunID)
 	// Run executes runs until ctx ends, including those that an earlier process
-	// has started and not ended. When it returns, no Execute is active.
+	// has started and not ended. After it returns, no Execute is active.
 	Run(ctx context.Context, x Executor, ready func()) error
 }
 
 // An Executor executes runs for an [Engine]. It is safe for concurrent use, but
 // there is only one Execute per run at a time.
 type Executor interface {
-	// Execute continues a run as far as possible. All its steps go through s.
-	// It is called again as the outcome says, and after a crash immediately.
+	// Execute continues a run as far as possible. All steps of the run use s.
+	// It is called again according to the outcome, and immediately after a crash.
 	// When ctx ends, it returns as soon as the current step does.
 	Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome
 }
 
-// A Stepper remembers the results of the steps of one run.
+// A Stepper remembers the results of one run's steps.
 type Stepper interface {
 	// Step returns the remembered result of a step. If there is none, it calls
 	// fn and remembers its result durably before it returns it. Errors of fn
@@ -53,14 +53,14 @@ var ErrYield = engi.Errorf(engi.Internal, "the engine continues later")
 // An Outcome says how a run continues after Execute.
 type Outcome struct {
 	Next  Next
-	After time.Duration // of Again: the earliest time of the next call
-	// Output and Error are of a run that has ended, for engines that show them.
+	After time.Duration // earliest time of the next call; for Again
+	// Output and Error are set for a run that has ended, for engines that show them.
 	// Both are nil if it was cancelled or no longer exists.
 	Output json.RawMessage
-	Error  *engi.Error // of Again: the reason
+	Error  *engi.Error // reason; for Again
 }
 
-// Next says what an engine does after Execute.
+// Next is the action of an engine after Execute.
 type Next string
 
 const (

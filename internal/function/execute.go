@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// storeRetry is how long a run waits when its record cannot be read or written.
+// storeRetry is the pause of a run whose record cannot be read or written.
 const storeRetry = 5 * time.Second
 
 // errTimeout is the cause of a run's context when its timeout has passed.
@@ -78,7 +78,7 @@ func beginAttempt(r *Record) error {
 	return nil
 }
 
-// retryLater is the outcome for a run whose record cannot be read or written.
+// retryLater returns the outcome for a run whose record cannot be read or written.
 func (r *Runner) retryLater(ctx context.Context, id engi.FunctionRunID, err error) Outcome {
 	if ctx.Err() != nil {
 		return Outcome{Next: Stopped}
@@ -87,7 +87,7 @@ func (r *Runner) retryLater(ctx context.Context, id engi.FunctionRunID, err erro
 	return Outcome{Next: Again, After: storeRetry, Error: toError(err)}
 }
 
-// errYielded says that the function was unwound by [ErrYield].
+// errYielded means that the function was unwound by [ErrYield].
 var errYielded = errors.New("yielded")
 
 // attempt calls the function of a run. It converts panics to errors.
@@ -174,7 +174,7 @@ func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.Functi
 	}
 	log.InfoContext(ctx, "an attempt failed", "after", wait)
 	return r.update(ctx, rec.ID, Outcome{Next: Again, After: wait, Error: reason}, func(rec *Record) {
-		if rec.CancelRequested { // in the meantime
+		if rec.CancelRequested { // cancelled in the meantime
 			cancel(rec)
 			return
 		}

@@ -4,7 +4,7 @@
 // outcome. It implements [engi.Functions].
 //
 // An [Engine] drives the execution and remembers the results of steps; see the
-// packages below. The functions that come with engi are in package builtin.
+// packages below. The functions of engi itself are in package builtin.
 package function
 
 import (
@@ -27,39 +27,39 @@ import (
 // A Function is a durable function with its code. Run must be deterministic and
 // quick between steps: it is called again from the top after a crash, for
 // another attempt, and by some engines for every single step. Completed steps
-// return their remembered results then. Everything with side effects belongs in
+// then return their remembered results. Everything with side effects belongs in
 // a [Step].
 //
-// What Run returns is the run's output, as JSON. An error of kind Invalid,
+// The result of Run is the run's output, as JSON. An error of kind Invalid,
 // NotFound, Denied, Anonymous, Unsupported or Conflict, and one wrapped by
-// [Final], fails the run; others are retried, not before the time of their retry
+// [Final], fails the run; other errors are retried, not before the time of their retry
 // hint.
 type Function struct {
 	engi.Function
-	Owner   engi.Owner // of the runs that its schedule starts
+	Owner   engi.Owner // owner of the runs that its schedule starts
 	Backoff Backoff
-	MaxOpen int // of a [Source]: runs that have not ended; events beyond start none; 0 means no limit
+	MaxOpen int // for functions of a [Source]: maximum number of unfinished runs; further events start none; 0 means no limit
 	Run     func(ctx context.Context, r *Run) (any, error)
 }
 
-// A Source has functions that come and go while a Runner runs, one for each
-// webhook for instance. Their runs are like those of other functions, but take
-// no place from them: they have slots of their own. It is safe for concurrent
+// A Source provides functions that come and go while a Runner runs, for example one for each
+// webhook. Their runs are like those of other functions, but have
+// slots of their own and use none of the others. It is safe for concurrent
 // use.
 type Source interface {
-	// Function returns a function by name; false if there is none, or none any
-	// more, which fails its runs.
+	// Function returns a function by name; false if it does not exist or no longer
+	// exists, which fails its runs.
 	Function(name string) (Function, bool)
-	// Bound returns the functions that an event starts, in the name of their
+	// Bound returns the functions that an event starts, on behalf of their
 	// Owner. It gets every event of the log, in order, some of them again
 	// after a restart, and must be quick.
 	Bound(e engi.Event) []Function
-	// Dropped is told of an event that does not start a function because that
-	// has MaxOpen runs already.
+	// Dropped is called for an event that does not start a function because the function
+	// already has MaxOpen runs.
 	Dropped(ctx context.Context, name string, e engi.Event)
 }
 
-// A Backoff says how long a run waits for its next attempt: First, then twice as
+// A Backoff determines the time between attempts of a run: First, then twice as
 // long each time, up to Max. A random fifth is added or subtracted, so that runs
 // that failed together are not retried together.
 type Backoff struct {
@@ -67,7 +67,7 @@ type Backoff struct {
 	Max   time.Duration // 0 means 5 min
 }
 
-// after returns the wait after an attempt, counted from 1.
+// after returns the pause after an attempt, counted from 1.
 func (b Backoff) after(attempt int, hint engi.Retry) time.Duration {
 	if b.First <= 0 {
 		b.First = time.Second
@@ -86,14 +86,14 @@ func (b Backoff) after(attempt int, hint engi.Retry) time.Duration {
 
 // Limits of runs.
 const (
-	maxStepName    = 128       // bytes
-	maxSteps       = 1000      // of a run
-	maxStepResult  = 1 << 20   // bytes of JSON
-	maxShownOutput = 64 << 10  // bytes of a step's output in its record
-	maxOutput      = 256 << 10 // bytes of a run's output
+	maxStepName    = 128       // maximum bytes of a step's name
+	maxSteps       = 1000      // maximum number of steps of a run
+	maxStepResult  = 1 << 20   // maximum bytes of a step's result, as JSON
+	maxShownOutput = 64 << 10  // maximum bytes of a step's output in its record
+	maxOutput      = 256 << 10 // maximum bytes of a run's output
 )
 
-// A Run is a run as its function sees it. Its methods, and [Step], must be called
+// A Run is a run in the form for its function. Its methods, and [Step], must be called
 // from the goroutine in which the function was called.
 type Run struct {
 	ID       engi.FunctionRunID
@@ -107,11 +107,11 @@ type Run struct {
 	stepper   Stepper
 	cancelled <-chan struct{}
 	used      map[string]bool
-	steps     map[string]engi.FunctionStep // as recorded, by name
+	steps     map[string]engi.FunctionStep // recorded steps, by name
 }
 
-// Cancelled is closed when the run is cancelled. No further step begins then; a
-// long step should stop what it waits for and return.
+// Cancelled is closed when the run is cancelled. No further step begins then, and a
+// long step should stop waiting and return.
 func (r *Run) Cancelled() <-chan struct{} { return r.cancelled }
 
 // Data decodes the event's data into v. It reports Invalid.
@@ -137,11 +137,11 @@ func (r *Run) Send(ctx context.Context, step, eventType string, data any) (engi.
 
 // Step completes fn once per run: once fn has returned without an error, its
 // result is remembered and returned from then on. If the node crashes before the
-// result is on disk, fn is called again; what must not happen twice needs an
+// result is on disk, fn is called again. If fn must not take effect twice, it needs an
 // idempotency key, such as the run's ID and the step's name.
 //
 // Names are unique within a run; number them in loops. The result is converted
-// to JSON, the first time too, of at most 1 MiB. A panic of fn becomes an
+// to JSON of at most 1 MiB, also the first time. A panic of fn becomes an
 // Internal error. A failed step is repeated in the run's next attempt.
 func Step[T any](ctx context.Context, r *Run, name string, fn func(ctx context.Context) (T, error)) (T, error) {
 	var result T
@@ -211,7 +211,7 @@ func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (j
 	return raw, err
 }
 
-// recordStep records a step, for display only: if that fails, the run goes on.
+// recordStep records a step for display only: if recording fails, the run continues.
 func (r *Run) recordStep(ctx context.Context, s engi.FunctionStep) {
 	r.steps[s.Name] = s
 	if err := r.runner.opt.Store.Step(context.WithoutCancel(ctx), Record{FunctionRun: engi.FunctionRun{ID: r.ID, Owner: r.Owner, Function: r.Function}}, s); err != nil {

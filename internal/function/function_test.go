@@ -146,7 +146,7 @@ func TestQueueIsShared(t *testing.T) {
 	}
 }
 
-// TestSchedule lets days pass.
+// TestSchedule simulates several days.
 func TestSchedule(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "engi.db")
 	synctest.Test(t, func(t *testing.T) { // begins at midnight UTC
@@ -226,7 +226,7 @@ func TestBackoffGrows(t *testing.T) {
 			t.Fatalf("%d attempts, want %d", len(at), len(want)+1)
 		}
 		for i, w := range want {
-			// A fifth more or less, but not before the hint.
+			// The time varies by a fifth, but is not before the hint.
 			if got := at[i+1].Sub(at[i]).Seconds(); got < .79*w || got > 1.22*w {
 				t.Errorf("attempt %d came %.1f s after the one before, want about %.0f", i+2, got, w)
 			}
@@ -321,8 +321,8 @@ func TestRandomHistories(t *testing.T) {
 	})
 }
 
-// TestFunctionsOfOwnEvents binds functions to events that engi appends itself.
-// They start once, also after a restart, and not on events that they caused.
+// TestFunctionsOfOwnEvents binds functions to events of engi itself.
+// They must start once, also after a restart, and not on events that they caused.
 func TestFunctionsOfOwnEvents(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -366,7 +366,7 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 	fix.Start()
 	second := ended(late.ID, "stopped")
 
-	// The end of a run starts the other function, whose end starts nothing.
+	// The end of a run starts the other function, whose end starts no further run.
 	for _, r := range []engi.FunctionRun{first, second} {
 		ends, err := log.List(t.Context(), "anna", engi.EventFilter{Subject: string(r.ID), Types: []string{"function.done"}})
 		if err != nil || len(ends) != 1 {
@@ -402,7 +402,7 @@ func TestFunctionsOfOwnEvents(t *testing.T) {
 	}
 }
 
-// TestChainsOfEventsEnd has a function send the event that starts it.
+// TestChainsOfEventsEnd makes a function send the event that starts it.
 func TestChainsOfEventsEnd(t *testing.T) {
 	var mu sync.Mutex
 	n := 0

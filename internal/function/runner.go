@@ -18,18 +18,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options configure a Runner.
+// Options configures a Runner.
 type Options struct {
 	Functions   []Function
-	Source      Source // of more functions; nil for none
+	Source      Source // source of more functions; nil for none
 	Store       Store
-	Events      engi.EventLog // the one that Store appends to
+	Events      engi.EventLog // event log to which Store appends
 	Engine      Engine
 	Log         *slog.Logger  // nil discards
-	MaxQueue    int           // runs that have not ended; Send is refused beyond; 0 means 10000
-	MaxRuns     int           // that have their turn at once; 0 means 256
-	Retention   time.Duration // of what has ended; 0 means 30 days
-	RetainCount int           // runs that have ended; 0 means 100000
+	MaxQueue    int           // maximum number of unfinished runs; Send is refused beyond; 0 means 10000
+	MaxRuns     int           // maximum number of runs with slots; 0 means 256
+	Retention   time.Duration // time for which ended runs are kept; 0 means 30 days
+	RetainCount int           // maximum number of ended runs that are kept; 0 means 100000
 }
 
 // A Runner starts functions on events and schedules, and manages their runs. It
@@ -37,9 +37,9 @@ type Options struct {
 //
 // A run is recorded as queued together with its event. When the limits allow, it
 // gets a slot: it is recorded as running and started in the engine. It keeps the
-// slot until it ends, also while it waits for another attempt. Runs of a
+// slot until it ends, even while it waits for another attempt. Runs of a
 // function get slots in the order of their events, except that runs of an owner
-// at its limit are passed over. The record is always ahead of the engine: after
+// at its limit are skipped. The record is always ahead of the engine: after
 // a crash, runs that are recorded as having a slot are started again.
 type Runner struct {
 	opt       Options
@@ -47,21 +47,21 @@ type Runner struct {
 	inputs    map[string]*jsonschema.Resolved
 	schedules map[string]schedule
 
-	wake chan struct{} // a queued run may get a slot
+	wake chan struct{} // receives a value when a queued run may get a slot
 
 	mu          sync.Mutex
 	queues      map[string][]queuedRun // by function, oldest first
-	waiting     int                    // runs in queues
+	waiting     int                    // number of runs in queues
 	slots       map[engi.FunctionRunID]queuedRun
 	active      map[engi.FunctionRunID]*activeRun
-	open        map[string]int                // runs that have not ended, by function
-	places      int64                         // given to runs, in the order in which they were recorded
-	functionOf  map[engi.FunctionRunID]string // of runs in queues
-	shares      *engi.Shares                  // of the queue, of the other runs
-	dynamic     int                           // runs of Source's functions among queues and slots
-	dynamicBusy int                           // slots of theirs
-	perFunction map[string]int                // slots in use, by function
-	perOwner    map[[2]string]int             // slots in use, by function and owner
+	open        map[string]int                // number of unfinished runs, by function
+	places      int64                         // number of places given to runs so far; places order runs by the time of their record
+	functionOf  map[engi.FunctionRunID]string // functions of runs in queues
+	shares      *engi.Shares                  // owners' shares of the queue, without runs of Source's functions
+	dynamic     int                           // number of runs of Source's functions in queues and slots
+	dynamicBusy int                           // number of slots used by runs of Source's functions
+	perFunction map[string]int                // number of slots in use, by function
+	perOwner    map[[2]string]int             // number of slots in use, by function and owner
 }
 
 // A queuedRun is a run that waits for a slot, or has one.
@@ -69,7 +69,7 @@ type queuedRun struct {
 	id       engi.FunctionRunID
 	function string
 	owner    engi.Owner
-	dynamic  bool // its function is Source's
+	dynamic  bool // its function is from the Source
 	place    int64
 }
 
@@ -98,13 +98,13 @@ var (
 const (
 	maxData    = 256 << 10
 	maxKey     = 255
-	maxDynamic = 1024 // slots of a Source's functions
+	maxDynamic = 1024 // maximum number of slots for functions of a Source
 )
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
 
-// New returns a Runner; call Serve. It reports Invalid for functions that cannot
-// work.
+// New returns a Runner; call Serve. It reports Invalid for invalid
+// functions.
 func New(opt Options) (*Runner, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -281,7 +281,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 	return e, ids, nil
 }
 
-// Start runs a function of the Source on an event, whatever it is bound to.
+// Start runs a function of the Source for an event, regardless of its bindings.
 func (r *Runner) Start(ctx context.Context, name string, event engi.EventID) (engi.FunctionRun, error) {
 	f, ok := r.function(name)
 	if !ok {
@@ -320,7 +320,7 @@ func newRun(f Function, e engi.Event) Record {
 }
 
 // checkShare reports Exhausted if the queue has no room for n more runs, or the
-// owner has its share of it.
+// owner has used up its share of it.
 func (r *Runner) checkShare(owner engi.Owner, n int) error {
 	if n > 0 && !r.shares.Fits(owner, int64(n)) {
 		return engi.Errorf(engi.Exhausted, "%d runs of your functions are queued or active", r.shares.Of(owner)).WithRemedy("wait, or cancel some").WithRetry(engi.Retry{AfterMillis: 5000})
@@ -358,7 +358,7 @@ func (r *Runner) queueUp(q queuedRun) {
 	r.waiting++
 }
 
-// unqueue takes the i-th run out of a queue. The caller holds mu.
+// unqueue removes the i-th run from a queue. The caller holds mu.
 func (r *Runner) unqueue(function string, i int) queuedRun {
 	queue := r.queues[function]
 	q := queue[i]
@@ -376,7 +376,7 @@ func (r *Runner) unqueue(function string, i int) queuedRun {
 	return q
 }
 
-// opened counts a run that is recorded and has not ended. The caller holds mu.
+// opened counts an unfinished run that was recorded. The caller holds mu.
 func (r *Runner) opened(rec Record) queuedRun {
 	_, static := r.functions[rec.Function]
 	r.places++
@@ -390,7 +390,7 @@ func (r *Runner) opened(rec Record) queuedRun {
 	return q
 }
 
-// ended takes back what opened has counted. The caller holds mu.
+// ended undoes the counting of opened. The caller holds mu.
 func (r *Runner) ended(q queuedRun) {
 	if r.open[q.function]--; r.open[q.function] == 0 {
 		delete(r.open, q.function)
@@ -402,7 +402,7 @@ func (r *Runner) ended(q queuedRun) {
 	}
 }
 
-// isFull reports whether an event must not start f any more.
+// isFull reports whether f has too many runs for another event.
 func (r *Runner) isFull(f Function) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -526,8 +526,8 @@ func (r *Runner) count(q queuedRun, n int) {
 	}
 }
 
-// next moves the first run that the limits allow from a queue to a slot. It looks
-// at each function once, and passes over runs of owners at their limit, so that a
+// next moves the first run that the limits allow from a queue to a slot. It checks
+// each function once, and skips runs of owners at their limit, so that a
 // function at its own limit costs nothing however many of its runs wait.
 func (r *Runner) next() (queuedRun, bool) {
 	r.mu.Lock()
@@ -538,7 +538,7 @@ func (r *Runner) next() (queuedRun, bool) {
 		if queue[0].place > best || queue[0].dynamic && r.dynamicBusy >= maxDynamic || !queue[0].dynamic && full {
 			continue
 		}
-		f, _ := r.function(name) // the run of one that is gone fails at once
+		f, _ := r.function(name) // the run of a removed function fails at once
 		if f.Concurrency > 0 && r.perFunction[name] >= f.Concurrency {
 			continue
 		}

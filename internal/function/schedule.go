@@ -44,8 +44,8 @@ func (s schedule) last(since, now time.Time) (last time.Time) {
 // keyFormat is the format of a scheduled time in [Record.Key].
 const keyFormat = "2006-01-02T15:04Z"
 
-// startMissed makes up for the last scheduled time that was missed while no node
-// was running, of each function that a schedule has started before.
+// startMissed starts each function that its schedule has started before and whose last scheduled
+// time passed while no node was running.
 func (r *Runner) startMissed(ctx context.Context) error {
 	for name, s := range r.schedules {
 		runs, err := r.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Scheduled: true})
@@ -62,8 +62,8 @@ func (r *Runner) startMissed(ctx context.Context) error {
 	return nil
 }
 
-// untilNext returns how long after now the next scheduled time of any function
-// is.
+// untilNext returns the time from now to the next scheduled time of any
+// function.
 func (r *Runner) untilNext(now time.Time) time.Duration {
 	wait := 24 * time.Hour
 	for _, s := range r.schedules {
@@ -74,8 +74,8 @@ func (r *Runner) untilNext(now time.Time) time.Duration {
 	return wait
 }
 
-// startDue starts the functions that became due after since; once, if several
-// times of one have passed, as after a suspend of the machine.
+// startDue starts the functions that became due after since; only once, if several
+// scheduled times of one have passed, for example while the machine was suspended.
 func (r *Runner) startDue(ctx context.Context, since, now time.Time) {
 	for name, s := range r.schedules {
 		if due := s.last(since, now); !due.IsZero() {
@@ -84,7 +84,7 @@ func (r *Runner) startDue(ctx context.Context, since, now time.Time) {
 	}
 }
 
-// startScheduled starts a function's run for a scheduled time, unless it was
+// startScheduled starts a function's run for a scheduled time, unless the run was
 // started before.
 func (r *Runner) startScheduled(ctx context.Context, function string, at time.Time) {
 	f := r.functions[function]

@@ -10,9 +10,9 @@ import (
 )
 
 // Serve runs functions until ctx ends, including the runs that earlier processes
-// have left. It then interrupts active runs, for the next process to continue,
-// and waits for them. A scheduled time that passed while no node was running is
-// made up for once, if the schedule has started the function before.
+// have left. It then interrupts active runs, which the next process continues,
+// and waits for them. If a scheduled time passed while no node was running, the function is
+// started once, if the schedule has started it before.
 func (r *Runner) Serve(ctx context.Context, ready func()) error {
 	open, err := r.opt.Store.Runs(ctx, "", Filter{Open: true})
 	if err != nil {
@@ -34,7 +34,7 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 
 	ctx, cancel := context.WithCancel(ctx)
 	ended, started := make(chan struct{}), make(chan struct{})
-	var failure error // of the engine; after ended
+	var failure error // error of the engine; valid after ended
 	go func() {
 		defer close(ended)
 		failure = r.opt.Engine.Run(ctx, r, func() { close(started) })
@@ -70,10 +70,10 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 	return failure
 }
 
-// loop starts runs until ctx or the engine ends. toStart are runs that have a
+// loop starts runs until ctx or the engine ends. toStart are runs that already have a
 // slot.
 func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan struct{}) {
-	again := time.NewTimer(0) // to start what could not be started
+	again := time.NewTimer(0) // retries runs that could not be started
 	defer again.Stop()
 	wait := time.Second
 	tidy := time.NewTicker(time.Hour)
@@ -125,7 +125,7 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 }
 
 // dispatch records that a run has a slot and starts it in the engine. It reports
-// whether that is done, or no longer needed.
+// whether that succeeded, or is no longer needed.
 func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	_, err := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error {
 		if rec.State == engi.FunctionQueued {
@@ -148,7 +148,7 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	}
 	if ctx.Err() == nil {
 		r.opt.Log.WarnContext(ctx, "start a run in the engine; it is retried", "function", q.function, "run", q.id, "error", err)
-		// Whoever waits for the run must learn why it does not begin.
+		// Callers that wait for the run must learn why it does not begin.
 		if _, e := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error { return notBegun(rec, err) }); e != nil && !errors.Is(e, errEnded) && ctx.Err() == nil {
 			r.opt.Log.WarnContext(ctx, "record that a run does not begin", "run", q.id, "error", e)
 		}
@@ -156,7 +156,7 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	return false
 }
 
-// notBegun records that the engine could not be told to make the first attempt.
+// notBegun records that the engine could not be reached for the first attempt.
 func notBegun(rec *Record, why error) error {
 	switch {
 	case rec.HasEnded():

@@ -10,10 +10,10 @@ import (
 // A Record is a stored run.
 type Record struct {
 	engi.FunctionRun
-	Type            string    // of its event; empty if a schedule started it
-	Key             string    // unique: function and scheduled time, or the event of engi's own that started it; empty for other runs
-	NextAttempt     time.Time // of a waiting run
-	CancelRequested bool      // a running run shall end after its current step
+	Type            string    // type of its event; empty if a schedule started it
+	Key             string    // unique: function and scheduled time, or the event of engi itself that started it; empty for other runs
+	NextAttempt     time.Time // time of the next attempt of a waiting run
+	CancelRequested bool      // a running run must end after its current step
 }
 
 // HasEnded reports whether the run has ended.
@@ -22,13 +22,13 @@ func (r Record) HasEnded() bool { return !r.Ended.IsZero() }
 // A Filter selects runs. Zero fields select all.
 type Filter struct {
 	engi.FunctionFilter
-	Open      bool // only those that have not ended, oldest first
-	Scheduled bool // only those that a schedule started
+	Open      bool // only unfinished runs, oldest first
+	Scheduled bool // only runs started by a schedule
 }
 
 // A Store stores runs durably, and appends an event to the log for each change
-// of their state and each step that ends. Methods with an owner see only what
-// that owner owns; the empty owner sees all. It is safe for concurrent use.
+// of their state and each step that ends. Methods with an owner only see the runs of
+// that owner; the empty owner sees all. It is safe for concurrent use.
 type Store interface {
 	EventStore
 	RunStore
@@ -42,12 +42,12 @@ type EventStore interface {
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
 	// ByIdempotencyKey returns the event with an idempotency key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
-	// Cursor returns up to which Seq of the log runs have been started; -1 if
+	// Cursor returns the sequence number of the log up to which runs have been started; -1 if
 	// it was never advanced.
 	Cursor(ctx context.Context) (int64, error)
 	// Advance moves the cursor and stores the runs that the event there starts,
-	// except those whose key exists, in one transaction. It returns the new
-	// ones.
+	// except those whose key exists, in one transaction. It returns the stored
+	// runs.
 	Advance(ctx context.Context, seq int64, runs []Record) ([]Record, error)
 }
 
@@ -64,9 +64,9 @@ type RunStore interface {
 	// Update changes a run atomically, unless change returns an error. It
 	// returns the changed run without its steps.
 	Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*Record) error) (Record, error)
-	// Step stores a step of r, replacing the one of the same name.
+	// Step stores a step of r, and replaces an earlier one with the same name.
 	Step(ctx context.Context, r Record, s engi.FunctionStep) error
-	// Forget deletes runs that ended before a time, and the oldest of those that
-	// have ended if there are more than count, with their steps.
+	// Forget deletes runs, with their steps, that ended before a time, and the oldest ended
+	// runs if there are more than count.
 	Forget(ctx context.Context, before time.Time, count int) error
 }

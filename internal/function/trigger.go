@@ -12,15 +12,15 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxCauses bounds chains of functions that start each other.
+// maxCauses is the maximum length of chains of functions that start each other.
 const maxCauses = 32
 
-// keepCursor is how often the cursor is stored while no event starts a
-// function. Events after it are looked at again after a crash, which starts
-// nothing twice.
+// keepCursor is the interval in which the cursor is stored while no event starts a
+// function. Events after it are processed again after a crash, which starts
+// no run twice.
 const keepCursor = time.Second
 
-// followEvents starts the functions that are bound to events that engi appends
+// followEvents starts the functions that are bound to events of engi
 // itself, and those of the Source, from the stored cursor on, until ctx ends.
 // The caller waits for the returned group.
 func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
@@ -33,7 +33,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	}
 	switch {
 	case r.opt.Source != nil:
-		types = nil // all
+		types = nil // all types
 	case len(types) == 0:
 		return &following, nil
 	}
@@ -70,9 +70,9 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	return &following, nil
 }
 
-// trigger starts the functions that are bound to an event of engi's own, except
+// trigger starts the functions that are bound to an event of engi itself, except
 // those that have caused the event, and those of the Source, and advances the
-// cursor past it; stored is when it was last.
+// cursor past it; stored is the time at which the cursor was last stored.
 func (r *Runner) trigger(ctx context.Context, e engi.Event, stored *time.Time) error {
 	runs, err := r.boundRuns(ctx, e)
 	if err != nil {
@@ -105,8 +105,8 @@ func (r *Runner) trigger(ctx context.Context, e engi.Event, stored *time.Time) e
 	return err
 }
 
-// boundRuns returns the runs that an event of engi's own starts. Those that
-// others send have started theirs already.
+// boundRuns returns the runs that an event of engi itself starts. Events sent by
+// users have started their runs already.
 func (r *Runner) boundRuns(ctx context.Context, e engi.Event) (runs []Record, err error) {
 	functions := r.boundTo(e.Type)
 	if len(functions) == 0 || !slices.Contains(engi.EventTypes(), e.Type) {

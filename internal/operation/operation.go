@@ -1,11 +1,11 @@
 // Package operation carries out work that lasts longer than a request. An
-// operation is recorded before it begins, goes on without its caller, can be
-// watched from any offset, waited for and cancelled; one that a restart of the
-// node interrupted is begun again, so work must be safe to repeat. What it says
-// on the way is an output log in a file of its own.
+// operation is recorded before it begins, and continues without its caller. Clients can watch
+// it from any offset, wait for it and cancel it. An operation that a restart of the
+// node interrupted begins again, so its work must be safe to repeat. Its progress
+// is an output log in a file of its own.
 //
-// It does not know what the work is: whoever opens a [Manager] says which types
-// of operation there are. Package rest serves them.
+// The package does not know the work: the creator of a [Manager] supplies the types
+// of operations. Package rest serves them.
 package operation
 
 import (
@@ -26,31 +26,31 @@ import (
 )
 
 const (
-	maxRunning   = 64 // operations at once
-	maxAttempts  = 5  // of an operation whose node is killed each time
+	maxRunning   = 64 // maximum number of concurrent operations
+	maxAttempts  = 5  // maximum number of attempts, if the node is killed each time
 	maxInput     = 16 << 20
-	keepCount    = 1000                // ended operations that are remembered
-	keepAge      = 30 * 24 * time.Hour // how long they are
+	keepCount    = 1000                // number of ended operations that are kept
+	keepAge      = 30 * 24 * time.Hour // time for which ended operations are kept
 	progressBeat = 250 * time.Millisecond
-	endTime      = 10 * time.Second // to record an end
+	endTime      = 10 * time.Second // maximum time for recording the end of an operation
 )
 
-// Work is what a type of operation does. It is begun again after a restart. It
-// ends soon when ctx does. progress may be called from one goroutine at a time.
+// Work is the function of a type of operations. It begins again after a restart. It
+// must end soon after ctx ends. progress must be called from one goroutine at a time.
 type Work func(ctx context.Context, op engi.Operation, progress func(engi.Progress)) error
 
-// A Store remembers operations. What a method has written survives a kill.
+// A Store stores operations durably. A method's changes survive a kill of the process.
 //
-//  1. Put records a new operation; Conflict if its ID is there already.
-//  2. Update replaces state, error, attempt and end of an operation that is
-//     running; Conflict if it has ended, NotFound if it is not there.
-//  3. Get returns an operation of owner, or of anybody if owner is empty;
-//     NotFound.
-//  4. List returns operations of owner, or of everybody, without their input,
+//  1. Put records a new operation; it reports Conflict if its ID exists already.
+//  2. Update replaces state, error, attempt and end of a running
+//     operation; it reports Conflict if it has ended, NotFound if it does not exist.
+//  3. Get returns an operation of owner, or of any owner if owner is empty; it
+//     reports NotFound.
+//  4. List returns operations of owner, or of all owners, without their input,
 //     newest first.
-//  5. Running returns those that have not ended, oldest first.
+//  5. Running returns the operations that have not ended, oldest first.
 //  6. Forget deletes ended operations beyond the newest keep, and those that
-//     ended before a time, and returns their IDs.
+//     ended before the given time, and returns their IDs.
 type Store interface {
 	Put(ctx context.Context, op engi.Operation) error
 	Update(ctx context.Context, op engi.Operation) error
@@ -60,11 +60,11 @@ type Store interface {
 	Forget(ctx context.Context, keep int, before time.Time) ([]engi.OperationID, error)
 }
 
-// Options are what a Manager works with. Only Log may be nil.
+// Options configures a Manager. Only Log may be nil.
 type Options struct {
 	Store Store
-	Dir   string          // of output logs; made if missing, nobody else writes there
-	Work  map[string]Work // by type
+	Dir   string          // directory of output logs; created if missing, for the Manager alone
+	Work  map[string]Work // work by type of operation
 	Log   *slog.Logger    // nil discards
 }
 
@@ -72,7 +72,7 @@ type Options struct {
 // for concurrent use.
 type Manager struct {
 	o    Options
-	life context.Context // of all work; ends with Run
+	life context.Context // context of all work; ends with Run
 	end  context.CancelCauseFunc
 	work sync.WaitGroup
 
@@ -82,7 +82,7 @@ type Manager struct {
 
 var _ engi.Operations = (*Manager)(nil)
 
-// running is an operation that goes on in this process.
+// running is an operation that runs in this process.
 type running struct {
 	log    *outputlog.Log
 	cancel context.CancelCauseFunc
@@ -94,7 +94,7 @@ var (
 	errCancelled = errors.New("cancelled on request")
 )
 
-// New returns a Manager; nothing that was interrupted is begun again before
+// New returns a Manager. It does not restart interrupted operations before
 // Run.
 func New(ctx context.Context, o Options) *Manager {
 	if o.Log == nil {
@@ -105,11 +105,11 @@ func New(ctx context.Context, o Options) *Manager {
 	return m
 }
 
-// Run begins operations again that a restart interrupted, and returns when ctx
+// Run restarts operations that a restart of the node interrupted, and returns when ctx
 // has ended and all work has stopped.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	defer func() {
-		m.mu.Lock() // nobody begins anything new
+		m.mu.Lock() // no new work starts
 		m.end(errStopping)
 		m.mu.Unlock()
 		m.work.Wait()
@@ -133,7 +133,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// again begins an interrupted operation, or fails it if that makes no sense.
+// again restarts an interrupted operation, or fails it if restarting is pointless.
 func (m *Manager) again(ctx context.Context, op engi.Operation) error {
 	var why *engi.Error
 	switch {
@@ -182,7 +182,7 @@ func (m *Manager) Start(ctx context.Context, spec engi.OperationSpec) (_ engi.Op
 	return op, m.begin(op)
 }
 
-// begin carries out a recorded operation in a goroutine of its own.
+// begin carries out a recorded operation in a new goroutine.
 func (m *Manager) begin(op engi.Operation) error {
 	log, err := outputlog.Continue(m.path(op.ID))
 	if err != nil {
@@ -204,13 +204,13 @@ func (m *Manager) begin(op engi.Operation) error {
 	return nil
 }
 
-// carryOut does the work and records how it ended.
+// carryOut does the work and records its end.
 func (m *Manager) carryOut(ctx context.Context, op engi.Operation, r *running) {
 	err := m.do(ctx, op, r)
-	// The record says how it ended before anybody who waits is told.
+	// The end is recorded before anybody who waits is notified.
 	switch cause := context.Cause(ctx); {
 	case err != nil && errors.Is(cause, errStopping):
-		r.log.Fail(errStopping) // the record says running: the next start goes on
+		r.log.Fail(errStopping) // the record stays in the state running, and the next start of the node continues it
 	default:
 		op.State, op.Ended = engi.OperationDone, now()
 		if err != nil {
@@ -247,7 +247,7 @@ func (m *Manager) do(ctx context.Context, op engi.Operation, r *running) (err er
 	var last engi.Progress
 	var told time.Time
 	return m.o.Work[op.Type](ctx, op, func(p engi.Progress) {
-		// What only says how far a step is comes now and then.
+		// Mere changes of a step's progress are written at most once in progressBeat.
 		if p.Log == "" && p.Step == last.Step && p.Done != p.Total && time.Since(told) < progressBeat {
 			return
 		}
@@ -256,13 +256,13 @@ func (m *Manager) do(ctx context.Context, op engi.Operation, r *running) (err er
 			err = r.log.Append(engi.Stdout, append(line, '\n'))
 		}
 		if err != nil {
-			return // a full disk: the work goes on, and its record says how it ended
+			return // the disk is full: the work continues, and the record will have its end
 		}
 		last, told = p, time.Now()
 	})
 }
 
-// kept is an error as a record keeps it: texts of internal ones stay in the
+// kept returns an error in the form for the record: texts of internal errors are only in the
 // log.
 func kept(err error) *engi.Error {
 	kind := engi.KindOf(err)
@@ -272,7 +272,7 @@ func kept(err error) *engi.Error {
 	return engi.Errorf(kind, "%v", err).WithRemedy("%s", engi.RemedyOf(err)).WithRetry(engi.RetryOf(err))
 }
 
-// tidy forgets old operations with their logs.
+// tidy deletes old operations with their logs.
 func (m *Manager) tidy(ctx context.Context) {
 	ids, err := m.o.Store.Forget(ctx, keepCount, now().Add(-keepAge))
 	for _, id := range ids {
@@ -305,7 +305,7 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner, f engi.OperationFi
 
 // Wait implements [engi.Operations].
 func (m *Manager) Wait(ctx context.Context, owner engi.Owner, id engi.OperationID) (engi.Operation, error) {
-	// It must be looked for before its record: the other way round it may end
+	// Look in memory before reading the record: in the other order, the operation could end
 	// in between.
 	r := m.find(id)
 	op, err := m.o.Store.Get(ctx, owner, id)
@@ -340,8 +340,8 @@ func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.Operation
 	}
 }
 
-// replay yields what an operation said after an offset, until its log ends. It
-// returns where it ended, and whether the reader has left.
+// replay yields the log of an operation after an offset, until the log ends. It
+// returns the offset after the log, and whether the reader has left.
 func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64, yield func(engi.OperationUpdate) bool) (end int64, left bool, err error) {
 	r := m.find(id)
 	if _, err := m.o.Store.Get(ctx, owner, id); err != nil {
@@ -351,13 +351,13 @@ func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.Operatio
 	if r != nil {
 		log = r.log
 	} else if log, err = outputlog.Open(m.path(id)); err != nil {
-		return after, false, nil // nothing was said, or it is forgotten
+		return after, false, nil // the log is empty or was deleted
 	} else {
 		defer log.Close()
 	}
-	// From the byte before on, which ends a line if the offset is good.
+	// Read from the byte before the offset, which is a line end if the offset is valid.
 	in := log.Read(max(0, after-1))
-	if in == nil { // it has ended meanwhile
+	if in == nil { // the operation has ended in the meantime
 		return m.replay(ctx, owner, id, after, yield)
 	}
 	defer in.Close()
@@ -373,7 +373,7 @@ func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.Operatio
 		for line := range lines.add(c.Data) {
 			var p engi.Progress
 			if json.Unmarshal(line, &p) != nil {
-				continue // not ours: a crash cut it off
+				continue // an incomplete line after a crash
 			}
 			if !yield(engi.OperationUpdate{Offset: lines.offset, Progress: p}) {
 				return lines.offset, true, nil
@@ -398,7 +398,7 @@ func (m *Manager) Cancel(ctx context.Context, owner engi.Owner, id engi.Operatio
 			return engi.Errorf(engi.Expired, "cancel operation %s: %v", id, context.Cause(ctx))
 		}
 	}
-	// A restart interrupted it, and Run has not come to it yet.
+	// A restart interrupted the operation, and Run has not restarted it yet.
 	op.State, op.Ended = engi.OperationCancelled, now()
 	return m.o.Store.Update(ctx, op)
 }

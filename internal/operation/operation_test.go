@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A fixture is a database with a directory of logs, and the life of one node
-// after the other on them.
+// A fixture is a database with a directory of logs, used by one node
+// after another.
 type fixture struct {
 	t    *testing.T
 	db   *store.DB
@@ -33,7 +33,7 @@ func newFixture(t *testing.T, work operation.Work) *fixture {
 	return &fixture{t: t, db: storetest.Open(t), dir: t.TempDir(), work: map[string]operation.Work{"work": work}}
 }
 
-// node begins a life; stop ends it.
+// node starts a node; stop ends it.
 func (f *fixture) node() (m *operation.Manager, stop func()) {
 	f.t.Helper()
 	m = operation.New(f.t.Context(), operation.Options{Store: store.Operations(f.db), Dir: f.dir, Work: f.work})
@@ -64,7 +64,7 @@ func (f *fixture) start(m *operation.Manager) engi.Operation {
 	return op
 }
 
-// said is what a watcher hears, in one line, and the offsets of it.
+// said describes a watcher's updates in one line, and returns their offsets.
 func said(t *testing.T, m *operation.Manager, id engi.OperationID, after int64) (text string, offsets []int64, end *engi.Operation) {
 	t.Helper()
 	for e, err := range m.Watch(t.Context(), "ann", id, after) {
@@ -100,7 +100,7 @@ func TestOperationsAreWatchedFromAnywhere(t *testing.T) {
 			t.Errorf("after %d: %q, want %q", after, got, want[i])
 		}
 	}
-	// In the middle of a line, the rest of it is left out.
+	// From the middle of a line, the rest of the line is left out.
 	if got, _, _ := said(t, m, op.ID, offsets[0]+3); got != "line2" {
 		t.Errorf("from the middle: %q", got)
 	}
@@ -112,7 +112,7 @@ func TestOperationsAreWatchedFromAnywhere(t *testing.T) {
 			t.Errorf("another owner watches: %v", err)
 		}
 	}
-	// The log outlives the node.
+	// The log is kept after the node has ended.
 	stop()
 	m, _ = f.node()
 	if got, _, _ := said(t, m, op.ID, offsets[1]); got != "line2" {
@@ -154,7 +154,7 @@ func TestOperationsAreCancelled(t *testing.T) {
 	if err := m.Cancel(t.Context(), "bob", op.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner: %v", err)
 	}
-	for range 2 { // the second time is no error
+	for range 2 { // repeating it is no error
 		if err := m.Cancel(t.Context(), "ann", op.ID); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestOperationsGoOnAfterARestart(t *testing.T) {
 		t.Errorf("%q, %+v", text, end)
 	}
 
-	// One that kills the node each time, and one that nobody knows, are given up.
+	// An operation that kills the node each time, and one of an unknown type, are given up.
 	killer := engi.Operation{ID: engi.NewOperationID(), Owner: "ann", Type: "work", State: engi.OperationRunning, Attempt: 5, Created: time.Now()}
 	stranger := engi.Operation{ID: engi.NewOperationID(), Owner: "ann", Type: "other", State: engi.OperationRunning, Attempt: 1, Created: time.Now()}
 	stop()

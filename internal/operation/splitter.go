@@ -5,11 +5,11 @@ import (
 	"iter"
 )
 
-// A splitter cuts output into lines and counts bytes.
+// A splitter splits output into lines and counts its bytes.
 type splitter struct {
-	offset int64  // after the last whole line
-	rest   []byte // of a line that is not whole
-	skip   bool   // the first line is not wanted
+	offset int64  // offset after the last complete line
+	rest   []byte // bytes of an incomplete line
+	skip   bool   // the first line is to be skipped
 }
 
 // add yields the lines that data completes. They are valid until the next

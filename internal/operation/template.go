@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// BuildTemplate is the work of building templates. It is safe to repeat: steps
-// that are done are cached.
+// BuildTemplate returns the work of building templates. The work is safe to repeat, because finished
+// steps are cached.
 func BuildTemplate(templates engi.Templates) Work {
 	return func(ctx context.Context, op engi.Operation, progress func(engi.Progress)) error {
 		var in engi.BuildTemplateInput

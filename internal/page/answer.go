@@ -16,63 +16,63 @@ import (
 )
 
 const (
-	baseEvery  = 200      // lines after which the page is stored, so that reading it stays short
-	maxLines   = 5000     // of one run that have an effect
-	maxTold    = 20       // lines that a model is told about
-	maxSource  = 200      // bytes of a line that a model is told about
-	maxReasons = 5        // for which patches of a line failed that are reported
-	maxArgs    = 32 << 10 // bytes of the arguments or the result of a call in its event, where each may become six
-	maxStats   = 64 << 10 // bytes
-	maxName    = 200      // bytes of the name of a tool
-	maxPending = 16       // lines that announce modules, of one run
+	baseEvery  = 200      // number of lines after which the page is stored, so that restoring it stays fast
+	maxLines   = 5000     // maximum number of lines of one run that have an effect
+	maxTold    = 20       // maximum number of failed lines that are reported to a model
+	maxSource  = 200      // maximum bytes of a failed line that are reported to a model
+	maxReasons = 5        // maximum number of reported reasons why patches of a line failed
+	maxArgs    = 32 << 10 // maximum bytes of a call's arguments or result in an event, where each byte may become six
+	maxStats   = 64 << 10 // maximum bytes of stats
+	maxName    = 200      // maximum bytes of the name of a tool
+	maxPending = 16       // maximum number of lines of one run that announce modules
 )
 
-// An answer is the work on one run: its text becomes lines, these change the page,
-// and each is an event before the next one is read. It belongs to one goroutine.
+// An answer processes the updates of one run: it splits the text into lines, applies them to the page,
+// and records each as an event before it reads the next one. It is used by one goroutine.
 //
-// The text of a step may come again: the model broke off, or the node was restarted.
-// Its lines are then compared with those that have events. Equal ones do nothing; at
-// the first that differs, the page goes back to what it was before it.
+// The text of a step may come again, after an error of the model or a restart of the node.
+// Its lines are then compared with the recorded ones. Equal lines have no effect; at
+// the first different line, the page is reset to its state before that line.
 type answer struct {
 	*processor
 	rec   Record
 	run   engi.RunID
 	page  *markup.Page
-	since int // lines since the page was stored
+	since int // number of lines since the page was stored
 
 	step    int
-	attempt int // at this step: how often its text had begun anew
+	attempt int // number of times that the text of this step had begun again
 	parser  *markup.Parser
-	at      int     // lines of this attempt so far
-	lines   []entry // of the step that have events
-	total   int     // of all steps
+	at      int     // number of lines of this attempt so far
+	lines   []entry // recorded lines of the step
+	total   int     // number of lines of all steps
 	bad     []string
 	modules []Modules
-	calls   map[string]bool // that have events, by phase and ID
+	calls   map[string]bool // recorded calls, by phase and ID
 
-	// What the log has of the run, from before this process or this attempt to work on it.
+	// State of the run in the log, from before this process or this attempt.
 	logged struct {
 		step, attempt int
 		lines         []entry
-		bad           []string // of earlier steps
-		told          bool     // they are in the answer's
+		bad           []string // failed lines of earlier steps
+		told          bool     // the failed lines are in the answer's list
 	}
-	behind []markup.Line // of attempts that the log says are over, in case the last one is missing
+	behind []markup.Line // lines of attempts that have ended according to the log, in case the last attempt is missing
 
-	last    atomic.Int64 // Seq of the last event
-	partial time.Time    // when the last part of a page was shown
-	preview bool         // it is shown still
+	last    atomic.Int64 // sequence number of the last event
+	partial time.Time    // time at which the last partial page was shown
+	preview bool         // a partial page is shown
 	output  output
 }
 
-// An entry is a line that has events.
+// An entry is a recorded line.
 type entry struct {
 	hash string
-	seq  int64  // of its last event
-	bad  string // what to tell the model; empty if all is well
+	seq  int64  // sequence number of its last event
+	bad  string // message for the model; empty if the line is correct
 }
 
-// watch follows the run of a batch to its end.
+// watch follows the run of a batch until the run ends.
 func (p *processor) watch(r Record) error {
 	page, err := p.pageAt(p.ctx, r, 0)
 	if err != nil {
@@ -87,7 +87,7 @@ func (p *processor) watch(r Record) error {
 	if err := a.restore(); err != nil {
 		return err
 	}
-	if r.Batch.Cancelled { // the process may have ended before it told the run
+	if r.Batch.Cancelled { // the process may have ended before it cancelled the run
 		if err := engi.Ignore(p.opt.Agents.Cancel(p.ctx, r.Owner, a.run), engi.NotFound); err != nil {
 			return err
 		}
@@ -101,7 +101,7 @@ func (p *processor) watch(r Record) error {
 		}
 		if err != nil {
 			if p.ctx.Err() != nil && p.base.Err() == nil {
-				// The session has ended; nobody is going to see the rest.
+				// The session has ended; nobody will see the rest.
 				return p.opt.Agents.Cancel(p.base, r.Owner, a.run)
 			}
 			return err
@@ -113,7 +113,7 @@ func (p *processor) watch(r Record) error {
 	return engi.Errorf(engi.Unavailable, "the updates of run %s broke off", a.run)
 }
 
-// restore reads from the log what was done with the run before.
+// restore reads the recorded work on the run from the log.
 func (a *answer) restore() error {
 	after := a.rec.Batch.Actions[0].Seq
 	for {
@@ -173,7 +173,7 @@ func badLine(why, source string) string { return why + ": " + source }
 
 func callKey(id string, ended bool) string { return fmt.Sprint(ended, " ", id) }
 
-// update works on an update of the run.
+// update handles an update of the run.
 func (a *answer) update(u engi.RunUpdate) error {
 	if u.Step > a.step {
 		if err := a.endStep(); err != nil {
@@ -214,20 +214,20 @@ func (a *answer) beginStep(n int) {
 	}
 }
 
-// tellLogged adds the bad lines of steps that are in the log only.
+// tellLogged adds the failed lines of steps that are only in the log.
 func (a *answer) tellLogged() {
 	if l := &a.logged; !l.told {
 		a.bad, l.told = append(append(a.bad, l.bad...), badOf(l.lines)...), true
 	}
 }
 
-// endStep works on what is left of the step's text.
+// endStep handles the rest of the step's text.
 func (a *answer) endStep() error {
 	if err := a.take(a.parser.Close()); err != nil || a.step < a.logged.step {
 		return err
 	}
 	if behind := a.behind; behind != nil {
-		// Updates of an old run are made of its messages, which only have the last attempt.
+		// The updates of an old run are rebuilt from its messages, which only contain the last attempt.
 		a.behind, a.attempt = nil, a.logged.attempt
 		if err := a.take(behind); err != nil {
 			return err
@@ -243,7 +243,7 @@ func (a *answer) endStep() error {
 	return a.endPreview()
 }
 
-// take works on lines that are complete.
+// take handles complete lines.
 func (a *answer) take(lines []markup.Line) error {
 	if len(lines) == 0 {
 		return nil
@@ -259,7 +259,7 @@ func (a *answer) take(lines []markup.Line) error {
 			continue
 		}
 		if a.step < a.logged.step {
-			continue // all of the step is done
+			continue // the whole step is recorded
 		}
 		sum := sha256.Sum256([]byte(l.Raw))
 		hash := hex.EncodeToString(sum[:8])
@@ -291,13 +291,13 @@ func (a *answer) take(lines []markup.Line) error {
 	return a.emit(events...)
 }
 
-// A lineEvent is an event about a line; 0 for one about none.
+// A lineEvent is an event about a line; line is 0 for other events.
 type lineEvent struct {
 	engi.EventSpec
 	line int
 }
 
-// apply changes the page and returns the events that say so.
+// apply applies a line to the page and returns the resulting events.
 func (a *answer) apply(l markup.Line, hash string) (events []lineEvent, err error) {
 	x := entry{hash: hash}
 	add := func(kind string, d eventData) {
@@ -346,7 +346,7 @@ func (a *answer) apply(l markup.Line, hash string) (events []lineEvent, err erro
 		case len(applied) > 0:
 			if add(engi.EventPagePatched, eventData{Patches: applied}); len(events[0].Data) > markup.MaxJSON {
 				events = nil
-				whole() // which is never that large
+				whole() // a whole page never exceeds the limit
 			}
 		case len(errs) == 0:
 			fail("the patches change nothing")
@@ -381,7 +381,7 @@ func (a *answer) spec(kind string, d eventData) (lineEvent, error) {
 	return lineEvent{engi.EventSpec{Owner: a.rec.Owner, Subject: string(a.id), Type: kind, Actor: string(a.run), Data: data}, d.Line}, err
 }
 
-// emit appends events.
+// emit appends events to the log.
 func (a *answer) emit(lines ...lineEvent) error {
 	specs := make([]engi.EventSpec, len(lines))
 	for i, l := range lines {
@@ -410,7 +410,7 @@ func (a *answer) emit(lines ...lineEvent) error {
 	return err
 }
 
-// undo takes the page back to what it was after the first a.at lines of the step.
+// undo resets the page to its state after the first a.at lines of the step.
 func (a *answer) undo() error {
 	at := a.lines[0].seq - 1
 	if a.at > 0 {
@@ -424,7 +424,7 @@ func (a *answer) undo() error {
 	switch {
 	case err == nil:
 		a.page = before.Page
-	case errors.Is(err, errTooOld): // what cannot be undone stays
+	case errors.Is(err, errTooOld): // the log does not reach back so far: the lines stay
 	default:
 		return err
 	}
@@ -438,9 +438,9 @@ func (a *answer) undo() error {
 	return a.emit(spec)
 }
 
-// showPartial shows watchers what there is of a page that is being written.
+// showPartial shows watchers the beginning of a page that is being written.
 func (a *answer) showPartial() {
-	// What came before is on the page already, and mostly comes as it was.
+	// Text that comes again is already on the page, and is mostly unchanged.
 	again := a.at < len(a.lines) || a.step < a.logged.step || a.step == a.logged.step && a.attempt < a.logged.attempt
 	if again || time.Since(a.partial) < partialEvery || !a.live.watched(a.id) {
 		return
@@ -455,8 +455,8 @@ func (a *answer) showPartial() {
 	}, a.last.Load()})
 }
 
-// endPreview shows the page again if a part of another one is shown, which is not
-// going to be complete.
+// endPreview shows the current page again if a partial page is shown that will not
+// be completed.
 func (a *answer) endPreview() error {
 	if !a.preview {
 		return nil
@@ -470,7 +470,7 @@ func (a *answer) endPreview() error {
 	return a.emit(spec)
 }
 
-// call tells of a tool call, once that it begins and once that it has ended.
+// call records the beginning and the end of a tool call.
 func (a *answer) call(u engi.RunUpdate) error {
 	if u.Call == nil {
 		return nil
@@ -498,13 +498,13 @@ func (a *answer) announce(list []engi.CodeModule) {
 	x := Modules{Run: a.run, List: list}
 	for _, m := range a.modules {
 		if fmt.Sprint(m) == fmt.Sprint(x) {
-			return // the text came again
+			return // the line came again
 		}
 	}
 	a.modules = append(a.modules, x)
 }
 
-// end ends the batch, or has the model correct what did nothing.
+// end ends the batch, or starts a correction of failed lines by the model.
 func (a *answer) end(run *engi.Run) error {
 	if err := a.endStep(); err != nil {
 		return err
@@ -553,7 +553,7 @@ func (a *answer) end(run *engi.Run) error {
 	return err
 }
 
-// correction asks a model to correct lines that did nothing.
+// correction returns the prompt for correcting lines without effect.
 func correction(bad []string) string {
 	var b strings.Builder
 	b.WriteString("These lines of your answer, or parts of them, did nothing:\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestDemo plays the examples of the demo model. None of its lines does nothing.
+// TestDemo plays the examples of the demo model. Each line must have an effect.
 func TestDemo(t *testing.T) {
 	ran := ""
 	code, err := tool.New("run_code", "Runs code.", func(_ context.Context, _ *tool.Call, a struct {
@@ -88,9 +88,9 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// TestPromptsBeginAlike adds up how much of its prompts a model need not read again in
-// sessions of 20 actions: what a prompt has in common with the one before, from its
-// beginning. Providers cache that from 1024 tokens on, in steps of 128 (OpenAI), or up to a
+// TestPromptsBeginAlike computes how much of its prompts a model can take from a cache in
+// sessions of 20 actions: the common beginning of a prompt and the one before.
+// Providers cache it from 1024 tokens on, in steps of 128 (OpenAI), or up to a
 // mark, which is after the tools and the instructions (Anthropic).
 func TestPromptsBeginAlike(t *testing.T) {
 	code, err := tool.New("run_code", "Runs TypeScript in the session's sandbox and returns the value of the last expression and the output.", func(context.Context, *tool.Call, struct {
@@ -102,7 +102,7 @@ func TestPromptsBeginAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A page of 10 KiB of which a row changes, as likely here as there.
+	// A page of 10 KiB in which a random row changes.
 	table := func(c scripted.Conversation) scripted.Answer {
 		_, now, _ := strings.Cut(c.Last().Text, "[NOW] 1. Action: ")
 		var row int
@@ -145,7 +145,7 @@ func TestPromptsBeginAlike(t *testing.T) {
 			p.act(t, id, action, data)
 			p.rest(t, id)
 		}
-		const token, least, step = 4, 1024, 128 // bytes of a token; tokens
+		const token, least, step = 4, 1024, 128 // bytes of a token; then numbers of tokens
 		var all, alike, cached, marked int
 		before := ""
 		for i, c := range w.model.Seen() {

@@ -31,8 +31,8 @@ import (
 const childEnv = "ENGI_TEST_VICTIM"
 
 const (
-	killPages   = 4 // at once
-	killActions = 5 // on each
+	killPages   = 4 // number of pages at once
+	killActions = 5 // number of actions on each page
 )
 
 func TestMain(m *testing.M) {
@@ -46,8 +46,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim acts on pages, one action after the other, and writes down what a watcher
-// sees, until all is answered. It goes on where the last process was killed.
+// victim performs actions on pages, one after the other, and records a watcher's
+// updates, until all are answered. It continues where the last process was killed.
 func victim(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -92,7 +92,7 @@ func victim(dir string) error {
 	return nil
 }
 
-// visit acts on the page of a session, and follows it into a journal.
+// visit performs actions on the page of a session, and records its updates in a journal.
 func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string) error {
 	err := store.Sessions(db).Put(ctx, session.Record{Session: engi.Session{ID: engi.NewSessionID(), Name: name, Owner: "ann", State: engi.SessionIdle, Created: time.Now()}})
 	if err != nil && !engi.Is(err, engi.Conflict) {
@@ -157,8 +157,8 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 	return engi.Errorf(engi.Internal, "the stream ended")
 }
 
-// readPage returns the last event of a journal, whether it is the last of all, and the
-// page that they make.
+// readPage returns the last event of a journal, whether it is the final one, and the
+// page that its events produce.
 func readPage(dir, name string) (last int64, over bool, p *markup.Page, err error) {
 	p = markup.NewPage("")
 	f, err := os.Open(filepath.Join(dir, name))
@@ -186,12 +186,12 @@ func readPage(dir, name string) (last int64, over bool, p *markup.Page, err erro
 	return last, over, p, nil
 }
 
-// raceDetector reports whether this is a build with the race detector, under which the
-// long tests are short: they look for what happens at any moment, not for races.
+// raceDetector reports whether this build has the race detector, with which the
+// long tests are short: they test every moment, not races.
 var raceDetector bool
 
-// TestKill kills a process at random moments. Each client that resumes sees every event
-// once, and ends with the page of an undisturbed process.
+// TestKill kills a process at random moments. Each client that resumes must see every event
+// once, and end with the page of an undisturbed process.
 func TestKill(t *testing.T) {
 	kills := 25
 	if raceDetector {

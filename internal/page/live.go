@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	liveBuffer   = 64 // updates that wait for a slow watcher; the rest is lost
+	liveBuffer   = 64 // maximum number of updates that wait for a slow watcher; further ones are lost
 	outputEvery  = 50 * time.Millisecond
 	outputBytes  = 4 << 10
 	partialEvery = 100 * time.Millisecond
 )
 
-// A liveUpdate is an update that is not kept. It belongs after the event after.
+// A liveUpdate is an update that is not stored. Watchers see it after the event `after`.
 type liveUpdate struct {
 	engi.PageUpdate
 	after int64
 }
 
-// A live tells watchers of pages what is not kept. It is safe for concurrent use;
-// its zero value is ready.
+// A live sends unstored updates to the watchers of pages. It is safe for concurrent use;
+// its zero value is ready to use.
 type live struct {
 	mu       sync.Mutex
 	watchers map[engi.SessionID]map[chan liveUpdate]bool
@@ -57,7 +57,7 @@ func (l *live) watched(id engi.SessionID) bool {
 	return len(l.watchers[id]) > 0
 }
 
-// send tells watchers; those that are slow miss it.
+// send sends an update to the watchers of a page; slow watchers miss it.
 func (l *live) send(id engi.SessionID, u liveUpdate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,8 +69,8 @@ func (l *live) send(id engi.SessionID, u liveUpdate) {
 	}
 }
 
-// An output collects what a tool prints, and sends it in pieces that are neither
-// small nor late. It is safe for concurrent use.
+// An output collects the output of a tool, and sends it in pieces of a reasonable
+// size without much delay. It is safe for concurrent use.
 type output struct {
 	send func(call engi.ToolCall, text string)
 

@@ -22,8 +22,8 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// TestPageAppearsWhileItIsWritten has a slow model write a long page. Watchers see
-// more and more of it, then the page, and what comes later in the right order.
+// TestPageAppearsWhileItIsWritten makes a slow model write a long page. Watchers must see
+// partial pages, then the page, and later updates in the right order.
 func TestPageAppearsWhileItIsWritten(t *testing.T) {
 	long := strings.Repeat("<p>word</p>", 60)
 	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
@@ -60,7 +60,7 @@ func TestPageAppearsWhileItIsWritten(t *testing.T) {
 	}
 }
 
-// TestPageThatIsNotCompleted has a model break off in a page that is shown already.
+// TestPageThatIsNotCompleted breaks the model's connection within a page that is already shown.
 func TestPageThatIsNotCompleted(t *testing.T) {
 	w := newFixture(t, func(c scripted.Conversation) scripted.Answer {
 		if c.N > 2 {
@@ -99,11 +99,11 @@ func TestPageThatIsNotCompleted(t *testing.T) {
 	}
 }
 
-// TestOutputOfTools has a tool print much in small pieces. Watchers see all of it, in
+// TestOutputOfTools makes a tool print much in small pieces. Watchers must see all of it, in
 // fewer pieces, between the beginning and the end of the call.
 func TestOutputOfTools(t *testing.T) {
 	const lines = 400
-	seen := make(chan struct{}) // closed when a watcher is there: who comes later has not all of it
+	seen := make(chan struct{}) // closed when the watcher has joined: a later watcher would miss output
 	say, err := tool.New("say", "Prints.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
 		select {
 		case <-seen:
@@ -164,7 +164,7 @@ func TestOutputOfTools(t *testing.T) {
 	}
 }
 
-// TestLargeEvents has a model and a tool say more than an event holds. The answer ends.
+// TestLargeEvents makes a model and a tool write more than an event can hold. The answer must end.
 func TestLargeEvents(t *testing.T) {
 	const much = 200 << 10
 	say, err := tool.New("say", "Prints.", func(context.Context, *tool.Call, struct {
@@ -195,8 +195,8 @@ func TestLargeEvents(t *testing.T) {
 	}
 }
 
-// TestRefusedEvent has the log refuse what an answer says, however often it is tried.
-// That ends the answer, and not the page.
+// TestRefusedEvent makes the log refuse an event of an answer, however often it is tried.
+// This must end the answer, but not the page.
 func TestRefusedEvent(t *testing.T) {
 	w := newFixture(t, counter)
 	w.refuses.Store(true)
@@ -215,7 +215,7 @@ func TestRefusedEvent(t *testing.T) {
 	}
 }
 
-// A modules is a library that cannot save what fails says.
+// A modules saves modules, except those in fails.
 type modules struct {
 	engi.Docs
 	mu    sync.Mutex
@@ -239,8 +239,8 @@ func (m *modules) SaveModules(_ context.Context, owner engi.Owner, session strin
 	return nil
 }
 
-// TestModulesAreSaved announces modules. The stream goes on while they are saved; what
-// cannot be is reported at last, and costs the others nothing.
+// TestModulesAreSaved announces modules. The updates must continue while modules are saved; modules that
+// cannot be saved must be reported, without effect on the others.
 func TestModulesAreSaved(t *testing.T) {
 	m := &modules{tries: map[string]int{}, fails: map[string]error{
 		"lib/flaky.ts": engi.Errorf(engi.Unavailable, "the sandbox boots"), "lib/none.ts": engi.Errorf(engi.NotFound, "no such file").WithRemedy("write it first"),
@@ -277,7 +277,7 @@ func TestModulesAreSaved(t *testing.T) {
 	}
 }
 
-// TestModulesSurviveRestart stops a node that could not save modules yet.
+// TestModulesSurviveRestart stops a node that has not saved modules yet.
 func TestModulesSurviveRestart(t *testing.T) {
 	m := &modules{tries: map[string]int{}, fails: map[string]error{"lib/a.ts": engi.Errorf(engi.Unavailable, "the sandbox boots")}}
 	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
@@ -307,8 +307,8 @@ func TestModulesSurviveRestart(t *testing.T) {
 	}
 }
 
-// TestRestart stops a node in the middle of an answer, and has the model say something
-// else after that.
+// TestRestart stops a node in the middle of an answer, and makes the model write another answer
+// afterwards.
 func TestRestart(t *testing.T) {
 	said := func(words ...string) string {
 		text := `{"type":"full","html":"<ul></ul>"}` + "\n"
@@ -367,7 +367,7 @@ func words(text string) (all []string) {
 	return all
 }
 
-// TestEndOfSession ends a session while a run answers on its page.
+// TestEndOfSession ends a session during a run for its page.
 func TestEndOfSession(t *testing.T) {
 	w := newFixture(t, func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: strings.Repeat(`{"type":"stats","a":1}`+"\n", 5000), Pace: time.Millisecond}
@@ -403,7 +403,7 @@ func TestEndOfSession(t *testing.T) {
 	}
 }
 
-// TestLogThatWasTrimmed drops the events of a page. What it is now stays.
+// TestLogThatWasTrimmed removes the events of a page. The current page must remain.
 func TestLogThatWasTrimmed(t *testing.T) {
 	w := newFixture(t, counter)
 	p := w.start()
@@ -435,7 +435,7 @@ func TestLogThatWasTrimmed(t *testing.T) {
 	}
 }
 
-// TestWhatHasNotHappened names an event that the log does not have yet.
+// TestWhatHasNotHappened names a future event of the log.
 func TestWhatHasNotHappened(t *testing.T) {
 	w := newFixture(t, counter)
 	p := w.start()
@@ -459,7 +459,7 @@ func TestWhatHasNotHappened(t *testing.T) {
 	}
 }
 
-// TestManyLines has an answer of more lines than are kept apart from the page.
+// TestManyLines uses an answer of more lines than are stored between copies of the page.
 func TestManyLines(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`{"type":"full","html":"<p>x</p>"}` + "\n")
@@ -475,7 +475,7 @@ func TestManyLines(t *testing.T) {
 	if ui := p.rest(t, id); ui.HTML != "<p>649</p>" || c.page.HTML() != ui.HTML {
 		t.Errorf("%s", ui.HTML)
 	}
-	// Every state is there.
+	// Every state can be read.
 	for _, u := range c.seen {
 		if u.Kind != engi.PagePatched || *u.Patches[0].Text != "300" {
 			continue
@@ -486,8 +486,8 @@ func TestManyLines(t *testing.T) {
 	}
 }
 
-// TestSimilarPastActions shows a model what was done before that is like what is done
-// now.
+// TestSimilarPastActions shows a model earlier actions that are similar to the current
+// one.
 func TestSimilarPastActions(t *testing.T) {
 	w := newFixture(t, counter)
 	p := w.start()
@@ -504,8 +504,8 @@ func TestSimilarPastActions(t *testing.T) {
 	}
 }
 
-// TestCost measures what pages cost a node: memory when nothing happens, and time for
-// each patch. The bounds have room for a busy machine. ENGI_TEST_PAGES has another number
+// TestCost measures the costs of pages on a node: memory of idle pages, and time for
+// each patch. The limits allow for a busy machine. ENGI_TEST_PAGES sets the number
 // of pages.
 func TestCost(t *testing.T) {
 	if raceDetector {
@@ -554,7 +554,7 @@ func TestCost(t *testing.T) {
 		t.Errorf("%d goroutines are left", n)
 	}
 
-	// Each line says when the model wrote it.
+	// Each line contains the time at which the model wrote it.
 	w = newFixture(t, nil)
 	w.transport = stamped(patches)
 	p = w.start()
@@ -599,7 +599,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// processorTime is what this process has used.
+// processorTime returns the CPU time of this process.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -609,7 +609,7 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// A stamped is a provider whose model writes so many lines, with the time of each.
+// A stamped is a provider whose model writes a number of lines, each with its time.
 type stamped int
 
 const lineEvery = 100 * time.Millisecond
@@ -617,7 +617,7 @@ const lineEvery = 100 * time.Millisecond
 func (n stamped) RoundTrip(r *http.Request) (*http.Response, error) {
 	pr, pw := io.Pipe()
 	say := func(text string) {
-		raw, _ := json.Marshal(text) // a string cannot fail
+		raw, _ := json.Marshal(text) // encoding a string cannot fail
 		fmt.Fprintf(pw, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%s}}]}\n\n", raw)
 	}
 	go func() {

@@ -10,10 +10,10 @@ import (
 
 const (
 	saveTries   = 4
-	saveTimeout = 2 * time.Minute // the session may have to boot
+	saveTimeout = 2 * time.Minute // includes the time to boot the session
 )
 
-// save saves the modules that answers of a session have announced, in the background.
+// save starts saving the modules that answers of a session have announced, in the background.
 func (s *Service) save(id engi.SessionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,7 +22,7 @@ func (s *Service) save(id engi.SessionID) {
 		return
 	}
 	if !s.serving {
-		return // the next process does
+		return // the next process saves them
 	}
 	s.savers[id] = false
 	s.wg.Go(func() {
@@ -40,8 +40,8 @@ func (s *Service) save(id engi.SessionID) {
 	})
 }
 
-// saveModules saves what waits to be. What a stopping node leaves, the next process
-// saves.
+// saveModules saves the waiting modules. When the node stops, the rest is left to the next
+// process.
 func (s *Service) saveModules(id engi.SessionID) {
 	ctx, wait := s.base, s.opt.Backoff
 	for {
@@ -63,8 +63,8 @@ func (s *Service) saveModules(id engi.SessionID) {
 	}
 }
 
-// saveOne saves modules, or tells the page's watchers why that is not possible, and
-// takes them off the record.
+// saveOne saves modules, or reports to the page's watchers why they cannot be saved, and
+// removes them from the record.
 func (s *Service) saveOne(ctx context.Context, r Record, m Modules) error {
 	var lost []eventData
 	for _, x := range s.unsaved(ctx, r, m.List) {
@@ -89,11 +89,11 @@ func (s *Service) saveOne(ctx context.Context, r Record, m Modules) error {
 	return err
 }
 
-// unsaved saves modules and returns why some could not be. Models announce files that
-// they have not written, which must not cost the others.
+// unsaved saves modules and returns the errors of those that cannot be saved. Models announce files that
+// they have not written; the other modules are saved nevertheless.
 func (s *Service) unsaved(ctx context.Context, r Record, list []engi.CodeModule) (lost []error) {
 	if s.opt.Docs == nil {
-		return nil // it was switched off since they were announced
+		return nil // docs were disabled after the modules were announced
 	}
 	err := s.try(ctx, r, list)
 	switch {
@@ -108,7 +108,7 @@ func (s *Service) unsaved(ctx context.Context, r Record, list []engi.CodeModule)
 	return []error{engi.Errorf(engi.KindOf(err), "code that the answer announced is not found again: %w", err).WithRemedy("%s", engi.RemedyOf(err))}
 }
 
-// try calls the library, again if that may help.
+// try saves modules in the docs, and repeats the attempt if that may help.
 func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (err error) {
 	wait := s.opt.Backoff
 	for i := range saveTries {
@@ -123,7 +123,7 @@ func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (er
 			return err
 		}
 		if engi.Is(err, engi.NotFound, engi.Invalid, engi.Unsupported, engi.Denied, engi.Conflict) {
-			return err // another attempt would end the same way
+			return err // another attempt would fail in the same way
 		}
 	}
 	return err

@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	maxRetries = 2 // runs of a batch after the first, to correct lines that did nothing
+	maxRetries = 2 // maximum number of runs of a batch after the first, to correct lines without effect
 	shortWait  = 5 * time.Second
 	firstWait  = 100 * time.Millisecond
 )
 
-// A processor is the goroutine that works on one page while there is something to do.
-// There is one for a page at most, so that nothing else changes what it works on but
-// [Service.Act] and [Service.Cancel].
+// A processor is the goroutine that handles one page while it has work to do.
+// Each page has at most one, so that only [Service.Act] and [Service.Cancel] change the record
+// concurrently.
 type processor struct {
 	*Service
 	id    engi.SessionID
 	log   *slog.Logger
 	ctx   context.Context
 	leave context.CancelFunc
-	nudge chan struct{} // of capacity 1; the record was changed
-	again bool          // guarded by Service.mu; look once more before the end
-	queue bool          // guarded by Service.mu; it waits until it may start a run
+	nudge chan struct{} // capacity 1; receives a value when the record has changed
+	again bool          // guarded by Service.mu; the record must be checked once more before the end
+	queue bool          // guarded by Service.mu; the processor waits for its turn to start a run
 }
 
-// wake has a processor look at the record of a session.
+// wake makes a processor check the record of a session.
 func (s *Service) wake(id engi.SessionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.serving {
-		return // the next process looks at all
+		return // the next process checks all records
 	}
 	if p := s.processors[id]; p != nil {
 		p.again = true
@@ -53,7 +53,7 @@ func (s *Service) wake(id engi.SessionID) {
 	s.wg.Go(p.run)
 }
 
-// run works until there is nothing to do.
+// run works until the page has no work to do.
 func (p *processor) run() {
 	defer p.leave()
 	wait := firstWait
@@ -79,14 +79,14 @@ func (p *processor) run() {
 }
 
 // work answers the actions on the page. After an error it can be called again, in
-// this process or another: whatever it has done is in the record or in the log.
+// this process or another, because all its progress is in the record or in the log.
 func (p *processor) work() (err error) {
 	defer func() {
-		// What models and users write must not end the process, nor do it again in the next.
+		// A panic on hostile input must not end the process, nor happen again in the next one.
 		if v := recover(); v != nil {
 			p.log.ErrorContext(p.ctx, "answering actions on a page panicked", "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			err = p.giveUp(engi.Errorf(engi.Internal, "engi could not work on the answer"))
-		} else if engi.Is(err, engi.Invalid) { // however often it is tried
+		} else if engi.Is(err, engi.Invalid) { // every attempt would fail in the same way
 			err = p.giveUp(err)
 		}
 	}()
@@ -117,7 +117,7 @@ func (p *processor) work() (err error) {
 	}
 }
 
-// giveUp ends the batch and the run that answers it.
+// giveUp ends the batch and its run.
 func (p *processor) giveUp(cause error) error {
 	r, err := p.opt.Store.Get(p.ctx, p.id)
 	if err == nil && r.Batch != nil && r.Batch.Run != "" {
@@ -129,8 +129,8 @@ func (p *processor) giveUp(cause error) error {
 	return err
 }
 
-// begin makes a batch of the actions that wait, with all that the run is to be told:
-// whoever starts it again after a crash must ask for the same.
+// begin makes a batch of the waiting actions, with the complete prompt of the run, because
+// a repeated start after a crash must send the same request.
 func (p *processor) begin(r Record) (Record, error) {
 	some, size := r.Waiting[:1], len(r.Waiting[0].Data)
 	for _, a := range r.Waiting[1:] {
@@ -152,7 +152,7 @@ func (p *processor) begin(r Record) (Record, error) {
 	input := promptText(page.HTML(), recent, past, some)
 	return p.opt.Store.Change(p.ctx, p.id, func(r *Record, _ Emit) error {
 		if r.Batch != nil || len(r.Waiting) < len(some) || r.Waiting[0].Seq != some[0].Seq {
-			return nil // somebody has cancelled them
+			return nil // the actions were cancelled
 		}
 		r.Batch = &Batch{Actions: some, Input: input}
 		r.Waiting = r.Waiting[len(some):]
@@ -160,7 +160,7 @@ func (p *processor) begin(r Record) (Record, error) {
 	})
 }
 
-// start starts the run of a batch, once, however often it is called, and records it.
+// start starts the run of a batch exactly once, even if it is called repeatedly, and records the run.
 func (p *processor) start(r Record) (_ Record, err error) {
 	for wait := firstWait; ; wait = min(2*wait, shortWait) {
 		b := r.Batch
@@ -186,9 +186,9 @@ func (p *processor) start(r Record) (_ Record, err error) {
 			return r, err
 		case engi.Is(err, engi.Unavailable):
 		case engi.Is(err, engi.Exhausted) && again > 0 && again <= shortWait.Milliseconds():
-			// Other runs of the owner end some time.
+			// Other runs of the owner will end.
 		case engi.Is(err, engi.Conflict) && b.Talk != "" && wait < shortWait:
-			// The run before it in the conversation has ended, but not all of it is gone.
+			// The earlier run of the conversation has ended, but is not completely removed.
 		default:
 			return p.fail(err)
 		}
@@ -212,7 +212,7 @@ func (p *processor) setQueue(on bool) {
 	p.queue = on
 }
 
-// next has one of those that wait for others to end try again to start a run.
+// next wakes one processor that waits for its turn to start a run.
 func (s *Service) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +228,7 @@ func (s *Service) next() {
 	}
 }
 
-// started records which run answers.
+// started records the run that answers the batch.
 func (p *processor) started(run engi.RunID) (Record, error) {
 	r, err := p.opt.Store.Change(p.ctx, p.id, func(r *Record, _ Emit) error {
 		if r.Batch != nil {
@@ -244,7 +244,7 @@ func (p *processor) started(run engi.RunID) (Record, error) {
 	return r, err
 }
 
-// fail ends a batch that no run answers.
+// fail ends a batch without a run.
 func (p *processor) fail(cause error) (Record, error) {
 	return p.finish(
 		eventData{Text: cause.Error(), Remedy: engi.RemedyOf(cause)},
@@ -252,7 +252,7 @@ func (p *processor) fail(cause error) (Record, error) {
 	)
 }
 
-// finish ends the batch, with events that end with the one of its end.
+// finish ends the batch and appends events, the last of which reports the end.
 func (p *processor) finish(last ...eventData) (Record, error) {
 	return p.opt.Store.Change(p.ctx, p.id, func(r *Record, emit Emit) error {
 		if r.Batch == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// grammar tells a model how to write pages. It does not change, so that providers
-// cache it.
+// grammar tells a model how to write pages. It is constant, so that providers
+// can cache it.
 const grammar = `You draw a web page and change it in answer to what its user does. You are shown the HTML inside the page's body, then what the user did last, after [NOW].
 Answer with lines of JSON, each complete in its line, and nothing else: no prose, no Markdown. Each line is shown as soon as it is written.
 {"type":"patches","patches":[{"selector":"#count","text":"5"}]} changes elements. A patch has a CSS selector and exactly one of: "text", "html", "append", "prepend", "before", "after" or "replace" with a string; "attr" or "style" with an object of strings, null removes one; "class" with an object of booleans; "value" of a field; "remove":true; "move":{"to":SELECTOR,"place":"append"|"prepend"|"before"|"after"}.
@@ -23,7 +23,7 @@ Answer with lines of JSON, each complete in its line, and nothing else: no prose
 {"type":"stats", ...} tells the program around the page something, in fields of your choice.
 Give elements that change an id. A button is <button data-action="NAME" data-KEY="VALUE">: a click sends the action NAME with the data {"KEY":"VALUE"}. A form is <form data-action="NAME"> with named fields, whose values are sent. Scripts, event handlers, style elements and frames are removed; style elements with the style attribute. Answer every action of [NOW], in their order.`
 
-// modulesHint follows grammar if answers can leave code behind.
+// modulesHint follows grammar if answers can announce code.
 const modulesHint = `
 When you have written code to /workspace that is worth using again, end with a line {"type":"code_modules","modules":[{"path":"lib/x.ts","description":"...","exports":["f"],"usage":"import { f } from './lib/x.ts'"}]}`
 
@@ -34,14 +34,14 @@ func (s *Service) system() string {
 	return grammar
 }
 
-// Agent is the name of the agent that answers actions which name none.
+// Agent is the name of the agent that answers actions without an agent.
 const Agent = "ui"
 
-// agentTools are those that it has if the node has them.
+// agentTools are the tools of the agent for pages, as far as the node has them.
 var agentTools = []string{"search_docs", "run_code"}
 
-// WithAgent returns agents with the one for pages, the built-in one unless it is among
-// them. It comes last: the first is a node's default.
+// WithAgent returns agents with the agent for pages, which is the built-in one unless agents contains
+// it. It comes last, because the first agent is a node's default.
 func WithAgent(agents []engi.AgentSpec) []engi.AgentSpec {
 	ui := engi.AgentSpec{Name: Agent, Description: "Draws the page of a session and changes it in answer to what its user does.", Steps: 10, Tools: agentTools}
 	if at := slices.IndexFunc(agents, func(a engi.AgentSpec) bool { return a.Name == Agent }); at >= 0 {
@@ -51,8 +51,8 @@ func WithAgent(agents []engi.AgentSpec) []engi.AgentSpec {
 	return append(agents, ui)
 }
 
-// WithTools returns agents, of which the one for pages has none of its tools that are
-// not among tools: a node without sandboxes has pages, too.
+// WithTools returns agents without those tools of the agent for pages that are
+// not in tools, because a node without sandboxes also has pages.
 func WithTools(agents []engi.AgentSpec, tools []tool.Tool) []engi.AgentSpec {
 	agents = slices.Clone(agents)
 	for i := range agents {
@@ -66,13 +66,13 @@ func WithTools(agents []engi.AgentSpec, tools []tool.Tool) []engi.AgentSpec {
 	return agents
 }
 
-// A note is kept with runs that answer actions.
+// A note is stored with runs that answer actions.
 type note struct {
 	Session engi.SessionID `json:"ui"`
 }
 
 func noteOf(id engi.SessionID) json.RawMessage {
-	raw, _ := json.Marshal(note{id}) // a string cannot fail
+	raw, _ := json.Marshal(note{id}) // encoding a string cannot fail
 	return raw
 }
 
@@ -83,7 +83,7 @@ func Answers(r engi.Run) bool {
 	return json.Unmarshal(r.Note, &n) == nil && n.Session != ""
 }
 
-// promptText returns what a run is asked: first what changes least.
+// promptText returns the prompt of a run, with its most constant parts first.
 func promptText(html string, recent, past []string, actions []Action) string {
 	var b strings.Builder
 	if html != "" {
@@ -118,18 +118,18 @@ func actionText(name string, data json.RawMessage) string {
 }
 
 const (
-	maxRecent     = 6   // actions with what they led to
-	maxPast       = 200 // actions that are compared
-	maxRelevant   = 5   // of them that are shown
-	maxItem       = 300 // bytes of one
+	maxRecent     = 6   // maximum number of recent actions that are shown, with their results
+	maxPast       = 200 // maximum number of past actions that are compared
+	maxRelevant   = 5   // maximum number of similar actions that are shown
+	maxItem       = 300 // maximum bytes of one action with its result
 	leastSimilar  = 0.1
-	led           = " -> " // from an action to what it has led to
+	led           = " -> " // separates an action from its result
 	vectorTimeout = 2 * time.Second
-	maxVectors    = 4000 // that are kept, of all owners
+	maxVectors    = 4000 // maximum number of vectors in memory, of all owners
 )
 
 // history returns the last changes of the page before actions, oldest first, and
-// older actions that are like them, the most similar first.
+// similar older actions, the most similar first.
 func (s *Service) history(ctx context.Context, r Record, actions []Action) (recent, past []string, err error) {
 	f := engi.EventFilter{Subject: string(r.Session), Before: actions[0].Seq, Limit: 4 * maxRecent,
 		Types: []string{engi.EventPageActed, engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored}}
@@ -186,8 +186,8 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 	return recent, s.similar(ctx, r.Owner, texts, actions), nil
 }
 
-// similar returns those texts that are like one of the actions. Without vectors,
-// there are none: the model answers without them.
+// similar returns the texts similar to one of the actions. It returns none if
+// vectors cannot be computed, because the model can answer without them.
 func (s *Service) similar(ctx context.Context, owner engi.Owner, texts []string, actions []Action) []string {
 	if len(texts) == 0 {
 		return nil
@@ -240,19 +240,19 @@ func product(a, b []float32) (sum float32) {
 	return sum
 }
 
-// vectors keeps vectors of texts, since most are compared again at the next action.
-// If there are too many, who has most gives way: no owner costs another theirs. It is
-// safe for concurrent use.
+// vectors caches vectors of texts, since most are compared again at the next action.
+// When the cache is full, the owner with the most vectors loses one, so that owners do not evict
+// each other's. It is safe for concurrent use.
 type vectors struct {
 	mu   sync.Mutex
-	size int // of all
+	size int // number of vectors of all owners
 	kept map[engi.Owner]map[string][]float32
 }
 
 // of returns one vector per text.
 func (v *vectors) of(ctx context.Context, e Embedder, owner engi.Owner, texts []string) ([][]float32, error) {
 	all := make([][]float32, len(texts))
-	missing := map[string][]int{} // where they belong
+	missing := map[string][]int{} // indexes of a text in the result
 	var ask []string
 	v.mu.Lock()
 	for i, t := range texts {
@@ -285,7 +285,7 @@ func (v *vectors) of(ctx context.Context, e Embedder, owner engi.Owner, texts []
 	return all, nil
 }
 
-// keep adds a vector.
+// keep adds a vector to the cache.
 func (v *vectors) keep(owner engi.Owner, text string, vector []float32) {
 	if v.kept == nil {
 		v.kept = map[engi.Owner]map[string][]float32{}
@@ -306,7 +306,7 @@ func (v *vectors) keep(owner engi.Owner, text string, vector []float32) {
 			most = o
 		}
 	}
-	// Any of them: the oldest would be wanted first, where a page has more than there is room for.
+	// Drop an arbitrary one: a page with too many texts would need the oldest again first.
 	for t := range v.kept[most] {
 		delete(v.kept[most], t)
 		v.size--
@@ -317,7 +317,7 @@ func (v *vectors) keep(owner engi.Owner, text string, vector []float32) {
 	}
 }
 
-// patchesText says in a few words what patches do.
+// patchesText describes patches in a few words.
 func patchesText(patches []engi.PagePatch) string {
 	var b strings.Builder
 	for i, p := range patches {

@@ -8,7 +8,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An embedder counts the texts that it is asked for.
+// An embedder counts the texts that it embeds.
 type embedder map[engi.Owner]int
 
 func (e embedder) Embed(_ context.Context, owner engi.Owner, texts []string) ([][]float32, error) {
@@ -20,8 +20,8 @@ func (e embedder) Embed(_ context.Context, owner engi.Owner, texts []string) ([]
 	return all, nil
 }
 
-// TestVectorsAreSharedFairly has an owner compare more texts than there is room for,
-// while others compare a few, over and over.
+// TestVectorsAreSharedFairly makes an owner compare more texts than the cache can hold,
+// while others compare a few repeatedly.
 func TestVectorsAreSharedFairly(t *testing.T) {
 	var v vectors
 	asked := embedder{}
@@ -66,7 +66,7 @@ func TestVectorsAreSharedFairly(t *testing.T) {
 	if most := 200*59 + 250 + 60*50; asked["busy"] > most {
 		t.Errorf("who is busy asked for %d vectors, want %d at most", asked["busy"], most)
 	}
-	for i := range maxVectors + 100 { // owners without number
+	for i := range maxVectors + 100 { // many owners
 		compare(engi.Owner(fmt.Sprint("owner", i)), 0, 1)
 	}
 	if len(v.kept) > maxVectors || v.size != maxVectors {

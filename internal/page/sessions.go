@@ -20,58 +20,58 @@ import (
 )
 
 const (
-	maxAction  = 128       // bytes of the name of an action
-	maxData    = 64 << 10  // bytes of its data
-	maxWaiting = 64        // actions of one page
-	maxQueued  = 1 << 20   // bytes of their data
-	maxBatch   = 512 << 10 // bytes of the data that one run is told of
-	maxKey     = 256       // bytes of an idempotency key
-	eventPage  = 1000      // events that are read at a time
+	maxAction  = 128       // maximum bytes of the name of an action
+	maxData    = 64 << 10  // maximum bytes of the data of an action
+	maxWaiting = 64        // maximum number of waiting actions of one page
+	maxQueued  = 1 << 20   // maximum bytes of the data of all waiting actions
+	maxBatch   = 512 << 10 // maximum bytes of the data of the actions of one run
+	maxKey     = 256       // maximum bytes of an idempotency key
+	eventPage  = 1000      // number of events that are read at a time
 	sessionEnd = engi.EventSessionTerminated
 )
 
-// pageEvents are the types of events about pages.
+// pageEvents matches the types of events about pages.
 const pageEvents = "page.*"
 
-// An Embedder turns texts into vectors of length 1, whose products say how similar
-// the texts are. It is safe for concurrent use.
+// An Embedder converts texts to vectors of length 1. The product of two vectors is the similarity of
+// their texts. It is safe for concurrent use.
 type Embedder interface {
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
-// Options configure a Service. Docs, Embedder and Log may be nil.
+// Options configures a Service. Docs, Embedder and Log may be nil.
 type Options struct {
 	Agents   engi.Agents
 	Sessions engi.Sessions
 	Events   engi.EventLog
 	Store    Store
-	Docs     engi.Docs     // for the modules that answers announce; nil to ignore them
-	Embedder Embedder      // finds past actions like the ones to answer; nil to show none
-	Sandbox  bool          // runs work in the session and its sandbox, if their agent has tools for that
-	Backoff  time.Duration // before modules are tried to be saved again; 0 means 1 s
+	Docs     engi.Docs     // stores the modules that answers announce; nil ignores them
+	Embedder Embedder      // finds past actions similar to the current ones; nil shows none
+	Sandbox  bool          // runs use the session and its sandbox, if their agent has tools for it
+	Backoff  time.Duration // pause before a failed save of modules is repeated; 0 means 1 s
 	Log      *slog.Logger
 }
 
-// A Service has runs of agents answer what users do on the pages of sessions. It
+// A Service starts runs of agents that answer the actions of users on the pages of sessions. It
 // implements [engi.Pages] and is safe for concurrent use.
 type Service struct {
 	opt     Options
 	vectors vectors
 	live    live
 
-	base context.Context // of all processors; ends with Run
+	base context.Context // context of all processors; ends with Run
 	stop context.CancelFunc
 	wg   sync.WaitGroup // processors and savers
 
 	mu         sync.Mutex
 	serving    bool
-	processors map[engi.SessionID]*processor // of pages with something to do
-	savers     map[engi.SessionID]bool       // of pages with modules to save; true to look again
+	processors map[engi.SessionID]*processor // processors of pages with work to do
+	savers     map[engi.SessionID]bool       // savers of pages with modules to save; true if the saver must check again
 }
 
 var _ engi.Pages = (*Service)(nil)
 
-// New returns a service; call Run.
+// New returns a service; it does no work before Run.
 func New(opt Options) *Service {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -82,12 +82,12 @@ func New(opt Options) *Service {
 	return s
 }
 
-// Run answers the actions that wait, and goes on with the answers that the last
-// process has begun, calls ready, and blocks until ctx ends. It then leaves what is
-// not answered to the next process.
+// Run answers waiting actions, continues the answers that the last
+// process has begun, calls ready, and blocks until ctx ends. Unfinished answers
+// are left to the next process.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer func() {
-		s.mu.Lock() // nobody begins anything new
+		s.mu.Lock() // no new work starts
 		s.serving = false
 		s.mu.Unlock()
 		s.stop()
@@ -122,7 +122,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// ended stops work for a session that has ended. Its record is gone.
+// ended stops work for a session that has ended and whose record is gone.
 func (s *Service) ended(id engi.SessionID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +182,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 		r.Waiting = append(r.Waiting, Action{Seq: seq, Name: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model, Scopes: a.Scopes})
 		return nil
 	})
-	if key != "" && engi.Is(err, engi.Conflict) { // somebody else was faster with it
+	if key != "" && engi.Is(err, engi.Conflict) { // a concurrent call has used the key first
 		return s.opt.Store.Emitted(ctx, x.Owner, key)
 	}
 	if err == nil {
@@ -191,7 +191,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	return seq, err
 }
 
-// checkAction returns a with what is left open filled in.
+// checkAction validates an action and returns it with defaults set.
 func checkAction(a engi.PageAction) (engi.PageAction, error) {
 	if a.Action == "" || len(a.Action) > maxAction || !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return a, engi.Errorf(engi.Invalid, "%.140q is not a name of an action", a.Action).WithRemedy("use 1 to %d bytes of printable text", maxAction)
@@ -213,7 +213,7 @@ func checkAction(a engi.PageAction) (engi.PageAction, error) {
 	return a, nil
 }
 
-// record returns the record of a session's page, an empty one if there is none yet.
+// record returns the record of a session's page; an empty record if there is none yet.
 func (s *Service) record(ctx context.Context, x engi.Session) (Record, error) {
 	r, err := s.opt.Store.Get(ctx, x.ID)
 	if engi.Is(err, engi.NotFound) {
@@ -264,15 +264,15 @@ func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.Pa
 	return ui, nil
 }
 
-// A pageAt is a page at a point of the log.
+// A pageAt is the state of a page at a point of the log.
 type pageAt struct {
 	*markup.Page
-	seq  int64 // of the last event about the page so far
+	seq  int64 // sequence number of the last event about the page so far
 	time time.Time
 }
 
-// pageAt returns the page of a record as it was when the event at had happened, or
-// as it is, for 0.
+// pageAt returns the page of a record after the event `at`, or its current
+// state if at is 0.
 func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err error) {
 	exact := at != 0
 	if exact {
@@ -320,8 +320,8 @@ func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err
 
 var errTooOld = engi.Errorf(engi.Expired, "the log of events does not reach back so far").WithRemedy("ask for a later state; the operator says with events.log_keep how long events are kept")
 
-// pageBefore returns the page when it was last replaced before or with the event at,
-// or the empty one before everything.
+// pageBefore returns the page after its last replacement up to the event `at`,
+// or an empty page if there was none.
 func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt, err error) {
 	f := engi.EventFilter{Subject: string(r.Session), Types: []string{engi.EventPageReplaced, engi.EventPageRestored}, Before: at + 1, Limit: 1}
 	events, err := s.opt.Events.List(ctx, "", f)
@@ -344,7 +344,7 @@ func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt,
 	return pageAt{Page: markup.NewPage(""), seq: max(r.First-1, 0)}, nil
 }
 
-// applyEvent changes a page as an event says that it was changed.
+// applyEvent applies the change in an event to a page.
 func applyEvent(p *markup.Page, e engi.Event) error {
 	switch e.Type {
 	case engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored:
@@ -358,7 +358,7 @@ func applyEvent(p *markup.Page, e engi.Event) error {
 	if d.HTML != nil {
 		return p.Set(*d.HTML)
 	}
-	p.Apply(d.Patches) // what could not be applied was reported when it was tried first
+	p.Apply(d.Patches) // errors were reported when the patches were first applied
 	return nil
 }
 
@@ -398,7 +398,7 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 	}
 	err = s.opt.Agents.Cancel(ctx, x.Owner, r.Batch.Run)
 	if engi.Is(err, engi.NotFound) {
-		return nil // somebody has deleted it
+		return nil // the run was deleted in the meantime
 	}
 	return err
 }
@@ -451,9 +451,9 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 		}
 		w := s.live.join(x.ID)
 		defer s.live.leave(x.ID, w)
-		// whole yields the page as it is now.
+		// whole yields the current page.
 		whole := func() bool {
-			// Events of others may be newer than the page's last, and are older than the page.
+			// Events of other pages may be newer than the last event of this page, and are older than the state read below.
 			last, err := s.opt.Events.Last(ctx)
 			var ui engi.Page
 			if err == nil {
@@ -466,7 +466,7 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 			seq = max(last, ui.Seq)
 			return yield(engi.PageUpdate{Seq: seq, Time: ui.Updated, Kind: engi.PageReplaced, HTML: ui.HTML}, nil)
 		}
-		// What has not happened yet was seen in the log of another node, or in one that was lost.
+		// A sequence number from the future comes from the log of another node, or from a lost log.
 		last, err := s.opt.Events.Last(ctx)
 		if err != nil {
 			yield(engi.PageUpdate{}, err)
@@ -482,14 +482,14 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 		defer cancel()
 		wg.Go(func() { s.follow(following, x, seq, events) })
 
-		var held []liveUpdate // until the events before them have been yielded
+		var held []liveUpdate // updates that wait until the events before them have been yielded
 		changed := seq        // Seq of the last yielded event that changed the page
 		for {
 			for len(held) > 0 && held[0].after <= seq {
 				u := held[0]
 				held = held[1:]
 				if u.Partial && u.after < changed {
-					continue // the page is there
+					continue // the complete page was already yielded
 				}
 				if !yield(u.PageUpdate, nil) {
 					return
@@ -534,14 +534,14 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, s
 	}
 }
 
-// An event is what a follower of the log sees.
+// An event is an event of the log, or the error that ended it.
 type event struct {
 	engi.Event
 	err error
 }
 
-// follow sends the events about a session's page after seq to events, until ctx
-// ends, and closes it.
+// follow sends the events about a session's page after seq to events until ctx
+// ends, and then closes events.
 func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events chan<- event) {
 	defer close(events)
 	for e, err := range s.opt.Events.Follow(ctx, x.Owner, engi.EventFilter{Subject: string(x.ID), Types: []string{pageEvents, sessionEnd}, After: seq}) {
@@ -553,7 +553,7 @@ func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events 
 	}
 }
 
-// updateOf returns what watchers see of an event; ok is false if that is nothing.
+// updateOf converts an event to an update for watchers; ok is false if watchers do not see the event.
 func updateOf(e engi.Event) (u engi.PageUpdate, ok bool, err error) {
 	d, err := decodeEvent(e)
 	if err != nil {

@@ -29,22 +29,22 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// A fixture is what outlives a process: a database, the directory of runs, and the
-// model, which is somebody else's.
+// A fixture holds the things that outlive a process: a database, the directory of runs, and the
+// model, which is external.
 type fixture struct {
 	t         testing.TB
 	dir       string
 	db        *store.DB
 	model     *scripted.Server
-	transport http.RoundTripper // to another model
+	transport http.RoundTripper // connects to another model
 	tools     []tool.Tool
 	library   engi.Docs
 	runs      int
-	backoff   time.Duration // of attempts to save modules
-	writes    atomic.Int64  // to the store, so far
+	backoff   time.Duration // pause between attempts to save modules
+	writes    atomic.Int64  // number of writes to the store so far
 	refuses   atomic.Bool   // the log refuses stats
-	failing   atomic.Int64  // the write from which on all fail; 0 for none
-	half      bool          // the first of these is made before it fails
+	failing   atomic.Int64  // number of the first write that fails, like all after it; 0 for none
+	half      bool          // the first failing write takes effect before it fails
 }
 
 func newFixture(t testing.TB, play func(scripted.Conversation) scripted.Answer) *fixture {
@@ -87,7 +87,7 @@ func (w *fixture) end(id engi.SessionID) {
 	}
 }
 
-// sessions finds sessions, which is all that pages need of them.
+// sessions finds sessions, which is the only function that pages need.
 type sessions struct {
 	engi.Sessions
 	store session.Store
@@ -103,7 +103,7 @@ type process struct {
 	*page.Service
 	w      *fixture
 	agents *agent.Runner
-	stop   func() // as a node does; may be called again
+	stop   func() // stops like a node; may be called again
 }
 
 func (w *fixture) start() *process {
@@ -202,7 +202,7 @@ func (s failingRuns) Update(ctx context.Context, r agent.Record, n int, m []engi
 	return s.w.write(func() error { return s.Store.Update(ctx, r, n, m) })
 }
 
-// act acts, in the name of ann.
+// act acts in the name of ann.
 func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 {
 	t.Helper()
 	seq, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Data: json.RawMessage(data)})
@@ -212,7 +212,7 @@ func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 
 	return seq
 }
 
-// rest waits until nothing is to be answered.
+// rest waits until no action is unanswered.
 func (p *process) rest(t testing.TB, id engi.SessionID) engi.Page {
 	t.Helper()
 	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
@@ -228,7 +228,7 @@ func (p *process) rest(t testing.TB, id engi.SessionID) engi.Page {
 	return engi.Page{}
 }
 
-// working waits until a run answers and its model was asked.
+// working waits until a run is active and has asked its model.
 func (p *process) working(t testing.TB, id engi.SessionID) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -242,15 +242,15 @@ func (p *process) working(t testing.TB, id engi.SessionID) {
 	}
 }
 
-// A client is somebody who looks at a page, over any number of connections.
+// A client is a viewer of a page, over any number of connections.
 type client struct {
 	page *markup.Page
 	seq  int64
-	seen []engi.PageUpdate // that are kept
+	seen []engi.PageUpdate // updates with sequence numbers
 }
 
-// look applies what happens to the page until done says that it is enough, or the
-// process ends. It reports false for the latter.
+// look applies updates to the page until done returns true, or the
+// process ends. It returns false in the second case.
 func (c *client) look(ctx context.Context, t testing.TB, p engi.Pages, id engi.SessionID, done func(engi.PageUpdate) bool) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -285,7 +285,7 @@ func (c *client) look(ctx context.Context, t testing.TB, p engi.Pages, id engi.S
 	return false
 }
 
-// join returns a client that has seen the page as it is.
+// join returns a client with the current page.
 func (p *process) join(t testing.TB, id engi.SessionID) *client {
 	t.Helper()
 	c := &client{}
@@ -295,7 +295,7 @@ func (p *process) join(t testing.TB, id engi.SessionID) *client {
 	return c
 }
 
-// story is what the client saw, but for what differs from one process to another.
+// story returns the updates that the client saw, without details that differ between processes.
 func (c *client) story() (all []string) {
 	for _, u := range c.seen[1:] {
 		u.Seq, u.Time, u.Run = 0, time.Time{}, ""
@@ -313,7 +313,7 @@ func (c *client) story() (all []string) {
 
 func ended(u engi.PageUpdate) bool { return u.Kind == engi.PageDone }
 
-// counter plays a model that draws a counter and counts, one at a time.
+// counter is a model that draws a counter and increments it by one.
 func counter(c scripted.Conversation) scripted.Answer {
 	text := c.Last().Text
 	_, now, _ := strings.Cut(text, "[NOW] ")
@@ -380,7 +380,7 @@ func TestActionsChangeThePage(t *testing.T) {
 	if seen[0].Last().Text != "[NOW] 1. Action: open Data: {}" || seen[0].System != seen[1].System || len(seen[0].Tools) > 0 {
 		t.Errorf("the model was asked %q, and with %v %q, then %q", seen[0].Last().Text, seen[0].Tools, seen[0].System, seen[1].System)
 	}
-	// What was can be seen, and made to be again.
+	// Earlier states can be read and restored.
 	before, err := p.Get(t.Context(), "ann", string(id), c.seen[6].Seq-1)
 	if err != nil || before.HTML != fmt.Sprintf(counted, 0, "") {
 		t.Errorf("%+v, %v", before, err)
@@ -388,7 +388,7 @@ func TestActionsChangeThePage(t *testing.T) {
 	if empty, err := p.Get(t.Context(), "ann", string(id), first); err != nil || empty.HTML != "" {
 		t.Errorf("%+v, %v", empty, err)
 	}
-	// The two answers ended with these; before the first there was nothing.
+	// The two answers ended with these events; before the first, the page was empty.
 	for at, want := range map[int64]int64{0: c.seen[8].Seq, c.seen[8].Seq - 1: c.seen[4].Seq, c.seen[4].Seq: c.seen[4].Seq, c.seen[3].Seq: first - 1, first: first - 1} {
 		if then, err := p.Get(t.Context(), "ann", string(id), at); err != nil || then.Answered != want {
 			t.Errorf("at %d: %+v, %v, want %d", at, then, err, want)
@@ -623,7 +623,7 @@ func TestFailedRun(t *testing.T) {
 	if c.seen[n-1].Ended != engi.RunFailed || c.seen[n-2].Kind != engi.PageBad || !strings.Contains(c.seen[n-2].Text, "no such model") {
 		t.Errorf("%+v", c.seen)
 	}
-	// A run that cannot begin at all ends the same way.
+	// A run that cannot begin at all ends in the same way.
 	if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a", Model: "nobody:x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -650,8 +650,8 @@ func TestMorePagesThanRuns(t *testing.T) {
 	}
 }
 
-// TestModelStartsOver has a connection to the model break off, after which it says
-// something else.
+// TestModelStartsOver breaks the connection to the model, which then writes
+// another answer.
 func TestModelStartsOver(t *testing.T) {
 	const head = `{"type":"full","html":"<p>a</p><i>b</i>"}` + "\n" + `{"type":"patches","patches":[{"selector":"p","text":"1"}]}` + "\n"
 	for name, then := range map[string]string{
@@ -701,8 +701,8 @@ func TestModelStartsOver(t *testing.T) {
 	}
 }
 
-// TestPageThatComesAgain has a model break off after it has written a page, and write
-// it once more, so late that parts of it would be shown.
+// TestPageThatComesAgain breaks the connection after the model has written a page. The model
+// writes it again, so late that partial pages would be shown.
 func TestPageThatComesAgain(t *testing.T) {
 	const head = `{"type":"full","html":"<p>a</p><i>b</i>"}` + "\n" + `{"type":"stats","n":1}` + "\n"
 	first := true
@@ -736,9 +736,9 @@ func TestPageThatComesAgain(t *testing.T) {
 	}
 }
 
-// TestCrashes ends the process after every write there is: to the record, to the log
-// and by the run. Once before it is made and once after. Whoever goes on ends with the
-// page of an undisturbed process, and no action is answered twice.
+// TestCrashes ends the process at every write: to the record, to the log
+// and by the run, once before and once after the write takes effect. The next process must end with the
+// page of an undisturbed process, and answer no action twice.
 func TestCrashes(t *testing.T) {
 	double, err := tool.New("double", "Doubles.", func(_ context.Context, c *tool.Call, a struct {
 		N int `json:"n"`
@@ -765,7 +765,7 @@ func TestCrashes(t *testing.T) {
 	}
 	act := func(p *process, id engi.SessionID) error {
 		for i, name := range []string{"open", "increment", "increment"} {
-			// A client that gets no answer asks again.
+			// A client without an answer repeats the request.
 			if _, err := p.Act(context.Background(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Idempotency: fmt.Sprint(i)}); err != nil {
 				return err
 			}
@@ -823,7 +823,7 @@ func TestCrashes(t *testing.T) {
 				w.failing.Store(n)
 				c := crash(t, w, id, act)
 				if c == nil {
-					if n < writes-2 { // the last ones may come when nobody waits for them any more
+					if n < writes-2 { // the last writes may come when no client waits for them
 						t.Fatal("it did not crash")
 					}
 					return
@@ -850,7 +850,7 @@ func TestCrashes(t *testing.T) {
 				if err := p.Cancel(t.Context(), "ann", string(id)); err != nil {
 					t.Error(err)
 				}
-				p.stop() // nothing answers what follows
+				p.stop() // stops all processing of the following actions
 				if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "over"}); err != nil {
 					t.Fatal(err)
 				}
@@ -865,8 +865,8 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// crash runs a process until one of its writes fails, with a client that looks on. It
-// returns nil if none did.
+// crash runs a process until one of its writes fails, with a client that watches. It
+// returns nil if no write failed.
 func crash(t *testing.T, w *fixture, id engi.SessionID, act func(*process, engi.SessionID) error) *client {
 	t.Helper()
 	p := w.start()

@@ -9,25 +9,25 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Record is what is kept of a page beside the events about it. It is a value.
+// A Record is the stored state of a page, in addition to its events. It is a value.
 type Record struct {
 	Session engi.SessionID
 	Owner   engi.Owner
-	HTML    string // the page after the event Seq
+	HTML    string // page after the event Seq
 	Seq     int64
-	First   int64     // Seq of the first event about the page; 0 for none
-	Waiting []Action  // that no run has seen, oldest first
-	Batch   *Batch    // that is being answered; nil for none
-	Modules []Modules // that are to be saved
+	First   int64     // sequence number of the first event about the page; 0 for none
+	Waiting []Action  // actions that no run has seen, oldest first
+	Batch   *Batch    // batch that is being answered; nil for none
+	Modules []Modules // modules that are to be saved
 	Updated time.Time
 }
 
-// Busy reports whether there is something to do.
+// Busy reports whether the page has work to do.
 func (r Record) Busy() bool { return len(r.Waiting) > 0 || r.Batch != nil || len(r.Modules) > 0 }
 
-// An Action is what somebody did on a page.
+// An Action is an action of a user on a page.
 type Action struct {
-	Seq    int64           `json:"seq"` // of its event
+	Seq    int64           `json:"seq"` // sequence number of its event
 	Name   string          `json:"name"`
 	Data   json.RawMessage `json:"data"`
 	Agent  string          `json:"agent"`
@@ -35,24 +35,24 @@ type Action struct {
 	Scopes []engi.Scope    `json:"scopes,omitempty"`
 }
 
-// A Batch has the actions that one run answers, and others that correct it.
+// A Batch holds the actions that one run answers. Further runs may correct the answer.
 type Batch struct {
 	Actions   []Action            `json:"actions"`
-	Input     string              `json:"input,omitempty"`           // of the run, until that is recorded
-	Talk      engi.ConversationID `json:"conversation_id,omitempty"` // that the run goes on with, to correct what it said
-	Run       engi.RunID          `json:"run_id,omitempty"`          // empty before it is known to have started
-	Retry     int                 `json:"retry,omitempty"`           // how many runs came before it
-	Cancelled bool                `json:"cancelled,omitempty"`       // on request
+	Input     string              `json:"input,omitempty"`           // prompt of the run, until the run is recorded
+	Talk      engi.ConversationID `json:"conversation_id,omitempty"` // conversation that the run continues, to correct its answer
+	Run       engi.RunID          `json:"run_id,omitempty"`          // empty until the run is known to have started
+	Retry     int                 `json:"retry,omitempty"`           // number of earlier runs of the batch
+	Cancelled bool                `json:"cancelled,omitempty"`       // a user has cancelled the batch
 }
 
-// Modules are those that a run has announced in one line.
+// A Modules holds the modules that a run has announced in one line.
 type Modules struct {
 	Run  engi.RunID        `json:"run_id"`
 	List []engi.CodeModule `json:"list"`
 }
 
-// An Emit appends an event about a page. A key that the owner has used before is a
-// Conflict; the empty one is none.
+// An Emit appends an event about a page. It reports Conflict for a key that the owner has
+// already used; an empty key does not count.
 type Emit func(kind string, data json.RawMessage, key string) (seq int64, err error)
 
 // A Store keeps records of pages durably. A record is deleted when its session ends.
@@ -60,26 +60,26 @@ type Emit func(kind string, data json.RawMessage, key string) (seq int64, err er
 type Store interface {
 	// Get returns the record of a session, or NotFound.
 	Get(ctx context.Context, session engi.SessionID) (Record, error)
-	// Change calls f with the record of a session, a new one if there is none, and
-	// stores what f makes of it together with the events that f emits. Nothing is
+	// Change calls f with the record of a session, or a new record if there is none, and
+	// stores the changed record together with the events that f emits. Nothing is
 	// stored if f fails. It reports NotFound if the session has ended. f must not use
 	// the store.
 	Change(ctx context.Context, session engi.SessionID, f func(r *Record, emit Emit) error) (Record, error)
 	// Busy returns the sessions whose records are [Record.Busy].
 	Busy(ctx context.Context) ([]engi.SessionID, error)
-	// Emitted returns the Seq of the event that was emitted with a key, or NotFound.
+	// Emitted returns the sequence number of the event that was emitted with a key, or NotFound.
 	Emitted(ctx context.Context, owner engi.Owner, key string) (int64, error)
 }
 
-// eventData is the data of events about pages. Which fields there are depends on the
-// type, see docs/events.md.
+// eventData is the data of events about pages. The type determines which fields are
+// set, see docs/events.md.
 type eventData struct {
 	Run     engi.RunID `json:"run_id,omitempty"`
 	Step    int        `json:"step,omitempty"`
-	Attempt int        `json:"attempt,omitempty"` // at the step: how often its text had begun anew
-	Line    int        `json:"line,omitempty"`    // of the step's text, from 1, of those that have events
-	Hash    string     `json:"hash,omitempty"`    // of the line
-	Undoes  int        `json:"undoes,omitempty"`  // the lines of the step from this one on
+	Attempt int        `json:"attempt,omitempty"` // number of times that the text of the step had begun again before
+	Line    int        `json:"line,omitempty"`    // line of the step's text, from 1, counting only lines with events
+	Hash    string     `json:"hash,omitempty"`    // hash of the line
+	Undoes  int        `json:"undoes,omitempty"`  // number of the first line of the step that the event undoes
 
 	Action  string           `json:"action,omitempty"`
 	Data    json.RawMessage  `json:"data,omitempty"`
@@ -93,7 +93,7 @@ type eventData struct {
 	Result  *resultData      `json:"result,omitempty"`
 	Text    string           `json:"text,omitempty"`
 	Remedy  string           `json:"remedy,omitempty"`
-	Source  string           `json:"source,omitempty"` // the beginning of the line that failed
+	Source  string           `json:"source,omitempty"` // beginning of the line that failed
 	State   engi.RunState    `json:"state,omitempty"`
 	Reason  string           `json:"reason,omitempty"`
 }
@@ -109,8 +109,8 @@ type resultData struct {
 	Failed bool   `json:"failed,omitempty"`
 }
 
-// encode returns d as JSON that is not longer than it must be: escaping HTML would
-// make a page exceed what an event may hold.
+// encode returns d as compact JSON: escaping HTML would
+// make a page exceed the maximum size of an event.
 func (d eventData) encode() (json.RawMessage, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -8,19 +8,19 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// lingering is how long a client that is connected no more may come back as if it
-// had not left: connections break, and scripts make one for each command.
+// lingering is the time in which a disconnected client can reconnect without being
+// detached, because connections break, and scripts make a new connection for each command.
 const lingering = 10 * time.Second
 
-// A connected client is attached for as long as it is connected. The store does not
-// know it: connections end with the process, however that ends.
+// A connected client is attached while it has connections. It is not in the
+// store, because its connections end with the process in any case.
 type connected struct {
 	engi.SessionClient
-	open int       // connections
-	left time.Time // when the last one ended
+	open int       // number of connections
+	left time.Time // time at which the last connection ended
 }
 
-// attached returns who is. The caller holds mu.
+// attached returns the attached clients. The caller holds mu.
 func (live *liveSession) attached() []engi.SessionClient {
 	all := slices.Clone(live.rec.Attached)
 	for _, c := range live.clients {
@@ -31,8 +31,8 @@ func (live *liveSession) attached() []engi.SessionClient {
 	return all
 }
 
-// connect attaches the client that ctx names, if any, until leave is called. That
-// never fails: to be listed is not what it came for.
+// connect attaches the client that ctx names, if any, until leave is called. A failure of
+// that is only logged, because the client's request does not depend on it.
 func (m *Manager) connect(ctx context.Context, live *liveSession) (leave func()) {
 	who := engi.ClientOf(ctx)
 	if who.Name == "" {
@@ -62,15 +62,15 @@ func (m *Manager) connect(ctx context.Context, live *liveSession) (leave func())
 
 func (m *Manager) noteClient(ctx context.Context, live *liveSession, kind string, c engi.SessionClient) {
 	err := m.update(ctx, live, func(r *Record) {
-		r.Note = &Note{Type: kind, Data: map[string]any{"client": c.Name, "via": c.Via, "clients": len(live.attached())}} // update holds mu
+		r.Note = &Note{Type: kind, Data: map[string]any{"client": c.Name, "via": c.Via, "clients": len(live.attached())}} // mu is held by update
 	})
 	if err != nil && ctx.Err() == nil {
 		m.opt.Log.WarnContext(ctx, "record who is attached to a session", "session", live.id, "client", c.Name, "error", err)
 	}
 }
 
-// seeOff notes which clients are connected no more, and saves a workspace when
-// nobody is left. It stops nothing: what they have started goes on until dormancy.
+// seeOff detaches clients that have been disconnected for too long, and saves the workspace when
+// no client is left. It stops nothing: started programs continue until dormancy.
 func (m *Manager) seeOff(ctx context.Context, live *liveSession) {
 	var gone []engi.SessionClient
 	live.mu.Lock()

@@ -23,7 +23,7 @@ func (f *fixture) noted() (all []string) {
 	return all
 }
 
-// connect enters a session as a client that is connected.
+// connect enters a session as a connected client.
 func connect(t *testing.T, m *Manager, id engi.SessionID, via, name string) (leave func()) {
 	t.Helper()
 	_, leave, err := m.Enter(engi.WithClient(t.Context(), via, name), "", string(id))
@@ -45,8 +45,8 @@ func attached(t *testing.T, m *Manager, id engi.SessionID) (all []string) {
 	return all
 }
 
-// TestConnectionsAttach connects clients, which are attached meanwhile, beside one
-// that was attached by request. A crash forgets them.
+// TestConnectionsAttach connects clients, which are attached while connected, beside a client
+// that was attached by request. A crash detaches the connected ones.
 func TestConnectionsAttach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -68,7 +68,7 @@ func TestConnectionsAttach(t *testing.T) {
 		ssh()
 		ssh()
 		time.Sleep(time.Minute)
-		is(m, " key", "ssh key", "terminal trm") // there is another connection
+		is(m, " key", "ssh key", "terminal trm") // the client has another connection
 		if _, err := m.Detach(t.Context(), "", string(s.ID), "key"); err != nil {
 			t.Fatal(err)
 		}
@@ -90,8 +90,8 @@ func TestConnectionsAttach(t *testing.T) {
 	})
 }
 
-// TestLastConnectionEnds checks that it saves a workspace, and stops nothing whatever
-// the persistence.
+// TestLastConnectionEnds checks that the end of the last connection saves a workspace, and stops nothing,
+// in every persistence.
 func TestLastConnectionEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -109,7 +109,7 @@ func TestLastConnectionEnds(t *testing.T) {
 			if p != engi.PersistWorkspace {
 				continue
 			}
-			// While somebody else is attached, nothing is saved.
+			// While another client is attached, nothing is saved.
 			if _, err := m.Attach(t.Context(), "", string(s.ID), "other"); err != nil {
 				t.Fatal(err)
 			}
@@ -125,8 +125,8 @@ func TestLastConnectionEnds(t *testing.T) {
 	})
 }
 
-// TestFlappingConnection breaks one each second: that is one client, and no reason
-// to save, until it stays away.
+// TestFlappingConnection interrupts a connection each second: this must count as one client, and cause
+// no save until the client stays away.
 func TestFlappingConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -153,7 +153,7 @@ func TestFlappingConnection(t *testing.T) {
 	})
 }
 
-// noNotes is a store that records no events.
+// noNotes is a store that cannot record events.
 type noNotes struct{ *fixture }
 
 func (s noNotes) Save(ctx context.Context, r Record) error {
@@ -163,7 +163,7 @@ func (s noNotes) Save(ctx context.Context, r Record) error {
 	return s.fixture.Save(ctx, r)
 }
 
-// TestConnectionIsNotRefused enters a session that cannot record who does.
+// TestConnectionIsNotRefused enters a session although attaching the client cannot be recorded.
 func TestConnectionIsNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()

@@ -60,8 +60,8 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 	sandboxAlive := false
 	defer func() {
 		l.endUse()
-		// The standby process starts before the sandbox is left, while it
-		// cannot go to sleep.
+		// The standby process starts before the sandbox is left, because the sandbox cannot
+		// hibernate until then.
 		if !sandboxAlive || !m.spawn(func(ctx context.Context) {
 			defer l.leaveSandbox()
 			m.startStandby(ctx, live, l)
@@ -87,7 +87,7 @@ func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string
 	return res, nil
 }
 
-// waitTurn queues for the session's codeLock.
+// waitTurn waits for the session's codeLock.
 func (live *liveSession) waitTurn(ctx context.Context) (unlock func(), err error) {
 	live.mu.Lock()
 	if live.waiting >= maxWaiting {
@@ -130,17 +130,17 @@ func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec eng
 	return r.Run(ctx, q, out)
 }
 
-// lossTime is how long a sandbox that dies may seem to live after its guest.
+// lossTime is the maximum time for which a dead sandbox may appear to be running.
 const lossTime = time.Second
 
-// explainLoss makes the loss of a sandbox the result of the code in it, which
-// most likely caused it. It reports false if the sandbox is not lost.
+// explainLoss reports the loss of a sandbox as the result of the code, because the code
+// most likely caused it. It returns false if the sandbox is not lost.
 func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.CodeResult) bool {
 	get := func() (engi.Sandbox, error) { return m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", id) }
 	deadline := time.Now().Add(lossTime)
 	sandbox, err := get()
 	for err == nil && sandbox.State != engi.Stopped && time.Now().Before(deadline) {
-		// Its guest is gone a moment before it is known to have stopped, and why.
+		// The guest ends a moment before the sandbox's state and cause of the end are known.
 		time.Sleep(lossTime / 20)
 		sandbox, err = get()
 	}
@@ -158,7 +158,7 @@ func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.
 	return true
 }
 
-// denoOptions returns the options of processes in a session's sandbox.
+// denoOptions returns the options of Deno processes in a session's sandbox.
 func denoOptions(r Record, l *lease) deno.Options {
 	names := slices.Collect(maps.Keys(r.Env))
 	for _, g := range r.Network.Grants {
@@ -169,8 +169,8 @@ func denoOptions(r Record, l *lease) deno.Options {
 	return deno.Options{Dir: WorkDir, Config: l.config, Network: r.Network, Names: names, Memory: l.size.Memory}
 }
 
-// A standbyProcess waits for the next piece of code, which then need not wait
-// for Deno to start.
+// A standbyProcess is a started Deno process that waits for the next piece of code, so that the code
+// need not wait for the start.
 type standbyProcess struct {
 	runner  *deno.Runner
 	sandbox engi.SandboxID
@@ -186,14 +186,14 @@ func (m *Manager) startStandby(ctx context.Context, live *liveSession, l *lease)
 	}
 	r, err := deno.Start(ctx, l.guest, denoOptions(live.record(), l))
 	if err != nil {
-		// The next piece of code starts its own.
+		// The next piece of code starts its own process.
 		if ctx.Err() == nil && !errors.Is(err, context.Canceled) {
 			m.opt.Log.DebugContext(ctx, "start the standby process of a session", "session", live.id, "error", err)
 		}
 		return
 	}
 	live.mu.Lock()
-	live.standby = &standbyProcess{r, l.sandbox} // a previous one died with its sandbox
+	live.standby = &standbyProcess{r, l.sandbox} // an earlier process has died with its sandbox
 	live.mu.Unlock()
 }
 

@@ -18,36 +18,36 @@ import (
 	"github.com/engi-dev/engi/internal/session/backup"
 )
 
-// A fixture is everything around sessions, as it is after a power cut: what was
-// done is done. With power off, nothing is done any more.
+// A fixture is the environment of sessions that survives a power cut: completed steps
+// persist. While the power is off, no step has an effect.
 type fixture struct {
 	mu        sync.Mutex
-	left      int // calls until the power goes; negative means never. guarded by mu, like all below
+	left      int // number of calls until the power is cut; negative means never. guarded by mu, like all fields below
 	off       bool
 	records   map[engi.SessionID]Record
 	sandboxes map[engi.SandboxID]*liveSandbox
 	volumes   map[engi.VolumeID]*volume
 	stopped   map[engi.SandboxID]bool
-	ended     engi.Cause // of the sandboxes that have stopped
+	ended     engi.Cause // cause of the end of stopped sandboxes
 	template  string
-	why       error // there is no template
+	why       error // error because there is no template
 	boots     int
-	dying     int // how often Get still shows sandboxes that died as running
-	running   int // pieces of code now
+	dying     int // number of times that Get still reports dead sandboxes as running
+	running   int // number of pieces of code running now
 	copies    map[backup.Key]map[string]string
-	noStore   bool // for workspaces
-	refused   int  // copies meanwhile
+	noStore   bool // the store of workspaces fails
+	refused   int  // number of refused copies
 	snapshots map[engi.SnapshotID]map[string]bool
 	steps     []Step
 	notes     []Note
-	faults    []string // of events
+	faults    []string // faulty events
 }
 
 type liveSandbox struct {
 	engi.Sandbox
 	uses  int
 	files map[string]bool
-	data  map[string]string // of its volume, or its own
+	data  map[string]string // data of its volume, or its own
 }
 
 type volume struct {
@@ -74,14 +74,14 @@ func (f *fixture) booted() int {
 	return n
 }
 
-// lack takes the template away.
+// lack removes the template.
 func (f *fixture) lack(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.why = why
 }
 
-// act does one thing, unless the power is off.
+// act performs one step, unless the power is off.
 func (f *fixture) act(do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *fixture) Save(_ context.Context, r Record) error {
 		if !ok {
 			return engi.Errorf(engi.NotFound, "there is no such session")
 		}
-		// The log of events is a walk through the table.
+		// The events of a session must follow the table of states.
 		at := before.State
 		for _, x := range r.Steps {
 			if _, err := x.From.To(x.To); err != nil || x.From != at || x.Cause == "" {
@@ -175,7 +175,7 @@ func (f *fixture) Forget(_ context.Context, id engi.SessionID) error {
 
 type liveSandboxes struct{ *fixture }
 
-// settle ends sandboxes whose time has come. The caller has mu.
+// settle ends sandboxes whose time has passed. The caller holds mu.
 func (f *fixture) settle() {
 	for id, b := range f.sandboxes {
 		if b.State == engi.Running && b.uses == 0 && time.Since(b.Active) >= b.Lifetime.Idle {
@@ -505,9 +505,9 @@ func (packages) Status() engi.Dependencies { return engi.Dependencies{State: eng
 
 // ---- the guest
 
-// A guest runs the programs of tests in the place of Deno: lines of "set KEY
+// A guest runs programs of tests instead of Deno: lines of "set KEY
 // VALUE", "get KEY", "print TEXT", "sleep DURATION", "throw", "exit", and
-// "die", which takes the sandbox along.
+// "die", which ends the sandbox as well.
 type guest struct {
 	w  *fixture
 	id engi.SandboxID
@@ -574,8 +574,8 @@ type process struct {
 	env    map[string]string
 	once   sync.Once
 	killed chan struct{}
-	ready  chan struct{} // closed when input is there
-	done   chan struct{} // closed when output is
+	ready  chan struct{} // closed when the input has arrived
+	done   chan struct{} // closed when the output has ended
 	input  struct{ Code, Mark string }
 	output []engi.Chunk
 	exit   engi.Exit

@@ -17,11 +17,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Git runs inside, since a repository is input that nobody has checked, and
-// asks for no password, since the wall has it.
+// Git runs in the sandbox, because the content of a repository is not trusted. It asks
+// for no password, because egress adds the secret.
 
 const (
-	gitTimeout     = 10 * time.Minute // of one git command
+	gitTimeout     = 10 * time.Minute // maximum time of one git command
 	maxGitOutput   = 64 << 10
 	maxGitMessage  = 4096
 	maxGitDepth    = 1_000_000
@@ -36,7 +36,7 @@ var (
 	gitAuthorForm = regexp.MustCompile(`^([^<>\x00-\x1f\x7f]{1,200}) <([^<>\s\x00-\x1f\x7f]{1,200})>$`)
 )
 
-// checkGit returns a repository with the defaults filled in.
+// checkGit validates a repository and returns it with defaults set.
 func checkGit(g engi.GitSpec) (*engi.GitSpec, error) {
 	u, err := url.Parse(g.URL)
 	if err != nil || len(g.URL) > 2048 {
@@ -81,8 +81,8 @@ func checkGit(g engi.GitSpec) (*engi.GitSpec, error) {
 	return &g, nil
 }
 
-// isRef reports whether git takes name for a branch or a tag, and nothing for an
-// option.
+// isRef reports whether name is valid for a branch or a tag, and cannot be taken for
+// an option.
 func isRef(name string) bool {
 	if !gitRefForm.MatchString(name) || strings.Contains(name, "..") || strings.Contains(name, "//") || strings.Contains(name, "@{") {
 		return false
@@ -107,8 +107,8 @@ func checkPush(p engi.GitPush) error {
 	return nil
 }
 
-// openGit returns p with what git needs for a repository, and no more: the paths
-// of its protocol, and with them the secret.
+// openGit returns p with the access that git needs for a repository, and no more: the paths
+// of git's protocol, with the secret.
 func openGit(p engi.NetworkPolicy, g engi.GitSpec) (engi.NetworkPolicy, error) {
 	u, err := url.Parse(g.URL)
 	if err != nil {
@@ -152,7 +152,7 @@ func openGit(p engi.NetworkPolicy, g engi.GitSpec) (engi.NetworkPolicy, error) {
 		return p, nil
 	}
 	if named || p.Mode == engi.NetworkOpen && u.Scheme == "https" {
-		return p, nil // rules would close what is open
+		return p, nil // rules would close hosts that are open
 	}
 	p.Requests = slices.Clone(p.Requests)
 	for _, r := range rules {
@@ -192,7 +192,7 @@ func (m *Manager) ensureRepository(ctx context.Context, live *liveSession, guest
 		if err != nil {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer cancel()
-			_ = guest.Remove(late, half) // the next attempt removes it, too
+			_ = guest.Remove(late, half) // if this fails, the next attempt removes it
 		}
 	}()
 	var depth []string
@@ -264,8 +264,8 @@ func (m *Manager) PushGit(ctx context.Context, owner engi.Owner, idOrName string
 	return m.push(ctx, live, l.guest, p)
 }
 
-// push commits what changed and pushes it, to a new branch if others have pushed
-// to the one that is asked for.
+// push commits the changes and pushes them. If others have pushed to the requested branch,
+// it pushes to a new branch.
 func (m *Manager) push(ctx context.Context, live *liveSession, guest engi.Guest, p engi.GitPush) (done engi.GitPushed, err error) {
 	unlock, err := live.gitLock.Acquire(ctx, "session")
 	if err != nil {
@@ -309,20 +309,20 @@ func (m *Manager) push(ctx context.Context, live *liveSession, guest engi.Guest,
 	return done, m.note(ctx, live, engi.EventSessionGitPushed, map[string]any{"branch": done.Branch, "commit": done.Commit})
 }
 
-// pushesOnRelease reports whether something is to be pushed before a sandbox goes.
+// pushesOnRelease reports whether the work must be pushed before the sandbox is released.
 func (r Record) pushesOnRelease() bool {
 	return r.Git != nil && r.Git.Push != nil && r.Git.Push.OnRelease
 }
 
-// pushBefore pushes what a session has before its sandbox goes, and records a
-// failure: the volume keeps the work for the next time. The caller holds
+// pushBefore pushes the work of a session before its sandbox is released. It only records a
+// failure, because the volume keeps the work for the next time. The caller holds
 // sandboxLock.
 func (m *Manager) pushBefore(ctx context.Context, live *liveSession, sandbox engi.SandboxID) {
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	err := func() error {
 		if s, err := m.opt.Sandboxes.Get(ctx, "", sandbox); err != nil || s.State != engi.Running && s.State != engi.Paused {
-			return ignoreNotFound(err) // it was pushed before it went to sleep
+			return ignoreNotFound(err) // it was pushed before it hibernated
 		}
 		g, leave, err := m.opt.Sandboxes.Enter(ctx, "", sandbox)
 		if err != nil {
@@ -366,8 +366,8 @@ func (g gitIn) head(ctx context.Context) (string, error) {
 	return head, err
 }
 
-// push pushes HEAD to a branch. It reports Conflict if the branch has commits that
-// HEAD has not.
+// push pushes HEAD to a branch. It reports Conflict if the branch has commits that are not in
+// HEAD.
 func (g gitIn) push(ctx context.Context, to, branch string) (unchanged bool, err error) {
 	out, err := g.run(ctx, "push", "--porcelain", to, "HEAD:refs/heads/"+branch)
 	for line := range strings.Lines(out) {
@@ -381,7 +381,7 @@ func (g gitIn) push(ctx context.Context, to, branch string) (unchanged bool, err
 	return unchanged, err
 }
 
-// run runs git and returns what it prints, also if it fails.
+// run runs git and returns its standard output, even if git fails.
 func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 	what := "git " + args[slices.IndexFunc(args, func(a string) bool { return a[0] != '-' && !strings.Contains(a, "=") })]
 	p, err := g.guest.Start(ctx, engi.Command{
@@ -400,7 +400,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 		if ctx.Err() != nil {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 			defer cancel()
-			_ = p.Signal(late, "KILL") // it has a timeout of its own
+			_ = p.Signal(late, "KILL") // git has a time limit of its own
 		}
 	}()
 	var out, said []byte
@@ -428,7 +428,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 	}
 }
 
-// printable returns the end of what a program said, in one line.
+// printable returns the end of a program's output, in one line.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

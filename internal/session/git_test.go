@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestGitOpensNoMore checks that the policy of a session with a repository has the
+// TestGitOpensNoMore checks that the policy of a session with a repository allows the
 // paths of git's protocol and nothing else of the host.
 func TestGitOpensNoMore(t *testing.T) {
 	open := func(g engi.GitSpec, p engi.NetworkPolicy) engi.NetworkPolicy {
@@ -43,8 +43,8 @@ func TestGitOpensNoMore(t *testing.T) {
 	if got := lines(p.Grants[0].Requests); !slices.Equal(got, []string{"GET /o/*/info/refs", "POST /o/*/git-upload-pack"}) {
 		t.Errorf("with submodules: %q", got)
 	}
-	// Without a secret, rules open it; where the policy opens more already, they
-	// would close the rest.
+	// Without a secret, rules allow the access; if the policy already allows more, rules
+	// would restrict it.
 	p = open(engi.GitSpec{URL: "https://git.example/o/r"}, engi.NetworkPolicy{})
 	if p.Mode != engi.NetworkRestricted || len(p.Grants) != 0 || len(p.Requests) != 4 || p.Requests[0].Host != "git.example:443" {
 		t.Errorf("%+v", p)

@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestSessionsPerOwner hits the quotas of sessions: those alive and those of a day,
-// also by many requests at once.
+// TestSessionsPerOwner exceeds the quotas of sessions: those alive and those created in a day,
+// also with concurrent requests.
 func TestSessionsPerOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -79,7 +79,7 @@ func TestSessionsPerOwner(t *testing.T) {
 	})
 }
 
-// TestForgottenSessionsCountForTheDay ends sessions that are forgotten soon after.
+// TestForgottenSessionsCountForTheDay ends sessions that are removed soon after.
 func TestForgottenSessionsCountForTheDay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(newFixture())
@@ -109,7 +109,7 @@ func TestForgottenSessionsCountForTheDay(t *testing.T) {
 		if err := m.Terminate(t.Context(), "ann", string(last.ID)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Hour) // it is forgotten when there is none of the day
+		time.Sleep(3 * time.Hour) // the owner is forgotten when no session of the last day is left
 		create(t, m, engi.SessionSpec{Owner: "ann"})
 	})
 }
@@ -162,8 +162,8 @@ func TestSessionsInPages(t *testing.T) {
 	})
 }
 
-// TestMaximumDuration checks that a session ends in time although it is used all
-// the time, and that its files are saved before.
+// TestMaximumDuration checks that a session ends in time although it is in use all
+// the time, and that its files are saved first.
 func TestMaximumDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -234,8 +234,8 @@ func TestMaximumDuration(t *testing.T) {
 	})
 }
 
-// TestProcessorTimeIsNotRenewed checks that a session with a new sandbox has the
-// processor time that it has saved, and no more.
+// TestProcessorTimeIsNotRenewed checks that a session with a new sandbox only has the
+// CPU time that it has saved.
 func TestProcessorTimeIsNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()

@@ -7,22 +7,22 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// saveOverlay keeps what was changed on the disk of a session's sandbox in a snapshot,
-// in place of the one before it. Nothing of it is read by the host. The caller holds
+// saveOverlay saves the changes of the disk of a session's sandbox as a snapshot,
+// which replaces the one before it. The host does not read the content. The caller holds
 // sandboxLock.
 //
-// The ID of a snapshot is recorded before there is one, among those that are to be
-// removed. So a kill at any moment leaves either the old one or the new one in use,
-// and the other one where it is found.
+// The ID of a new snapshot is first recorded among those to be
+// removed. So after a kill at any moment, either the old or the new snapshot is in use,
+// and the other one can be found and removed.
 func (m *Manager) saveOverlay(ctx context.Context, live *liveSession) (done engi.WorkspaceCopy, err error) {
 	if err := live.checkAlive(); err != nil {
 		return done, err
 	}
 	r := live.record()
 	if r.Sandbox == "" {
-		return done, nil // the copy that there is has everything
+		return done, nil // the last copy is complete
 	}
-	// A snapshot is made to its end in any case, and is known then.
+	// A snapshot that was begun is always completed, so that its result is known.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	s, err := m.snapshotDisk(work, live, r)
@@ -54,7 +54,7 @@ func (m *Manager) snapshotDisk(ctx context.Context, live *liveSession, r Record)
 	if err != nil {
 		return s, err
 	}
-	if sandbox.State == engi.Hibernated && !sandbox.Disk { // only a machine can tell its disk from its memory
+	if sandbox.State == engi.Hibernated && !sandbox.Disk { // only a running sandbox can separate its disk from its memory
 		if _, err := m.opt.Lifecycle.Resume(ctx, "", r.Sandbox, 0, false); err != nil {
 			return s, err
 		}
@@ -69,7 +69,7 @@ func (m *Manager) snapshotDisk(ctx context.Context, live *liveSession, r Record)
 	return m.opt.Lifecycle.Snapshot(ctx, "", r.Sandbox, engi.SnapshotSpec{ID: id, Name: volumeName(live.id), DiskOnly: true})
 }
 
-// removeStale removes the snapshots that the session does not need any more.
+// removeStale removes the snapshots that the session no longer needs.
 func (m *Manager) removeStale(ctx context.Context, live *liveSession) error {
 	stale := live.record().Stale
 	if len(stale) == 0 {
@@ -83,8 +83,8 @@ func (m *Manager) removeStale(ctx context.Context, live *liveSession) error {
 	return m.update(ctx, live, func(r *Record) { r.Stale = nil })
 }
 
-// findOverlay makes a sandbox begin with what was changed on the disk of the last
-// one, on the template that spec names, and without it if somebody has removed it.
+// findOverlay makes a sandbox begin with the saved changes of the last sandbox's disk,
+// on the template in spec, and without the changes if the snapshot was removed.
 func (m *Manager) findOverlay(ctx context.Context, live *liveSession, spec *engi.SandboxSpec) error {
 	r := live.record()
 	if r.Overlay == "" {
@@ -99,7 +99,7 @@ func (m *Manager) findOverlay(ctx context.Context, live *liveSession, spec *engi
 	return err
 }
 
-// removeOverlay removes what was kept of the disk of a session that has ended.
+// removeOverlay removes the saved disk changes of a session that has ended.
 func (m *Manager) removeOverlay(ctx context.Context, r Record) error {
 	for _, id := range slices.Concat(r.Stale, []engi.SnapshotID{r.Overlay}) {
 		if id == "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestOverlay checks that changes of the disk are put on the newest template, after
-// release, dormancy and hibernation, and that there is one copy of them.
+// TestOverlay checks that changes of the disk are applied to the newest template after
+// release, dormancy and hibernation, and that only one copy of them is kept.
 func TestOverlay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -74,7 +74,7 @@ func TestOverlay(t *testing.T) {
 		if n := count(); n != 1 {
 			t.Errorf("%d snapshots", n)
 		}
-		// Somebody removes what was saved.
+		// The saved changes are removed.
 		if err := m.Release(t.Context(), "ann", "s"); err != nil {
 			t.Fatal(err)
 		}

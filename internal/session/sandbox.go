@@ -11,16 +11,16 @@ import (
 	"github.com/engi-dev/engi/internal/session/deno"
 )
 
-// A lease is one use of a session's sandbox. The sandbox stays awake until
-// leaveSandbox; the session is not idle until endUse.
+// A lease is one use of a session's sandbox. The sandbox stays awake until leaveSandbox is called,
+// and the session counts as used until endUse is called.
 type lease struct {
 	guest        engi.Guest
 	sandbox      engi.SandboxID
 	config       string        // path of deno.json; empty for none
-	size         engi.Size     // of the sandbox
+	size         engi.Size     // size of the sandbox
 	booted       time.Duration // time spent on getting a new sandbox; 0 for an existing one
 	endUse       func()
-	leaveSandbox func() // called after endUse
+	leaveSandbox func() // must be called after endUse
 }
 
 func (l *lease) release() {
@@ -46,8 +46,8 @@ func (m *Manager) Enter(ctx context.Context, owner engi.Owner, idOrName string) 
 	}), nil
 }
 
-// enter leases a session's sandbox, a new one if there is none. The caller
-// releases the lease.
+// enter leases a session's sandbox, or a new one if there is none. The caller
+// must release the lease.
 func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) {
 	if !m.isServing() {
 		return nil, errNotServing
@@ -66,7 +66,7 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	}
 	began := time.Now()
 	if r := live.record(); r.Sandbox != "" {
-		// What has happened meanwhile is recorded before it changes again.
+		// Record changes of the sandbox's state before this call changes it again.
 		if err := m.observe(ctx, live, r); err != nil {
 			return nil, err
 		}
@@ -102,7 +102,7 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	return l, nil
 }
 
-// acquire leases a sandbox. fresh says that nothing has run in it yet.
+// acquire leases a sandbox. fresh means that no program has run in it yet.
 func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.SandboxID, fresh bool) (*lease, error) {
 	g, leave, err := m.opt.Sandboxes.Enter(ctx, "", id)
 	if err != nil {
@@ -137,8 +137,8 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 		defer cancel()
 		used := timestamp()
 		if err := m.update(late, live, func(r *Record) { r.Used = used }); err != nil {
-			// After a crash, the session looks as if it was last used when it
-			// was entered.
+			// If this fails and the node crashes, the session appears to have been used last when
+			// it was entered.
 			m.opt.Log.WarnContext(ctx, "record the use of a session", "session", live.id, "error", err)
 			live.mu.Lock()
 			live.rec.Used = used
@@ -148,8 +148,8 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 	return &lease{guest: g, sandbox: id, size: sandbox.Size, config: sandbox.Notes["config"], endUse: endUse, leaveSandbox: leave}, nil
 }
 
-// touch records that a session is being used, so that it does not expire if
-// the node crashes and restarts meanwhile, and that it runs, unless its sandbox is
+// touch records that a session is in use, so that it does not expire if
+// the node crashes and restarts. It also records the state running, unless the sandbox is
 // still being booted.
 func (m *Manager) touch(ctx context.Context, live *liveSession, booting bool) error {
 	now, r := timestamp(), live.record()
@@ -163,14 +163,14 @@ func (m *Manager) touch(ctx context.Context, live *liveSession, booting bool) er
 	})
 }
 
-// clearSandbox records that a session has lost its sandbox, and why.
+// clearSandbox records that a session has lost its sandbox, and the cause.
 func (m *Manager) clearSandbox(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
 	return m.update(ctx, live, func(r *Record) {
 		if r.Sandbox == id {
 			r.become(engi.SessionIdle, cause)
 			r.Sandbox = ""
 		}
-		live.standby = nil // update holds mu
+		live.standby = nil // mu is held by update
 	})
 }
 
@@ -200,7 +200,7 @@ func (m *Manager) beginBoot(ctx context.Context, live *liveSession) (spec engi.S
 		Lifetime: engi.Lifetime{Timeout: m.opt.Defaults.MaxAwake, Idle: r.Dormancy, Max: m.opt.Defaults.MaxAwake, OnTimeout: engi.EndKill, AutoResume: true},
 	}
 	if r.CPUQuota > 0 {
-		// A new sandbox is not a new budget: it begins with what was saved without one.
+		// After an earlier sandbox, a new one does not get a full budget, only the CPU time saved in between.
 		window := m.opt.Defaults.CPUQuota.Window
 		saved := window
 		if !r.Freed.IsZero() {
@@ -259,7 +259,7 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 		}
 		m.opt.Log.WarnContext(ctx, "a session's volume is gone, creating an empty one", "session", live.id, "volume", r.Volume)
 	}
-	// A volume of that name was created just before a crash.
+	// The volume was created just before a crash.
 	name := volumeName(live.id)
 	v, err := m.opt.Volumes.Create(ctx, engi.VolumeSpec{Owner: r.Owner, Name: name, Capacity: r.Capacity})
 	if engi.Is(err, engi.Conflict) {
@@ -274,10 +274,10 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 	return m.fillVolume(ctx, live)
 }
 
-// volumeName is the name of a session's volume.
+// volumeName returns the name of a session's volume.
 func volumeName(id engi.SessionID) string { return "session-" + string(id) }
 
-// warm boots a session's sandbox and a standby process before they are needed.
+// warm boots a session's sandbox and a standby process before they are requested.
 func (m *Manager) warm(ctx context.Context, live *liveSession) {
 	l, err := m.enter(ctx, live)
 	live.setBooting(false)

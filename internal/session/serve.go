@@ -25,7 +25,7 @@ func (m *Manager) releaseAndSave(ctx context.Context, live *liveSession, cause s
 	return err
 }
 
-// release gives up a session's sandbox.
+// release releases a session's sandbox.
 func (m *Manager) release(ctx context.Context, live *liveSession, cause string) (err error) {
 	unlock, err := live.sandboxLock.Acquire(ctx, "session")
 	if err != nil {
@@ -55,7 +55,7 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 	return m.stop(ctx, live, r.Sandbox, cause)
 }
 
-// stop ends a session's sandbox. The caller holds sandboxLock.
+// stop stops a session's sandbox. The caller holds sandboxLock.
 func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
 	if err := m.sandboxes.Destroy(ctx, id); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (m *Manager) Terminate(ctx context.Context, owner engi.Owner, idOrName stri
 	return m.end(ctx, live, causeRequest, "it was terminated")
 }
 
-// end ends a session: first its record, then its sandbox, then its volume. Run
-// repeats what fails.
+// end ends a session: first it records the end, then it removes the sandbox and the volume. Run
+// repeats steps that fail.
 func (m *Manager) end(ctx context.Context, live *liveSession, cause, reason string) error {
 	if live.record().Ended.IsZero() {
 		err := m.update(ctx, live, func(r *Record) {
@@ -107,7 +107,7 @@ func (m *Manager) end(ctx context.Context, live *liveSession, cause, reason stri
 
 // cleanUp removes the sandbox and the volume of a session that has ended.
 func (m *Manager) cleanUp(ctx context.Context, live *liveSession) error {
-	// Taken after the end was recorded, so that no boot follows.
+	// The lock is taken after the end was recorded, so that no boot follows.
 	unlock, err := live.sandboxLock.Acquire(ctx, "session")
 	if err != nil {
 		return err
@@ -131,8 +131,8 @@ func (m *Manager) cleanUp(ctx context.Context, live *liveSession) error {
 	return m.update(ctx, live, func(r *Record) { r.Volume, r.Overlay, r.Stale, r.Cleared = "", "", nil, true })
 }
 
-// removeVolume deletes a session's volume, even one that is not in the record
-// because it was created just before a crash.
+// removeVolume deletes a session's volume. The volume may be missing in the record
+// if it was created just before a crash.
 func (m *Manager) removeVolume(ctx context.Context, r Record) error {
 	if r.Persistence == engi.PersistNone {
 		return nil
@@ -152,8 +152,8 @@ func ignoreNotFound(err error) error {
 	return engi.Ignore(err, engi.NotFound)
 }
 
-// Run serves until ctx ends, and meanwhile ends sessions whose time to live is
-// over and notices sandboxes that have stopped. Sandboxes outlive it.
+// Run ends sessions whose time to live has passed and records sandboxes that have stopped,
+// until ctx ends. Sandboxes keep running after that.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	if err := m.adopt(ctx); err != nil {
 		return err
@@ -179,8 +179,8 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// adopt assigns sandboxes that a crash left unrecorded to the sessions they
-// were booted for, and stops those that no session needs.
+// adopt assigns sandboxes that are unrecorded after a crash to the sessions for which
+// they were booted, and stops sandboxes that no session needs.
 func (m *Manager) adopt(ctx context.Context) error {
 	if err := m.sandboxes.Sweep(ctx, func(sandbox engi.Sandbox) (needed bool, err error) {
 		live := m.lookUp(engi.SessionID(sandbox.Notes[noteKey]))
@@ -257,13 +257,13 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 		}
 		awake = sandbox.State == engi.Running
 		if sandbox.Active.After(used) {
-			used = sandbox.Active // it was used directly, not through the session
+			used = sandbox.Active // the sandbox was used directly
 		}
 	}
 	idle := time.Since(used)
 	switch {
 	case r.Sandbox == "" && r.Changed:
-		m.saveLater(live) // it does not end before its files are elsewhere
+		m.saveLater(live) // the session does not end before its files are saved
 		return nil
 	case r.Sandbox == "" && len(r.Stale) > 0:
 		return m.removeStale(ctx, live)
@@ -279,20 +279,20 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 	}
 	unlock, ok := live.sandboxLock.Try()
 	if !ok {
-		return nil // whoever has the lock is about to notice
+		return nil // the holder of the lock will record the state
 	}
 	defer unlock()
 	return m.observe(ctx, live, r)
 }
 
-// releasedByCheck reports whether there is more to do on release than the fleet does
-// by itself.
+// releasedByCheck reports whether the release needs more work than the fleet
+// does.
 func (r Record) releasedByCheck() bool {
 	return r.pushesOnRelease() || r.Persistence == engi.PersistOverlay
 }
 
-// releaseLater releases a session's sandbox in the background, unless that failed a
-// moment ago.
+// releaseLater releases a session's sandbox in the background, unless an attempt failed only
+// recently.
 func (m *Manager) releaseLater(live *liveSession) {
 	if live.tooEarly() {
 		return
@@ -304,7 +304,7 @@ func (m *Manager) releaseLater(live *liveSession) {
 	})
 }
 
-// later runs f in the background; check leaves the session alone until it is done.
+// later runs f in the background; check skips the session until f returns.
 func (m *Manager) later(live *liveSession, f func(ctx context.Context)) {
 	leaving := func(is bool) {
 		live.mu.Lock()
@@ -320,11 +320,11 @@ func (m *Manager) later(live *liveSession, f func(ctx context.Context)) {
 	}
 }
 
-// over reports whether a session has lasted as long as it may.
+// over reports whether a session has reached its maximum duration.
 func (r Record) over() bool { return r.MaxDuration > 0 && time.Since(r.Created) > r.MaxDuration }
 
-// endLater ends a session that is over in the background, in use or not, when its
-// work is pushed and its files are saved.
+// endLater ends a session that has reached its maximum duration, in the background, even if it is in use.
+// It first pushes its work and saves its files.
 func (m *Manager) endLater(live *liveSession) {
 	live.mu.Lock()
 	wait := live.leaving || live.booting || live.unsaved > 0 && time.Now().Before(live.retry)
@@ -360,7 +360,7 @@ func (m *Manager) endOver(ctx context.Context, live *liveSession) error {
 	return m.end(ctx, live, causeMaxDuration, "it reached its maximum duration of "+live.record().MaxDuration.String())
 }
 
-// checkEnded cleans up after a session that has ended, and forgets it in time.
+// checkEnded cleans up after a session that has ended, and removes it after the retention time.
 func (m *Manager) checkEnded(ctx context.Context, live *liveSession, r Record) error {
 	if !r.Cleared {
 		return m.cleanUp(ctx, live)

@@ -1,10 +1,10 @@
 // Package session manages sessions: long-lived contexts that get a sandbox
 // when they need one, lose it when they are idle, and keep their files in a
-// volume until they have not been used for their time to live.
+// volume until they have been unused for their time to live.
 //
-// The records in the store are the truth, and every step is recorded before it
-// is taken. A kill at any moment therefore loses nothing and leaks nothing: Run
-// adopts sandboxes that their session does not know yet, and removes the
+// The records in the store are authoritative, and every step is recorded before it
+// is taken. So a kill at any moment loses nothing and leaks nothing: Run
+// adopts sandboxes that are not in the record of their session yet, and removes the
 // volumes of sessions that have ended.
 //
 // It does not start sandboxes (package fleet), store files (package
@@ -28,46 +28,46 @@ import (
 	"github.com/engi-dev/engi/internal/session/backup"
 )
 
-// WorkDir is where a session's volume is mounted in its sandbox. Code runs
-// there.
+// WorkDir is the mount point of a session's volume in its sandbox, and the directory
+// in which code runs.
 const WorkDir = "/workspace"
 
-// A Record is what the store keeps of a session.
+// A Record is the stored state of a session.
 type Record struct {
-	engi.Session // State is as of the last event about it; view shows what the sandbox is now
+	engi.Session // State is as of the last event about it; view returns the sandbox's current state
 	Idempotency  string
-	Fingerprint  string            // of the request; set with Idempotency
-	Boots        int               // sandboxes requested so far
+	Fingerprint  string            // fingerprint of the request; set with Idempotency
+	Boots        int               // number of sandboxes requested so far
 	Ended        time.Time         // zero until it ends
-	EndReason    string            // why it ended, for humans
-	Cleared      bool              // it ended and its sandbox and volume are gone
-	Filled       bool              // its volume has the copy of its workspace that there was; for persistence workspace
-	Changed      bool              // its volume may have what no copy has; for persistence workspace
-	GivenUp      bool              // it was terminated: the copy of its workspace goes with it
-	Overlay      engi.SnapshotID   // what was changed on its disk, when it was last saved; for persistence overlay
-	Stale        []engi.SnapshotID // not needed any more, or not yet; see saveOverlay
-	Freed        time.Time         // when it last lost its sandbox; zero if it never had one
-	Steps        []Step            // to State, appended to the log of events when the record is saved, and not kept
-	Note         *Note             // appended to the log of events when the record is saved, and not kept
+	EndReason    string            // reason of the end, for humans
+	Cleared      bool              // the session has ended, and its sandbox and volume are removed
+	Filled       bool              // the volume was filled from the copy of the workspace, if there was one; for persistence workspace
+	Changed      bool              // the volume may have changes that no copy has; for persistence workspace
+	GivenUp      bool              // the session was terminated, so the copy of its workspace is removed
+	Overlay      engi.SnapshotID   // snapshot of the last saved changes of its disk; for persistence overlay
+	Stale        []engi.SnapshotID // snapshots no longer needed, or not needed yet; see saveOverlay
+	Freed        time.Time         // time at which it last lost its sandbox; zero if it never had one
+	Steps        []Step            // steps to State; appended to the event log when the record is saved, and not stored
+	Note         *Note             // appended to the event log when the record is saved, and not stored
 }
 
-// A Note is an event about a session, beside those about its states.
+// A Note is an event about a session, other than a change of its state.
 type Note struct {
 	Type string
 	Data map[string]any
 }
 
-// A Store keeps sessions durably. Lookups see what owner owns, or everything
-// if owner is empty.
+// A Store stores sessions durably. Lookups only return the sessions of owner, or those of all
+// owners if owner is empty.
 type Store interface {
-	// Put adds a session. It reports Conflict if the owner has another one of
-	// that name that has not ended.
+	// Put adds a session. It reports Conflict if the owner has another session with
+	// the name that has not ended.
 	Put(ctx context.Context, r Record) error
 	// Save replaces the record of a session, or reports NotFound.
 	Save(ctx context.Context, r Record) error
-	// Find returns a session by ID, or one that has not ended by name, or
-	// reports NotFound. For the empty owner, a name that several owners use is
-	// a Conflict.
+	// Find returns a session by ID, or a session that has not ended by name, or
+	// reports NotFound. If owner is empty and several owners use the name, it reports
+	// Conflict.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
 	// All returns all sessions, newest first.
 	All(ctx context.Context) ([]Record, error)
@@ -78,10 +78,10 @@ type Store interface {
 	Forget(ctx context.Context, id engi.SessionID) error
 }
 
-// Packages provides the packages that sessions may import; see package
+// Packages provides the packages that the code of sessions may import; see package
 // internal/session/deps.
 type Packages interface {
-	// Template returns the template that has them, and the path of its
+	// Template returns the template with the packages, and the path of its
 	// deno.json, which is empty if there are no packages.
 	Template(ctx context.Context) (name, config string, err error)
 	// Status describes the installation.
@@ -94,7 +94,7 @@ type Workspaces interface {
 	Save(ctx context.Context, k backup.Key, files engi.VolumeFiles, limit int64) (engi.WorkspaceCopy, error)
 	// Restore fills a volume, or reports NotFound if there is no copy.
 	Restore(ctx context.Context, k backup.Key, files engi.VolumeFiles) (engi.WorkspaceCopy, error)
-	// Remove deletes a copy. It is no error if there is none.
+	// Remove deletes a copy. It returns no error if there is none.
 	Remove(ctx context.Context, k backup.Key) error
 }
 
@@ -105,23 +105,23 @@ type Meter interface {
 	Sessions(alive, sandboxes, waiting int) // current numbers, at every check
 }
 
-// Defaults apply where a session's request leaves a field open. All but
+// Defaults holds the defaults of sessions. All fields except
 // Longest, Network and Grants are required.
 type Defaults struct {
 	Mode     engi.SessionMode
 	Size     engi.Size
-	Capacity int64         // of a volume, in bytes
-	TTL      time.Duration // after which an unused session ends
-	Dormancy time.Duration // after which an unused sandbox is released
-	Longest  time.Duration // that a session may last; 0 is no limit
-	Timeout  time.Duration // of a piece of code; also the maximum
+	Capacity int64         // capacity of a volume, in bytes
+	TTL      time.Duration // time to live: time without use after which a session ends
+	Dormancy time.Duration // time without use after which a sandbox is released
+	Longest  time.Duration // maximum duration of a session; 0 means no limit
+	Timeout  time.Duration // time limit of a piece of code; also the maximum
 	MaxAwake time.Duration // maximum age of a sandbox
-	CPUQuota engi.CPUQuota // sessions may ask for fewer processors; zero is no quota
+	CPUQuota engi.CPUQuota // default quota, which sessions may lower; zero means no quota
 	Network  engi.NetworkPolicy
-	Grants   []engi.Grant // secrets of packages, added to policies that allow egress
+	Grants   []engi.Grant // secrets for package registries, added to policies that allow egress
 }
 
-// Options configure a Manager. Lifecycle, Workspaces, Meter and Log may be nil.
+// Options configures a Manager. Lifecycle, Workspaces, Meter and Log may be nil.
 type Options struct {
 	Sandboxes     engi.Sandboxes
 	Lifecycle     engi.Lifecycle // nil makes persistence snapshot Unsupported
@@ -133,17 +133,17 @@ type Options struct {
 	Defaults      Defaults
 	Meter         Meter
 	Log           *slog.Logger
-	CheckNetwork  func(engi.NetworkPolicy) error // why no sandbox may have it; nil means that all may
-	Quota         func(engi.Owner) engi.Quota    // of which those of sessions are enforced; nil means no limits
-	Refused       func(engi.Owner, string)       // is told of each refusal of Quota, by name; may be nil; must be quick
-	CheckInterval time.Duration                  // between checks of all sessions; 0 means 5 s
-	Retention     time.Duration                  // how long ended sessions are kept; 0 means a day
+	CheckNetwork  func(engi.NetworkPolicy) error // returns the reason why no sandbox may have a policy; nil allows all policies
+	Quota         func(engi.Owner) engi.Quota    // returns the quota of an owner, of which the limits of sessions are enforced; nil means no limits
+	Refused       func(engi.Owner, string)       // called with the name of the limit when Quota causes a refusal; may be nil; must be quick
+	CheckInterval time.Duration                  // interval of the checks of all sessions; 0 means 5 s
+	Retention     time.Duration                  // time for which ended sessions are kept; 0 means a day
 }
 
 const (
-	noteKey     = "session" // of the session ID in Sandbox.Notes
-	maxWaiting  = 32        // runs queued in one session
-	maxPerOwner = 10_000    // sessions that have not ended
+	noteKey     = "session" // key of the session ID in Sandbox.Notes
+	maxWaiting  = 32        // maximum number of waiting runs of one session
+	maxPerOwner = 10_000    // maximum number of sessions of one owner that have not ended
 	maxTTL      = 365 * 24 * time.Hour
 	undoTimeout = 30 * time.Second
 )
@@ -155,16 +155,16 @@ type Manager struct {
 	opt       Options
 	sandboxes holder.Holder
 
-	ctx        context.Context // of background; ends with Run
+	ctx        context.Context // context of the background work; ends with Run
 	cancel     context.CancelFunc
-	background sync.WaitGroup // what spawn started
+	background sync.WaitGroup // goroutines started by spawn
 
 	creating *engi.KeyedSemaphore[creation]
 
 	mu       sync.Mutex
 	sessions map[engi.SessionID]*liveSession // guarded by mu
-	order    []*liveSession                  // all, as older has it; guarded by mu
-	owners   map[engi.Owner]*holding         // of those that have sessions, or had some on the last day; guarded by mu
+	order    []*liveSession                  // all sessions, in the order of older; guarded by mu
+	owners   map[engi.Owner]*holding         // owners who have sessions, or had some on the last day; guarded by mu
 	serving  bool                            // guarded by mu
 }
 
@@ -175,15 +175,15 @@ var (
 	_ engi.SessionLifecycle = (*Manager)(nil)
 )
 
-// A creation is what others wait for: that of one idempotency key, or, with none, the
-// owner's.
+// A creation is a lock of Create: for one idempotency key, or, without a key, for one
+// owner.
 type creation struct {
 	owner       engi.Owner
 	idempotency string
 }
 
-// A liveSession is the state of a session in this process. Of its locks,
-// codeLock is taken first and mu last.
+// A liveSession is the state of a session in this process. When several of its locks are taken,
+// codeLock comes first and mu last.
 type liveSession struct {
 	id          engi.SessionID
 	created     time.Time
@@ -194,24 +194,24 @@ type liveSession struct {
 
 	mu       sync.Mutex
 	rec      Record          // guarded by mu
-	uses     int             // guarded by mu; leases in use
-	waiting  int             // guarded by mu; queued runs
+	uses     int             // guarded by mu; number of leases in use
+	waiting  int             // guarded by mu; number of waiting runs
 	booting  bool            // guarded by mu
-	leaving  bool            // guarded by mu; its sandbox is being released in the background
+	leaving  bool            // guarded by mu; the sandbox is being released in the background
 	clients  []*connected    // guarded by mu; oldest first
 	standby  *standbyProcess // guarded by mu; nil for none
-	prepared engi.SandboxID  // guarded by mu; that this process has prepared for code
-	cloned   engi.SandboxID  // guarded by mu; that this process has seen the repository in
-	unsaved  int             // guarded by mu; how often saving its workspace has failed in a row
-	retry    time.Time       // guarded by mu; when it is tried again
+	prepared engi.SandboxID  // guarded by mu; sandbox that this process has prepared for code
+	cloned   engi.SandboxID  // guarded by mu; sandbox in which this process has seen the repository
+	unsaved  int             // guarded by mu; number of failed saves of the workspace in a row
+	retry    time.Time       // guarded by mu; earliest time of the next save
 }
 
-// A holding is what one owner has: what a new session must know, and a list, without
-// a look at those of others.
+// A holding lists the sessions of one owner, so that creating and listing sessions need not
+// read those of others.
 type holding struct {
-	order   []*liveSession // as older has it
-	alive   int            // that have not ended
-	created []time.Time    // of those of the last 24 hours, forgotten ones too, oldest first
+	order   []*liveSession // in the order of older
+	alive   int            // number of sessions that have not ended
+	created []time.Time    // times of creation in the last 24 hours, including removed sessions, oldest first
 }
 
 // addLocked adds a session. The caller holds m.mu.
@@ -235,12 +235,12 @@ func (m *Manager) addLocked(r Record) *liveSession {
 	return live
 }
 
-// older sorts sessions from the last to the first of lists.
+// older orders sessions as in lists, newest first.
 func older(a, b *liveSession) int {
 	return cmp.Or(a.created.Compare(b.created), -cmp.Compare(a.id, b.id))
 }
 
-// held returns how many sessions of an owner have not ended, and how many were
+// held returns the number of an owner's sessions that have not ended, and the number of those
 // created on the last day.
 func (m *Manager) held(owner engi.Owner) (alive, day int) {
 	m.mu.Lock()
@@ -254,7 +254,7 @@ func (m *Manager) held(owner engi.Owner) (alive, day int) {
 	return h.alive, len(h.created)
 }
 
-// forget drops a session that has ended.
+// forget removes a session that has ended from memory.
 func (m *Manager) forget(owner engi.Owner, id engi.SessionID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -286,8 +286,8 @@ func (live *liveSession) setBooting(booting bool) {
 	live.booting = booting
 }
 
-// Open returns a manager of the sessions in opt.Store. It does nothing with
-// them before Run.
+// Open returns a manager of the sessions in opt.Store. It does no background work
+// before Run.
 func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open sessions")
 	if opt.Log == nil {
@@ -305,7 +305,7 @@ func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range slices.Backward(all) { // the oldest first
+	for _, r := range slices.Backward(all) { // oldest first
 		m.addLocked(r)
 	}
 	return m, nil
@@ -317,12 +317,12 @@ func (noMeter) Booted(time.Duration)      {}
 func (noMeter) Ran(string, time.Duration) {}
 func (noMeter) Sessions(int, int, int)    {}
 
-// timestamp is the current time in the precision of records.
+// timestamp returns the current time in the precision of records.
 func timestamp() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 var errNotServing = engi.Errorf(engi.Unavailable, "sessions are starting or stopping").WithRetry(engi.Retry{AfterMillis: 1000})
 
-// spawn runs f in the background, unless Run is not running. Run waits for f.
+// spawn runs f in the background. It returns false if Run is not active. Run waits for f.
 func (m *Manager) spawn(f func(ctx context.Context)) (ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -335,7 +335,7 @@ func (m *Manager) spawn(f func(ctx context.Context)) (ok bool) {
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// validate returns a session as spec wants it, with the defaults filled in.
+// validate validates spec and returns the session that it describes, with defaults set.
 func (m *Manager) validate(spec engi.SessionSpec) (s engi.Session, err error) {
 	d := m.opt.Defaults
 	bad := func(format string, args ...any) (engi.Session, error) {
@@ -424,8 +424,8 @@ func (m *Manager) validate(spec engi.SessionSpec) (s engi.Session, err error) {
 	return s, nil
 }
 
-// policy returns the network policy of a session that asks for p: the default
-// for the zero policy, with the grants of packages if it allows any egress.
+// policy returns the network policy for a session that requests p: the default
+// if p is zero, with the secrets for package registries if it allows any egress.
 func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
 	if isZero(p) {
 		p = m.opt.Defaults.Network
@@ -448,7 +448,7 @@ func isZero(p engi.NetworkPolicy) bool {
 
 func fingerprint(spec engi.SessionSpec) string {
 	h := sha256.New()
-	_ = json.NewEncoder(h).Encode(spec) // fails only for a Detail that is not JSON, which the API does not let through
+	_ = json.NewEncoder(h).Encode(spec) // fails only for a Detail that is not valid JSON, which the API rejects
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -484,7 +484,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	if !m.isServing() {
 		return engi.Session{}, errNotServing
 	}
-	unlock, err := m.creating.Acquire(ctx, creation{owner: spec.Owner}) // so that two do not take the last place
+	unlock, err := m.creating.Acquire(ctx, creation{owner: spec.Owner}) // so that concurrent calls do not exceed the limits
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -515,7 +515,7 @@ func (m *Manager) isServing() bool {
 	return m.serving
 }
 
-// checkQuota reports Exhausted if an owner may not have another session.
+// checkQuota reports Exhausted if an owner must not create another session.
 func (m *Manager) checkQuota(owner engi.Owner) error {
 	alive, day := m.held(owner)
 	q := engi.Quota{}
@@ -539,8 +539,8 @@ func (m *Manager) checkQuota(owner engi.Owner) error {
 	return nil
 }
 
-// all returns the sessions of an owner, those of all for the empty one, as older has
-// them.
+// all returns the sessions of an owner, or of all owners if owner is empty, in the order of
+// older.
 func (m *Manager) all(owner engi.Owner) []*liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -553,14 +553,14 @@ func (m *Manager) all(owner engi.Owner) []*liveSession {
 	return nil
 }
 
-// lookUp returns a session by ID; nil if there is none.
+// lookUp returns the session with an ID, or nil.
 func (m *Manager) lookUp(id engi.SessionID) *liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sessions[id]
 }
 
-// find returns a session that has not ended. For one that has, it reports
+// find returns a session that has not ended. For a session that has ended, it reports
 // NotFound with the reason.
 func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*liveSession, error) {
 	r, err := m.opt.Store.Find(ctx, owner, idOrName)
@@ -617,14 +617,14 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 	return list, nil
 }
 
-// sessionStates are the states of sessions by those of their sandboxes.
+// sessionStates maps states of sandboxes to states of sessions.
 var sessionStates = map[engi.State]engi.SessionState{
 	engi.Pending: engi.SessionBooting, engi.Starting: engi.SessionBooting, engi.Ready: engi.SessionBooting,
 	engi.Running: engi.SessionRunning, engi.Paused: engi.SessionSuspended, engi.Hibernating: engi.SessionHibernated,
 	engi.Hibernated: engi.SessionHibernated, engi.Resuming: engi.SessionBooting, engi.Stopping: engi.SessionIdle, engi.Stopped: engi.SessionIdle,
 }
 
-// view returns a session as clients see it.
+// view returns a session in the form for clients.
 func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 	live.mu.Lock()
 	s, ended, booting := live.rec.Session, live.rec.Ended, live.booting
@@ -650,7 +650,7 @@ func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 			s.State = engi.SessionIdle
 		}
 		if s.State == engi.SessionIdle {
-			s.Sandbox = "" // it has just stopped
+			s.Sandbox = "" // the sandbox has just stopped
 		}
 	}
 	if s.State != engi.SessionRunning {
@@ -659,7 +659,7 @@ func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 	return s
 }
 
-// update applies f to a session's record, in the store first. f runs with
+// update applies f to a session's record, and stores the record first. f runs with
 // live.mu locked.
 func (m *Manager) update(ctx context.Context, live *liveSession, f func(*Record)) error {
 	live.mu.Lock()

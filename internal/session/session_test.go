@@ -18,7 +18,7 @@ import (
 	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
-// options are of a node whose fixture is w.
+// options returns the options of a node with the fixture w.
 func options(w *fixture) Options {
 	return Options{
 		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Snapshots: snapshots{fixture: w}, Volumes: volumes{fixture: w}, Workspaces: workspaces{w}, Store: w, Packages: packages{w},
@@ -116,7 +116,7 @@ func TestLifeOfASession(t *testing.T) {
 		if x, err := m.Get(t.Context(), "ann", string(s.ID)); err != nil || x.State != engi.SessionTerminated {
 			t.Errorf("%+v, %v", x, err)
 		}
-		// Its name is free again; in a day it is forgotten.
+		// Its name is available again; after a day it is removed.
 		create(t, m, engi.SessionSpec{Owner: "ann", Name: "s", TTL: 48 * time.Hour})
 		time.Sleep(25 * time.Hour)
 		if _, err := m.Get(t.Context(), "ann", string(s.ID)); !engi.Is(err, engi.NotFound) {
@@ -153,7 +153,7 @@ func TestRunsQueue(t *testing.T) {
 				}
 				order = append(order, i)
 			})
-			synctest.Wait() // so that they come in order
+			synctest.Wait() // so that they arrive in order
 		}
 		wg.Wait()
 		if !slices.IsSorted(order) || len(order) != maxWaiting+1 {
@@ -167,7 +167,7 @@ func TestRunsQueue(t *testing.T) {
 		if len(refused) != 3 {
 			t.Errorf("%d refused", len(refused))
 		}
-		// Who gives up loses its place only.
+		// A cancelled call only loses its own place.
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		go func() {
@@ -203,14 +203,14 @@ func TestCodeThatFails(t *testing.T) {
 		if w.booted() != 1 {
 			t.Errorf("%d boots", w.booted())
 		}
-		// Code that takes its sandbox along is an answer, and loses no file.
+		// Code that ends its sandbox returns a result, and loses no file.
 		if res := runCode(t, m, s.ID, "die"); res.OK || res.Error.Cause != engi.CauseSandboxLost {
 			t.Errorf("%+v", res)
 		}
 		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.booted() != 2 {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
-		// The same if the sandbox still seems to live when its guest is gone.
+		// The same if the sandbox still appears to be running when its guest has ended.
 		if res := runCode(t, m, s.ID, "burst"); res.OK || res.Error.Cause != engi.CauseMemory {
 			t.Errorf("%+v", res)
 		}
@@ -272,7 +272,7 @@ func TestCreateSessions(t *testing.T) {
 				t.Errorf("somebody else: %v", err)
 			}
 		}
-		// Warm ones boot at once.
+		// Warm sessions boot at once.
 		warm := create(t, m, engi.SessionSpec{Mode: engi.SessionWarm})
 		if warm.State != engi.SessionBooting {
 			t.Errorf("%+v", warm)
@@ -284,8 +284,8 @@ func TestCreateSessions(t *testing.T) {
 		if res := runCode(t, m, warm.ID, "get x"); res.BootTime != 0 {
 			t.Errorf("%+v", res)
 		}
-		// Policies of their own: what packages need is in those that let
-		// anything out.
+		// Policies of sessions: the access for packages is added if they allow
+		// any egress.
 		for mode, grants := range map[engi.Network]int{engi.NetworkNone: 0, engi.NetworkIsolated: 0, engi.NetworkRestricted: 1, engi.NetworkOpen: 1} {
 			if s := create(t, m, engi.SessionSpec{Network: engi.NetworkPolicy{Mode: mode}}); len(s.Network.Grants) != grants || s.Network.Mode != mode {
 				t.Errorf("%s: %+v", mode, s.Network)
@@ -294,12 +294,12 @@ func TestCreateSessions(t *testing.T) {
 	})
 }
 
-// timeless is a test without a deadline, which bubbles do not know.
+// timeless is a test without a deadline, which synctest does not support.
 type timeless struct{ rapid.TB }
 
-// TestSessionsAcrossPowerCuts does what users do, in any order, and cuts the
-// power between any two acts. What was acknowledged is there afterwards, and
-// nothing that is nobody's.
+// TestSessionsAcrossPowerCuts performs operations of users in random order, and cuts the
+// power between any two steps. Acknowledged results must persist, and
+// nothing without an owner must be left.
 func TestSessionsAcrossPowerCuts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rapid.Check(timeless{t}, func(rt *rapid.T) {
@@ -307,11 +307,11 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 			m, stop := start(t, w)
 			type model struct {
 				s    engi.Session
-				data map[string]string   // acknowledged
-				may  map[string][]string // tried, in vain for all we know
+				data map[string]string   // acknowledged data
+				may  map[string][]string // unacknowledged data
 				used time.Time
-				over bool   // or may be
-				disk string // file that was saved
+				over bool   // the session has ended, or may have
+				disk string // saved file
 			}
 			var all []*model
 			pick := func() *model {
@@ -445,7 +445,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					case "detach":
 						_, err = m.Detach(ctx, "", id, "a")
 					}
-					// Who puts a session down does not use it.
+					// A client that suspends a session does not use it.
 					if err == nil && (change == "resume" || change == "attach") {
 						x.used = time.Now()
 					}
@@ -494,7 +494,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				},
 			})
 			restart()
-			time.Sleep(22 * time.Second) // not when the manager looks at its sessions, every five
+			time.Sleep(22 * time.Second) // not at a multiple of the interval in which the manager checks sessions
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for id, b := range w.sandboxes {

@@ -9,33 +9,33 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Causes of changes of states. If a sandbox ended by itself, the cause is its
+// Causes of changes of state. If a sandbox ended by itself, the cause is its
 // [engi.Cause].
 const (
-	causeRequest     = "request"      // somebody asked for it
+	causeRequest     = "request"      // a client requested it
 	causeUse         = "use"          // the session is used
 	causeDetach      = "detach"       // the last client left
-	causeDormancy    = "dormancy"     // nobody used its sandbox
-	causeTTL         = "ttl"          // nobody used it for its time to live
-	causeMaxDuration = "max_duration" // it lasted as long as it may
-	causeSandbox     = "sandbox"      // somebody did it to its sandbox
-	causeFailed      = "failed"       // its sandbox did not boot
-	causeCrash       = "crash"        // the server ended meanwhile
+	causeDormancy    = "dormancy"     // the sandbox was not used for its dormancy
+	causeTTL         = "ttl"          // the session was not used for its time to live
+	causeMaxDuration = "max_duration" // the session reached its maximum duration
+	causeSandbox     = "sandbox"      // the sandbox was changed directly
+	causeFailed      = "failed"       // the sandbox did not boot
+	causeCrash       = "crash"        // the server ended in the meantime
 	causeLost        = string(engi.CauseSandboxLost)
 )
 
 var errInUse = engi.Errorf(engi.Conflict, "its sandbox is in use").WithRemedy("wait for what runs in it, or terminate the session")
 
-// A Step is a change of a session's state, and is an event.
+// A Step is a change of a session's state. It is recorded as an event.
 type Step struct {
 	From, To engi.SessionState
 	Cause    string
 	Sandbox  engi.SandboxID
 }
 
-// become changes the state, unless it is so already, or none may follow. What the
-// table does not allow took more steps than were seen: a hibernated sandbox that is
-// paused now ran in between.
+// become changes the state, unless the state is the same or cannot follow. A change that
+// the table does not allow is split into several steps: for example, a hibernated sandbox that is
+// paused now was running in between.
 func (r *Record) become(to engi.SessionState, cause string) {
 	for _, next := range route(r.State, to) {
 		r.Steps = append(r.Steps, Step{r.State, next, cause, r.Sandbox})
@@ -48,7 +48,7 @@ func (r *Record) become(to engi.SessionState, cause string) {
 	}
 }
 
-// route returns the fewest states that lead from one state to another by the table.
+// route returns the shortest sequence of states from one state to another in the table.
 func route(from, to engi.SessionState) []engi.SessionState {
 	paths := map[engi.SessionState][]engi.SessionState{from: {}}
 	for queue := []engi.SessionState{from}; len(queue) > 0; queue = queue[1:] {
@@ -65,8 +65,8 @@ func route(from, to engi.SessionState) []engi.SessionState {
 	return paths[to]
 }
 
-// observe records what has happened to a session's sandbox, which need not have been
-// the session's doing. The caller holds sandboxLock.
+// observe records changes of the state of a session's sandbox, including those that the session
+// has not caused. The caller holds sandboxLock.
 func (m *Manager) observe(ctx context.Context, live *liveSession, r Record) error {
 	sandbox, gone, err := m.sandboxes.Look(ctx, r.Sandbox)
 	if err != nil {
@@ -87,13 +87,13 @@ func (m *Manager) observe(ctx context.Context, live *liveSession, r Record) erro
 	case to == r.State:
 		return nil
 	case to != engi.SessionRunning && to != engi.SessionSuspended && to != engi.SessionHibernated:
-		return nil // it is changing
+		return nil // the state is changing
 	default:
 		return m.change(ctx, live, to, cause)
 	}
 }
 
-// change records a state.
+// change records a new state.
 func (m *Manager) change(ctx context.Context, live *liveSession, to engi.SessionState, cause string) error {
 	return m.update(ctx, live, func(r *Record) { r.become(to, cause) })
 }
@@ -115,7 +115,7 @@ func (m *Manager) hibernate(ctx context.Context, live *liveSession, cause string
 	return m.change(ctx, live, engi.SessionHibernated, cause)
 }
 
-// still runs f with a session's sandbox, which nobody uses then.
+// still runs f for a session with a sandbox that is not in use.
 func (m *Manager) still(ctx context.Context, owner engi.Owner, idOrName string, f func(*liveSession, Record) error) (engi.Session, error) {
 	live, err := m.find(ctx, owner, idOrName)
 	if err != nil {
@@ -184,7 +184,7 @@ func (m *Manager) Resume(ctx context.Context, owner engi.Owner, idOrName string)
 	return m.resume(ctx, owner, idOrName, nil)
 }
 
-// resume wakes or boots a session's sandbox, and does then to its record.
+// resume resumes or boots a session's sandbox, and applies then to the session's record.
 func (m *Manager) resume(ctx context.Context, owner engi.Owner, idOrName string, then func(*liveSession, *Record)) (engi.Session, error) {
 	live, err := m.find(ctx, owner, idOrName)
 	if err != nil {
@@ -203,7 +203,7 @@ func (m *Manager) resume(ctx context.Context, owner engi.Owner, idOrName string,
 	return m.view(ctx, live), nil
 }
 
-const maxClients = 64 // attached to one session
+const maxClients = 64 // maximum number of clients attached to one session
 
 // Attach implements [engi.SessionLifecycle].
 func (m *Manager) Attach(ctx context.Context, owner engi.Owner, idOrName, client string) (_ engi.Session, err error) {
@@ -242,7 +242,7 @@ func (m *Manager) Detach(ctx context.Context, owner engi.Owner, idOrName, client
 		if len(left) == len(r.Attached) {
 			return
 		}
-		clients := len(live.attached()) - 1 // update holds mu
+		clients := len(live.attached()) - 1 // mu is held by update
 		last = clients == 0
 		r.Attached = left
 		r.Note = &Note{Type: engi.EventSessionDetached, Data: map[string]any{"client": client, "clients": clients}}
@@ -256,7 +256,7 @@ func (m *Manager) Detach(ctx context.Context, owner engi.Owner, idOrName, client
 		} else {
 			err = m.releaseAndSave(ctx, live, causeDetach)
 		}
-		// Dormancy does it when what runs in it has ended.
+		// If the sandbox is in use, dormancy saves or releases it later.
 		if err != nil && !engi.Is(err, engi.Conflict) {
 			return engi.Session{}, err
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestStates goes through all states of a session, and checks the events about it.
-// TestSessionsAcrossPowerCuts does it in any order.
+// TestStates visits all states of a session, and checks the events about it.
+// TestSessionsAcrossPowerCuts does so in random order.
 func TestStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -83,7 +83,7 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestLastClientLeaves checks what each persistence makes of it.
+// TestLastClientLeaves checks the effect in each persistence.
 func TestLastClientLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()

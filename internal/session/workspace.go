@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	saveTimeout = 30 * time.Minute // of one copy
-	firstRetry  = time.Minute      // after a copy that failed; doubled each time
+	saveTimeout = 30 * time.Minute // maximum time of one copy
+	firstRetry  = time.Minute      // pause after a copy that failed; doubled each time
 	lastRetry   = time.Hour
 )
 
-// copyKey names the copy of a session's workspace: after the session, so that
-// another one of that name finds it, also in a new database.
+// copyKey returns the key of the copy of a session's workspace. It has the name of the session, so that
+// another session with the name finds the copy, even in a new database.
 func copyKey(r Record) backup.Key {
 	return backup.Key{Owner: r.Owner, Name: cmp.Or(r.Name, string(r.ID))}
 }
 
-// fillVolume restores the files of a session of persistence workspace into its new
-// volume. Until that is recorded, the next boot begins again.
+// fillVolume restores the files of a session with persistence workspace to its new
+// volume. Until that is recorded, the next boot repeats it.
 func (m *Manager) fillVolume(ctx context.Context, live *liveSession) error {
 	r := live.record()
 	if r.Persistence != engi.PersistWorkspace || r.Filled {
@@ -67,8 +67,8 @@ func (m *Manager) SaveWorkspace(ctx context.Context, owner engi.Owner, idOrName 
 	}
 }
 
-// saveWorkspace copies a session's files from the host, so that a sandbox that
-// died is no obstacle, and one that runs has no part in it.
+// saveWorkspace copies a session's files on the host, so that it works after the sandbox
+// has died, and a running sandbox cannot interfere.
 func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done engi.WorkspaceCopy, err error) {
 	unlock, err := live.saveLock.Acquire(ctx, "session")
 	if err != nil {
@@ -80,7 +80,7 @@ func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done en
 	}
 	r := live.record()
 	if r.Volume == "" || !r.Filled {
-		return done, nil // the copy that there is has everything
+		return done, nil // the last copy is complete
 	}
 	work, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
@@ -97,7 +97,7 @@ func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done en
 	if err == nil {
 		boots := r.Boots
 		return done, m.update(ctx, live, func(r *Record) {
-			// What a sandbox does to the volume meanwhile is for the next copy.
+			// Later changes of the volume by a sandbox are for the next copy.
 			r.Changed, r.Saved = r.Sandbox != "" || r.Boots != boots, timestamp()
 			r.Note = &Note{Type: engi.EventSessionSaved, Data: map[string]any{"files": done.Files, "bytes": done.Bytes, "uploaded": done.Uploaded, "skipped": done.Skipped}}
 		})
@@ -106,7 +106,7 @@ func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done en
 	return done, err
 }
 
-// saved counts copies that fail, and delays the next one.
+// saved counts failed copies, and delays the next one.
 func (live *liveSession) saved(err error) {
 	live.mu.Lock()
 	defer live.mu.Unlock()
@@ -118,7 +118,7 @@ func (live *liveSession) saved(err error) {
 	live.retry = time.Now().Add(min(firstRetry<<min(live.unsaved-1, 10), lastRetry))
 }
 
-// tooEarly reports whether a copy failed a moment ago.
+// tooEarly reports whether the last copy failed only recently.
 func (live *liveSession) tooEarly() bool {
 	live.mu.Lock()
 	defer live.mu.Unlock()
@@ -133,8 +133,8 @@ func (m *Manager) noteUnsaved(ctx context.Context, live *liveSession, err error)
 	}
 }
 
-// saveLater saves a session's files in the background, unless that failed a moment
-// ago.
+// saveLater saves a session's files in the background, unless the last save failed only
+// recently.
 func (m *Manager) saveLater(live *liveSession) {
 	if live.tooEarly() {
 		return
@@ -146,8 +146,8 @@ func (m *Manager) saveLater(live *liveSession) {
 	})
 }
 
-// removeCopy deletes the copy of a session that was terminated, or that nobody can
-// name any more, unless another session has taken its name, and with it the copy.
+// removeCopy deletes the copy of a session that was terminated or has no name. It keeps the copy
+// if another session has taken the name, and with it the copy.
 func (m *Manager) removeCopy(ctx context.Context, r Record) error {
 	if r.Persistence != engi.PersistWorkspace || !r.GivenUp && r.Name != "" || m.opt.Workspaces == nil {
 		return nil

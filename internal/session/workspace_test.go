@@ -25,7 +25,7 @@ func (f *fixture) breakStore(is bool) {
 	f.noStore = is
 }
 
-// loseVolumes is the end of the disk.
+// loseVolumes removes the disk with all volumes.
 func (f *fixture) loseVolumes() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,13 +52,13 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 		if x, err := m.Get(t.Context(), "ann", "nb"); err != nil || x.Saved.IsZero() {
 			t.Errorf("%+v, %v", x, err)
 		}
-		// By dormancy, after the sandbox stopped by itself.
+		// Saved by dormancy, after the sandbox stopped by itself.
 		runCode(t, m, s.ID, "set k 2")
 		time.Sleep(6 * time.Minute)
 		if c, _ := w.copyOf("nb"); c["k"] != "2" {
 			t.Errorf("after dormancy: %v", c)
 		}
-		// On demand, while it runs, and what comes later.
+		// Saved on demand while the sandbox is running, with later changes.
 		runCode(t, m, s.ID, "set k 3")
 		if _, err := m.SaveWorkspace(t.Context(), "ann", "nb"); err != nil {
 			t.Fatal(err)
@@ -71,12 +71,12 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 		if c, _ := w.copyOf("nb"); c["k"] != "4" {
 			t.Errorf("after a copy on demand: %v", c)
 		}
-		// The disk is gone.
+		// The disk is lost.
 		w.loseVolumes()
 		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"4"` {
 			t.Errorf("after the disk was lost: %s", res.Value)
 		}
-		// Nobody uses it: it ends, the copy stays, and another one of its name has it.
+		// The unused session ends, the copy is kept, and another session with the name gets it.
 		time.Sleep(time.Hour)
 		if x, err := m.Get(t.Context(), "ann", string(s.ID)); err != nil || x.State != engi.SessionTerminated {
 			t.Fatalf("%+v, %v", x, err)
@@ -85,7 +85,7 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 		if res := runCode(t, m, again.ID, "get k"); string(res.Value) != `"4"` {
 			t.Errorf("in a new session: %s", res.Value)
 		}
-		// The end of the old one takes nothing from the new one, the end of the new one all.
+		// The removal of the old session leaves the new one's copy alone; the removal of the new one deletes it.
 		if err := m.Terminate(t.Context(), "ann", string(s.ID)); err != nil {
 			t.Fatal(err)
 		}
@@ -104,8 +104,8 @@ func TestWorkspaceIsSavedAndRestored(t *testing.T) {
 	})
 }
 
-// TestUnsavedWorkspaceStays checks that a session whose store is down does not end,
-// and tries again, not all the time.
+// TestUnsavedWorkspaceStays checks that a session does not end while its store is unavailable,
+// and retries at intervals.
 func TestUnsavedWorkspaceStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture()
@@ -122,7 +122,7 @@ func TestUnsavedWorkspaceStays(t *testing.T) {
 			t.Errorf("it tried %d times in three hours", w.refused)
 		}
 		stop()
-		m, stop = start(t, w) // the next process knows it, too
+		m, stop = start(t, w) // the next process also keeps it
 		w.breakStore(false)
 		time.Sleep(2 * time.Minute)
 		if c, _ := w.copyOf("nb"); c["k"] != "1" {
@@ -135,7 +135,7 @@ func TestUnsavedWorkspaceStays(t *testing.T) {
 }
 
 // TestWorkspaceSurvivesPowerCuts cuts the power after each step of a session's
-// life: what was saved is there.
+// life: saved files must persist.
 func TestWorkspaceSurvivesPowerCuts(t *testing.T) {
 	for n := 1; ; n++ {
 		over := false

@@ -11,30 +11,30 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Offsets that a viewer may begin at beside those of bytes.
+// Special offsets at which a viewer may begin.
 const (
-	FromOldest int64 = -1 // all that is kept
-	FromScreen int64 = -2 // the screen, and what comes
+	FromOldest int64 = -1 // all output that is kept
+	FromScreen int64 = -2 // the current screen, followed by new output
 )
 
-// A hub is the viewers of one terminal. It is guarded by Manager.mu.
+// A hub holds the viewers of one terminal. It is guarded by Manager.mu.
 type hub struct {
 	viewers []*Attachment
-	size    engi.TerminalSize // that a viewer has set last; zero before
+	size    engi.TerminalSize // size that a viewer has set last; zero before
 	changed chan struct{}     // closed and replaced at each change
 }
 
-// A Viewer asks to be attached.
+// A Viewer describes a client that asks to be attached.
 type Viewer struct {
-	Client   string // name of its input; empty for a fresh one
+	Client   string // name of the client's input; empty for a new name
 	Name     string
 	ReadOnly bool
 
-	who  string            // who uses the name of the client: an owner or a link
+	who  string            // identity that uses the client's name: an owner or a link
 	link engi.TerminalLink // zero for the owner
 }
 
-// An Attachment is a viewer of a terminal. Close it.
+// An Attachment is an attached viewer of a terminal. The caller must close it.
 type Attachment struct {
 	engi.TerminalViewer
 	Terminal engi.TerminalInfo
@@ -47,8 +47,8 @@ type Attachment struct {
 	cancel  context.CancelCauseFunc
 }
 
-// Attach lets a client look at a terminal, and type unless it is read-only. The
-// returned context ends when it may not any more.
+// Attach lets a client watch a terminal, and type unless it is read-only. The
+// returned context is cancelled when the client's permission ends.
 func (m *Manager) Attach(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, v Viewer) (_ context.Context, _ *Attachment, err error) {
 	defer engi.Annotate(&err, "attach to %.40s", id)
 	t, l, err := m.find(ctx, owner, p, id)
@@ -99,8 +99,8 @@ func (m *Manager) Attach(ctx context.Context, owner engi.Owner, p Place, id engi
 	return view, a, nil
 }
 
-// writerName is the guest's name for a client's input. Who does not know an
-// owner's key or a link's secret cannot have the same.
+// writerName returns the guest's name for a client's input. Only a client with the same
+// owner's key or link's secret can have the same name.
 func writerName(who, client string) string {
 	sum := sha256.Sum256([]byte(who + "\x00" + client))
 	return strings.ToLower(base32.StdEncoding.EncodeToString(sum[:20]))
@@ -111,7 +111,7 @@ func (r *hub) notify() {
 	r.changed = make(chan struct{})
 }
 
-// Close leaves.
+// Close detaches the viewer.
 func (a *Attachment) Close() {
 	a.cancel(nil)
 	a.release()
@@ -125,8 +125,8 @@ func (a *Attachment) Close() {
 	}
 }
 
-// Viewers returns who is there, the size that one of them has set last, and a channel
-// that is closed when that changes.
+// Viewers returns the viewers, the size that one of them has set last, and a channel
+// that is closed when either changes.
 func (a *Attachment) Viewers() (viewers []engi.TerminalViewer, size engi.TerminalSize, changed <-chan struct{}) {
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
@@ -151,7 +151,7 @@ func (m *Manager) viewers(id engi.TerminalID) []engi.TerminalViewer {
 	return nil
 }
 
-// Process is the terminal's process, to read its output.
+// Process returns the terminal's process, for reading its output.
 func (a *Attachment) Process() engi.Process { return a.proc }
 
 // History describes the output that is kept.
@@ -159,9 +159,9 @@ func (a *Attachment) History(ctx context.Context) (engi.TerminalHistory, error) 
 	return a.proc.History(ctx)
 }
 
-// Type writes input whose first byte is number at of this client's, and returns
-// the number of the next. It reports Denied for who is read-only, and Invalid if
-// bytes are left out. It is not safe for concurrent use.
+// Type writes input whose first byte has the number `at` in this client's input, and returns
+// the number of the next byte. It reports Denied for a read-only viewer, and Invalid if
+// bytes are missing. It is not safe for concurrent use.
 func (a *Attachment) Type(ctx context.Context, at int64, data []byte) (next int64, err error) {
 	switch {
 	case len(data) == 0:
@@ -178,7 +178,7 @@ func (a *Attachment) Type(ctx context.Context, at int64, data []byte) (next int6
 
 var errReadOnly = engi.Errorf(engi.Denied, "this viewer may only look").WithRemedy("ask the owner for a link that may write")
 
-// Resize sets the size of the terminal, for all.
+// Resize sets the size of the terminal for all viewers.
 func (a *Attachment) Resize(ctx context.Context, size engi.TerminalSize) error {
 	if a.ReadOnly {
 		return errReadOnly
@@ -198,16 +198,16 @@ func (a *Attachment) Resize(ctx context.Context, size engi.TerminalSize) error {
 	return nil
 }
 
-// A Start is where a viewer's output begins.
+// A Start is the beginning of a viewer's output.
 type Start struct {
 	From   int64  // offset of the first byte to read
-	Screen []byte // painted first, if not nil: what is shown at From
-	Missed int64  // bytes from here to From cannot be sent; -1 if none are missing
-	End    int64  // of the output so far
+	Screen []byte // screen at From, to be painted first; nil for none
+	Missed int64  // offset of the first byte that is lost before From; -1 if none is lost
+	End    int64  // offset of the end of the output so far
 }
 
-// Start returns where to begin for who wants the output from an offset. Where that
-// is not kept, it is the current screen.
+// Start returns the start for a viewer who wants the output from an offset. If that output
+// is no longer kept, the start is the current screen.
 func (a *Attachment) Start(ctx context.Context, offset int64) (Start, error) {
 	h, err := a.proc.History(ctx)
 	if err != nil {
@@ -232,7 +232,7 @@ func (a *Attachment) Start(ctx context.Context, offset int64) (Start, error) {
 		e.close()
 	case !engi.Is(err, engi.Exhausted):
 		return Start{}, err
-	default: // it goes on from here without a screen
+	default: // the output continues from here without a screen
 		if h, err = a.proc.History(ctx); err != nil {
 			return Start{}, err
 		}
@@ -248,8 +248,8 @@ func (a *Attachment) Start(ctx context.Context, offset int64) (Start, error) {
 
 func isAlternate(mode int) bool { return mode == 47 || mode == 1047 || mode == 1049 }
 
-// repaint has a program that has been painting since before what is kept paint all
-// of the screen, as it does when the size changes.
+// repaint makes a program paint the whole screen, by changing the size. It is needed if the program
+// began to paint before the output that is kept.
 func (a *Attachment) repaint(ctx context.Context, size engi.TerminalSize) error {
 	other := engi.TerminalSize{Cols: size.Cols, Rows: size.Rows + 1}
 	if err := a.proc.Resize(ctx, other); err != nil {

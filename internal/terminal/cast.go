@@ -22,7 +22,7 @@ const (
 	AsciicastV3 Format = 3
 )
 
-// Record writes what is kept of a terminal as a recording.
+// Record writes the stored output of a terminal as a recording.
 func (m *Manager) Record(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, f Format, w func() io.Writer) (err error) {
 	defer engi.Annotate(&err, "record terminal %.40s", id)
 	t, l, err := m.find(ctx, owner, p, id)
@@ -45,13 +45,13 @@ func (m *Manager) Record(ctx context.Context, owner engi.Owner, p Place, id engi
 type cast struct {
 	w    io.Writer
 	f    Format
-	last time.Time // of the last event; before the first, of the beginning
+	last time.Time // time of the last event, or of the beginning of the recording before the first event
 	from time.Time
-	rest []byte // of a character that is not complete
+	rest []byte // bytes of an incomplete character
 }
 
-// record writes the recording of what h describes. w is called when nothing but
-// writing can fail any more.
+// record writes the recording of the output described by h. It calls w once only
+// writing can still fail.
 func record(ctx context.Context, p engi.TerminalProcess, h engi.TerminalHistory, f Format, command string, w func() io.Writer) error {
 	size := h.Sizes[0]
 	begin := size.Time
@@ -67,7 +67,7 @@ func record(ctx context.Context, p engi.TerminalProcess, h engi.TerminalHistory,
 		}
 		return h.Marks[i].Time
 	}
-	next := func(offset int64) int64 { // where the time or the size changes after an offset
+	next := func(offset int64) int64 { // returns the next offset at which the time or the size changes
 		end := h.End
 		if i := sort.Search(len(h.Marks), func(i int) bool { return h.Marks[i].Offset > offset }); i < len(h.Marks) {
 			end = min(end, h.Marks[i].Offset)
@@ -173,7 +173,7 @@ func (c *cast) line(v any) error {
 	return err
 }
 
-// output writes output in whole characters.
+// output writes complete characters of the output.
 func (c *cast) output(at time.Time, data []byte) error {
 	data = append(c.rest, data...)
 	n := clip.Whole(data)
@@ -184,7 +184,7 @@ func (c *cast) output(at time.Time, data []byte) error {
 	return c.event(at, "o", strings.ToValidUTF8(string(data[:n]), "\uFFFD"))
 }
 
-// event writes one event. Clocks may go back; recordings must not.
+// event writes one event. Its time is never before the last one, even if the clock has gone back.
 func (c *cast) event(at time.Time, code, data string) error {
 	if at.Before(c.last) {
 		at = c.last

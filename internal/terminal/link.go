@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// secretPrefix is how secrets of links begin.
+// secretPrefix is the prefix of the secrets of links.
 const secretPrefix = "engi_link_"
 
 var errLink = engi.Errorf(engi.Anonymous, "the link has expired, was taken back, or never was one").WithRemedy("ask for a new one")
 
-// Share makes a link, and returns its secret, which is kept nowhere.
+// Share creates a link, and returns its secret, which is not stored.
 func (m *Manager) Share(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
 	defer engi.Annotate(&err, "share terminal %.40s", id)
 	if ttl < time.Second || ttl > LongestLink {
@@ -65,7 +65,7 @@ func (m *Manager) Links(ctx context.Context, owner engi.Owner, p Place, id engi.
 	return valid, nil
 }
 
-// Unshare takes a link back and disconnects who came by it.
+// Unshare revokes a link and disconnects the viewers who used it.
 func (m *Manager) Unshare(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, link engi.TerminalLinkID) error {
 	t, _, err := m.find(ctx, owner, p, id)
 	if err != nil {
@@ -86,8 +86,8 @@ func (m *Manager) Unshare(ctx context.Context, owner engi.Owner, p Place, id eng
 	return nil
 }
 
-// Follow attaches who has the secret of a link. It reports Anonymous if that opens
-// nothing, for whatever reason.
+// Follow attaches a viewer with the secret of a link. It reports Anonymous if the secret is
+// not valid, for whatever reason.
 func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.Context, *Attachment, error) {
 	l, err := m.o.Store.FindLink(ctx, hashOf(secret))
 	if engi.Is(err, engi.NotFound) || err == nil && !time.Now().Before(l.Expires) {
@@ -112,7 +112,7 @@ func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.
 	if err != nil {
 		return nil, nil, err
 	}
-	// It may have been taken back before there was somebody to disconnect.
+	// The link may have been revoked before the viewer was attached.
 	if _, err := m.o.Store.FindLink(ctx, hashOf(secret)); err != nil {
 		a.Close()
 		return nil, nil, errLink

@@ -16,36 +16,36 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Screen is what a terminal shows.
+// A Screen is the visible content of a terminal.
 type Screen struct {
 	Size          engi.TerminalSize
-	Lines         []string // from the top, without spaces at the end
+	Lines         []string // lines from the top, without trailing spaces
 	CursorX       int      // column, from 0
 	CursorY       int      // line, from 0
 	CursorVisible bool
-	Alternate     bool   // it is the alternate screen
-	Title         string // that programs have set
-	Offset        int64  // of the output up to which this is so
+	Alternate     bool   // the alternate screen is shown
+	Title         string // title that a program has set
+	Offset        int64  // offset of the output to which this screen corresponds
 }
 
 const (
-	// maxEmulated is how much output is emulated for a screen, in bytes: the last.
+	// maxEmulated is the maximum number of bytes that are emulated for a screen, from the end of the output.
 	maxEmulated = 2 << 20
-	// emulationTime bounds the work on one screen. Few bytes can ask for much of it.
+	// emulationTime is the maximum time for one screen, because a few bytes can cause much work.
 	emulationTime = 15 * time.Second
-	// emulationStep is how much output is emulated before time is looked at, in
-	// bytes: a dozen sequences, each of which may write every cell.
+	// emulationStep is the number of bytes that are emulated between checks of the
+	// time: about a dozen sequences, each of which may write every cell.
 	emulationStep = 64
-	maxCell       = 64  // bytes of one character with what combines with it
-	maxTitle      = 256 // bytes
+	maxCell       = 64  // maximum bytes of one character with its combining characters
+	maxTitle      = 256 // maximum bytes of a title
 )
 
-// An emulator is a terminal in memory.
+// An emulator is an emulated terminal in memory.
 type emulator struct {
 	vt     *vt.Emulator
 	filter numbers
 	modes  map[int]bool // private modes
-	hidden bool         // the cursor
+	hidden bool         // the cursor is hidden
 	title  string
 	offset int64
 	done   chan struct{}
@@ -61,10 +61,10 @@ func newEmulator(size engi.TerminalSize) *emulator {
 		EnableMode:       func(m ansi.Mode) { e.mode(m, true) },
 		DisableMode:      func(m ansi.Mode) { e.mode(m, false) },
 	})
-	// It writes what it answers to queries, which nobody wants here, to a pipe.
+	// The emulator writes answers to queries to a pipe; they are discarded.
 	go func() {
 		defer close(e.done)
-		_, _ = io.Copy(io.Discard, e.vt) // neither can fail
+		_, _ = io.Copy(io.Discard, e.vt) // neither side can fail
 	}()
 	return e
 }
@@ -80,17 +80,17 @@ func (e *emulator) mode(m ansi.Mode, on bool) {
 }
 
 func (e *emulator) close() {
-	// Its own Close races with the read that this ends.
+	// The emulator's own Close races with the read that closing the pipe ends.
 	if pipe, ok := e.vt.InputPipe().(io.Closer); ok {
 		_ = pipe.Close() // it cannot fail
 	}
 	<-e.done
 }
 
-// write emulates output. It reports Exhausted when that takes too long.
+// write emulates output. It reports Exhausted if that takes too long.
 func (e *emulator) write(data []byte, until time.Time) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // the emulator is not ours, and what it gets is hostile
+		if p := recover(); p != nil { // the emulator is third-party code with hostile input
 			err = engi.Errorf(engi.Exhausted, "what the terminal shows cannot be found out: %v", p)
 		}
 	}()
@@ -100,18 +100,18 @@ func (e *emulator) write(data []byte, until time.Time) (err error) {
 			return engi.Errorf(engi.Exhausted, "it takes too long to find out what the terminal shows").
 				WithRemedy("clear the screen with 'reset'; what is printed is there, only not as a screen")
 		}
-		_, _ = e.vt.Write(step) // it fails only when it is closed
+		_, _ = e.vt.Write(step) // it only fails when it is closed
 	}
 	return nil
 }
 
-// A numbers filter shortens numbers in control sequences to four digits. More have
-// no use, and the emulator does what they say, however long that takes.
+// A numbers filter shortens numbers in control sequences to four digits. Larger numbers have
+// no use, and the emulator would obey them for however long it takes.
 type numbers struct {
 	sequence bool // after ESC [
 	escape   bool // after ESC
 	digits   int
-	rest     int // bytes of a character to come
+	rest     int // number of bytes of the character still to come
 }
 
 func (f *numbers) clean(data []byte) []byte {
@@ -128,7 +128,7 @@ func (f *numbers) clean(data []byte) []byte {
 			f.escape, f.sequence = true, false
 		case f.escape:
 			f.escape, f.sequence, f.digits = false, c == '[', 0
-		case c == 0x9b: // the same in one byte
+		case c == 0x9b: // ESC [ in one byte
 			f.sequence, f.digits = true, 0
 		case f.sequence && '0' <= c && c <= '9':
 			if f.digits++; f.digits > 4 {
@@ -144,7 +144,7 @@ func (f *numbers) clean(data []byte) []byte {
 	return out
 }
 
-// utf8Length is how many bytes a character has that begins with c.
+// utf8Length returns the number of bytes of a character that begins with c.
 func utf8Length(c byte) int {
 	switch {
 	case c < 0xe0:
@@ -155,9 +155,9 @@ func utf8Length(c byte) int {
 	return 4
 }
 
-// emulate returns an emulator that has had all that is kept of a terminal's output.
-// The caller closes it. An owner's wait for each other, so that output which is much
-// work keeps no other owner waiting.
+// emulate returns an emulator with all the output of a terminal that is kept.
+// The caller closes it. Each owner has one at a time, so that expensive output only delays
+// its own owner.
 func (m *Manager) emulate(ctx context.Context, owner engi.Owner, p engi.TerminalProcess) (*emulator, error) {
 	leave, err := m.screens.Acquire(ctx, owner)
 	if err != nil {
@@ -170,7 +170,7 @@ func (m *Manager) emulate(ctx context.Context, owner engi.Owner, p engi.Terminal
 	case <-ctx.Done():
 		return nil, engi.Errorf(engi.Expired, "%v", context.Cause(ctx))
 	}
-	for range 3 { // what is kept may move on meanwhile
+	for range 3 { // the kept range may change in the meantime
 		h, err := p.History(ctx)
 		if err != nil {
 			return nil, err
@@ -186,8 +186,8 @@ func (m *Manager) emulate(ctx context.Context, owner engi.Owner, p engi.Terminal
 	return nil, engi.Errorf(engi.Exhausted, "what the terminal shows changes faster than it can be read").WithRemedy("try again when the program prints less")
 }
 
-// tail returns the last output that is kept, maxEmulated bytes at most. It is read
-// before it is emulated, which may take longer than it is kept.
+// tail returns the last output that is kept, at most maxEmulated bytes. It reads all of it
+// before the emulation, which may take longer than the output is kept.
 func tail(ctx context.Context, p engi.TerminalProcess, h engi.TerminalHistory) ([]byte, error) {
 	want := min(h.End-h.Start, maxEmulated)
 	data := make([]byte, 0, want)
@@ -206,7 +206,7 @@ func tail(ctx context.Context, p engi.TerminalProcess, h engi.TerminalHistory) (
 	return nil, engi.Errorf(engi.Unavailable, "the output ended %d bytes before %d", int(want)-len(data), h.End)
 }
 
-// replay emulates the output that ends where h does.
+// replay emulates the output up to the end of h.
 func replay(h engi.TerminalHistory, data []byte) (_ *emulator, err error) {
 	e := newEmulator(h.Sizes[0].Size)
 	defer func() {
@@ -243,7 +243,7 @@ func replay(h engi.TerminalHistory, data []byte) (_ *emulator, err error) {
 	}
 }
 
-// cell returns a cell with content that is safe to show.
+// cell returns the content of a cell, which is safe to show.
 func (e *emulator) cell(x, y int) (text string, width int) {
 	c := e.vt.CellAt(x, y)
 	if c == nil || c.Content == "" {
@@ -257,7 +257,7 @@ func (e *emulator) cell(x, y int) (text string, width int) {
 	return strings.ToValidUTF8(text, "\uFFFD"), max(1, c.Width)
 }
 
-// screen returns what is shown.
+// screen returns the current screen.
 func (e *emulator) screen() Screen {
 	at := e.vt.CursorPosition()
 	s := Screen{
@@ -280,7 +280,7 @@ func (e *emulator) screen() Screen {
 // restored are the private modes that paint restores: keys, mouse and pasting.
 var restored = []int{1, 66, 1000, 1002, 1003, 1004, 1006, 2004}
 
-// paint returns output that makes any terminal show the same.
+// paint returns output that makes any terminal show the same screen.
 func (e *emulator) paint() []byte {
 	var b strings.Builder
 	b.WriteString("\x1bc") // reset

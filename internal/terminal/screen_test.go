@@ -20,7 +20,7 @@ func TestNumbersAreShort(t *testing.T) {
 	for in, want := range map[string]string{
 		"\x1b[123456;99999999h12345678": "\x1b[1234;9999h12345678",
 		"\x9b99999b":                    "\x9b9999b",
-		"❛123456":                       "❛123456", // its last byte is that of a sequence
+		"❛123456":                       "❛123456", // its last byte is also a control character
 		"\x1b]0;123456\x07":             "\x1b]0;123456\x07",
 		"\x1b[\x1b[55555m":              "\x1b[\x1b[5555m",
 	} {
@@ -38,7 +38,7 @@ func TestNumbersAreShort(t *testing.T) {
 	}
 }
 
-// TestHostileOutput holds that output which asks for much work gets little.
+// TestHostileOutput checks that expensive output only gets limited work.
 func TestHostileOutput(t *testing.T) {
 	for name, output := range map[string]string{
 		"repeat":    "x\x1b[9999b",
@@ -58,7 +58,7 @@ func TestHostileOutput(t *testing.T) {
 			if err != nil && !engi.Is(err, engi.Exhausted) {
 				t.Error(err)
 			}
-			// Whatever one step may take, it is not the work that is asked for.
+			// One step may exceed the time limit, but not by all the requested work.
 			if took := time.Since(began); err != nil && took > 30*time.Second {
 				t.Errorf("it took %s", took)
 			}

@@ -1,13 +1,13 @@
-// Package terminal keeps terminals: programs with a screen in sessions and sandboxes
-// that clients attach to and leave. It knows who may look, who is there, what is
-// on the screen, and who has which link.
+// Package terminal manages terminals: programs with a screen in sessions and sandboxes,
+// to which clients can attach. It knows the permissions and viewers of each terminal, its
+// screen, and its links.
 //
-// The program, its output and the numbers of its input are in the guest, which
-// keeps the last part of the output with offsets. So a terminal that nobody looks
-// at costs nothing here, and survives this process and hibernation. The store has
-// which terminals and links there are.
+// The guest has the program, the numbers of its input, and the last part of its
+// output with offsets. So a terminal without viewers
+// costs nothing here, and survives this process and hibernation. The store has
+// the list of terminals and links.
 //
-// How clients speak to it is in internal/server/guesthttp and docs/terminals.md.
+// The protocol of clients is in internal/server/guesthttp and docs/terminals.md.
 package terminal
 
 import (
@@ -22,19 +22,19 @@ import (
 
 // Limits.
 const (
-	MaxPerPlace   = 256 // terminals of a session or sandbox
+	MaxPerPlace   = 256 // maximum number of terminals of a session or sandbox
 	MaxPerOwner   = 1024
-	MaxViewers    = 64 // of one terminal
-	MaxLinks      = 32 // of one terminal
+	MaxViewers    = 64 // maximum number per terminal
+	MaxLinks      = 32 // maximum number per terminal
 	MaxCols       = 512
 	MaxRows       = 256
-	MaxScrollback = 16 << 20 // bytes of output kept
+	MaxScrollback = 16 << 20 // maximum bytes of output kept
 
-	// LongestLink is how long a link may be valid.
+	// LongestLink is the maximum time for which a link may be valid.
 	LongestLink = 30 * 24 * time.Hour
 )
 
-// A Place is where a terminal is: a session, or else a sandbox.
+// A Place is the location of a terminal: a session, or otherwise a sandbox.
 type Place struct {
 	Session string // ID or name
 	Sandbox engi.SandboxID
@@ -42,7 +42,7 @@ type Place struct {
 
 func (p Place) String() string { return cmp.Or(p.Session, string(p.Sandbox)) }
 
-// A Spec asks for a terminal. Zero fields mean the template's shell in its working
+// A Spec describes a new terminal. Zero fields mean the template's shell in its working
 // directory, 80 by 24.
 type Spec struct {
 	Args       []string
@@ -53,30 +53,30 @@ type Spec struct {
 	Scrollback int64 // bytes of output kept; 0 means the guest's default
 }
 
-// A Store keeps terminals and links durably. Lookups see what owner owns, or
-// everything if owner is empty.
+// A Store keeps terminals and links durably. Lookups only return the terminals of owner, or
+// those of all owners if owner is empty.
 type Store interface {
-	// Put adds a terminal, of whose arguments only the first is kept.
+	// Put adds a terminal. It stores only the first of the terminal's arguments.
 	Put(ctx context.Context, t engi.TerminalInfo) error
 	// Find returns a terminal, or reports NotFound.
 	Find(ctx context.Context, owner engi.Owner, id engi.TerminalID) (engi.TerminalInfo, error)
-	// List returns terminals, newest first: those of a session, else of a
-	// sandbox, else of an owner.
+	// List returns terminals, newest first: those of a session, otherwise those of a
+	// sandbox, otherwise those of an owner.
 	List(ctx context.Context, owner engi.Owner, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error)
-	// Remove removes a terminal with its links; no error if there is none.
+	// Remove removes a terminal with its links; it returns no error if the terminal does not exist.
 	Remove(ctx context.Context, id engi.TerminalID, reason string) error
 
-	// PutLink adds a link, which FindLink finds by the hash of its secret.
+	// PutLink adds a link. FindLink finds it by the hash of its secret.
 	PutLink(ctx context.Context, l engi.TerminalLink, hash []byte) error
-	// FindLink reports NotFound if there is none.
+	// FindLink returns the link with a hash, or reports NotFound.
 	FindLink(ctx context.Context, hash []byte) (engi.TerminalLink, error)
 	// Links returns the links of a terminal, newest first.
 	Links(ctx context.Context, id engi.TerminalID) ([]engi.TerminalLink, error)
-	// RemoveLink reports NotFound if there is none.
+	// RemoveLink removes a link, or reports NotFound.
 	RemoveLink(ctx context.Context, terminal engi.TerminalID, id engi.TerminalLinkID) error
 }
 
-// Options configure a Manager. Sessions and Log may be nil.
+// Options configures a Manager. Sessions and Log may be nil.
 type Options struct {
 	Sessions  engi.Sessions
 	Sandboxes engi.Sandboxes
@@ -85,18 +85,18 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// A Manager manages terminals. Its methods see only what owner owns; the empty
-// owner sees all. It is safe for concurrent use.
+// A Manager manages terminals. Its methods only see the terminals of owner; an empty
+// owner sees all terminals. It is safe for concurrent use.
 type Manager struct {
 	o Options
 
-	creating sync.Mutex // while limits are checked
+	creating sync.Mutex // held while limits are checked
 
 	mu    sync.Mutex
-	rooms map[engi.TerminalID]*hub // of terminals with viewers; guarded by mu
+	rooms map[engi.TerminalID]*hub // hubs of terminals with viewers; guarded by mu
 
-	screens   *engi.KeyedSemaphore[engi.Owner] // one is computed for each owner
-	emulators chan struct{}                    // full while as many as possible are
+	screens   *engi.KeyedSemaphore[engi.Owner] // limits the computation of screens to one per owner
+	emulators chan struct{}                    // full while the maximum number of emulators is in use
 }
 
 // New returns a manager.
@@ -107,12 +107,12 @@ func New(o Options) *Manager {
 	return &Manager{o: o, rooms: map[engi.TerminalID]*hub{}, screens: engi.NewKeyedSemaphore[engi.Owner](1), emulators: make(chan struct{}, 2)}
 }
 
-// A located place has its record and its sandbox, which is empty if it has none.
+// A located is a place with its record and the ID of its sandbox, which is empty if it has none.
 type located struct {
 	owner   engi.Owner
 	session engi.SessionID
 	sandbox engi.SandboxID
-	state   engi.State // of the sandbox
+	state   engi.State // state of the sandbox
 }
 
 func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l located, err error) {
@@ -135,7 +135,7 @@ func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l loca
 	}
 	s, err := m.o.Sandboxes.Get(ctx, owner, l.sandbox)
 	if p.Session != "" && engi.Is(err, engi.NotFound) {
-		l.sandbox = "" // it has just stopped
+		l.sandbox = "" // the sandbox has just stopped
 		return l, nil
 	}
 	if err != nil {
@@ -145,7 +145,7 @@ func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l loca
 	return l, nil
 }
 
-// enter returns the guest of a place, waking or starting its sandbox.
+// enter returns the guest of a place. It resumes or starts the sandbox.
 func (m *Manager) enter(ctx context.Context, l located) (engi.Guest, func(), error) {
 	if l.session != "" {
 		return m.o.Sessions.Enter(ctx, l.owner, string(l.session))
@@ -153,7 +153,7 @@ func (m *Manager) enter(ctx context.Context, l located) (engi.Guest, func(), err
 	return m.o.Sandboxes.Enter(ctx, l.owner, l.sandbox)
 }
 
-// Create starts a terminal. The same ID starts one only once.
+// Create starts a terminal. Repeated calls with the same ID start only one.
 func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "create a terminal in %.140s", p)
 	if s.Size.Cols == 0 && s.Size.Rows == 0 {
@@ -174,7 +174,7 @@ func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi
 		return engi.TerminalInfo{}, err
 	}
 	defer release()
-	if l, err = m.locate(ctx, owner, p); err != nil { // a session may have got its sandbox only now
+	if l, err = m.locate(ctx, owner, p); err != nil { // the session may have got its sandbox only now
 		return engi.TerminalInfo{}, err
 	}
 	if l.sandbox == "" {
@@ -205,14 +205,14 @@ func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi
 
 const undoTimeout = 10 * time.Second
 
-// letGo tells a guest that nobody here reads the stream that started p.
+// letGo tells a guest that the stream that started p is no longer read.
 func letGo(p engi.Process) {
 	if r, ok := p.(interface{ Release() }); ok {
 		r.Release()
 	}
 }
 
-// shell fills in the template's shell.
+// shell sets the shell of the template as the terminal's program.
 func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error {
 	if len(t.Args) > 0 && (t.Dir != "" || s.User != "") {
 		return nil
@@ -234,7 +234,7 @@ func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error
 	return nil
 }
 
-// add records a terminal unless there are too many.
+// add records a terminal, unless the place has too many.
 func (m *Manager) add(ctx context.Context, t engi.TerminalInfo) error {
 	m.creating.Lock()
 	defer m.creating.Unlock()
@@ -262,7 +262,7 @@ func (m *Manager) add(ctx context.Context, t engi.TerminalInfo) error {
 	return m.o.Store.Put(ctx, t)
 }
 
-// prune forgets terminals whose sandboxes are gone, and returns the others.
+// prune removes terminals whose sandboxes no longer exist, and returns the others.
 func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []engi.TerminalInfo, _ error) {
 	alive := map[engi.SandboxID]bool{}
 	for _, t := range all {
@@ -286,7 +286,7 @@ func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []en
 
 func gone(s engi.State) bool { return s == engi.Stopping || s == engi.Stopped }
 
-// CheckSize reports Invalid unless a terminal can have that size.
+// CheckSize reports Invalid for a size that no terminal may have.
 func CheckSize(s engi.TerminalSize) error {
 	if s.Cols < 1 || s.Rows < 1 || s.Cols > MaxCols || s.Rows > MaxRows {
 		return engi.Errorf(engi.Invalid, "a terminal cannot have %d columns and %d rows", s.Cols, s.Rows).
@@ -295,7 +295,7 @@ func CheckSize(s engi.TerminalSize) error {
 	return nil
 }
 
-// List returns the terminals of a place, newest first. It wakes nothing.
+// List returns the terminals of a place, newest first. It does not resume sandboxes.
 func (m *Manager) List(ctx context.Context, owner engi.Owner, p Place) (_ []engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "list terminals of %.140s", p)
 	l, err := m.locate(ctx, owner, p)
@@ -312,7 +312,7 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner, p Place) (_ []engi
 	return m.look(ctx, l, all)
 }
 
-// look adds who is there, and whether programs run, if their sandbox is awake.
+// look adds the viewers, and whether the programs are running, if the sandbox is awake.
 func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) ([]engi.TerminalInfo, error) {
 	processes := map[string]engi.ProcessInfo{}
 	awake := false
@@ -379,7 +379,7 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, p Place, id engi.Te
 	return all[0], nil
 }
 
-// End ends a terminal's program, and forgets the terminal.
+// End ends a terminal's program, and removes the terminal.
 func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (err error) {
 	defer engi.Annotate(&err, "end terminal %.40s", id)
 	t, l, err := m.find(ctx, owner, p, id)
@@ -393,8 +393,8 @@ func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.Te
 	defer release()
 	proc, err := g.Attach(ctx, string(t.ID))
 	if err == nil {
-		// Programs in the background get HUP when their terminal closes, which
-		// happens when the shell is gone.
+		// Programs in the background get HUP when their terminal is closed, which
+		// happens after the shell has ended.
 		if err = proc.Signal(ctx, "HUP"); err == nil {
 			err = proc.Signal(ctx, "KILL")
 		}
@@ -405,7 +405,7 @@ func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.Te
 	return m.o.Store.Remove(ctx, id, "on request")
 }
 
-// open returns the process of a terminal; the caller releases it.
+// open returns the process of a terminal; the caller must release it.
 func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (engi.TerminalProcess, func(), error) {
 	g, release, err := m.enter(ctx, l)
 	if err != nil {
@@ -427,7 +427,7 @@ func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (eng
 	return proc, release, nil
 }
 
-// Screen returns what a terminal shows.
+// Screen returns the current screen of a terminal.
 func (m *Manager) Screen(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (_ Screen, err error) {
 	defer engi.Annotate(&err, "screen of %.40s", id)
 	t, l, err := m.find(ctx, owner, p, id)

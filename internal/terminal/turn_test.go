@@ -20,8 +20,8 @@ func (slow) History(ctx context.Context) (engi.TerminalHistory, error) {
 	return engi.TerminalHistory{}, engi.Errorf(engi.Expired, "it took too long")
 }
 
-// TestOwnersWaitForThemselves has one owner ask for many screens, and another for
-// one.
+// TestOwnersWaitForThemselves requests many screens of one owner, and one screen of
+// another owner.
 func TestOwnersWaitForThemselves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -9,10 +9,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// NewApprovalFormat returns the format that is called [engi.WebhookApproval].
+// NewApprovalFormat returns the format [engi.WebhookApproval].
 func NewApprovalFormat(a engi.Approvals) engi.WebhookFormat { return deciding{approvals: a} }
 
-// deciding is that format: requests are those of Standard Webhooks.
+// deciding is the format of approvals: its requests are those of Standard Webhooks.
 type deciding struct {
 	standard
 	approvals engi.Approvals
@@ -25,8 +25,8 @@ func (deciding) Wants(_ engi.Webhook, e engi.Event) bool {
 	return e.Type == engi.EventApprovalRequested
 }
 
-// Request implements [engi.WebhookFormat]. The data of the event is sent with what
-// only the approval has of the request.
+// Request implements [engi.WebhookFormat]. It sends the data of the event together with the
+// details of the request that are only in the approval.
 func (d deciding) Request(ctx context.Context, w engi.Webhook, secret string, delivery engi.FunctionRunID, e engi.Event, at time.Time) ([]byte, map[string]string, error) {
 	if !d.Wants(w, e) {
 		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s asks for no decision", e.ID, e.Type)
@@ -64,7 +64,7 @@ func (d deciding) Answered(ctx context.Context, w engi.Webhook, e engi.Event, bo
 		} `json:"remember"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil || q.Allow == nil {
-		return nil // it leaves the decision to others
+		return nil // the receiver leaves the decision to others
 	}
 	x := engi.ApprovalAnswer{Allow: *q.Allow, Reason: q.Reason, Remember: engi.ApprovalMemory{AllSandboxes: q.Remember.AllSandboxes, WholeRule: q.Remember.WholeRule}}
 	switch r := q.Remember; {
@@ -79,7 +79,7 @@ func (d deciding) Answered(ctx context.Context, w engi.Webhook, e engi.Event, bo
 	}
 	_, err := d.approvals.Decide(engi.WithActor(ctx, string(w.ID)), w.Owner, engi.ApprovalID(e.Subject), x)
 	if engi.Is(err, engi.Conflict, engi.NotFound) {
-		return nil // somebody was faster, or nothing waits any more
+		return nil // the approval was decided before, or no longer exists
 	}
 	return err
 }

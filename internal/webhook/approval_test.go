@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/webhook"
 )
 
-// TestDecisionsOfWebhooks has a webhook decide on requests that wait.
+// TestDecisionsOfWebhooks makes a webhook decide on waiting requests.
 func TestDecisionsOfWebhooks(t *testing.T) {
 	db := open(t)
 	approvals, err := approval.Open(t.Context(), approval.Options{Store: store.Approvals(db), Seed: make([]byte, 32), Wait: 20 * time.Second})
@@ -34,7 +34,7 @@ func TestDecisionsOfWebhooks(t *testing.T) {
 			t.Errorf("%v, %v", r.Header, err)
 		}
 		requests <- x
-		// Its answer is what the body asks for.
+		// The body of the request contains the answer.
 		_, _ = io.WriteString(w, x.Data.Body)
 	}))
 	defer srv.Close()
@@ -66,7 +66,7 @@ func TestDecisionsOfWebhooks(t *testing.T) {
 			t.Errorf("%+v, %v", a, err)
 		}
 	}
-	// A decision to remember is asked about once.
+	// A remembered decision is requested only once.
 	kind := `{"allow":true,"remember":{"for":"1h","all_sandboxes":true,"whole_rule":true}}`
 	if d := <-ask("ann", "/remembered", kind); !d.Allowed {
 		t.Errorf("%+v", d)
@@ -96,11 +96,11 @@ func TestDecisionsOfWebhooks(t *testing.T) {
 	if d := <-waits; d.Reason != "bob's" || len(requests) > 0 {
 		t.Errorf("%+v", d)
 	}
-	// What is no decision leaves it to others.
+	// An answer without a decision leaves it to others.
 	for _, body := range []string{"", "ok", `{"allowed":true}`, `{"allow":"yes"}`, `[{"allow":true}]`, `{"allow":true`, `{"allow":true,"remember":{"for":"ever"}}`, `{"allow":true,"remember":{"for":"9999h"}}`} {
 		waits := ask("ann", "/people", body)
 		x := <-requests
-		for x.Data.Body != body { // an attempt that failed is repeated
+		for x.Data.Body != body { // a failed attempt is repeated
 			x = <-requests
 		}
 		if _, err := approvals.Decide(t.Context(), "ann", engi.ApprovalID(x.Subject), engi.ApprovalAnswer{Reason: "no"}); err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// secretPrefix begins the secrets of Standard Webhooks.
+// secretPrefix is the prefix of the secrets of Standard Webhooks.
 const secretPrefix = "whsec_"
 
-// signingKey returns the key that a secret of Standard Webhooks stands for, or
+// signingKey returns the key that a secret of Standard Webhooks encodes, or
 // reports Invalid.
 func signingKey(secret string) ([]byte, error) {
 	text, ok := strings.CutPrefix(secret, secretPrefix)
@@ -36,7 +36,7 @@ func (standard) Wants(w engi.Webhook, e engi.Event) bool {
 	return engi.EventFilter{Types: w.Types}.Matches(e)
 }
 
-// A payload is an event as it is sent.
+// A payload is the form in which an event is sent.
 type payload struct {
 	Type      string          `json:"type"`
 	Timestamp time.Time       `json:"timestamp"`
@@ -49,8 +49,8 @@ type payload struct {
 	Data      json.RawMessage `json:"data"`
 }
 
-// Request implements [engi.WebhookFormat]. The event's ID is the message's, so
-// that a receiver recognizes what it got before.
+// Request implements [engi.WebhookFormat]. The message has the event's ID, so
+// that a receiver recognizes repeated messages.
 func (standard) Request(_ context.Context, _ engi.Webhook, secret string, _ engi.FunctionRunID, e engi.Event, at time.Time) ([]byte, map[string]string, error) {
 	key, err := signingKey(secret)
 	if err != nil {
@@ -73,8 +73,8 @@ func sign(key []byte, id, stamp string, body []byte) string {
 	return "v1," + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// fixedID is the ID of a webhook of the configuration: always the same for the
-// same name.
+// fixedID returns the ID of a webhook of the configuration. The same name always has the
+// same ID.
 func fixedID(name string) engi.WebhookID {
 	sum := sha256.Sum256([]byte("webhook of the configuration: " + name))
 	return engi.WebhookID("whk_" + strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:17])[:26]))

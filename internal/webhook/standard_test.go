@@ -2,7 +2,7 @@ package webhook
 
 import "testing"
 
-// TestSignature is the example of the specification of Standard Webhooks.
+// TestSignature checks the example in the specification of Standard Webhooks.
 func TestSignature(t *testing.T) {
 	key, err := signingKey("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	if err != nil {

@@ -1,10 +1,10 @@
 // Package webhook sends events to URLs. Every delivery is a run of a durable
 // function, one function for each webhook, so that deliveries are recorded with
-// the event's place in the log, repeated until they succeed and not lost in a
+// the event's position in the log, repeated until they succeed and not lost in a
 // crash: a [Manager] is the [function.Source] of these functions.
 //
-// Requests are signed as Standard Webhooks say, unless a webhook has another
-// format. Addresses are judged by the client, see package fetch; redirects are
+// Requests are signed according to Standard Webhooks, unless a webhook has another
+// format. The client decides which addresses are allowed, see package fetch; redirects are
 // not followed. It does not store events (package store) and does not run
 // functions (package function).
 package webhook
@@ -34,27 +34,27 @@ import (
 
 // Limits.
 const (
-	maxPerOwner = 100 // webhooks
+	maxPerOwner = 100 // maximum number of webhooks of an owner
 	maxURL      = 2048
 	maxSecret   = 256
-	maxAnswer   = 64 << 10 // bytes of an answer that are read
-	maxOpen     = 1000     // deliveries of one webhook that have not ended
-	concurrent  = 8        // of one webhook
-	retries     = 24       // over about 8 hours
+	maxAnswer   = 64 << 10 // maximum bytes of an answer that are read
+	maxOpen     = 1000     // maximum number of unfinished deliveries of one webhook
+	concurrent  = 8        // maximum number of concurrent deliveries of one webhook
+	retries     = 24       // number of retries, over about 8 hours
 	maxBackoff  = 30 * time.Minute
-	droppedBeat = time.Minute // between two events that tell of dropped ones
+	droppedBeat = time.Minute // minimum time between two events about dropped events
 )
 
-// Timeout is how long a receiver has to answer an attempt.
+// Timeout is the time in which a receiver must answer an attempt.
 const Timeout = 15 * time.Second
 
-// functionPrefix begins the names of functions that deliver.
+// functionPrefix is the prefix of the names of functions that deliver.
 const functionPrefix = "webhook/"
 
 // A Record is a stored webhook.
 type Record struct {
 	engi.Webhook
-	Sealed []byte // its secret, encrypted
+	Sealed []byte // encrypted secret
 }
 
 // A Store stores webhooks durably, and appends an event for each change.
@@ -68,30 +68,30 @@ type Store interface {
 	All(ctx context.Context) ([]Record, error)
 }
 
-// Runs are the runs of functions; [function.Runner] has them.
+// Runs reads the runs of functions; [function.Runner] implements it.
 type Runs interface {
 	Start(ctx context.Context, function string, event engi.EventID) (engi.FunctionRun, error)
 	Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error)
 }
 
-// A Fixed webhook is from the configuration. It cannot be changed or removed,
-// and gets the events from the start of the process on.
+// A Fixed is a webhook of the configuration. It cannot be changed or removed,
+// and receives events from the start of the process on.
 type Fixed struct {
 	engi.Webhook // without ID and times
 	Secret       string
 }
 
-// A Sealer encrypts secrets; package secret has one.
+// A Sealer encrypts secrets; package secret implements it.
 type Sealer interface {
 	Seal(purpose, value string) []byte
 	Unseal(purpose string, sealed []byte) (string, error)
 }
 
-// Options configure a Manager. Formats, Fixed and Log may be empty.
+// Options configures a Manager. Formats, Fixed and Log may be empty.
 type Options struct {
 	Store   Store
 	Events  engi.EventLog
-	Client  *http.Client // for deliveries; what it refuses fails them
+	Client  *http.Client // client for deliveries; requests that it refuses fail
 	Seal    Sealer
 	Formats map[string]engi.WebhookFormat
 	Fixed   []Fixed
@@ -112,12 +112,12 @@ type Manager struct {
 	changes sync.Mutex                              // held while a change is stored
 }
 
-// A hook is a webhook that is in use.
+// A hook is a webhook in use.
 type hook struct {
 	Record
 	secret  string
 	fixed   bool
-	dropped time.Time // when an event was last dropped aloud
+	dropped time.Time // time of the last event about dropped events
 }
 
 var (
@@ -161,12 +161,12 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Bind sets what runs deliveries.
+// Bind sets the runs of deliveries.
 func (m *Manager) Bind(r Runs) { m.runs = r }
 
 var errNone = engi.Errorf(engi.NotFound, "there is no such webhook").WithRemedy("'engi webhook list' shows yours")
 
-// check reports Invalid for a webhook that cannot be.
+// check reports Invalid for an invalid webhook.
 func (m *Manager) check(w engi.Webhook, secret string) error {
 	invalid := func(format string, args ...any) *engi.Error { return engi.Errorf(engi.Invalid, format, args...) }
 	u, err := url.Parse(w.URL)
@@ -367,7 +367,7 @@ func (m *Manager) changeable(owner engi.Owner, id engi.WebhookID) (hook, error) 
 	return h, err
 }
 
-// made counts the webhooks of an owner that are not from the configuration.
+// made returns the number of an owner's webhooks that are not from the configuration.
 func (m *Manager) made(owner engi.Owner) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -379,11 +379,11 @@ func (m *Manager) made(owner engi.Owner) (n int) {
 	return n
 }
 
-// purpose binds a secret to its webhook.
+// purpose returns the purpose that binds a secret to its webhook.
 func purpose(id engi.WebhookID) string { return "webhook " + string(id) }
 
-// Reseal encrypts the secrets of all webhooks anew and returns how many those
-// are. What cannot be decrypted stays as it is.
+// Reseal encrypts the secrets of all webhooks again and returns their
+// number. Secrets that cannot be decrypted stay unchanged.
 func Reseal(ctx context.Context, s Store, seal Sealer) (n int, err error) {
 	all, err := s.All(ctx)
 	if err != nil {
@@ -392,7 +392,7 @@ func Reseal(ctx context.Context, s Store, seal Sealer) (n int, err error) {
 	for _, r := range all {
 		secret, err := seal.Unseal(purpose(r.ID), r.Sealed)
 		if err != nil {
-			continue // it was lost before
+			continue // the secret was already lost
 		}
 		r.Sealed = seal.Seal(purpose(r.ID), secret)
 		if err := s.Update(ctx, r); err != nil {
@@ -444,8 +444,8 @@ func (m *Manager) Bound(e engi.Event) (all []function.Function) {
 	return all
 }
 
-// aboutWebhooks reports whether an event comes from webhooks themselves: it
-// would cause the next one, and so on.
+// aboutWebhooks reports whether webhooks caused an event: its delivery
+// would cause the next event, without end.
 func aboutWebhooks(e engi.Event) bool {
 	switch {
 	case engi.WebhookID(e.Subject).Check() == nil:
@@ -486,7 +486,7 @@ type result struct {
 	Millis float64 `json:"took_ms"`
 }
 
-// deliver is the code of all functions: it sends one event.
+// deliver is the code of all delivery functions: it sends one event.
 func (m *Manager) deliver(ctx context.Context, r *function.Run) (any, error) {
 	id := engi.WebhookID(strings.TrimPrefix(r.Function, functionPrefix))
 	return function.Step(ctx, r, "deliver", func(ctx context.Context) (result, error) {
@@ -546,7 +546,7 @@ func (m *Manager) send(ctx context.Context, h hook, delivery engi.FunctionRunID,
 		return result{}, engi.Errorf(engi.Unavailable, "send to %s: %v", req.URL.Host, err)
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // all of it, so that the connection can be used again
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer)) // read completely, so that the connection can be reused
 	out := result{resp.StatusCode, float64(time.Since(began).Microseconds()) / 1000}
 	switch {
 	case resp.StatusCode/100 == 2:
@@ -564,7 +564,7 @@ func (m *Manager) send(ctx context.Context, h hook, delivery engi.FunctionRunID,
 	return out, engi.Errorf(engi.Unavailable, "%s has answered with status %d", req.URL.Host, resp.StatusCode).WithRetry(retryAfter(resp))
 }
 
-// retryAfter is when a server wants to be asked again.
+// retryAfter returns the time after which a server wants the next request.
 func retryAfter(resp *http.Response) engi.Retry {
 	d, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s")
 	if err != nil || d < 0 {
@@ -573,13 +573,13 @@ func retryAfter(resp *http.Response) engi.Retry {
 	return engi.Retry{AfterMillis: min(d, time.Hour).Milliseconds()}
 }
 
-// disable ends deliveries to a webhook until somebody enables it.
+// disable stops deliveries to a webhook until a user enables it again.
 func (m *Manager) disable(ctx context.Context, id engi.WebhookID, reason string) {
 	m.changes.Lock()
 	defer m.changes.Unlock()
 	h, err := m.find("", id)
 	if err != nil {
-		return // it was removed
+		return // the webhook was removed
 	}
 	h.Enabled, h.Reason, h.Updated = false, reason, time.Now().UTC()
 	if !h.fixed {
@@ -592,7 +592,7 @@ func (m *Manager) disable(ctx context.Context, id engi.WebhookID, reason string)
 	m.set(&h)
 }
 
-// newSecret returns a fresh secret for signing.
+// newSecret returns a new secret for signing.
 func newSecret() string {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // it never fails

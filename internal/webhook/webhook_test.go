@@ -27,7 +27,7 @@ import (
 	"github.com/engi-dev/engi/internal/webhook"
 )
 
-// A receiver answers with the statuses in turn, the last one from then on.
+// A receiver answers with the given statuses in order, and then repeats the last one.
 type receiver struct {
 	*httptest.Server
 
@@ -130,7 +130,7 @@ func (fx *fixture) delivery(t *testing.T, w engi.Webhook, n int) engi.WebhookDel
 	return engi.WebhookDelivery{}
 }
 
-// keyFile is the same in all of a test.
+// keyFile is the same throughout a test.
 func keyFile(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), "engi-webhook-"+strconv.Itoa(os.Getpid())+"-"+t.Name())
@@ -141,7 +141,7 @@ func keyFile(t *testing.T) string {
 	return filepath.Join(dir, "secret.key")
 }
 
-// TestKeyRotation seals secrets anew, under a key that alone decrypts them.
+// TestKeyRotation encrypts secrets again, with a key that is then the only one to decrypt them.
 func TestKeyRotation(t *testing.T) {
 	db := open(t)
 	fx, stop := serve(t, db, webhook.Options{})
@@ -260,14 +260,14 @@ func TestDelivery(t *testing.T) {
 	if r.got[1].Header.Get("Webhook-Id") != string(e.ID) {
 		t.Errorf("a repetition looks like another event: %v", r.got[1].Header)
 	}
-	// Events of another owner do not come this way either.
+	// Events of another owner are not sent in this way either.
 	theirs := fx.append(t, "bob", "orders/paid")
 	if _, err := fx.Redeliver(t.Context(), "ann", w.ID, theirs.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("another owner's event: %v", err)
 	}
 }
 
-// TestNoLoops sends all events, which are not to include those of the sending.
+// TestNoLoops sends all events, which must not include those caused by sending.
 func TestNoLoops(t *testing.T) {
 	fx, _ := serve(t, open(t), webhook.Options{})
 	r := newReceiver(t)
@@ -275,7 +275,7 @@ func TestNoLoops(t *testing.T) {
 	fx.append(t, "ann", "one")
 	r.want(t, "one")
 	fx.delivery(t, w, 0)
-	fx.append(t, "ann", "webhook.two") // of the user's
+	fx.append(t, "ann", "webhook.two") // an event of the user
 	r.want(t, "webhook.two")
 	fx.delivery(t, w, 1)
 	r.wantNothing(t)
@@ -327,8 +327,8 @@ func TestPrivateAddresses(t *testing.T) {
 	r.wantNothing(t)
 }
 
-// TestRestart leaves events between two processes, and a delivery that has not
-// succeeded.
+// TestRestart leaves events between two processes, and an unfinished
+// delivery.
 func TestRestart(t *testing.T) {
 	db := open(t)
 	fx, stop := serve(t, db, webhook.Options{})
@@ -380,8 +380,8 @@ func mustJSON(t *testing.T, v any) []byte {
 	return text
 }
 
-// TestDeadReceiver fills the queue of one owner's webhook; others are not held
-// up.
+// TestDeadReceiver fills the queue of one owner's webhook; others must not be
+// delayed.
 func TestDeadReceiver(t *testing.T) {
 	fx, _ := serve(t, open(t), webhook.Options{})
 	hang := make(chan struct{})

@@ -53,16 +53,16 @@ func (s *Service) Describe(ctx context.Context, q engi.Query, table string) (d e
 	return d, err
 }
 
-// look calls f with a database. What f does changes nothing, so that reviewers may ask for it;
-// the server is asked as a user who may only read, for them.
+// look calls f with a database. f must only read, so that reviewers may call it. For reviewers,
+// it connects as a database user who may only read.
 func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Server, q engi.Query) error) (err error) {
 	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
 	r, err := s.find(ctx, q.Owner, q.Workspace, engi.RoleReviewer)
 	if err != nil {
 		return err
 	}
-	// The role may change before it is looked at again: an editor who no longer is one
-	// must not be let in as one.
+	// The role may change before it is checked again. The check below therefore requires the role
+	// on which the decision was based.
 	need := engi.RoleEditor
 	if q.ReadOnly = q.ReadOnly || r.RoleOf(q.Owner) == engi.RoleReviewer; q.ReadOnly {
 		need = engi.RoleReviewer
@@ -75,8 +75,8 @@ func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Ser
 	return f(db, q)
 }
 
-// Command implements [engi.WorkspaceDatabases]. There is no telling which commands change
-// nothing, so that it is for editors.
+// Command implements [engi.WorkspaceDatabases]. It requires an editor, because commands that only
+// read cannot be told from others.
 func (s *Service) Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (_ engi.CommandReply, err error) {
 	defer engi.Annotate(&err, "workspace %.70s", workspace)
 	db, leave, err := s.enterDatabase(ctx, owner, workspace, service, engi.RoleEditor, speakRedis)
@@ -87,7 +87,7 @@ func (s *Service) Command(ctx context.Context, owner engi.Owner, workspace, serv
 	return db.Command(ctx, args)
 }
 
-// A language is what clients speak to services of some types.
+// A language is the query language of some types of services.
 type language struct {
 	name  string
 	types []engi.ServiceType
@@ -98,7 +98,7 @@ var (
 	speakRedis = language{"commands of redis", []engi.ServiceType{engi.ServiceRedis}}
 )
 
-// choose returns the service of a name; no name means the only one that speaks l.
+// choose returns the service with a name; an empty name selects the only service that speaks l.
 func (l language) choose(r Record, name string) (ServiceRecord, error) {
 	speaks := func(sr ServiceRecord) bool { return slices.Contains(l.types, sr.Type) }
 	if name != "" {
@@ -124,7 +124,7 @@ func (l language) choose(r Record, name string) (ServiceRecord, error) {
 	return ServiceRecord{}, engi.Errorf(engi.Invalid, "several services speak %s", l.name).WithRemedy("name one: %s", strings.Join(names, ", "))
 }
 
-// enterDatabase returns a server that owner may reach in at least the role need, and lives
+// enterDatabase returns a server if owner has at least the role need. It keeps the sandbox in use
 // until leave is called.
 func (s *Service) enterDatabase(ctx context.Context, owner engi.Owner, workspace, service string, need engi.WorkspaceRole, l language) (db database.Server, leave func(), err error) {
 	r, err := s.find(ctx, owner, workspace, need)

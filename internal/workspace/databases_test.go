@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// oneRecord is a store of one workspace.
+// oneRecord is a store with one workspace.
 type oneRecord struct {
 	Store
 	r Record
@@ -26,7 +26,7 @@ func (o oneRecord) Find(_ context.Context, owner engi.Owner, id string) (Record,
 	return o.r, o.r.Allow(owner, engi.RoleViewer)
 }
 
-// hearing has sandboxes with servers that hear the first words of a client and go.
+// hearing has sandboxes with servers that receive the first words of a client and disconnect.
 type hearing struct {
 	engi.Sandboxes
 	entered engi.SandboxID
@@ -50,7 +50,7 @@ func (g guestOf) Dial(_ context.Context, port int) (net.Conn, error) {
 	g.h.port = port
 	client, s := net.Pipe()
 	go func() {
-		if port == 3306 { // whose server speaks first
+		if port == 3306 { // its server speaks first
 			greeting := append([]byte("\x0a10.11\x00\x01\x00\x00\x0012345678\x00\xff\xf7\x2d\x02\x00\xff\x81\x15\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00123456789012\x00"), "mysql_native_password\x00"...)
 			_, _ = s.Write(append([]byte{byte(len(greeting)), 0, 0, 0}, greeting...))
 		}
@@ -77,7 +77,7 @@ func serviceOf(name string, kind engi.ServiceType) ServiceRecord {
 	return ServiceRecord{Service: engi.Service{Name: name, Type: kind, Sandbox: engi.SandboxID("sb_" + name), State: engi.ServiceHealthy}, User: "chief", Password: "hush", Database: "data"}
 }
 
-// TestDatabaseRoles tries every method as everybody.
+// TestDatabaseRoles calls every method in every role.
 func TestDatabaseRoles(t *testing.T) {
 	calls := map[string]func(s *Service, owner engi.Owner) error{
 		"query": func(s *Service, owner engi.Owner) error {
@@ -105,8 +105,8 @@ func TestDatabaseRoles(t *testing.T) {
 			return err
 		},
 	}
-	// Who gets in finds a server that goes, so that the database is unavailable; the user
-	// is the one that the server hears of.
+	// An admitted user finds a server that disconnects, so that the database is unavailable; the
+	// server receives the name of the database user.
 	const in = engi.Unavailable
 	want := map[string]map[engi.Owner]string{
 		"query":            {"": "chief", "owner": "chief", "editor": "chief", "reviewer": "denied", "viewer": "denied", "stranger": "not_found"},

@@ -21,16 +21,16 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// Bounds of the files of a workspace.
+// Limits of the files of a workspace.
 const (
 	maxFile    = repo.MaxObject
 	maxTree    = 256 << 20
-	maxHistory = 2 << 30  // bytes of all workspaces of an owner
-	maxHeld    = 1 << 30  // bytes that are in memory until they are recorded, of all owners
-	maxDiff    = 64 << 20 // bytes of texts that are compared
+	maxHistory = 2 << 30  // maximum bytes of the history of all workspaces of an owner
+	maxHeld    = 1 << 30  // maximum bytes in memory that are not recorded yet, of all owners
+	maxDiff    = 64 << 20 // maximum bytes of texts that are compared
 	maxBlame   = 512 << 20
-	maxTouched = 5000 // revisions of a file that its blame looks at
-	maxMessage = 4096 // bytes
+	maxTouched = 5000 // maximum number of revisions of a file that a blame reads
+	maxMessage = 4096 // maximum bytes of a message
 )
 
 // source returns the objects of a workspace.
@@ -38,7 +38,7 @@ func (s *Service) source(id engi.WorkspaceID) repo.Source {
 	return func(ctx context.Context, hash string) (repo.Object, error) { return s.opt.Store.Object(ctx, id, hash) }
 }
 
-// version returns a revision with its files; number 0 is the empty one before the first.
+// version returns a revision with its files; number 0 is the empty version before the first.
 func (s *Service) version(ctx context.Context, id engi.WorkspaceID, number int64) (v repo.Version, rev engi.WorkspaceRevision, err error) {
 	if number != 0 {
 		if rev, err = s.opt.Store.Revision(ctx, id, number); err != nil {
@@ -89,7 +89,7 @@ func (s *Service) Write(ctx context.Context, spec engi.WriteSpec) (_ engi.Worksp
 	return s.change(ctx, u, next, objects, engi.WorkspaceRevision{Message: spec.Message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))})
 }
 
-// checkFiles reports what is wrong with files to be written, whatever is there.
+// checkFiles validates files to write, without regard to existing files.
 func checkFiles(files []engi.WorkspaceFile) error {
 	if len(files) > repo.MaxFiles {
 		return engi.Errorf(engi.Invalid, "there are %d files, %d at most can be written at once", len(files), repo.MaxFiles)
@@ -123,8 +123,8 @@ func tooLarge(n int64) error {
 	return engi.Errorf(engi.Exhausted, "the files have %d bytes, %d MiB is the most", n, maxTree>>20).WithRemedy("keep what is large on a volume")
 }
 
-// put returns what a version becomes by files that are written or removed, and the
-// objects of their contents.
+// put returns the files of a version after files are written or removed, and the
+// objects of the new contents.
 func put(v repo.Version, files []engi.WorkspaceFile) (next repo.Files, objects []repo.Object, err error) {
 	next = maps.Clone(v.Files)
 	for _, f := range files {
@@ -142,7 +142,7 @@ func put(v repo.Version, files []engi.WorkspaceFile) (next repo.Files, objects [
 	return next, objects, nil
 }
 
-// unchanged reports Conflict for a file that has changed since the revision base.
+// unchanged reports Conflict if any of the files has changed since the revision base.
 func (s *Service) unchanged(ctx context.Context, u *use, files []engi.WorkspaceFile, base int64) error {
 	v, _, err := s.version(ctx, u.rec.ID, base)
 	if err != nil {
@@ -157,8 +157,8 @@ func (s *Service) unchanged(ctx context.Context, u *use, files []engi.WorkspaceF
 	return nil
 }
 
-// change records files as the next revision, unless they are those of the last one, and
-// puts them into the sandbox.
+// change records files as the next revision, unless they equal the last one, and
+// writes them to the sandbox.
 func (s *Service) change(ctx context.Context, u *use, next repo.Files, objects []repo.Object, rev engi.WorkspaceRevision) (engi.WorkspaceRevision, error) {
 	before := u.last.Files
 	if len(before.Changes(next)) == 0 {
@@ -174,8 +174,8 @@ func (s *Service) change(ctx context.Context, u *use, next repo.Files, objects [
 	return rev, s.follow(ctx, u, before)
 }
 
-// follow puts the last revision into the sandbox, which has the files before, if there is
-// one.
+// follow writes the last revision to the sandbox, if there is one. before are the files in
+// the sandbox.
 func (s *Service) follow(ctx context.Context, u *use, before repo.Files) error {
 	if u.g == nil {
 		return nil
@@ -186,7 +186,7 @@ func (s *Service) follow(ctx context.Context, u *use, before repo.Files) error {
 	return nil
 }
 
-// revise records files as the next revision, with what also does in the same
+// revise records files as the next revision, and applies also in the same
 // transaction.
 func (s *Service) revise(ctx context.Context, u *use, next repo.Files, objects []repo.Object, rev engi.WorkspaceRevision, also func(r *Record)) (_ engi.WorkspaceRevision, err error) {
 	if err := next.Check(); err != nil {
@@ -205,10 +205,10 @@ func (s *Service) revise(ctx context.Context, u *use, next repo.Files, objects [
 	return s.commit(ctx, u, v, size, append(objects, made...), rev, also)
 }
 
-// now is when a revision is made: commits have no part of a second.
+// now returns the time of a new revision: times of commits have whole seconds.
 func now() time.Time { return time.Now().UTC().Truncate(time.Second) }
 
-// commit records a version as the next revision, whose files have so many bytes.
+// commit records a version as the next revision; size is the total size of its files in bytes.
 func (s *Service) commit(ctx context.Context, u *use, v repo.Version, size int64, objects []repo.Object, rev engi.WorkspaceRevision, also func(r *Record)) (engi.WorkspaceRevision, error) {
 	rev.Number, rev.Parent, rev.Commit = u.rec.Revision+1, u.rec.Revision, v.Commit
 	r, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
@@ -236,8 +236,8 @@ func record(r *Record, tx Tx, rev engi.WorkspaceRevision, objects []repo.Object)
 	return tx.Emit(engi.EventWorkspaceRevised, eventData{Revision: rev.Number, Of: rev.Of, Commit: rev.Commit, Text: rev.Message, Actor: rev.Actor, Files: len(rev.Changed)})
 }
 
-// measure returns what changes in the files of a workspace, and how many bytes they then
-// have. It reports Exhausted if those are more than there may be.
+// measure returns the changes of a workspace's files, and their new total
+// size in bytes. It reports Exhausted if the new files exceed a limit.
 func (s *Service) measure(ctx context.Context, u *use, next repo.Files, objects []repo.Object) (changed []engi.AppChange, size int64, err error) {
 	sizes := make(map[string]int64, len(objects))
 	for _, o := range objects {
@@ -277,12 +277,12 @@ func (s *Service) measure(ctx context.Context, u *use, next repo.Files, objects 
 	return changed, size, nil
 }
 
-// messageOf returns a message as it can be in a commit.
+// messageOf converts a text to a valid message of a commit.
 func messageOf(text string) string {
 	return clip.Bytes(strings.TrimSpace(strings.ReplaceAll(text, "\x00", "")), maxMessage)
 }
 
-// summary says in a line what changes.
+// summary describes changes in one line.
 func summary(changed []engi.AppChange) string {
 	verb := map[engi.FileOp]string{engi.FileCreated: "Add", engi.FileWritten: "Change", engi.FileRemoved: "Remove"}
 	switch len(changed) {
@@ -299,8 +299,8 @@ func summary(changed []engi.AppChange) string {
 	return fmt.Sprintf("%s %d files", verb[changed[0].Op], len(changed))
 }
 
-// at returns a workspace and one of its revisions. Number 0 is the last one, with what
-// has changed in the sandbox.
+// at returns a workspace and one of its revisions. Number 0 selects the last revision, after recording
+// changes made in the sandbox.
 func (s *Service) at(ctx context.Context, owner engi.Owner, idOrName string, number int64) (r Record, v repo.Version, rev engi.WorkspaceRevision, err error) {
 	if number == 0 {
 		var release func()
@@ -510,7 +510,7 @@ func (s *Service) Blame(ctx context.Context, owner engi.Owner, idOrName, path st
 	}
 	lines := patch.Lines(now)
 	all := make([]engi.BlameLine, len(lines))
-	at := make([]int, len(lines)) // of lines in now, by their number in the revision that is looked at; -1 for none
+	at := make([]int, len(lines)) // index in all, by line of the revision that is looked at; -1 for none
 	for i, line := range lines {
 		all[i].Text, at[i] = line, i
 	}
@@ -547,18 +547,18 @@ func (s *Service) Blame(ctx context.Context, owner engi.Owner, idOrName, path st
 	return all, nil
 }
 
-// A held is what was read and is not recorded yet.
+// A held holds objects that were read from a sandbox and are not recorded yet.
 type held struct {
 	s     *Service
 	owner engi.Owner
 
 	mu      sync.Mutex
-	objects []repo.Object // guarded by mu, like all below
+	objects []repo.Object // guarded by mu, like all fields below
 	bytes   int64
 	seen    map[string]bool
 }
 
-// look keeps the content of a file, unless it is known already, and returns its hash.
+// look returns the hash of a content. It keeps the content unless it is already known.
 func (h *held) look(content []byte) (string, error) {
 	hash := repo.HashOf(repo.Blob, content)
 	h.mu.Lock()
@@ -581,7 +581,7 @@ func (h *held) look(content []byte) (string, error) {
 	return hash, nil
 }
 
-// take makes room for so many bytes, or reports Exhausted.
+// take reserves n bytes of memory, or reports Exhausted.
 func (h *held) take(n int64) error {
 	if !h.s.held.Take(h.owner, n) {
 		return engi.Errorf(engi.Exhausted, "too much is being recorded at once").WithRemedy("try it again in a moment")
@@ -592,10 +592,10 @@ func (h *held) take(n int64) error {
 	return nil
 }
 
-// drop forgets the contents.
+// drop releases the memory of the contents.
 func (h *held) drop() { h.s.held.Give(h.owner, h.bytes) }
 
-// parents returns the directories that a path is below.
+// parents returns the parent directories of a path.
 func parents(p string) (all []string) {
 	for d := path.Dir(p); d != "."; d = path.Dir(d) {
 		all = append(all, d)

@@ -21,29 +21,29 @@ import (
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
-// A fixture is everything around a service, as it is after a power cut: what was done is
-// done. With the power off, nothing is done any more.
+// A fixture is the environment of a service that survives a power cut: completed steps persist.
+// While the power is off, no step has an effect.
 type fixture struct {
 	db   *store.DB
-	root string // of templates
+	root string // directory of templates
 
 	mu     sync.Mutex
-	left   int // steps until the power goes; negative means never. guarded by mu, like all below
+	left   int // number of steps until the power is cut; negative means never. guarded by mu, like all fields below
 	off    bool
 	boxes  map[engi.SandboxID]*fakeSandbox
 	keys   map[string]engi.SandboxID
 	specs  []engi.SandboxSpec
-	fault  func(op, path string) error // what goes wrong in a sandbox; nil for nothing
-	reads  int                         // files that were read
-	seed   map[string]string           // what the template has below /workspace
-	refuse error                       // why there are no sandboxes; nil if there are
+	fault  func(op, path string) error // error in a sandbox; nil for none
+	reads  int                         // number of files that were read
+	seed   map[string]string           // files of the template below /workspace
+	refuse error                       // error of creating sandboxes; nil for none
 
 	volumes map[engi.VolumeID]*volume
-	broken  map[string]int // starts of services, by name, that still fail
-	servers sync.WaitGroup // connections that are served
+	broken  map[string]int // number of starts that still fail, by service
+	servers sync.WaitGroup // connections being served
 }
 
-// A fakeSandbox is a sandbox: files by absolute path.
+// A fakeSandbox is a sandbox with files by absolute path.
 type fakeSandbox struct {
 	engi.Sandbox
 	files map[string]node
@@ -102,7 +102,7 @@ var (
 	errNo    = engi.Errorf(engi.NotFound, "no such file")
 )
 
-// act does one thing, unless the power is off. It may go before and after.
+// act performs one step, unless the power is off. The power may be cut before and after.
 func (w *fixture) act(do func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,7 +125,7 @@ func (w *fixture) act(do func() error) error {
 	return nil
 }
 
-// power lets the power go after so many steps, and come back before.
+// power cuts the power after a number of steps, and restores it before.
 func (w *fixture) power(left int) (was bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -134,7 +134,7 @@ func (w *fixture) power(left int) (was bool) {
 	return was
 }
 
-// in changes a sandbox as its user may.
+// in changes a sandbox like its user.
 func (w *fixture) in(id engi.SandboxID, f func(b *fakeSandbox)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -262,7 +262,7 @@ type guest struct {
 	id engi.SandboxID
 }
 
-// do does something in the sandbox.
+// do performs an operation in the sandbox.
 func (g guest) do(op, p string, f func(b *fakeSandbox) error) error {
 	return g.act(func() error {
 		b := g.boxes[g.id]
@@ -357,7 +357,7 @@ func (b *fakeSandbox) remove(p string) {
 	}
 }
 
-// Unpack extracts a file at a time, so that the power may go in between, and half of one.
+// Unpack extracts one file at a time, so that the power may be cut in between, and within a file.
 func (g guest) Unpack(_ context.Context, dir string, r io.Reader) error {
 	for tr := tar.NewReader(r); ; {
 		h, err := tr.Next()

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	mainBranch = "refs/heads/main" // the only one: branches of a workspace are workspaces
-	pushTime   = 15 * time.Minute  // that it may take to send a pack
-	maxGit     = 4                 // programs of git that one owner is served at a time; others wait
+	mainBranch = "refs/heads/main" // the only branch; other workspaces serve as branches
+	pushTime   = 15 * time.Minute  // maximum time for sending a pack
+	maxGit     = 4                 // maximum number of git requests of one owner at a time; others wait
 )
 
-// refs returns the branch that a workspace has, once there is a revision.
+// refs returns the branch of a workspace; none before the first revision.
 func (s *Service) refs(ctx context.Context, id engi.WorkspaceID) ([]transfer.Ref, error) {
 	last, err := s.opt.Store.Revisions(ctx, id, engi.Paging{Limit: 1})
 	if err != nil || len(last) == 0 {
@@ -89,7 +89,7 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 		failed = engi.Errorf(engi.Invalid, "the branch main stays").WithRemedy("go back to an earlier revision with 'engi workspace restore'")
 	}
 	if failed != nil || !wanted {
-		_, _ = io.CopyN(io.Discard, in, maxTree) // git reads no answer before it has sent all
+		_, _ = io.CopyN(io.Discard, in, maxTree) // git reads no answer before it has sent everything
 	}
 	err = p.Report(w, func(u transfer.Update) error {
 		if u.Name == mainBranch {
@@ -98,12 +98,12 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 		return engi.Errorf(engi.Invalid, "a workspace has the branch main, and no tags").WithRemedy("push to main: git push REMOTE HEAD:main")
 	})
 	if engi.Is(failed, engi.Internal) {
-		err = failed // for the log: the client has its answer
+		err = failed // for the log; the client already has its answer
 	}
 	return err
 }
 
-// push records what a client has pushed to the branch main as a revision.
+// push records the commits that a client has pushed to the branch main as a revision.
 func (s *Service) push(ctx context.Context, owner engi.Owner, r Record, update transfer.Update, in io.Reader) (err error) {
 	h := &held{s: s, owner: r.Owner}
 	defer h.drop()
@@ -152,7 +152,7 @@ func (s *Service) push(ctx context.Context, owner engi.Owner, r Record, update t
 		return err
 	}
 	if err := s.follow(ctx, u, before); err != nil {
-		// It is recorded, which is what the client asks, and is put there with the next change.
+		// The push is recorded, so it has succeeded. The next change writes it to the sandbox.
 		s.opt.Log.WarnContext(ctx, "put what was pushed into the sandbox of a workspace", "workspace", r.ID, "error", err)
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/transfer"
 )
 
-// A clone is what a program of git has of a workspace.
+// A clone is a client's copy of a workspace's repository.
 type clone struct {
 	objects transfer.Pack
 	last    repo.Version
@@ -54,7 +54,7 @@ func cloned(ctx context.Context, s *workspace.Service, owner engi.Owner, name st
 	return c, err
 }
 
-// commit makes a commit of files that have changed; those that are "-" go.
+// commit makes a commit of changed files; a content of "-" removes the file.
 func (c *clone) commit(t *testing.T, message string, changed map[string]string) (objects []repo.Object) {
 	t.Helper()
 	files := maps.Clone(c.last.Files)
@@ -75,7 +75,7 @@ func (c *clone) commit(t *testing.T, message string, changed map[string]string) 
 	return append(objects, made...)
 }
 
-// packed is a pack of objects.
+// packed returns a pack of objects.
 func packed(objects []repo.Object) []byte {
 	b := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(len(objects)))
 	for _, o := range objects {
@@ -92,8 +92,8 @@ func packed(objects []repo.Object) []byte {
 	return append(b, sum[:]...)
 }
 
-// push has main go from a commit to the last one of the clone. It returns what the server
-// says of main.
+// push moves main from a commit to the last commit of the clone. It returns the server's report
+// about main.
 func (c *clone) push(ctx context.Context, s *workspace.Service, owner engi.Owner, name, from string, objects []repo.Object) (string, error) {
 	if from == "" {
 		from = strings.Repeat("0", 40)
@@ -106,7 +106,7 @@ func (c *clone) push(ctx context.Context, s *workspace.Service, owner engi.Owner
 	return strings.TrimSuffix(strings.TrimSpace(text), "\n0000"), err
 }
 
-// pushes has somebody push changes, after what others have done in the meantime.
+// pushes pushes changes after fetching those of others.
 func pushes(ctx context.Context, t *testing.T, s *workspace.Service, message string, changed ...map[string]string) error {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -170,7 +170,7 @@ func TestPush(t *testing.T) {
 	}
 	same(t, "blame", []int64{1, 2, 2}, by)
 
-	// What somebody has changed in the sandbox comes first, and is not lost.
+	// Changes made in the sandbox are recorded first, and are not lost.
 	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/mine", "mine", 0o644) })
 	from, objects := c.last.Commit, c.commit(t, "Late", map[string]string{"a": "4\n"})
 	if said, err := c.push(ctx, s, "a", "x", from, objects); err != nil || !strings.HasPrefix(said, "0") || !strings.Contains(said, "ng refs/heads/main") || !strings.Contains(said, "there is another revision, 3") {
@@ -181,7 +181,7 @@ func TestPush(t *testing.T) {
 	}
 	same(t, "sandbox", map[string]string{"a": "4\n", "mine": "mine"}, w.has(x.Sandbox))
 
-	// A commit without changes is a revision, since others can name it.
+	// A commit without changes is also a revision, because other commits can refer to it.
 	if err := pushes(ctx, t, s, "", map[string]string{}); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +232,7 @@ func many(n int) map[string]string {
 	return files
 }
 
-// TestPushesAtOnce has many push at once: each is taken, or has to go on from another.
+// TestPushesAtOnce pushes concurrently: each push is accepted, or must be based on another one first.
 func TestPushesAtOnce(t *testing.T) {
 	s, _ := newFixture(t).begin(t)
 	ctx := t.Context()

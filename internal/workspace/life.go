@@ -21,7 +21,7 @@ import (
 
 const maxCollaborators = 100
 
-// eventData is what events about workspaces say.
+// eventData is the data of events about workspaces.
 type eventData struct {
 	From     engi.WorkspaceState `json:"from,omitempty"`
 	State    engi.WorkspaceState `json:"state,omitempty"`
@@ -86,7 +86,7 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.W
 		return engi.Workspace{}, err
 	}
 	if err := s.opt.Store.Put(ctx, r, first); err != nil {
-		// Somebody may have sent the same request at once.
+		// The same request may have been sent concurrently.
 		if older, ok, e := s.repeated(ctx, spec.Owner, key, fingerprint); e == nil && ok {
 			return older.Seen(), nil
 		}
@@ -95,8 +95,8 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.W
 	return s.served(ctx, r)
 }
 
-// served starts the services of a workspace that are to run, and returns the workspace as
-// it is then. What has become of each service is in its record.
+// served starts the services of a workspace that are to run, and returns the workspace
+// afterwards. The result of each service is in its record.
 func (s *Service) served(ctx context.Context, r Record) (engi.Workspace, error) {
 	if len(r.Services) == 0 {
 		return r.Seen(), nil
@@ -108,7 +108,7 @@ func (s *Service) served(ctx context.Context, r Record) (engi.Workspace, error) 
 	return r.Seen(), err
 }
 
-// first returns what records the first revision of a workspace, nil if there are no files.
+// first returns a function that records the first revision of a workspace; nil if there are no files.
 func (s *Service) first(ctx context.Context, r *Record, files []engi.WorkspaceFile) (func(tx Tx) error, error) {
 	if len(files) == 0 {
 		return nil, nil
@@ -134,8 +134,8 @@ func (s *Service) first(ctx context.Context, r *Record, files []engi.WorkspaceFi
 	return func(tx Tx) error { return record(r, tx, rev, append(objects, made...)) }, nil
 }
 
-// repeated returns the workspace that the same request has made before, if any. It
-// reports Conflict if it was another request.
+// repeated returns the workspace that an earlier request with the same key created, if any. It
+// reports Conflict if that request was different.
 func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (_ Record, ok bool, err error) {
 	if key == "" {
 		return Record{}, false, nil
@@ -151,7 +151,7 @@ func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerpri
 	return older, err == nil, err
 }
 
-// fingerprintOf returns what two requests with one idempotency key must have in common.
+// fingerprintOf returns a fingerprint of a request; requests with one idempotency key must have the same.
 func fingerprintOf(spec any) (string, error) {
 	text, err := json.Marshal(spec)
 	if err != nil {
@@ -186,7 +186,7 @@ func checkMetadata(md map[string]string) error {
 	return f.Err()
 }
 
-// template returns a template that can be that of a workspace.
+// template returns a template that workspaces may use.
 func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, name)
 	if err == nil && !t.VisibleTo(owner) {
@@ -231,7 +231,7 @@ func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string,
 	if c.Collaborators != nil {
 		err = checkCollaborators(r.Owner, *c.Collaborators)
 	}
-	if err = cmp.Or(err, checkCollaborators(r.Owner, c.Share)); err != nil { // which would replace each other
+	if err = cmp.Or(err, checkCollaborators(r.Owner, c.Share)); err != nil { // duplicates would replace each other
 		return engi.Workspace{}, err
 	}
 	if len(c.Unshare) > maxCollaborators {
@@ -242,7 +242,7 @@ func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string,
 	}
 	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
 		if err := r.Allow(owner, need); err != nil {
-			return err // since it was looked at
+			return err // the workspace has changed since it was read
 		}
 		all, err := c.Of(r.Collaborators)
 		if err != nil {
@@ -276,8 +276,8 @@ func (s *Service) Start(ctx context.Context, owner engi.Owner, idOrName string) 
 		release()
 		return engi.Workspace{}, err
 	}
-	// They start meanwhile, and are waited for when others may go on: whoever stops the
-	// workspace stops them, too.
+	// The services start concurrently. This call waits for them after it has released the workspace,
+	// so that a stop of the workspace, which also stops its services, need not wait.
 	var services sync.WaitGroup
 	services.Go(func() { err = s.startServices(ctx, r) })
 	started, failed := s.start(ctx, r)
@@ -290,8 +290,8 @@ func (s *Service) Start(ctx context.Context, owner engi.Owner, idOrName string) 
 	return r.Seen(), err
 }
 
-// start gives a workspace that is held a sandbox with its files. If that fails, the
-// record says why.
+// start gives a locked workspace a sandbox with its files. If that fails, the
+// record has the error.
 func (s *Service) start(ctx context.Context, r Record) (_ Record, err error) {
 	u, err := s.use(ctx, r, true)
 	if err != nil {
@@ -352,8 +352,8 @@ func (s *Service) boot(ctx context.Context, u *use) error {
 	return err
 }
 
-// furnish puts the files of the last revision into a new sandbox, instead of those that
-// the template has there. If there is no revision, those become the first.
+// furnish writes the files of the last revision to a new sandbox, instead of those of
+// the template. If there is no revision, the template's files become the first.
 func (s *Service) furnish(ctx context.Context, u *use) error {
 	if u.rec.Revision == 0 {
 		here, h, err := s.read(ctx, u)
@@ -374,12 +374,12 @@ func (s *Service) furnish(ctx context.Context, u *use) error {
 	if err != nil {
 		return err
 	}
-	h.drop() // of what is to be replaced
+	h.drop() // the contents that are replaced are not needed
 	s.forget(u.rec.ID)
 	return s.fill(ctx, u, here)
 }
 
-// failed records why a workspace does not run, unless it does, or whoever wanted it has gone.
+// failed records the error of a start, unless the workspace is running or ctx has ended.
 func (s *Service) failed(ctx context.Context, r Record, why error) (Record, error) {
 	if ctx.Err() != nil || r.State == engi.WorkspaceRunning {
 		return r, why
@@ -407,7 +407,7 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 	case err == nil:
 		u.leave()
 	case engi.Is(err, engi.Unavailable) && ctx.Err() == nil:
-		// It does not answer, so nobody can tell what has changed there.
+		// The sandbox does not answer, so its changes cannot be determined.
 		s.opt.Log.WarnContext(ctx, "keep what was changed in the sandbox of a workspace, which goes", "workspace", r.ID, "error", err)
 	default:
 		return err
@@ -415,7 +415,7 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 	return s.stop(ctx, r.ID)
 }
 
-// stop destroys the sandbox of a workspace that is held.
+// stop destroys the sandbox of a locked workspace.
 func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
@@ -453,7 +453,7 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.opt.Store.Remove(ctx, r.ID)
 }
 
-// become changes the state of a workspace, with an event if it is another one.
+// become changes the state of a workspace, with an event if the state differs.
 func become(r *Record, tx Tx, to engi.WorkspaceState, why *engi.Error) error {
 	from := r.State
 	r.State, r.Error = to, why
@@ -468,7 +468,7 @@ func become(r *Record, tx Tx, to engi.WorkspaceState, why *engi.Error) error {
 	return tx.Emit(engi.EventWorkspaceState, d)
 }
 
-// asError returns err as an error of this module, with its remedy.
+// asError converts err to an [engi.Error] with its remedy.
 func asError(err error) *engi.Error {
 	text := fmt.Sprintf("%.2000s", err.Error())
 	if e, ok := errors.AsType[*engi.Error](err); ok {

@@ -11,17 +11,17 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// Bounds of paths.
+// Limits of paths.
 const (
-	maxPath  = 512 // bytes
+	maxPath  = 512 // maximum bytes of a path
 	maxName  = 255
-	maxDepth = 32 // directories
+	maxDepth = 32 // maximum number of directories
 )
 
-// untracked are directories that are no part of a workspace's files, wherever they are.
+// untracked are names of directories that are not part of a workspace's files, at any depth.
 var untracked = []string{".git", "node_modules", "__pycache__", ".venv"}
 
-// CheckPath reports Invalid for what cannot be the path of a workspace's file.
+// CheckPath reports Invalid for a path that no file of a workspace may have.
 func CheckPath(p string) error {
 	parts := strings.Split(p, "/")
 	switch {

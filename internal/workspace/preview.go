@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	lookPause = time.Second     // between looks at what programs have changed, for previews
-	lookTime  = 5 * time.Second // that one may take
+	lookPause = time.Second     // minimum time between refreshes of changed files for previews
+	lookTime  = 5 * time.Second // maximum time of a refresh
 )
 
-// checkPreview reports what is wrong with a preview; nil is one that stays as it is.
+// checkPreview validates a preview; nil leaves the preview unchanged.
 func checkPreview(p *engi.WorkspacePreview) error {
 	if p == nil {
 		return nil
@@ -43,7 +43,7 @@ func checkPreview(p *engi.WorkspacePreview) error {
 	return nil
 }
 
-// previewSummary says in a line what a workspace shows, and to whom.
+// previewSummary describes in one line the files that a preview shows, and its audience.
 func previewSummary(p engi.WorkspacePreview) string {
 	if p.Type == engi.PreviewNone {
 		return "it shows nothing"
@@ -104,20 +104,20 @@ func (s *Service) PreviewFile(ctx context.Context, owner engi.Owner, idOrName, n
 	}, nil
 }
 
-// A sentFile is a file in memory, until it is closed.
+// A sentFile is a file in memory, whose memory is released by Close.
 type sentFile struct {
 	*bytes.Reader
 	drop func()
 }
 
-// Close implements [io.Closer]. It is called once.
+// Close implements [io.Closer]. It must be called once.
 func (f *sentFile) Close() error {
 	f.drop()
 	return nil
 }
 
-// refresh makes what programs have changed in the sandbox of a workspace a revision, unless
-// that was just done, or the sandbox sleeps. It reports whether it did; previews do without.
+// refresh records the changes that programs made in the sandbox of a workspace as a revision, unless
+// a refresh was just done or the sandbox hibernates. It reports whether it did; previews do not need it.
 func (s *Service) refresh(ctx context.Context, r Record) bool {
 	if r.Sandbox == "" {
 		return false

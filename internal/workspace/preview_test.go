@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
-// shown is a file of the preview of workspace x, or its error.
+// shown returns a file of the preview of workspace x, or its error.
 func shown(t *testing.T, s *workspace.Service, path string) string {
 	t.Helper()
 	f, err := s.PreviewFile(t.Context(), "", "x", path)
@@ -60,7 +60,7 @@ func TestStaticPreview(t *testing.T) {
 			want(path, "not_found")
 		}
 
-		// What a program makes in the sandbox is there a second later, unless that sleeps.
+		// Changes that a program makes in the sandbox appear a second later, unless the sandbox hibernates.
 		x := must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
 		w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/site/index.html", "2", 0o644) })
 		want("index.html", "2")
@@ -116,8 +116,8 @@ func TestStaticPreview(t *testing.T) {
 	})
 }
 
-// TestPreviewsAreBounded has an owner's files that are being sent take no more memory than
-// there is.
+// TestPreviewsAreBounded checks that the files of an owner that are being sent use no more memory than
+// allowed.
 func TestPreviewsAreBounded(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")

@@ -15,26 +15,26 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// dir is where the files of a workspace are in its sandbox.
+// dir is the directory of a workspace's files in its sandbox.
 const dir = "/workspace"
 
 const (
-	filesTime = 10 * time.Minute // that it may take to read or write the files in a sandbox
+	filesTime = 10 * time.Minute // maximum time for reading or writing the files in a sandbox
 )
 
-// tree says which files of a sandbox are a workspace's.
+// tree selects the files of a sandbox that belong to the workspace.
 var tree = worktree.Tree{Dir: dir, Tracked: func(p string) bool { return CheckPath(p) == nil }, Files: repo.MaxFiles, File: maxFile, All: maxTree}
 
-// A use is a workspace that is held, with its sandbox if it has one.
+// A use is a locked workspace, with its sandbox if it has one.
 type use struct {
 	rec   Record
-	last  repo.Version // of the last revision
-	g     engi.Guest   // nil for none
+	last  repo.Version // last revision
+	g     engi.Guest   // nil without a sandbox
 	leave func()
 }
 
-// use returns a workspace that is held, whose last revision has what somebody has changed
-// in the sandbox, and with catchUp also the reverse. The caller leaves it.
+// use returns a locked workspace after recording the changes made in its sandbox as a revision.
+// With catchUp, it also writes the last revision to the sandbox. The caller must call leave.
 func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err error) {
 	u := &use{rec: r, leave: func() {}}
 	defer func() {
@@ -46,7 +46,7 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 		return nil, err
 	}
 	if r.Sandbox == "" || r.Base == unfurnished {
-		return u, nil // nobody works in it yet
+		return u, nil // the sandbox is not in use yet
 	}
 	u.g, u.leave, err = s.sandboxes.Reconnect(ctx, r.Sandbox)
 	if engi.Is(err, engi.NotFound) {
@@ -63,9 +63,9 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 	return u, err
 }
 
-// Shared returns sandboxes that people enter whom their owner lets work in them: Enter lets
-// those into the sandbox of a workspace who are its editors. They do there what its owner
-// can do; with the sandbox itself, they can do nothing.
+// Shared returns sandboxes that collaborators can enter: its Enter admits
+// the editors of a workspace to the workspace's sandbox. In the sandbox they have the rights
+// of its owner. They cannot manage the sandbox itself.
 func (s *Service) Shared(all engi.Sandboxes) engi.Sandboxes { return shared{all, s} }
 
 type shared struct {
@@ -96,7 +96,7 @@ func (x shared) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) 
 	return x.Sandboxes.Enter(ctx, "", id)
 }
 
-// lost records that the sandbox of a workspace is no more.
+// lost records that the sandbox of a workspace no longer exists.
 func (s *Service) lost(ctx context.Context, u *use) (err error) {
 	s.forget(u.rec.ID)
 	u.rec, err = s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
@@ -106,7 +106,7 @@ func (s *Service) lost(ctx context.Context, u *use) (err error) {
 	return err
 }
 
-// working returns what is known of the files in a sandbox.
+// working returns the cached state of the files in a sandbox.
 func (s *Service) working(id engi.WorkspaceID) *worktree.Copy[string] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Service) working(id engi.WorkspaceID) *worktree.Copy[string] {
 	return c
 }
 
-// forget drops what is known of the files in a sandbox.
+// forget drops the cached state of the files in a sandbox.
 func (s *Service) forget(id engi.WorkspaceID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -126,8 +126,8 @@ func (s *Service) forget(id engi.WorkspaceID) {
 	delete(s.looked, id)
 }
 
-// read returns the files in the sandbox, and the contents of those that neither of the
-// versions has. The caller drops them.
+// read returns the files in the sandbox, and the contents of those that none of the
+// versions has. The caller must call drop.
 func (s *Service) read(ctx context.Context, u *use, versions ...repo.Version) (repo.Files, *held, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not sent its files for %v", filesTime))
 	defer cancel()
@@ -153,11 +153,11 @@ func (s *Service) read(ctx context.Context, u *use, versions ...repo.Version) (r
 	return here, h, nil
 }
 
-// capture records what somebody has changed in the sandbox as a revision, and returns
-// what is there.
+// capture records changes made in the sandbox as a revision, and returns
+// the files in the sandbox.
 //
-// What differs from the revision that the sandbox was made of, somebody has changed; what
-// does not, but differs from the last revision, was not put there yet.
+// Files that differ from revision Base were changed in the sandbox. Other files
+// that differ from the last revision are still to be written to the sandbox.
 func (s *Service) capture(ctx context.Context, u *use) (here repo.Files, err error) {
 	base := u.last
 	if u.rec.Base != u.rec.Revision {
@@ -172,7 +172,7 @@ func (s *Service) capture(ctx context.Context, u *use) (here repo.Files, err err
 	defer h.drop()
 	defer func() {
 		if err != nil {
-			s.forget(u.rec.ID) // else what is not recorded would not be read again
+			s.forget(u.rec.ID) // otherwise files that are not recorded would not be read again
 		}
 	}()
 	next := overlay(u.last.Files, base.Files.Changes(here), here)
@@ -188,8 +188,8 @@ func (s *Service) capture(ctx context.Context, u *use) (here repo.Files, err err
 	return here, err
 }
 
-// overlay returns files with changes, which lead to here. They win over files that would
-// have to be directories, and the reverse.
+// overlay applies changes, which have led to the files here, to files. Changed files replace
+// directories that have the path of a file, and the reverse.
 func overlay(files repo.Files, changes []engi.AppChange, here repo.Files) repo.Files {
 	next := maps.Clone(files)
 	var dirs, leaves map[string]bool
@@ -213,8 +213,8 @@ func overlay(files repo.Files, changes []engi.AppChange, here repo.Files) repo.F
 	return next
 }
 
-// fill makes the files in the sandbox, which are here, those of the last revision, and
-// records that they are.
+// fill changes the files in the sandbox from here to those of the last revision, and
+// records that it has.
 func (s *Service) fill(ctx context.Context, u *use, here repo.Files) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not taken its files for %v", filesTime))
 	defer cancel()
@@ -233,7 +233,7 @@ func (s *Service) fill(ctx context.Context, u *use, here repo.Files) error {
 	}
 	write := s.writeEach
 	if u.rec.Base == unfurnished {
-		write = s.unpack // if it is broken off, all is put again
+		write = s.unpack // if unpacking is interrupted, all files are written again
 	}
 	if u.rec.Base != unfurnished || len(here) > 0 {
 		if err := makeWay(ctx, u.g, puts); err != nil {
@@ -258,8 +258,8 @@ func (s *Service) furnished(ctx context.Context, u *use) error {
 	return err
 }
 
-// makeWay removes what is in the way of files: directories that are links, as they could
-// lead anywhere, and what is no file in their own places.
+// makeWay removes obstacles to files: symbolic links in place of their directories, because links
+// may lead anywhere, and anything but a file at their own paths.
 func makeWay(ctx context.Context, g engi.Guest, files []repo.File) error {
 	remove := func(p string, ok func(engi.FileInfo) bool) error {
 		fi, err := g.Stat(ctx, dir+"/"+p)
@@ -277,7 +277,7 @@ func makeWay(ctx context.Context, g engi.Guest, files []repo.File) error {
 			dirs[d] = true
 		}
 	}
-	for _, d := range slices.Sorted(maps.Keys(dirs)) { // those above come first
+	for _, d := range slices.Sorted(maps.Keys(dirs)) { // parents come first
 		if err := remove(d, func(fi engi.FileInfo) bool { return fi.Mode.IsDir() }); err != nil {
 			return err
 		}
@@ -287,7 +287,7 @@ func makeWay(ctx context.Context, g engi.Guest, files []repo.File) error {
 	})
 }
 
-// writeEach puts files in place, each of which is old or new.
+// writeEach writes files one by one; each file is either old or new.
 func (s *Service) writeEach(ctx context.Context, u *use, files []repo.File) error {
 	return worktree.Parallel(len(files), func(i int) error {
 		data, err := s.content(ctx, u.rec.ID, files[i].Hash)
@@ -298,8 +298,8 @@ func (s *Service) writeEach(ctx context.Context, u *use, files []repo.File) erro
 	})
 }
 
-// unpack puts files in place all at once. If it is broken off, any of them may be there
-// in part.
+// unpack writes all files at once. If it is interrupted, any of them may be
+// incomplete.
 func (s *Service) unpack(ctx context.Context, u *use, files []repo.File) error {
 	if len(files) == 0 {
 		return nil
@@ -312,14 +312,14 @@ func (s *Service) unpack(ctx context.Context, u *use, files []repo.File) error {
 		sent <- err
 	}()
 	err := u.g.Unpack(ctx, dir, r)
-	r.Close() // whoever still sends is told
+	r.Close() // makes the sender fail
 	if e := <-sent; err == nil {
 		err = e
 	}
 	return err
 }
 
-// archive writes files as a tar archive.
+// archive writes files as a tar archive to a writer.
 func (s *Service) archive(ctx context.Context, id engi.WorkspaceID, files []repo.File, to io.Writer) error {
 	w, now := tar.NewWriter(to), time.Now()
 	for _, f := range files {

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	maxServices = 16 // of a workspace
-	maxEnv      = 64 // variables of a service
+	maxServices = 16 // maximum number of services of a workspace
+	maxEnv      = 64 // maximum number of variables of a service
 	maxEnvBytes = 16 << 10
 	maxLogs     = 1 << 20
 	defaultLogs = 64 << 10
 
-	// mainName is what the sandbox with the working copy is called in its group.
+	// name of the sandbox with the working copy, in its group
 	mainName = "workspace"
 )
 
 var serviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// newServices returns the records of services to add to those that there are. Each gets its
-// credentials and the ID of its volume here, so that whatever is made of them later can be
+// newServices returns the records of services to add to the existing ones. It generates the
+// credentials and the ID of the volume of each, so that the resources created for it later can be
 // found again.
 func (s *Service) newServices(ctx context.Context, have []ServiceRecord, specs []engi.ServiceSpec) ([]ServiceRecord, error) {
 	if len(have)+len(specs) > maxServices {
@@ -89,7 +89,7 @@ func (s *Service) newServices(ctx context.Context, have []ServiceRecord, specs [
 	return all, nil
 }
 
-// checkNeeds reports Invalid for services that need one that is not there, or each other.
+// checkNeeds reports Invalid for services that need a missing service, or each other.
 func checkNeeds(all []ServiceRecord) error {
 	const open, done = 1, 2
 	state := map[string]int{}
@@ -123,12 +123,12 @@ func checkNeeds(all []ServiceRecord) error {
 	return nil
 }
 
-// at returns the index of a service, or -1.
+// at returns the index of the service with a name, or -1.
 func at(all []ServiceRecord, name string) int {
 	return slices.IndexFunc(all, func(r ServiceRecord) bool { return r.Name == name })
 }
 
-// prepare returns the template of a kind, and builds it unless it is there.
+// prepare returns the template of a kind, and builds it if it does not exist.
 func (s *Service) prepare(ctx context.Context, k *server.Kind) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, k.Template)
 	if engi.Is(err, engi.Unavailable) {
@@ -137,7 +137,7 @@ func (s *Service) prepare(ctx context.Context, k *server.Kind) (engi.Template, e
 	return t, err
 }
 
-// service returns a service of a workspace.
+// service returns the service with a name, or NotFound.
 func (r Record) service(name string) (ServiceRecord, error) {
 	if i := at(r.Services, name); i >= 0 && !r.Services[i].Going {
 		return r.Services[i], nil
@@ -152,7 +152,7 @@ func (s *Service) AddService(ctx context.Context, owner engi.Owner, workspace st
 	if err != nil {
 		return engi.Service{}, err
 	}
-	// Templates are built before the record is changed, which must not take long.
+	// Templates are built before the record is changed, because a change must be short.
 	fresh, err := s.newServices(ctx, r.Services, []engi.ServiceSpec{spec})
 	if err != nil {
 		return engi.Service{}, err
@@ -261,7 +261,7 @@ func (s *Service) Dial(ctx context.Context, owner engi.Owner, workspace, name st
 	return &dialed{c, sync.OnceFunc(leave)}, nil
 }
 
-// A dialed is a connection into a sandbox that was entered for it.
+// A dialed is a connection into a sandbox, together with the use of the sandbox.
 type dialed struct {
 	net.Conn
 	leave func()
@@ -320,22 +320,22 @@ func (s *Service) wantServices(ctx context.Context, id engi.WorkspaceID) (Record
 	})
 }
 
-// startServices starts the services of a workspace that are to run, in the order in which
-// they need each other, and returns once each is healthy or has failed.
+// startServices starts the services of a workspace that are to run, in the order of their
+// dependencies, and returns once each is healthy or has failed.
 func (s *Service) startServices(ctx context.Context, r Record) error {
 	return each(r.Services, false, func(sr ServiceRecord) error {
 		_, err := s.bring(ctx, serviceKey{r.ID, sr.Name})
 		if engi.Is(err, engi.NotFound) {
-			return nil // it has been removed
+			return nil // the service has been removed
 		}
 		return err
 	})
 }
 
-// stopServices ends all services of a workspace, each before those that it needs. Their
-// data stay.
+// stopServices ends all services of a workspace, each before the services that it needs. Their
+// data are kept.
 func (s *Service) stopServices(ctx context.Context, id engi.WorkspaceID) error {
-	// Whoever watches them must not start them again.
+	// Record it first, so that supervise does not start them again.
 	r, err := s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
 		r.Services = slices.Clone(r.Services)
 		for i := range r.Services {
@@ -353,7 +353,7 @@ func (s *Service) stopServices(ctx context.Context, id engi.WorkspaceID) error {
 	return each(r.Services, true, func(sr ServiceRecord) error { return s.halt(ctx, serviceKey{id, sr.Name}) })
 }
 
-// removeServices removes all services of a workspace with their data.
+// removeServices removes all services of a workspace, with their data.
 func (s *Service) removeServices(ctx context.Context, id engi.WorkspaceID) error {
 	r, err := s.opt.Store.Find(ctx, "", string(id))
 	if err != nil {
@@ -362,8 +362,8 @@ func (s *Service) removeServices(ctx context.Context, id engi.WorkspaceID) error
 	return each(r.Services, true, func(sr ServiceRecord) error { return s.drop(ctx, serviceKey{id, sr.Name}) })
 }
 
-// each calls f for all services, each when f has succeeded for those that it needs; or, the
-// other way round, for those that need it.
+// each calls f for all services, for each after f has succeeded for the services that it needs; if
+// reverse, after f has succeeded for the services that need it.
 func each(all []ServiceRecord, reverse bool, f func(ServiceRecord) error) error {
 	type outcome struct {
 		ended chan struct{}
@@ -412,12 +412,12 @@ type serviceEvent struct {
 	Service string            `json:"service"`
 	Type    engi.ServiceType  `json:"type"`
 	From    engi.ServiceState `json:"from,omitempty"`
-	State   engi.ServiceState `json:"state"` // or "removed"
+	State   engi.ServiceState `json:"state"` // state, or "removed"
 	Sandbox engi.SandboxID    `json:"sandbox_id,omitempty"`
 	Error   string            `json:"error,omitempty"`
 }
 
-// become changes the state of a service, with its event.
+// become changes the state of a service, with an event.
 func (r *ServiceRecord) become(tx Tx, to engi.ServiceState, why error) error {
 	e := serviceEvent{Service: r.Name, Type: r.Type, From: r.State, State: to, Sandbox: r.Sandbox}
 	r.State, r.Error = to, nil

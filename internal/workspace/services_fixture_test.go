@@ -11,8 +11,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A volume has the data of a server: whether they were made, with which settings, and how
-// many rows were committed.
+// A volume holds the data of a server: whether they were created, with which settings, and the
+// number of committed rows.
 type volume struct {
 	engi.Volume
 	made     int
@@ -66,7 +66,7 @@ func (x volumes) Remove(_ context.Context, _ engi.Owner, id string) error {
 	})
 }
 
-// lose ends a sandbox with what runs in it. The caller holds the lock.
+// lose ends a sandbox and its processes. The caller holds the lock.
 func (w *fixture) lose(id engi.SandboxID) {
 	for _, p := range w.boxes[id].procs {
 		p.end("KILL")
@@ -95,10 +95,10 @@ type process struct {
 	tag   string
 	ended chan struct{}
 	exit  engi.Exit
-	got   []string // signals
+	got   []string // signals received
 }
 
-// end ends it. The caller holds the lock.
+// end ends the process. The caller holds the lock.
 func (p *process) end(signal string) {
 	if p.alive() {
 		p.exit = engi.Exit{Code: -1, Signal: signal}
@@ -163,7 +163,7 @@ func (g guest) Processes(context.Context) (all []engi.ProcessInfo, err error) {
 	return all, err
 }
 
-// Dial connects to a server, which greets as its protocol says.
+// Dial connects to a server, which sends the greeting of its protocol.
 func (g guest) Dial(_ context.Context, port int) (c net.Conn, err error) {
 	err = g.do("dial", "", func(b *fakeSandbox) error {
 		if len(b.procs) == 0 || !b.procs[len(b.procs)-1].alive() {
@@ -179,7 +179,7 @@ func (g guest) Dial(_ context.Context, port int) (c net.Conn, err error) {
 		return nil
 	})
 	if err != nil && c != nil {
-		c.Close() // the power went before anybody had it
+		c.Close() // the power was cut before the caller got the connection
 	}
 	return c, err
 }

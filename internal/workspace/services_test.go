@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
-// serving runs a test in time of its own, with a workspace that has services.
+// serving runs a test in fake time, with a workspace that has services.
 func serving(t *testing.T, f func(t *testing.T, w *fixture, s *workspace.Service), specs ...engi.ServiceSpec) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +44,7 @@ func service(t *testing.T, s *workspace.Service, name string) engi.Service {
 	return engi.Service{}
 }
 
-// kill ends the server in a sandbox as the kernel would.
+// kill ends the server in a sandbox like the kernel would.
 func (w *fixture) kill(id engi.SandboxID) {
 	w.in(id, func(b *fakeSandbox) { b.procs[len(b.procs)-1].end("KILL") })
 }
@@ -103,7 +103,7 @@ func TestServicesAreStartedAgain(t *testing.T) {
 	}, trio...)
 }
 
-// TestServicesFail has one that does not start for a while, and one that never does.
+// TestServicesFail starts a service that fails for a while, and one that always fails.
 func TestServicesFail(t *testing.T) {
 	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		w.in("", func(*fakeSandbox) { w.broken["db"], w.broken["bad"] = 3, 1000 })
@@ -129,7 +129,7 @@ func TestServicesFail(t *testing.T) {
 		if got, err = s.RestartService(t.Context(), "o", "shop", "bad"); err != nil || got.State != engi.ServiceHealthy || got.Error != nil {
 			t.Errorf("%+v, %v", got, err)
 		}
-		// One that starts and dies at once is started less and less often, and never given up.
+		// A service that ends right after its start is restarted with growing pauses, for ever.
 		for range 40 {
 			if now := service(t, s, "bad"); now.State == engi.ServiceHealthy {
 				w.kill(now.Sandbox)
@@ -263,8 +263,8 @@ func TestServicesAndRoles(t *testing.T) {
 }
 
 // TestServicesSurvivePowerCuts cuts the power before and after each step of the life of a
-// workspace with services. The next node has them as they should be, makes no data twice,
-// and leaves nothing behind.
+// workspace with services. The next node must restore the intended state, create no data twice,
+// and leave nothing behind.
 func TestServicesSurvivePowerCuts(t *testing.T) {
 	stages := map[string]func(ctx context.Context, w *fixture, s *workspace.Service) error{
 		"create": func(ctx context.Context, _ *fixture, s *workspace.Service) error {
@@ -338,7 +338,7 @@ func TestServicesSurvivePowerCuts(t *testing.T) {
 					s, stop = w.begin(t)
 					time.Sleep(30 * time.Second)
 					w.settled(t, s, stage, left)
-					// And all of it can be removed.
+					// Everything can be removed.
 					if _, err := s.Get(ctx, "o", "shop"); err == nil {
 						if err := s.Remove(ctx, "o", "shop"); err != nil {
 							t.Errorf("cut %d of %s: %v", left, stage, err)
@@ -359,8 +359,8 @@ func TestServicesSurvivePowerCuts(t *testing.T) {
 	}
 }
 
-// settled reports services that are not as their record says they are to be, sandboxes and
-// volumes that nobody has, and data that are gone.
+// settled reports services that differ from the intended state in their record, sandboxes and
+// volumes without a record, and lost data.
 func (w *fixture) settled(t *testing.T, s *workspace.Service, stage string, left int) {
 	t.Helper()
 	all, err := s.List(t.Context(), "o", engi.Paging{})

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	healthTime   = 5 * time.Second  // between checks of a service
-	readyTime    = 5 * time.Minute  // that a server may take to start, which reads what was not written to its files before
-	settledTime  = 10 * time.Second // after which a start has succeeded
-	restartsTime = 10 * time.Minute // for which a service is healthy before its restarts are forgotten
-	firstPause   = time.Second      // before a service is started again, twice as long each time
+	healthTime   = 5 * time.Second  // interval of the checks of a service
+	readyTime    = 5 * time.Minute  // maximum time of a server's start, in which it may recover its files after a crash
+	settledTime  = 10 * time.Second // time after which a start has succeeded
+	restartsTime = 10 * time.Minute // time of health after which the restarts of a service are reset
+	firstPause   = time.Second      // pause before a service is started again; doubled each time
 	lastPause    = time.Minute
-	maxFailures  = 5                      // to start
-	inPlace      = 2                      // failures after which a service gets a new sandbox
-	renewTime    = 2 * time.Minute        // before its end, in which a sandbox is replaced
-	needPause    = 250 * time.Millisecond // before another look at services that are needed
-	maxAttempts  = 8                      // at once
+	maxFailures  = 5                      // maximum number of failed starts in a row
+	inPlace      = 2                      // number of failures after which a service gets a new sandbox
+	renewTime    = 2 * time.Minute        // a sandbox is replaced if its end is nearer than this
+	needPause    = 250 * time.Millisecond // pause before services that are needed are checked again
+	maxAttempts  = 8                      // maximum number of concurrent attempts
 )
 
-// A serviceKey names a service of all workspaces.
+// A serviceKey identifies a service among those of all workspaces.
 type serviceKey struct {
 	workspace engi.WorkspaceID
 	name      string
@@ -34,7 +34,7 @@ type serviceKey struct {
 
 func (k serviceKey) String() string { return string(k.workspace) + "/" + k.name }
 
-// supervise checks services that are to run, until ctx ends.
+// supervise checks the services that are to run, until ctx ends.
 func (s *Service) supervise(ctx context.Context) {
 	tick := time.NewTicker(healthTime)
 	defer tick.Stop()
@@ -56,7 +56,7 @@ func (s *Service) supervise(ctx context.Context) {
 	}
 }
 
-// attend does in the background what a service needs, unless that is being done.
+// attend checks or starts a service in the background, unless another call is doing it.
 func (s *Service) attend(ctx context.Context, key serviceKey, r ServiceRecord) {
 	var do func(ctx context.Context) error
 	switch {
@@ -78,7 +78,7 @@ func (s *Service) attend(ctx context.Context, key serviceKey, r ServiceRecord) {
 	if busy {
 		return
 	}
-	leave := s.attending(key) // at once, so that the next look finds it
+	leave := s.attending(key) // registered before the goroutine starts, so that the next check sees it
 	if !s.begin(ctx, func(ctx context.Context) {
 		defer leave()
 		if err := do(ctx); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
@@ -89,7 +89,7 @@ func (s *Service) attend(ctx context.Context, key serviceKey, r ServiceRecord) {
 	}
 }
 
-// attending says that somebody sees to a service, until leave is called.
+// attending registers a caller that attends to a service, until leave is called.
 func (s *Service) attending(key serviceKey) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +103,8 @@ func (s *Service) attending(key serviceKey) (leave func()) {
 	}
 }
 
-// bring has a service be healthy, however often that must be tried, and returns it once it
-// is, has failed, or is not to run any more.
+// bring starts a service, with as many attempts as needed. It returns the service once it
+// is healthy, has failed, or is not to run any more.
 func (s *Service) bring(ctx context.Context, key serviceKey) (engi.Service, error) {
 	defer s.attending(key)()
 	for {
@@ -118,9 +118,9 @@ func (s *Service) bring(ctx context.Context, key serviceKey) (engi.Service, erro
 	}
 }
 
-// attempt looks how a service does, and starts it if it does not answer. It returns a time
-// to wait before the next attempt, 0 if none is needed. An error is about the attempt
-// itself; what is wrong with the service is in its record.
+// attempt checks a service, and starts it if it does not answer. It returns a time
+// to wait before the next attempt; 0 if none is needed. An error concerns the attempt
+// itself; errors of the service are in its record.
 func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord, pause time.Duration, err error) {
 	release, err := s.serving.Acquire(ctx, key)
 	if err != nil {
@@ -149,7 +149,7 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 		if r, err = s.check(ctx, key, w, r, k); r.State == engi.ServiceHealthy || err != nil {
 			return r, 0, err
 		}
-		if r.Failures > 1 { // it was healthy for a moment only
+		if r.Failures > 1 { // the service was healthy only briefly
 			return r, backOff(r.Failures), nil
 		}
 	}
@@ -182,10 +182,10 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 	return r, 0, err
 }
 
-// backOff is the time after so many failures in a row.
+// backOff returns the pause after a number of failures in a row.
 func backOff(failures int) time.Duration { return min(firstPause<<max(failures-1, 0), lastPause) }
 
-// missed records that a start has failed, and how long to wait for the next one.
+// missed records a failed start, and returns the time to wait before the next one.
 func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, why error) (ServiceRecord, time.Duration, error) {
 	if ctx.Err() != nil {
 		return r, 0, engi.Errorf(engi.Expired, "start service %s: %v", key.name, context.Cause(ctx))
@@ -194,7 +194,7 @@ func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, w
 		r.Failures++
 		to := engi.ServiceUnhealthy
 		if r.Failures >= maxFailures || engi.Is(why, engi.Invalid, engi.NotFound, engi.Unsupported, engi.Denied) {
-			to = engi.ServiceFailed // as it would be the next time
+			to = engi.ServiceFailed // the next attempt would fail in the same way
 		}
 		return r.become(tx, to, why)
 	})
@@ -204,7 +204,7 @@ func (s *Service) missed(ctx context.Context, key serviceKey, r ServiceRecord, w
 	return r, backOff(r.Failures), nil
 }
 
-// check asks a healthy service for its greeting, twice if there is no answer.
+// check requests the greeting of a healthy service, twice if there is no answer.
 func (s *Service) check(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, error) {
 	why := s.greet(ctx, w, r, k)
 	if ctx.Err() == nil && engi.Is(why, engi.Unavailable) {
@@ -235,8 +235,8 @@ func (s *Service) check(ctx context.Context, key serviceKey, w Record, r Service
 	})
 }
 
-// greet says why a service does not serve; nil if it does. A sandbox whose end is near is
-// given a later one, and none if that is not to be had.
+// greet returns the reason why a service does not serve; nil if it does. It extends the lifetime of a
+// sandbox that ends soon, and stops the sandbox if that is not possible.
 func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *server.Kind) error {
 	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
 	if err != nil {
@@ -265,7 +265,7 @@ func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *serve
 
 func (s *Service) awake() time.Duration { return cmp.Or(s.opt.MaxAwake, 24*time.Hour) }
 
-// launch starts the server of a service, in the sandbox that it has if it answers there.
+// launch starts the server of a service, in its present sandbox if that answers.
 func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r ServiceRecord, k *server.Kind) (ServiceRecord, string, error) {
 	if r.Failures >= inPlace {
 		if err := s.servers.Destroy(ctx, r.Sandbox); err != nil {
@@ -277,7 +277,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 		return r, "", err
 	}
 	defer leave()
-	// One that a former node has started may serve by now.
+	// A server that an earlier node has started may be ready by now.
 	if version, err := k.Check(ctx, g, r.access()); err == nil {
 		return r, version, nil
 	}
@@ -324,7 +324,7 @@ func (s *Service) specOf(ctx context.Context, w Record, r ServiceRecord, k *serv
 		return spec, err
 	}
 	network := s.network(w, r.Name)
-	network.Mode, network.Allow = engi.NetworkIsolated, nil // a server answers, and asks nobody outside
+	network.Mode, network.Allow = engi.NetworkIsolated, nil // a server accepts connections and opens none to the outside
 	return engi.SandboxSpec{
 		Owner: w.Owner, Template: k.Template, Network: network, Ports: engi.PortPolicy{Private: true},
 		Volumes:  []engi.VolumeMount{{Volume: string(r.Volume), Path: server.DataDir}},
@@ -334,7 +334,7 @@ func (s *Service) specOf(ctx context.Context, w Record, r ServiceRecord, k *serv
 	}, nil
 }
 
-// volume makes the volume of a service, unless it is there.
+// volume creates the volume of a service, unless it exists.
 func (s *Service) volume(ctx context.Context, w Record, r ServiceRecord, k *server.Kind, t engi.Template) error {
 	_, err := s.opt.Volumes.Get(ctx, "", string(r.Volume))
 	if !engi.Is(err, engi.NotFound) {
@@ -369,7 +369,7 @@ func (s *Service) changeService(ctx context.Context, key serviceKey, f func(r *S
 	return changed, err
 }
 
-// halt ends the server of a service that is stopped, and destroys its sandbox.
+// halt ends the server of a stopped service, and destroys its sandbox.
 func (s *Service) halt(ctx context.Context, key serviceKey) error {
 	release, err := s.serving.Acquire(ctx, key)
 	if err != nil {
@@ -394,8 +394,8 @@ func (s *Service) halt(ctx context.Context, key serviceKey) error {
 	return err
 }
 
-// endServer ends a server once everything is on disk, and destroys its sandbox, also of a
-// server that does not end.
+// endServer ends a server once everything is on disk, and destroys its sandbox, even if the
+// server does not end.
 func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 	if r.Sandbox == "" {
 		return nil
@@ -413,7 +413,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 	return s.servers.Destroy(ctx, r.Sandbox)
 }
 
-// again ends the server of a service, which is to start anew.
+// again ends the server of a service so that it can be started again.
 func (s *Service) again(ctx context.Context, key serviceKey) error {
 	release, err := s.serving.Acquire(ctx, key)
 	if err != nil {
@@ -430,8 +430,8 @@ func (s *Service) again(ctx context.Context, key serviceKey) error {
 	return s.endServer(ctx, r)
 }
 
-// drop removes a service with its data. It is recorded first that it goes, so that what
-// is cut off here goes on later.
+// drop removes a service with its data. It first records that the service is being removed, so that
+// an interrupted removal is resumed later.
 func (s *Service) drop(ctx context.Context, key serviceKey) error {
 	release, err := s.serving.Acquire(ctx, key)
 	if err != nil {
@@ -457,7 +457,7 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 	if err != nil {
 		return err
 	}
-	// Its data go as well, so that it need not end well.
+	// The data are removed as well, so the server need not end cleanly.
 	if err := s.servers.Release(ctx, key.String(), "", true); err != nil {
 		return err
 	}

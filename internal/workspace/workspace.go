@@ -1,14 +1,14 @@
-// Package workspace keeps workspaces: it implements [engi.Workspaces]. The files of a
+// Package workspace manages workspaces: it implements [engi.Workspaces]. The files of a
 // workspace are its revisions; the sandbox in which people and programs work is a working
-// copy, which can be made again from the last one.
+// copy, which can be rebuilt from the last revision.
 //
-// It is not for running sandboxes, which package fleet does, nor for apps that models write
-// and whose servers are watched, which package app keeps.
+// It does not run sandboxes, which package fleet does. Package app manages apps, whose
+// files models write and whose servers are watched.
 //
-// A revision is recorded first, and put into the sandbox then. The record says which
-// revision the sandbox was made of ([Record.Base]), so that whoever uses a workspace that
-// was left in between can tell what is still to be put there from what somebody has
-// changed there.
+// A revision is recorded first, and written to the sandbox afterwards. The record has the
+// revision from which the sandbox was made ([Record.Base]). So after an interruption,
+// the next user of the workspace can tell files that are still to be written to the sandbox
+// from files that were changed in the sandbox.
 package workspace
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
-// Options configure a Service. Everything but Log and Idle is required.
+// Options configures a Service. All fields except Log and Idle are required.
 type Options struct {
 	Store     Store
 	Sandboxes engi.Sandboxes
@@ -31,15 +31,15 @@ type Options struct {
 	Volumes   engi.Volumes
 	Log       *slog.Logger // nil discards
 
-	Network  engi.NetworkPolicy // of sandboxes of workspaces, without group and name
-	MaxAwake time.Duration      // how long a sandbox may run before it hibernates, however it is used
-	Idle     time.Duration      // without use, after which a sandbox hibernates; 0 means 15 minutes
+	Network  engi.NetworkPolicy // network policy of the sandboxes of workspaces, without group and name
+	MaxAwake time.Duration      // maximum run time of a sandbox before it hibernates, even in use
+	Idle     time.Duration      // time without use after which a sandbox hibernates; 0 means 15 minutes
 }
 
 const (
 	defaultTemplate = "base"
 	defaultIdle     = 15 * time.Minute
-	maxWorkspaces   = 1000 // of one owner
+	maxWorkspaces   = 1000 // maximum number of workspaces of one owner
 	undoTime        = time.Minute
 )
 
@@ -48,24 +48,24 @@ type Service struct {
 	opt       Options
 	sandboxes holder.Holder                          // of working copies
 	servers   holder.Holder                          // of services
-	locks     *engi.KeyedSemaphore[engi.WorkspaceID] // of the files, the sandbox and the services
-	work      sync.WaitGroup                         // what goes on after a call returns
-	life      context.Context                        // of that
-	end       context.CancelFunc                     // of life
+	locks     *engi.KeyedSemaphore[engi.WorkspaceID] // locks of the files, the sandbox and the services of a workspace
+	work      sync.WaitGroup                         // background work
+	life      context.Context                        // context of the background work
+	end       context.CancelFunc                     // ends life
 
-	serving  *engi.KeyedSemaphore[serviceKey] // of the server of a service
-	attempts chan struct{}                    // holds a value for each service that is looked at or started
+	serving  *engi.KeyedSemaphore[serviceKey] // lock of the server of a service
+	attempts chan struct{}                    // holds a value for each service that is being checked or started
 
 	held *engi.Shares                     // bytes that were read and are not recorded yet
-	gits *engi.KeyedSemaphore[engi.Owner] // of programs of git, by whose they are
+	gits *engi.KeyedSemaphore[engi.Owner] // limits the git requests of each owner
 
-	mu       sync.Mutex                                  // guards the beginning of work, too
-	copies   map[engi.WorkspaceID]*worktree.Copy[string] // of those with sandboxes; guarded by mu, what is in them by locks
-	attended map[serviceKey]int                          // how many see to a service; guarded by mu
-	looked   map[engi.WorkspaceID]time.Time              // when a preview has last had the sandbox looked at; guarded by mu
+	mu       sync.Mutex                                  // also guards the start of background work
+	copies   map[engi.WorkspaceID]*worktree.Copy[string] // copies of workspaces with sandboxes; guarded by mu, their contents by locks
+	attended map[serviceKey]int                          // number of callers that attend to a service; guarded by mu
+	looked   map[engi.WorkspaceID]time.Time              // time of the last refresh for a preview; guarded by mu
 }
 
-// New returns a service. It does nothing by itself before Run.
+// New returns a service. It does no background work before Run.
 func New(o Options) *Service {
 	o.Idle = cmp.Or(o.Idle, defaultIdle)
 	if o.Log == nil {
@@ -82,10 +82,10 @@ func New(o Options) *Service {
 	return s
 }
 
-// Run goes on with what a former node has left half done, until ctx ends.
+// Run finishes the unfinished work of an earlier node, and supervises services until ctx ends.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	defer func() {
-		s.mu.Lock() // nobody begins anything new
+		s.mu.Lock() // no new work starts
 		s.end()
 		s.mu.Unlock()
 		s.work.Wait()
@@ -98,8 +98,8 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// reconcile starts workspaces that a former node was starting, and destroys sandboxes of
-// services that it had not recorded yet.
+// reconcile starts workspaces that an earlier node was starting, and destroys sandboxes of
+// services that no record has.
 func (s *Service) reconcile(ctx context.Context) error {
 	if err := s.servers.Sweep(ctx, func(sb engi.Sandbox) (bool, error) {
 		w, err := s.opt.Store.Find(ctx, "", sb.Notes[noteWorkspace])
@@ -135,7 +135,7 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	if s.life.Err() != nil {
 		return false
 	}
-	// It goes on when ctx ends, and ends with the service.
+	// The work continues when ctx ends, and ends with the service.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(s.life, cancel)
 	s.work.Go(func() {
@@ -146,15 +146,15 @@ func (s *Service) begin(ctx context.Context, f func(ctx context.Context)) bool {
 	return true
 }
 
-// late returns a context for what is still to be done once ctx has ended.
+// late returns a context for work that must finish after ctx has ended.
 func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	stop := context.AfterFunc(s.life, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// find returns a workspace in which owner has at least the role need. For strangers there
-// is none; others are told that their role does not suffice.
+// find returns a workspace in which owner has at least the role need. It reports NotFound to
+// strangers, and Denied to collaborators with a lower role.
 func (s *Service) find(ctx context.Context, owner engi.Owner, idOrName string, need engi.WorkspaceRole) (Record, error) {
 	r, err := s.opt.Store.Find(ctx, owner, idOrName)
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Service) find(ctx context.Context, owner engi.Owner, idOrName string, n
 	return r, r.Allow(owner, need)
 }
 
-// hold returns a workspace as find does, which nobody else changes until release is called.
+// hold returns a workspace like find, and locks it until release is called.
 func (s *Service) hold(ctx context.Context, owner engi.Owner, idOrName string, need engi.WorkspaceRole) (r Record, release func(), err error) {
 	if r, err = s.find(ctx, owner, idOrName, need); err != nil {
 		return r, nil, err
@@ -171,7 +171,7 @@ func (s *Service) hold(ctx context.Context, owner engi.Owner, idOrName string, n
 	if release, err = s.locks.Acquire(ctx, r.ID); err != nil {
 		return r, nil, err
 	}
-	// It may have changed, or its collaborators, while this waited.
+	// The workspace or its collaborators may have changed while this call waited for the lock.
 	if r, err = s.find(ctx, owner, string(r.ID), need); err != nil {
 		release()
 		return r, nil, err
@@ -205,12 +205,12 @@ func serviceIn(sb engi.Sandbox) string {
 	return serviceKey{engi.WorkspaceID(w), name}.String()
 }
 
-// network returns the policy of a sandbox of a workspace that is called name there: those
-// of one workspace reach each other.
+// network returns the network policy of a sandbox with a name in the group of a workspace: sandboxes
+// of one workspace can reach each other.
 func (s *Service) network(r Record, name string) engi.NetworkPolicy {
 	p := s.opt.Network
 	if p.Mode == engi.NetworkNone {
-		p.Mode = engi.NetworkIsolated // the narrowest in which there are groups
+		p.Mode = engi.NetworkIsolated // the strictest mode that has groups
 	}
 	p.Group, p.Name = "ws-"+r.ID.Label(), name
 	return p

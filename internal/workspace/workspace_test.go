@@ -31,7 +31,7 @@ func must[T any](t testing.TB) func(T, error) T {
 	}
 }
 
-// file returns a file to be written; "-" removes it.
+// file returns a file to write; a content of "-" removes it.
 func file(p, text string) engi.WorkspaceFile {
 	if text == "-" {
 		return engi.WorkspaceFile{Path: p, Removed: true}
@@ -63,7 +63,7 @@ func same(t testing.TB, what string, want, got any) {
 }
 
 func TestRoles(t *testing.T) {
-	// Which role an operation needs at least.
+	// The lowest role for each operation.
 	ctx := t.Context()
 	operations := map[string]struct {
 		need engi.WorkspaceRole
@@ -176,8 +176,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestEditorsEnter has everybody try to enter each of the sandboxes of two workspaces, and
-// one that is of none.
+// TestEditorsEnter makes everybody try to enter each of the sandboxes of two workspaces, and
+// one sandbox without a workspace.
 func TestEditorsEnter(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
@@ -382,7 +382,7 @@ func TestSandbox(t *testing.T) {
 	if rev := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{}))[0]; rev.Message != "Changed in the sandbox" || rev.Number != 2 {
 		t.Errorf("%+v", rev)
 	}
-	// A write goes where a link and a directory are, and does not follow the link.
+	// A write replaces a link and a directory at the path, and does not follow the link.
 	w.in(x.Sandbox, func(b *fakeSandbox) {
 		b.put("/workspace/dir/node_modules/y", "y", 0o644)
 		b.put("/etc/passwd", "root", 0o644)
@@ -402,14 +402,14 @@ func TestSandbox(t *testing.T) {
 	x = must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
 	want := map[string]string{"link/passwd": "mine", "dir": "a file", "main.py": "print(2)"}
 	same(t, "a new sandbox", want, w.has(x.Sandbox))
-	// One that is lost is made again.
+	// A lost sandbox is created again.
 	w.mu.Lock()
 	delete(w.boxes, x.Sandbox)
 	w.mu.Unlock()
 	same(t, "without it", want, contents(t, s, "x", 0))
 	x = must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
 	same(t, "made again", want, w.has(x.Sandbox))
-	// Files that are as they were are not read again.
+	// Unchanged files are not read again.
 	before := w.reads
 	time.Sleep(time.Millisecond)
 	contents(t, s, "x", 0)
@@ -450,8 +450,8 @@ func TestStartFails(t *testing.T) {
 		t.Errorf("%+v, %d sandboxes", x, len(w.boxes))
 	}
 	same(t, "files", map[string]string{"a": "1"}, w.has(x.Sandbox))
-	// What does not fit is recorded, and put there as soon as it does. Meanwhile what
-	// somebody changes there is theirs.
+	// Files that do not fit are recorded, and written as soon as they fit. In the meantime, changes
+	// made in the sandbox are kept.
 	w.fault = func(op, p string) error {
 		if op == "write" {
 			return engi.Errorf(engi.Exhausted, "no space left")
@@ -469,7 +469,7 @@ func TestStartFails(t *testing.T) {
 	same(t, "in the sandbox", map[string]string{"a": "3", "b": "2"}, w.has(x.Sandbox))
 }
 
-// TestModel compares random histories with what a map says.
+// TestModel compares random histories with a map.
 func TestModel(t *testing.T) {
 	seeds := uint64(10)
 	if testing.Short() {
@@ -489,7 +489,7 @@ func model(t *testing.T, random *rand.Rand) {
 	history := []map[string]string{{}, maps.Clone(now)} // by revision
 	blames := []map[string][]int64{{}, {"a": {1}}}      // by revision and path
 	line := 1
-	add := func() { // the files are a new revision
+	add := func() { // the files become a new revision
 		last := len(history) - 1
 		b := map[string][]int64{}
 		for p, text := range now {
@@ -506,7 +506,7 @@ func model(t *testing.T, random *rand.Rand) {
 		}
 		history, blames = append(history, maps.Clone(now)), append(blames, b)
 	}
-	next := func() { // they are, unless they are as before
+	next := func() { // the same, unless they are unchanged
 		if !maps.Equal(history[len(history)-1], now) {
 			add()
 		}
@@ -527,7 +527,7 @@ func model(t *testing.T, random *rand.Rand) {
 		p := paths[random.IntN(len(paths))]
 		running := x.Sandbox != ""
 		switch op := random.IntN(11); {
-		case op == 10: // somebody pushes
+		case op == 10: // a push
 			if running {
 				next()
 			}
@@ -545,10 +545,10 @@ func model(t *testing.T, random *rand.Rand) {
 			if err := pushes(ctx, t, s, "pushed", changed...); err != nil {
 				t.Fatal(err)
 			}
-			add() // a commit without changes is one, too
-		case op < 3: // somebody writes
+			add() // a commit without changes also counts
+		case op < 3: // a write
 			if running {
-				next() // what is in the sandbox comes first
+				next() // changes made in the sandbox are recorded first
 			}
 			text := edit(now[p])
 			if _, ok := now[p]; ok && random.IntN(4) == 0 {
@@ -559,7 +559,7 @@ func model(t *testing.T, random *rand.Rand) {
 			}
 			must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file(p, text)}}))
 			next()
-		case op < 6 && running: // somebody changes the sandbox
+		case op < 6 && running: // a change in the sandbox
 			if _, ok := now[p]; ok && random.IntN(4) == 0 {
 				delete(now, p)
 				w.in(x.Sandbox, func(b *fakeSandbox) { b.remove("/workspace/" + p) })
@@ -691,7 +691,7 @@ func patched(t *testing.T, files map[string]string, diff string) map[string]stri
 	return files
 }
 
-// TestPowerCuts cuts the power at each step of a day of work.
+// TestPowerCuts cuts the power at each step of typical work.
 func TestPowerCuts(t *testing.T) {
 	every := 1
 	if testing.Short() {
@@ -704,7 +704,7 @@ func TestPowerCuts(t *testing.T) {
 		done := day(t.Context(), t, w, s)
 		stop()
 		ended := !w.power(-1)
-		s, stop = w.begin(t) // and after it, another node
+		s, stop = w.begin(t) // and then another node
 		after(t, w, s, done)
 		stop()
 		if ended || t.Failed() {
@@ -716,17 +716,17 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// A done is what is known to be done.
+// A done holds the acknowledged results.
 type done struct {
 	created  bool
-	texts    []string // that a has had, of which the last may be recorded or not
-	sure     int      // so many of them are
-	touched  string   // what somebody has made of b in the sandbox
+	texts    []string // contents that a had, of which the last may be recorded or not
+	sure     int      // number of texts that are certainly recorded
+	touched  string   // content of b that was written in the sandbox
 	box      engi.SandboxID
-	captured bool // and a later call was answered
+	captured bool // captured, and a later call was answered
 }
 
-// day does something of everything, until the power is off.
+// day performs all kinds of operations until the power is off.
 func day(ctx context.Context, t *testing.T, w *fixture, s *workspace.Service) (d done) {
 	files := []engi.WorkspaceFile{file("a", "0"), file("b", "0"), file("c/d", strings.Repeat("x", 1000))}
 	if _, err := s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: files}); err != nil {
@@ -772,7 +772,7 @@ func day(ctx context.Context, t *testing.T, w *fixture, s *workspace.Service) (d
 	return d
 }
 
-// after checks what there is after a power cut.
+// after checks the state after a power cut.
 func after(t *testing.T, w *fixture, s *workspace.Service, d done) {
 	t.Helper()
 	ctx := t.Context()
@@ -796,7 +796,7 @@ func after(t *testing.T, w *fixture, s *workspace.Service, d done) {
 	if len(w.boxes) != 1 {
 		t.Errorf("there are %d sandboxes", len(w.boxes))
 	}
-	want := []string{"0"} // a workspace whose creation was not answered
+	want := []string{"0"} // a workspace whose creation was not acknowledged
 	if d.created {
 		want = d.texts[d.sure-1:]
 	}
@@ -853,7 +853,7 @@ func TestManyFiles(t *testing.T) {
 	}
 }
 
-// TestLongHistory has a file that changes often beside many others.
+// TestLongHistory changes one file often beside many others.
 func TestLongHistory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")

@@ -1,10 +1,10 @@
-// Package author says what a language model is told when it changes an app: the forms
-// in which it writes, what the app consists of, the files that matter, and what is
-// wrong. Not all files matter, and what it tells is bounded, whatever the app is. It
-// takes time linear in the app.
+// Package author writes the prompts of a language model that changes an app: the formats
+// of its answers, the structure of the app, the relevant files, and the
+// problems. The prompts select files and have a limited size for every app. Writing them
+// takes time linear in the size of the app.
 //
-// It asks no model and applies nothing, which package app does. The order is such
-// that what stays the same comes first: providers remember it.
+// It calls no model and applies nothing; package app does. Constant parts of a prompt
+// come first, so that providers can cache them.
 package author
 
 import (
@@ -22,26 +22,26 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Bounds of what is told, in bytes.
+// Limits of the parts of a prompt, in bytes.
 const (
-	MaxPrompt   = 32 << 10 // of what somebody asks for
+	MaxPrompt   = 32 << 10 // maximum size of the user's prompt
 	maxManifest = 16 << 10
-	maxFiles    = 96 << 10 // of all files that are shown at once
-	maxFile     = 32 << 10 // of one
+	maxFiles    = 96 << 10 // maximum size of all files shown at once
+	maxFile     = 32 << 10 // maximum size of one file
 	maxElement  = 4 << 10
 	maxProblems = 16 << 10
-	maxSaid     = 256 << 10 // of answers that are told again
+	maxSaid     = 256 << 10 // maximum size of earlier answers that are repeated
 )
 
-// A Project is an app as a model is told of it.
+// A Project is the description of an app for a model.
 type Project struct {
 	Template string
 	Manifest project.Manifest
-	Files    map[string]string // contents of those that are text
-	Recent   []string          // that have changed last
+	Files    map[string]string // contents of text files, by path
+	Recent   []string          // paths of the most recently changed files
 }
 
-// New returns the project of files.
+// New returns the project of an app's files.
 func New(template string, files map[string]string, recent []string) Project {
 	b := project.NewBuilder()
 	for p, text := range files {
@@ -81,17 +81,17 @@ Rules:
 - Do not ask questions: decide, and say what you decided.
 `
 
-// kinds are what is to be known of apps by their template.
+// kinds describes apps, by template.
 var kinds = map[string]string{
 	"vite-react": "This app is Vite with React and TypeScript (strict), Tailwind 4 for styles, hot reload. src/main.tsx renders src/App.tsx. It has no server of its own.\n",
 	"node-api":   "This app is an HTTP server on Node, server.js, that listens on 127.0.0.1:3000. Its database is SQLite in the file app.db, by node:sqlite, without packages. It is restarted after each change. It may serve pages, too.\n",
 	"fastapi":    "This app is an HTTP server in Python with FastAPI. Its database is SQLite in the file app.db. It is restarted after each change. It may serve pages, too.\n",
 }
 
-// System returns what a model is told of the task, whatever the app has in it.
+// System returns the system prompt, which is the same for all apps of a template.
 func System(template string) string { return forms + "\n" + kinds[template] }
 
-// Ask returns the first message: the app, what is asked for, and what is wrong before.
+// Ask returns the first message: the app, the user's prompt, and the existing problems.
 func Ask(p Project, prompt string, element *engi.AppElement, wrong []problems.Problem) string {
 	var b strings.Builder
 	b.WriteString("# The app\n\n")
@@ -117,17 +117,17 @@ func Ask(p Project, prompt string, element *engi.AppElement, wrong []problems.Pr
 	return b.String()
 }
 
-// A Report says what became of an answer.
+// A Report is the result of applying an answer.
 type Report struct {
-	Revision int64  // that it is; 0 if nothing of it was applied
-	Kept     bool   // what it wrote is not applied, and waits for what is written next
-	Unplaced string // file with an edit that has no place
+	Revision int64  // revision made from the answer; 0 if nothing was applied
+	Kept     bool   // the answer's files are not applied yet; they wait for the next answer
+	Unplaced string // file with an edit whose search text was not found
 	Cut      []string
 	Problems []problems.Problem
-	Files    map[string]string // contents of files that the problems point to
+	Files    map[string]string // contents of the files with problems
 }
 
-// Again returns the message that asks for another answer.
+// Again returns the message that requests another answer.
 func (r Report) Again() string {
 	var b strings.Builder
 	switch {
@@ -149,7 +149,7 @@ func (r Report) Again() string {
 	return b.String()
 }
 
-// Shorten leaves the oldest answers out of what was said, if they are too long in all.
+// Shorten removes the oldest answers from a conversation while it is too long.
 func Shorten(said []engi.Message) []engi.Message {
 	said = slices.Clone(said)
 	size := 0
@@ -186,7 +186,7 @@ func writeProblems(b *strings.Builder, all []problems.Problem) {
 	}
 }
 
-// writeManifest writes what the app consists of.
+// writeManifest writes the structure of the app.
 func (p Project) writeManifest(b *strings.Builder) {
 	m := p.Manifest
 	end := b.Len() + maxManifest
@@ -221,13 +221,13 @@ func (p Project) writeManifest(b *strings.Builder) {
 	}
 }
 
-// writeFiles shows files, as many as there is room for.
+// writeFiles writes the contents of files, up to the limit of size.
 func (p Project) writeFiles(b *strings.Builder, paths []string) {
 	left := maxFiles
 	for _, name := range paths {
 		text, ok := p.Files[name]
 		shown := clip.Bytes(text, maxFile)
-		size := len(shown) + len(name) + 100 // with what is around it
+		size := len(shown) + len(name) + 100 // with the text around it
 		if !ok || text == "" || size > left {
 			continue
 		}
@@ -245,7 +245,7 @@ func (p Project) writeFiles(b *strings.Builder, paths []string) {
 	}
 }
 
-// longestRun returns how many backticks are in a row in s.
+// longestRun returns the length of the longest run of backticks in s.
 func longestRun(s string) (most int) {
 	n := 0
 	for i := range len(s) {
@@ -257,24 +257,24 @@ func longestRun(s string) (most int) {
 	return most
 }
 
-// unread are files that tell a model nothing.
+// unread matches files that are of no use to a model.
 var unread = regexp.MustCompile(`(?:^|/)(?:package-lock\.json|yarn\.lock|pnpm-lock\.yaml|uv\.lock|poetry\.lock|\.gitignore|\.npmrc)$|\.(?:svg|lock|map|min\.js|min\.css)$`)
 
 var word = regexp.MustCompile(`[A-Za-z0-9_@./\[\]-]+`)
 
-// How much a file matters, by the reason for it.
+// Weights of files, by the reason for selecting them.
 const (
 	isElement  = 100
 	isWrong    = 90
 	isNamed    = 80
-	isMeant    = 60 // its name without the extension is a word of the prompt
+	isMeant    = 60 // a word of the prompt is its name without the extension
 	isEntry    = 40
-	imports    = 30 // one of the above
+	imports    = 30 // imports one of the above
 	isImported = 25
 	isRecent   = 20
 )
 
-// Select returns the files that matter for a prompt, those that matter most first.
+// Select returns the files relevant to a prompt, most relevant first.
 func (p Project) Select(prompt string, element *engi.AppElement, wrong []problems.Problem) []string {
 	weight := map[string]int{}
 	add := func(file string, w int) {

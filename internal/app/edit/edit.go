@@ -1,9 +1,9 @@
-// Package edit applies small changes to a text: blocks that say what to look for
-// and what to put there, as models write them in search-and-replace blocks and in
-// unified diffs. Models quote texts from memory, so what they look for is often not
-// quite what is there: a block is placed where it matches exactly, else where it
-// matches but for white space, else where it matches best, and never where two places
-// match alike. What a block only quotes stays as it is in the text.
+// Package edit applies small changes to a text: blocks of a search text
+// and its replacement, as models write them in search-and-replace blocks and in
+// unified diffs. Models quote texts from memory, so their search texts often do not
+// match exactly: a block is applied where it matches exactly, otherwise where it
+// matches except for white space, otherwise where it matches best, and never where two places
+// match equally well. Lines that a block only quotes stay unchanged in the text.
 //
 // It reads no files and parses no diffs; package output does that.
 package edit
@@ -17,11 +17,11 @@ import (
 )
 
 // A Block is one change. Search and Replace are whole lines, or, in a Search that is
-// only found within a line, a part of one. An empty Search inserts before Line, or
-// makes up an empty text.
+// only matches within a line, a part of a line. An empty Search inserts before Line, or
+// fills an empty text.
 type Block struct {
 	Search, Replace string
-	Line            int // of the first line of Search before any block, as far as is known; from 1; 0 for unknown
+	Line            int // line number of the first line of Search in the original text, from 1; 0 if unknown
 }
 
 const (
@@ -29,10 +29,10 @@ const (
 	maxText   = 4 << 20 // bytes of a text, and of a block
 )
 
-// Apply returns the text after all blocks, each of which sees what those before it
-// have made. Line ends, a byte order mark and a missing newline at the end stay as
-// they are. The error is a Conflict that names the block and the closest match if a
-// block has no place or several, and Invalid if there is more than can be applied.
+// Apply returns the text after all blocks, each of which sees the result of the blocks
+// before it. Line ends, a byte order mark and a missing final newline stay
+// unchanged. It reports Conflict, with the block and the closest match, if a
+// block matches no place or several, and Invalid if the text or the blocks are too large.
 func Apply(content string, blocks []Block) (string, error) {
 	if len(blocks) > maxBlocks {
 		return "", engi.Errorf(engi.Invalid, "apply %d changes to a file: %d are the most", len(blocks), maxBlocks).WithRemedy("write the whole file")
@@ -55,8 +55,8 @@ func Apply(content string, blocks []Block) (string, error) {
 	return t.String(), nil
 }
 
-// Like returns new with the line ends that old has, so that a file that a model has
-// rewritten does not change in every line. Without an old file line ends are \n.
+// Like returns new with the line ends of old, so that a file that a model has
+// rewritten does not change in every line. Without an old file, line ends are \n.
 func Like(old, new string) string {
 	new = strings.ReplaceAll(new, "\r\n", "\n")
 	if read(old).crlf {
@@ -65,7 +65,7 @@ func Like(old, new string) string {
 	return new
 }
 
-// A misfit says why a block has no place.
+// A misfit is the reason why a block matches no place.
 type misfit struct{ why, remedy string }
 
 func (m *misfit) Error() string { return m.why }
@@ -81,15 +81,15 @@ type text struct {
 	crlf    bool // most lines end in \r\n
 	open    bool // the last line has no end
 	lines   []line
-	offsets []offset // what blocks have added so far
+	offsets []offset // line offsets of the applied blocks
 	keys    map[string]int32
-	budget  int // bytes that may still be compared where no place is exact
+	budget  int // bytes that inexact matching may still compare
 }
 
 type line struct {
 	text string
 	crlf bool
-	key  int32 // the same for lines that are the same but for white space
+	key  int32 // equal for lines that differ in white space only
 }
 
 // line returns a line with its key.
@@ -103,7 +103,7 @@ func (t *text) line(s string, crlf bool) line {
 	return line{s, crlf, id}
 }
 
-// squeeze leaves out white space, but for one space between words.
+// squeeze reduces white space to single spaces between words.
 func squeeze(s string) string {
 	s = strings.TrimSpace(s)
 	if !strings.ContainsAny(s, " \t") {
@@ -129,7 +129,7 @@ func word(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
 }
 
-// An offset is how many lines a block has added at a line of the text before it.
+// An offset is the number of lines that a block has added at a line of the original text.
 type offset struct{ at, by int }
 
 func read(content string) *text {
@@ -160,7 +160,7 @@ func read(content string) *text {
 	}
 	t.crlf = crlf*2 > ends
 	if t.open {
-		t.lines[len(t.lines)-1].crlf = t.crlf // it gets an end if lines are added after it
+		t.lines[len(t.lines)-1].crlf = t.crlf // the line needs an end if lines are added after it
 	}
 	return t
 }
@@ -202,7 +202,7 @@ func split(s string) []string {
 	return lines
 }
 
-// now returns where a line of the original is now, from 0, or -1 for an unknown one.
+// now returns the current index of a line of the original text, or -1 for an unknown line.
 func (t *text) now(line int) int {
 	if line <= 0 {
 		return -1
@@ -216,7 +216,7 @@ func (t *text) now(line int) int {
 	return max(at, 0)
 }
 
-// replace puts lines in the place of n lines from at on.
+// replace replaces n lines from index at.
 func (t *text) replace(at, n int, lines []line) {
 	if by := len(lines) - n; by != 0 {
 		t.offsets = append(t.offsets, offset{at, by})
@@ -258,7 +258,7 @@ func (t *text) apply(b Block) *misfit {
 	return t.fuzzy(search, with, hint)
 }
 
-// insert adds lines before a line, or makes them the text if it is empty.
+// insert adds lines before a line, or fills an empty text.
 func (t *text) insert(before int, with []string) *misfit {
 	if len(with) == 0 {
 		return nil
@@ -286,13 +286,13 @@ func (t *text) fresh(with []string) []line {
 	return lines
 }
 
-// within replaces what is only a part of a line, or lines of which the first and the
-// last are quoted in part.
+// within replaces a part of a line, or lines of which the first and the
+// last are quoted partly.
 func (t *text) within(b Block, hint int) (done bool, m *misfit) {
 	search := strings.ReplaceAll(strings.TrimSuffix(b.Search, "\n"), "\r\n", "\n")
 	with := strings.ReplaceAll(strings.TrimSuffix(b.Replace, "\n"), "\r\n", "\n")
 	rows := strings.Split(search, "\n")
-	var found []int // lines where it begins
+	var found []int // lines at which the search text begins
 	if strings.TrimSpace(rows[0]) == "" || strings.TrimSpace(rows[len(rows)-1]) == "" {
 		return false, nil
 	}
@@ -322,8 +322,8 @@ func (t *text) within(b Block, hint int) (done bool, m *misfit) {
 	return true, nil
 }
 
-// quotes reports whether rows are the lines from at on, but for the beginning of the
-// first and the end of the last.
+// quotes reports whether rows match the lines from index at, except for the beginning of the
+// first line and the end of the last.
 func (t *text) quotes(at int, rows []string) bool {
 	if len(rows) == 1 {
 		return strings.Contains(t.lines[at].text, rows[0])
@@ -341,7 +341,7 @@ func (t *text) quotes(at int, rows []string) bool {
 	return true
 }
 
-// choose returns the only place, or of several the one closest to the hint; -1 if
+// choose returns the only place, or the one closest to the hint; -1 if
 // there is none.
 func choose(places []int, hint, n int, class fit) (int, *misfit) {
 	switch {
@@ -388,7 +388,7 @@ func abs(n int) int {
 	return n
 }
 
-// trimBlank leaves out blank lines that a search begins or ends with, and as many of
+// trimBlank removes blank lines at the beginning and end of a search, and as many of
 // the replacement. It reports whether there were any.
 func trimBlank(search, with []string) (s, w []string, cut bool) {
 	blank := func(l string) bool { return strings.TrimSpace(l) == "" }

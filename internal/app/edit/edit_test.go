@@ -36,8 +36,8 @@ func TestApply(t *testing.T) {
 	tests := map[string]struct {
 		content string
 		blocks  []edit.Block
-		want    string // empty: a Conflict
-		err     string // in its text
+		want    string // empty means a Conflict
+		err     string // part of the error's text
 	}{
 		"exact": {
 			app, []edit.Block{{Search: "      <h1>Counter</h1>\n", Replace: "      <h1>Clicks</h1>\n"}},
@@ -197,8 +197,8 @@ func TestLike(t *testing.T) {
 	}
 }
 
-// TestCost gives texts and blocks that would take for ever if each line were compared
-// with each other one.
+// TestCost applies texts and blocks that would take very long if each line were compared
+// with each other line.
 func TestCost(t *testing.T) {
 	skipCosts(t)
 	same := strings.Repeat("a = 1\n", 300_000)
@@ -276,14 +276,14 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// patience is more processor time than anything here takes, also with the
-// instrumentation of fuzzing. What it is to find takes minutes.
+// patience is more CPU time than any test here takes, even with the
+// instrumentation of fuzzing. The defects that it detects take minutes.
 const patience = 5 * time.Second
 
-// raceDetector reports whether this is a build with the race detector.
+// raceDetector reports whether this build has the race detector.
 var raceDetector bool
 
-// skipCosts leaves out what only measures.
+// skipCosts skips tests that only measure.
 func skipCosts(t *testing.T) {
 	t.Helper()
 	if raceDetector {
@@ -291,8 +291,8 @@ func skipCosts(t *testing.T) {
 	}
 }
 
-// cpu returns the time that the process has computed for, which says more than a clock
-// where many do.
+// cpu returns the CPU time of the process, which is more reliable than elapsed time
+// on a busy machine.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

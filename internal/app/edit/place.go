@@ -8,22 +8,22 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A fit is how well a place matches, the best first.
+// A fit is the quality of a match, best first.
 type fit int
 
 const (
-	same     fit = iota // in every byte
-	trailing            // but for white space at the ends of lines
-	shifted             // but for the indentation, which differs alike in all lines
-	spaced              // but for white space
-	alike               // but for what a person would overlook
+	same     fit = iota // equal in every byte
+	trailing            // equal except for white space at the ends of lines
+	shifted             // equal except for the indentation, which differs equally in all lines
+	spaced              // equal except for white space
+	alike               // similar, with differences that a person would overlook
 )
 
 func (f fit) String() string {
 	return [...]string{"nothing", "white space at the ends of lines", "the indentation", "white space", "details"}[f]
 }
 
-// A hit is a place whose lines are those of a search but for white space.
+// A hit is a place whose lines equal those of a search except for white space.
 type hit struct {
 	at  int
 	fit fit
@@ -34,7 +34,7 @@ type seeker struct {
 	n    int
 }
 
-// seek finds all places whose lines are those of search but for white space, in time
+// seek finds all places whose lines equal those of search except for white space, in time
 // linear in both.
 func (t *text) seek(search []string) seeker {
 	s := seeker{n: len(search)}
@@ -46,7 +46,7 @@ func (t *text) seek(search []string) seeker {
 		}
 		want[i] = id
 	}
-	// The failure function of Knuth, Morris and Pratt.
+	// This is the failure function of Knuth, Morris and Pratt.
 	fail := make([]int, len(want))
 	for i, k := 1, 0; i < len(want); i++ {
 		for k > 0 && want[i] != want[k] {
@@ -91,11 +91,11 @@ func (s seeker) straight(at int) []int {
 	return to
 }
 
-// fit says how the lines from at on match a search that they match but for white
+// fit returns the quality of the match at index at, which matches except for white
 // space.
 func (t *text) fit(at int, search []string) fit {
 	f := same
-	var from, to string // indentation, of the first line that is not blank
+	var from, to string // indentation of the first line that is not blank
 	first := true
 	for i, want := range search {
 		got := t.lines[at+i].text
@@ -130,8 +130,8 @@ func (t *text) fit(at int, search []string) fit {
 
 func indent(s string) string { return s[:len(s)-len(strings.TrimLeft(s, " \t"))] }
 
-// shift indents a line by to instead of from. A line that is indented by less loses
-// or gets what it can.
+// shift replaces the indentation from of a line by to. A line with a smaller indentation loses
+// or gets as much as possible.
 func shift(s, from, to string) string {
 	if rest, ok := strings.CutPrefix(s, from); ok {
 		return to + rest
@@ -143,9 +143,9 @@ func shift(s, from, to string) string {
 	return s
 }
 
-// place does what a block asks for where its search is. Line i of the search is line
-// to[i] of the text, or none if that is negative; the lines between are kept, and so
-// are the lines that the block only quotes, as they are in the text.
+// place applies a block at the place of its search. Line i of the search is line
+// to[i] of the text, or no line if that is negative; the lines between are kept, and so
+// are the lines that the block only quotes.
 func (t *text) place(search, with []string, to []int, class fit) {
 	in := indents{}
 	if class != same {
@@ -165,7 +165,7 @@ func (t *text) place(search, with []string, to []int, class fit) {
 		}
 	}
 	var out []line
-	next := first // line of the text that comes next
+	next := first // next line of the text
 	for _, op := range changes(search, with) {
 		if op.search < 0 {
 			l := with[op.with]
@@ -177,7 +177,7 @@ func (t *text) place(search, with []string, to []int, class fit) {
 		}
 		j := to[op.search]
 		if j < 0 {
-			continue // quoted, and not there
+			continue // a quoted line that the text does not have
 		}
 		out = append(out, t.lines[next:j]...)
 		if op.with >= 0 {
@@ -188,10 +188,10 @@ func (t *text) place(search, with []string, to []int, class fit) {
 	t.replace(first, last+1-first, out)
 }
 
-// indents says how the indentation of a block is to be changed to be that of the text.
+// indents maps the indentation of a block to the indentation of the text.
 type indents struct {
 	known    map[string]string
-	from, to string // of the first line
+	from, to string // indentation of the first line in the block and in the text
 	any      bool
 }
 
@@ -216,7 +216,7 @@ func (in *indents) apply(l string) string {
 	if to, ok := in.known[own]; ok {
 		return to + l[len(own):]
 	}
-	// The deepest known indentation that this one goes beyond tells most.
+	// The deepest known indentation that is a prefix of this one is the best guide.
 	from, to := in.from, in.to
 	best := -1
 	for k, v := range in.known {
@@ -227,11 +227,11 @@ func (in *indents) apply(l string) string {
 	return shift(l, from, to)
 }
 
-// A change keeps a line of a search, which is then also in the replacement, leaves it
-// out, or adds a line of the replacement.
-type change struct{ search, with int } // lines, -1 for none
+// A change keeps a line of a search that the replacement also has, deletes
+// a line of the search, or adds a line of the replacement.
+type change struct{ search, with int } // line indexes; -1 for none
 
-// changes returns how with is made of search, line by line.
+// changes returns the line changes that turn search into with.
 func changes(search, with []string) []change {
 	var out []change
 	head := 0
@@ -259,13 +259,13 @@ func changes(search, with []string) []change {
 	return out
 }
 
-// common does the middle part of changes by a longest common subsequence. Parts that
-// are too long for that are replaced as a whole.
+// common computes the middle part of changes by a longest common subsequence. Parts that
+// are too long are replaced as a whole.
 func common(a, b []string) []change {
 	var out []change
 	i, j := 0, 0
 	if n := len(b) + 1; len(a)*n <= 1<<20 {
-		length := make([]int32, (len(a)+1)*n) // of the subsequence from i and j on
+		length := make([]int32, (len(a)+1)*n) // length of the subsequence from i and j on
 		for i := len(a) - 1; i >= 0; i-- {
 			for j := len(b) - 1; j >= 0; j-- {
 				if a[i] == b[j] {
@@ -299,22 +299,22 @@ func common(a, b []string) []change {
 }
 
 const (
-	enough     = 0.75 // share of a search of many lines that a place must match; more of few
-	lineEnough = 0.5  // of a line
-	margin     = 0.04 // that the best place must be ahead of others
-	maxTries   = 48   // places that are compared
-	maxFuzzy   = 1000 // lines of a search that has to match in every line but for white space if it is longer
+	enough     = 0.75 // share of a long search that a place must match; short searches need more
+	lineEnough = 0.5  // share of a line
+	margin     = 0.04 // lead that the best place must have over others
+	maxTries   = 48   // maximum number of places to compare
+	maxFuzzy   = 1000 // maximum lines of a search; a longer one must match in every line except for white space
 )
 
-// A candidate is a place that matches in part.
+// A candidate is a place that matches partly.
 type candidate struct {
 	to    []int
-	at    int // first line
-	end   int // after the last one
+	at    int // index of the first line
+	end   int // index after the last line
 	score float64
 }
 
-// fuzzy places a block where it matches best.
+// fuzzy applies a block where it matches best.
 func (t *text) fuzzy(search, with []string, hint int) *misfit {
 	if len(search) > maxFuzzy {
 		return t.missing(with, "it is not in the file as it is quoted, and too long to look for what is like it")
@@ -368,7 +368,7 @@ func (t *text) fuzzy(search, with []string, hint int) *misfit {
 	return nil
 }
 
-// missing returns a misfit, and says so if the text already has the replacement.
+// missing returns a misfit, which says if the text already has the replacement.
 func (t *text) missing(with []string, why string) *misfit {
 	if strings.TrimSpace(strings.Join(with, "")) != "" {
 		if s := t.seek(with); len(s.hits) > 0 {
@@ -378,8 +378,8 @@ func (t *text) missing(with []string, why string) *misfit {
 	return &misfit{why, "read the file again and quote its lines as they are"}
 }
 
-// anchors returns where a search could begin: where lines of it are that are rare in
-// the text, and where a line is like its longest one.
+// anchors returns the lines where a search could begin: those with a line of the search that is rare in
+// the text, and those with a line similar to its longest one.
 func (t *text) anchors(search []string, hint int) []int {
 	places := map[int32][]int{}
 	for _, l := range search {
@@ -439,7 +439,7 @@ func (t *text) anchors(search []string, hint int) []int {
 	return starts[:min(len(starts), maxTries)]
 }
 
-// telling reports whether a line says where it is; brackets alone do not.
+// telling reports whether a line identifies its place; brackets alone do not.
 func telling(l string) bool { return letters(l) >= 4 }
 
 func letters(l string) (n int) {
@@ -453,8 +453,8 @@ func letters(l string) (n int) {
 
 func weight(l string) float64 { return 0.1 + float64(min(letters(l), 30))/10 }
 
-// align finds the best way to lay the lines of a search on those of the text around
-// at, in order, with few lines left out on either side.
+// align finds the best alignment of the lines of a search with the lines of the text around
+// at, in order, with few lines skipped on either side.
 func (t *text) align(search []string, at int) candidate {
 	slack := 2 + min(len(search)/4, 6)
 	from, to := max(at-slack, 0), min(at+len(search)+slack, len(t.lines))
@@ -462,9 +462,9 @@ func (t *text) align(search []string, at int) candidate {
 	if n <= 0 {
 		return candidate{}
 	}
-	// Line i goes with lines i-2*slack to i+2*slack of the window only.
+	// Line i is compared with lines i-2*slack to i+2*slack of the window only.
 	score := make([][]float64, len(search)+1)
-	step := make([][]byte, len(search)+1) // 1: together, 2: search line left out, 3: text line left out
+	step := make([][]byte, len(search)+1) // 1: match, 2: search line skipped, 3: text line skipped
 	total := 0.0
 	for i := range score {
 		score[i], step[i] = make([]float64, n+1), make([]byte, n+1)
@@ -523,8 +523,8 @@ func (t *text) align(search []string, at int) candidate {
 	return c
 }
 
-// similar returns the share of two lines that is the same at their beginnings and
-// ends, not looking at white space, kinds of quotes and a last semicolon or comma.
+// similar returns the share of two lines that is equal at their beginnings and
+// ends, ignoring white space, kinds of quotes and a final semicolon or comma.
 func (t *text) similar(a, b string) float64 {
 	t.budget -= min(len(a), len(b)) + 16
 	if t.budget < 0 {

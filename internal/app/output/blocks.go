@@ -60,7 +60,7 @@ func (p *parser) edited(path, content string, line int) {
 	p.do(op{kind: cut, path: path, line: line})
 }
 
-// differ records what a diff asks for.
+// differ records the edits of a diff.
 func (p *parser) differ(d diff, line int) {
 	for _, w := range d.warnings {
 		p.warn(line+w.Line, w.Path, w.Text)
@@ -82,7 +82,7 @@ func (p *parser) differ(d diff, line int) {
 	}
 }
 
-// Markers of search-and-replace blocks.
+// isSearch, with the functions after it, recognizes the markers of search-and-replace blocks.
 func isSearch(t string) bool {
 	rest := strings.TrimLeft(t, "<")
 	n := len(t) - len(rest)
@@ -97,7 +97,7 @@ func isReplace(t string) bool {
 	return n >= 5 && n <= 9 && slices.Contains([]string{"REPLACE", "UPDATED", ""}, strings.TrimSpace(rest))
 }
 
-// searchBlocks reads search-and-replace blocks. It is not complete if one does not
+// searchBlocks reads search-and-replace blocks. complete is false if a block has no
 // end.
 func searchBlocks(s string) (blocks []edit.Block, complete bool) {
 	const outside, search, replace = 0, 1, 2
@@ -135,7 +135,7 @@ func searchBlocks(s string) (blocks []edit.Block, complete bool) {
 	return blocks, state == outside
 }
 
-// number returns a small number, or 0.
+// number parses a small number; it returns 0 for other texts.
 func number(s string) (n int) {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' || n > 1<<24 {

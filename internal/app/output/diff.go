@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A diff is what was read from a unified diff, or a patch in the form that some models
+// A diff is a parsed unified diff, or a parsed patch in the format that some models
 // are trained on ("*** Begin Patch").
 type diff struct {
 	files    []fileDiff
-	warnings []Warning // lines count from 0
-	end      int       // bytes that belong to it
+	warnings []Warning // line numbers count from 0
+	end      int       // length of the diff in bytes
 }
 
 type fileDiff struct {
@@ -22,26 +22,26 @@ type fileDiff struct {
 	added      bool
 	removed    bool
 	cut        bool
-	content    string // of an added file
+	content    string // content of an added file
 	blocks     []edit.Block
-	line       int // from 0
+	line       int // line number, from 0
 }
 
-// A hunk is a part of a diff that is being read.
+// A hunk is a hunk of a diff that is being read.
 type hunk struct {
 	search, replace strings.Builder
-	blank           int // lines without even a space, which may be after the hunk
-	oldLeft         int // lines that are to come, if counted
+	blank           int // number of empty lines without a leading space, which may come after the hunk
+	oldLeft         int // number of old lines still expected, if the header has counts
 	newLeft         int
 	counted         bool
-	start           int // line of the old file, from 1; 0 for unknown
+	start           int // line of the old file, from 1; 0 if unknown
 	changes         bool
-	quotes          bool // has lines of the old file
+	quotes          bool // the hunk has lines of the old file
 }
 
 var hunkHead = regexp.MustCompile(`^@@ -(\d{1,7})(?:,(\d{1,7}))? \+\d{1,7}(?:,(\d{1,7}))? @@`)
 
-// beginsDiff reports whether a text begins as a diff does.
+// beginsDiff reports whether a text begins with the header of a diff.
 func beginsDiff(s string) bool {
 	s = strings.TrimLeft(s, "\n")
 	head := firstLine(s)
@@ -49,7 +49,7 @@ func beginsDiff(s string) bool {
 		strings.HasPrefix(head, "--- ") && strings.HasPrefix(firstLine(s[len(head):]), "+++ ")
 }
 
-// diffAt reads a diff that begins in a line of prose, if one does.
+// diffAt reads the diff that begins in a line of prose, if there is one.
 func (p *parser) diffAt(line string, next int) bool {
 	switch {
 	case strings.HasPrefix(line, "diff --git "), strings.HasPrefix(line, "*** Begin Patch"):
@@ -72,13 +72,13 @@ type differ struct {
 	s      string
 	pos    int
 	line   int
-	fenced bool // the text has nothing but the diff
+	fenced bool // the text consists of the diff only
 	diff   diff
 	file   *fileDiff
 	hunk   *hunk
-	patch  bool // *** Begin Patch
-	exact  bool // the counts of the file's hunks were right
-	hunks  int  // of the file
+	patch  bool // the diff has the "*** Begin Patch" format
+	exact  bool // the line counts of the file's hunks were correct
+	hunks  int  // number of hunks of the file
 }
 
 func (d *differ) peek() (line string, next int) {
@@ -88,8 +88,8 @@ func (d *differ) peek() (line string, next int) {
 	return d.s[d.pos:], len(d.s)
 }
 
-// readDiff reads a diff, for path if it names none itself. In prose it ends where the
-// lines are no longer those of a diff.
+// readDiff reads a diff. path is the file of a diff that names none. In prose, the diff ends at
+// the first line that cannot belong to a diff.
 func readDiff(s, path string, fenced bool) diff {
 	d := differ{s: s, fenced: fenced}
 	for d.pos < len(s) {
@@ -97,7 +97,7 @@ func readDiff(s, path string, fenced bool) diff {
 		if !d.header(l, next) && !d.lineOf(l, path) {
 			break
 		}
-		if d.pos < next { // header may have taken two
+		if d.pos < next { // header may have read two lines
 			d.pos = next
 			d.line++
 		}
@@ -115,11 +115,11 @@ func readDiff(s, path string, fenced bool) diff {
 	if strings.HasPrefix(left, "--- ") {
 		_, left, _ = strings.Cut(left, "\n")
 	}
-	ended := strings.IndexByte(left, '\n') < 0 // the last line may not be all of it
+	ended := strings.IndexByte(left, '\n') < 0 // the last line may be incomplete
 	if f := d.file; f != nil && !fenced && ended {
 		h := d.hunk
 		switch {
-		case strings.HasPrefix(s[strings.LastIndexByte(s, '\n')+1:], "+"): // a line that may be longer
+		case strings.HasPrefix(s[strings.LastIndexByte(s, '\n')+1:], "+"): // a line that may be incomplete
 			f.cut = true
 		case d.patch, h != nil && h.counted && (h.oldLeft > 0 || h.newLeft > 0), f.added && (h == nil || !h.counted):
 			f.cut = true
@@ -129,7 +129,7 @@ func readDiff(s, path string, fenced bool) diff {
 	return d.diff
 }
 
-// header reads a line that is not of a hunk, if it is one.
+// header reads a line outside of hunks. It reports whether the line belongs to the diff.
 func (d *differ) header(l string, next int) bool {
 	value := func(prefix string) (string, bool) {
 		v, ok := strings.CutPrefix(l, prefix)
@@ -168,7 +168,7 @@ func (d *differ) header(l string, next int) bool {
 	}
 	if strings.HasPrefix(l, "--- ") && strings.HasPrefix(d.s[next:], "+++ ") {
 		if h := d.hunk; h != nil && h.counted && h.oldLeft > 0 && !strings.HasPrefix(l, "--- a/") && !strings.HasPrefix(l, "--- /dev/null") {
-			return false // a removed line that begins with --
+			return false // a removed line whose text begins with --
 		}
 		old, _ := value("--- ")
 		d.pos = next
@@ -231,7 +231,7 @@ func (d *differ) begin(path string) *fileDiff {
 	return d.file
 }
 
-// gitPaths splits what is after "diff --git".
+// gitPaths splits the rest of a line after "diff --git".
 func gitPaths(s string) (from, to string) {
 	if i := strings.Index(s, " b/"); strings.HasPrefix(s, "a/") && i > 0 {
 		from, to = s[2:i], s[i+3:]
@@ -244,7 +244,7 @@ func gitPaths(s string) (from, to string) {
 	return from, to
 }
 
-// paths takes the paths of --- and +++.
+// paths takes the paths from the lines --- and +++.
 func (d *differ) paths(old, new string) {
 	clean := func(s string) string {
 		s, _, _ = strings.Cut(s, "\t")
@@ -272,7 +272,7 @@ func (d *differ) paths(old, new string) {
 	}
 }
 
-// lineOf reads a line of a hunk. It reports false where the diff ends.
+// lineOf reads a line of a hunk. It returns false at the end of the diff.
 func (d *differ) lineOf(l, path string) bool {
 	h := d.hunk
 	if h == nil {
@@ -308,7 +308,7 @@ func (d *differ) lineOf(l, path string) bool {
 			return false
 		}
 		h.flush()
-		h.context(l) // its space was forgotten
+		h.context(l) // the model omitted the leading space
 		return true
 	}
 	h.flush()
@@ -335,7 +335,7 @@ func (h *hunk) context(l string) {
 	h.quotes = true
 }
 
-// flush takes blank lines as quoted, now that the hunk goes on.
+// flush counts the pending blank lines as quoted lines, because the hunk continues.
 func (h *hunk) flush() {
 	for ; h.blank > 0; h.blank-- {
 		h.context("")
@@ -365,7 +365,7 @@ func (d *differ) endHunk() {
 	}
 	b := edit.Block{Search: h.search.String(), Replace: h.replace.String(), Line: h.start}
 	if h.counted && !h.quotes {
-		b.Line++ // -5,0 means after line 5
+		b.Line++ // the header -5,0 means after line 5
 	}
 	f.blocks = append(f.blocks, b)
 }
@@ -373,7 +373,7 @@ func (d *differ) endHunk() {
 func (d *differ) endFile() {
 	d.endHunk()
 	if f := d.file; f != nil && f.path != "" {
-		// A new file in prose ends where its header says; else nobody knows where.
+		// In prose, only the counts of the header mark the end of a new file; without them the end is unknown.
 		if f.added && !d.fenced && !d.exact && !d.patch {
 			f.cut = true
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// fenceMarker returns the backticks or tildes that a fence begins or ends with.
+// fenceMarker returns the backticks or tildes at the beginning of a fence's line.
 func fenceMarker(t string) string {
 	if len(t) < 3 || t[0] != '`' && t[0] != '~' {
 		return ""
@@ -37,7 +37,7 @@ var (
 	citation = regexp.MustCompile(`^\d+:\d+:`)
 )
 
-// infoOf returns the language and the path that a fence begins with.
+// infoOf returns the language and the path in the info string of a fence.
 func infoOf(info string) (lang, path string) {
 	if len(info) > 600 {
 		return "", ""
@@ -62,7 +62,7 @@ func infoOf(info string) (lang, path string) {
 	return strings.ToLower(lang), ""
 }
 
-// fenced reads fenced code that begins in a line.
+// fenced reads fenced code; the fence begins in the given line.
 func (p *parser) fenced(line, trimmed, marker string, next int) {
 	at := p.lineAt(p.pos)
 	info := strings.TrimSpace(trimmed[len(marker):])
@@ -137,8 +137,8 @@ func hasSearch(body string) bool {
 	return false
 }
 
-// wrapsTags reports whether the code of a fence begins with a tag, which means that
-// it is an answer and not a file. If the fence has a name, the tag has to have one too.
+// wrapsTags reports whether the code of a fence begins with a tag, which means that the fence
+// holds an answer and not a file. If the fence has a path, the tag must have one too.
 func (p *parser) wrapsTags(named bool) bool {
 	rest := strings.TrimLeft(p.text[p.pos:], " \t\n")
 	if rest == "" || rest[0] != '<' && rest[0] != '&' {
@@ -148,12 +148,12 @@ func (p *parser) wrapsTags(named bool) bool {
 	return ok && !e.cut && (!named || e.tag == fileTag && e.path() != "")
 }
 
-// fenceBody reads up to the end of a fence. Fences within are content. It is not closed
-// if the text ends or another file begins first, where reading then goes on.
+// fenceBody reads up to the end of a fence. Fences within it are content. closed is false
+// if the text ends or another file begins first; parsing continues there.
 func (p *parser) fenceBody(marker string, forPeople bool) (body string, closed bool) {
 	start := p.pos
 	var inner []string
-	last := "" // line that is not blank
+	last := "" // last line that is not blank
 	for p.pos < len(p.text) {
 		l, next := p.rest(p.pos)
 		t := strings.TrimSpace(l)
@@ -187,7 +187,7 @@ func (p *parser) fenceBody(marker string, forPeople bool) (body string, closed b
 	return p.text[start:], false
 }
 
-// Commands that have no place in an app that runs, and why.
+// idle lists commands that make no sense in a running app, and the reasons.
 var idle = []struct {
 	pattern *regexp.Regexp
 	why     string
@@ -199,7 +199,7 @@ var idle = []struct {
 	{regexp.MustCompile(`^(?:open|xdg-open|start|code) `), "there is no desktop"},
 }
 
-// run records the commands of a piece of shell, and the packages that they install.
+// run records the commands in a shell snippet, and the packages that they install.
 func (p *parser) run(body string, line int) {
 	if strings.Contains(body, "<<") {
 		p.command(strings.TrimSpace(body), line)
@@ -227,7 +227,7 @@ func (p *parser) run(body string, line int) {
 	}
 }
 
-// chain records a line of commands.
+// chain records the commands of one line.
 func (p *parser) chain(l string, line int) {
 	if len(l) > maxCommand {
 		p.warn(line, "", "the command is too long")
@@ -263,7 +263,7 @@ func (p *parser) chain(l string, line int) {
 	}
 }
 
-// splitChain splits a line of shell at && that is not in quotes.
+// splitChain splits a line of shell at each && outside of quotes.
 func splitChain(l string) (parts []string) {
 	var quote byte
 	from := 0
@@ -301,8 +301,8 @@ var (
 	valued    = words("--registry --prefix --workspace -w -C -r --requirement -i --index-url --extra-index-url --filter --cwd --tag -c --constraint --group -t --target")
 )
 
-// installs records the packages that a command installs. It reports whether it is
-// such a command and nothing else.
+// installs records the packages that a command installs. It reports whether the command
+// only installs packages.
 func (p *parser) installs(part string, line int) bool {
 	head := installer.FindString(part)
 	if head == "" || strings.ContainsAny(part, "|;$`") || strings.HasPrefix(part, "yarn ") && !strings.HasPrefix(part, "yarn add") && !strings.HasPrefix(part, "yarn install") {
@@ -332,7 +332,7 @@ var (
 	pipName = regexp.MustCompile(`^([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)(?:\[[A-Za-z0-9,_-]{1,100}\])?((?:===?|>=|<=|~=|!=|<|>)[0-9A-Za-z.*+!,<>=~-]{1,64})?$`)
 )
 
-// install records packages from a list that a tag has.
+// install records the packages in a list within a tag.
 func (p *parser) install(list string, line int) {
 	list = strings.TrimSpace(list)
 	if strings.ContainsAny(list, ";|$&") {
@@ -348,7 +348,7 @@ func (p *parser) install(list string, line int) {
 		last := len(names) - 1
 		switch {
 		case strings.Trim(w, "-") == "" || strings.HasPrefix(w, "--"):
-		case last >= 0 && w[0] != '^' && strings.IndexByte("<>=!~", w[0]) >= 0: // more of a requirement of pip
+		case last >= 0 && w[0] != '^' && strings.IndexByte("<>=!~", w[0]) >= 0: // continues a requirement of pip
 			sep := ","
 			if !strings.ContainsAny(names[last], "<>=!~") {
 				sep = ""
@@ -365,7 +365,7 @@ func (p *parser) install(list string, line int) {
 	}
 }
 
-// addPackage records a package, each name once. Of two versions the later counts.
+// addPackage records a package. Each name is recorded once; a later version replaces an earlier one.
 func (p *parser) addPackage(s string, line int) {
 	if s = strings.Trim(s, "\"'`"); s == "" {
 		return

@@ -1,17 +1,17 @@
-// Package output reads what a model has written into files, removals, packages,
-// commands and edits. Models are asked for one form and write many: tags, fenced code
-// that a heading names a file for, unified diffs, search-and-replace blocks, the tags
-// of other builders; cut off, half, or one in the other. Whatever a text is, reading it
+// Package output parses the text of a model into files, removals, packages,
+// commands and edits. Models are asked for one format and write many: tags, fenced code
+// under a heading with the file's name, unified diffs, search-and-replace blocks, the tags
+// of other builders; also truncated or nested in each other. For every text, parsing
 // takes time linear in its length, and no path in the result leads out of the app.
 //
-// It decides by what is to the left alone, so what it says about the beginning of a
-// text stays true as more arrives: a file in it is complete, or is one of those cut.
-// A closing tag in a quoted string of its line is content; one that stands alone in a
-// string of several lines ends the file. Line ends are \n in everything it returns;
-// [edit.Like] gives a file those that it had.
+// The parser decides by the text before a position alone, so the result for the beginning of a
+// text stays valid as more arrives: each of its files is complete, or is listed in Cut.
+// A closing tag in a quoted string within one line is content; a closing tag alone in its line
+// ends the file, even within a string of several lines. Line ends are \n in all results;
+// [edit.Like] restores a file's former line ends.
 //
-// It knows nothing of the app that the text is for: whether an edit has a place and
-// whether a package exists, others find out.
+// The parser does not know the app: package app finds out whether the search text of an edit
+// exists, and whether a package exists.
 package output
 
 import (
@@ -24,47 +24,47 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// An Output is what a text asks for. A path is in one of Files, Edits, Removed and Cut
-// only, except that a file in Files may have edits, which come after it.
+// An Output is the parsed text of a model. A path is in only one of Files, Edits, Removed and Cut,
+// except that a file in Files may have edits, which are applied after it.
 type Output struct {
-	Files    []File   // in order; the last of a path counts, with a warning for those before
+	Files    []File   // in order; the last file of a path counts, the earlier ones cause warnings
 	Removed  []string // files to remove
 	Edits    []Edit   // in order
-	Packages []string // npm names with or without @version, or pip requirements; each name once
-	Commands []string // that install nothing; may have several lines
-	Message  string   // what the text says of itself, or its first line of prose; one line of at most 200 bytes
+	Packages []string // npm names with or without @version, or pip requirements; without duplicates
+	Commands []string // commands that install nothing; each may have several lines
+	Message  string   // summary by the model, or the first line of prose; one line of at most 200 bytes
 	Warnings []Warning
-	Cut      []string // paths of files and edits that end in the middle or leave parts out: nothing of them is in Files or Edits
+	Cut      []string // paths of files and edits that are truncated or omit code; Files and Edits have no parts of them
 }
 
-// A File is written as a whole.
+// A File is a file with its whole content.
 type File struct {
-	Path    string // relative, slash-separated, clean
+	Path    string // relative, slash-separated and clean path
 	Content string
-	Line    int // of the text, from 1
+	Line    int // line of the text, from 1
 }
 
-// An Edit changes a file, or moves it.
+// An Edit changes or moves a file.
 type Edit struct {
 	Path   string
-	From   string // where the file is now, if it is moved to Path; else empty
+	From   string // present path of a file that is moved to Path; empty if it is not moved
 	Blocks []edit.Block
-	Line   int // of the text, from 1
+	Line   int // line of the text, from 1
 }
 
-// A Warning says what has no effect, and why.
+// A Warning is a part of the text without effect, and the reason.
 type Warning struct {
-	Line int    // of the text, from 1
-	Path string // of the file, if it is about one
+	Line int    // line of the text, from 1
+	Path string // path of the file that the warning concerns; may be empty
 	Text string
 }
 
-// Limits of what a text may ask for. What is beyond them has no effect but a warning.
+// Limits of one text. Parts beyond the limits only cause a warning.
 const (
 	MaxFile = 2 << 20 // bytes
-	MaxText = 8 << 20 // bytes; what is after them is as if it was cut off
+	MaxText = 8 << 20 // bytes; the text after them counts as truncated
 
-	maxFiles    = 1000 // files and edits
+	maxFiles    = 1000 // maximum number of files and edits
 	maxPackages = 100
 	maxCommands = 50
 	maxCommand  = 4 << 10 // bytes
@@ -72,7 +72,7 @@ const (
 	maxMessage  = 200 // bytes
 )
 
-// Parse reads what a model has written. Any bytes will do.
+// Parse parses the text of a model. The text may have any bytes.
 func Parse(text string) Output {
 	p := parser{closing: map[string]int{}, packages: map[string]int{}}
 	if len(text) > MaxText {
@@ -90,11 +90,11 @@ func Parse(text string) Output {
 	return p.finish()
 }
 
-// An op is what a part of the text asks for, before it is known what others ask for.
+// An op is one operation that the text requests, before operations on the same path are merged.
 type op struct {
 	kind    opKind
 	path    string
-	from    string // of a move
+	from    string // present path of a file that is moved
 	content string
 	blocks  []edit.Block
 	line    int
@@ -109,7 +109,7 @@ const (
 	cut
 )
 
-// do records an op, if it is one that may be done. It returns whether it is.
+// do records an operation if it is valid, and reports whether it is.
 func (p *parser) do(o op) bool {
 	path, why := cleanPath(o.path)
 	if why == "" && o.from != "" {
@@ -151,7 +151,7 @@ func (p *parser) warn(line int, path, text string) {
 	}
 }
 
-// visible makes characters that can not be seen ones that can.
+// visible replaces invisible characters by visible ones.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.Is(unicode.Cf, r) {
@@ -161,10 +161,10 @@ func visible(s string) string {
 	}, s)
 }
 
-// finish puts together what is asked for of each path.
+// finish merges the operations on each path.
 func (p *parser) finish() Output {
 	dead := make([]bool, len(p.ops))
-	latest := map[string][]int{} // ops of a path that count
+	latest := map[string][]int{} // operations that count, by path
 	end := func(path string, by op, quiet func(op) bool) {
 		for _, i := range latest[path] {
 			dead[i] = true
@@ -185,7 +185,7 @@ func (p *parser) finish() Output {
 				continue
 			}
 			if k := latest[o.path]; len(k) > 0 && p.ops[k[0]].kind == cut {
-				dead[i] = true // it is asked for again as a whole
+				dead[i] = true // a later operation replaces the whole file
 				continue
 			}
 			if o.from != "" {
@@ -198,7 +198,7 @@ func (p *parser) finish() Output {
 		}
 		latest[o.path] = append(latest[o.path], i)
 	}
-	parents := map[string]bool{} // directories of what is written
+	parents := map[string]bool{} // parent directories of written files
 	for i, o := range p.ops {
 		if dead[i] || o.kind == remove || o.kind == cut {
 			continue

@@ -38,7 +38,7 @@ func corpus(t testing.TB) map[string]string {
 	return texts
 }
 
-// TestCorpus reads texts as models write them. What each asks for is in a file beside
+// TestCorpus parses texts of models. The expected result of each is in a file beside
 // it, which -update writes.
 func TestCorpus(t *testing.T) {
 	texts := corpus(t)
@@ -65,7 +65,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// show writes an output for people.
+// show formats an output for people.
 func show(o output.Output) string {
 	var b bytes.Buffer
 	section := func(format string, args ...any) { fmt.Fprintf(&b, "--- "+format+"\n", args...) }
@@ -117,7 +117,7 @@ func show(o output.Output) string {
 	return b.String()
 }
 
-// sound checks what holds of every output.
+// sound checks invariants of every output.
 func sound(t testing.TB, o output.Output) {
 	t.Helper()
 	seen := map[string]string{}
@@ -166,14 +166,14 @@ func sound(t testing.TB, o output.Output) {
 	}
 }
 
-// prefix checks that a file in the output of the beginning of a text is the one that
-// all of the text has, or one that counts no more.
+// prefix checks that a file in the output of a text's beginning equals the file in the output of
+// the whole text, or a file that no longer counts there.
 func prefix(t testing.TB, text string, n int, whole output.Output) {
 	t.Helper()
 	part := output.Parse(text[:n])
 	sound(t, part)
 	if last := strings.TrimSpace(text[strings.LastIndexByte(text[:n], '\n')+1 : n]); strings.HasPrefix(last, "```") || strings.HasPrefix(last, "~~~") {
-		return // it ends a fence, unless something follows
+		return // it ends a fence, unless more text follows
 	}
 	for _, f := range part.Files {
 		i := slices.IndexFunc(whole.Files, func(w output.File) bool { return w.Path == f.Path && w.Line == f.Line })
@@ -248,7 +248,7 @@ func manyFiles(n int) string {
 	return b.String()
 }
 
-// TestCost reads texts of every shape that would take for ever if any part
+// TestCost parses texts of every shape that would take very long if any part
 // were read again and again.
 func TestCost(t *testing.T) {
 	skipCosts(t)
@@ -292,7 +292,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestEditsHavePlaces applies the edits of the corpus that are for one file.
+// TestEditsHavePlaces applies the edits of the corpus that concern one file.
 func TestEditsHavePlaces(t *testing.T) {
 	app, err := os.ReadFile("testdata/App.jsx")
 	if err != nil {
@@ -343,14 +343,14 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// patience is more processor time than anything here takes, also with the
-// instrumentation of fuzzing. What it is to find takes minutes.
+// patience is more CPU time than any test here takes, even with the
+// instrumentation of fuzzing. The defects that it detects take minutes.
 const patience = 5 * time.Second
 
-// raceDetector reports whether this is a build with the race detector.
+// raceDetector reports whether this build has the race detector.
 var raceDetector bool
 
-// skipCosts leaves out what only measures.
+// skipCosts skips tests that only measure.
 func skipCosts(t *testing.T) {
 	t.Helper()
 	if raceDetector {
@@ -358,8 +358,8 @@ func skipCosts(t *testing.T) {
 	}
 }
 
-// cpu returns the time that the process has computed for, which says more than a clock
-// where many do.
+// cpu returns the CPU time of the process, which is more reliable than elapsed time
+// on a busy machine.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

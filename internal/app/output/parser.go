@@ -7,20 +7,20 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A parser reads a text from the beginning to the end. It never goes back, and looks
-// ahead no further than it then goes, or remembers what it saw.
+// A parser reads a text from the beginning to the end. It never goes back. It looks
+// ahead only over text that it then skips, or remembers the result.
 type parser struct {
 	text    string
 	pos     int
-	counted int // up to where lines are counted
-	lines   int // before that
+	counted int // position up to which lines are counted
+	lines   int // number of line ends before counted
 	closing map[string]int
-	eol     [2]int // places between which there is no line end, the second being one
-	tick    [2]int // the line of which tick[1] is the last backtick
-	fence   string // the marker of a fence around tags that is open
-	label   string // the path that the last line of prose names
-	blanks  int    // blank lines since
-	first   string // line of prose
+	eol     [2]int // range without a line end; eol[1] is the position of one
+	tick    [2]int // position after a line, and position of its last backtick
+	fence   string // marker of an open fence around tags
+	label   string // path that the last line of prose names
+	blanks  int    // number of blank lines since the last line of prose
+	first   string // first line of prose
 
 	out      Output
 	ops      []op
@@ -29,7 +29,7 @@ type parser struct {
 	warnings int
 }
 
-// lineAt returns the number of the line at a place that is not before an earlier one.
+// lineAt returns the number of the line at pos. pos must not be less than in an earlier call.
 func (p *parser) lineAt(pos int) int {
 	if pos > p.counted {
 		p.lines += strings.Count(p.text[p.counted:pos], "\n")
@@ -38,8 +38,8 @@ func (p *parser) lineAt(pos int) int {
 	return p.lines + 1
 }
 
-// rest returns what is left of the line at pos, without its end, and where the next
-// one begins.
+// rest returns the rest of the line at pos, without its line end, and the position of the next
+// line.
 func (p *parser) rest(pos int) (line string, next int) {
 	if pos < p.eol[0] || pos > p.eol[1] || p.eol[1] == 0 {
 		p.eol = [2]int{pos, len(p.text)}
@@ -51,7 +51,7 @@ func (p *parser) rest(pos int) (line string, next int) {
 	return p.text[pos:end], min(end+1, len(p.text))
 }
 
-// lastTick returns where the last backtick of a line that ends at next is.
+// lastTick returns the position of the last backtick in a line that ends at next.
 func (p *parser) lastTick(line string, next int) int {
 	if p.tick[0] != next {
 		p.tick = [2]int{next, p.pos + strings.LastIndexByte(line, '`')}
@@ -59,8 +59,8 @@ func (p *parser) lastTick(line string, next int) int {
 	return p.tick[1]
 }
 
-// prose reads what is at p.pos outside of everything: a line, or the thing that
-// begins in it.
+// prose reads the text at p.pos, which is outside of tags, fences and diffs: a line, or the
+// element that begins in it.
 func (p *parser) prose() {
 	line, next := p.rest(p.pos)
 	trimmed := strings.TrimSpace(line)
@@ -123,7 +123,7 @@ func letters(s string) (n int) {
 	return n
 }
 
-// summary makes one line of a piece of prose.
+// summary shortens a text of prose to one line.
 func summary(s string) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
 	s = clip.Text(s, 4*maxMessage)
@@ -131,7 +131,7 @@ func summary(s string) string {
 	return clip.Text(strings.TrimRight(strings.Join(strings.Fields(s), " "), ":"), maxMessage)
 }
 
-// written records a file as it is in a tag or a fence.
+// written records a file from a tag or a fence.
 func (p *parser) written(path, content string, line int) {
 	path = strings.TrimSpace(path)
 	content = unfence(path, content)
@@ -153,7 +153,7 @@ func firstLine(s string) string {
 	return s
 }
 
-// unfence leaves out a fence around all of a file.
+// unfence removes a fence around the whole file.
 func unfence(path, s string) string {
 	t := strings.TrimSpace(s)
 	marker := fenceMarker(firstLine(t))

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// roots are where other builders have their apps. A path below one is one of the app.
+// roots are the directories in which other builders put apps. A path below one names a file of the app.
 var roots = []string{"/home/project/", "/home/user/app/", "/home/user/", "/workspace/", "/workspaces/", "/project/", "/app/"}
 
-// system are directories of a computer. A path below one is not meant to be one of the
+// system are system directories. An absolute path below one does not name a file of the
 // app, unlike /src/App.jsx.
 var system = words("bin boot dev etc home mnt opt proc root sbin sys tmp usr users var windows")
 
@@ -23,8 +23,8 @@ func words(s string) map[string]bool {
 	return m
 }
 
-// cleanPath returns the path of a file in the app that a model means, or why there is
-// none.
+// cleanPath returns the path within the app that a model means, or the reason why it is
+// invalid.
 func cleanPath(s string) (clean, why string) {
 	if len(s) > 4096 || !utf8.ValidString(s) {
 		return "", "this is not a path"
@@ -84,27 +84,27 @@ func cleanPath(s string) (clean, why string) {
 	return s, ""
 }
 
-// extensions are those of files in apps. A name with another one is not taken for a
-// path where it does not say that it is one.
+// extensions are the extensions of files in apps. A name with another extension counts as a
+// path only where the syntax says that it is one.
 var extensions = words(`js jsx ts tsx mjs cjs mts cts json jsonc json5 css scss sass less styl html htm svg xml md mdx txt
 	vue svelte astro py pyi toml yaml yml ini cfg conf env sql prisma graphql gql sh bash go rs rb php java kt swift c h cpp
 	hbs ejs pug njk jinja j2 lock csv tsv webmanifest map proto`)
 
-// prose are extensions of files for people.
+// prose are extensions of documents.
 var prose = words("md mdx markdown txt")
 
-// named are files that have no extension.
+// named are names of files without an extension.
 var named = words(`.gitignore .gitattributes .dockerignore .npmrc .nvmrc .prettierrc .prettierignore .eslintrc .eslintignore
 	.babelrc .editorconfig .env .browserslistrc .node-version .python-version dockerfile makefile procfile license readme
 	requirements.txt`)
 
-// libraries are names that look like files.
+// libraries are names of libraries that look like file names.
 var libraries = words(`node.js next.js vue.js react.js express.js d3.js three.js nuxt.js chart.js p5.js nest.js alpine.js
 	ember.js backbone.js solid.js discord.js socket.io moment.js day.js lodash.js angular.js gatsby.js preact.js`)
 
 var pathPattern = regexp.MustCompile(`^[\w@.~+()\[\]$/\\ -]+$`)
 
-// pathLike reports whether a word is the path of a file.
+// pathLike reports whether a word looks like the path of a file.
 func pathLike(s string) bool {
 	if len(s) > 256 || s == "" || !pathPattern.MatchString(s) || strings.Contains(s, "//") {
 		return false
@@ -121,12 +121,12 @@ func pathLike(s string) bool {
 	return dot > 0 && extensions[lower[dot+1:]]
 }
 
-// fillers are what a line that names a file may say beside it, if the code after it is
-// the whole file. "Update" and "in" are not there: they come before parts of files.
+// fillers are the words allowed beside the path in a line that announces a whole
+// file. "Update" and "in" are missing, because they announce parts of files.
 var fillers = words(`file files filename path name new updated created modified rewritten complete full entire whole final code
 	content contents the for of here is here's create and now this then step first next finally follows as with a an below - – — → :`)
 
-// labelOf returns the path that a line of prose names as that of the code after it.
+// labelOf returns the path that a line of prose gives to the code after it, or "".
 func labelOf(line string) string {
 	if len(line) > 300 {
 		return ""
@@ -142,7 +142,7 @@ func labelOf(line string) string {
 		if inner := strings.TrimSuffix(strings.TrimPrefix(bare, "("), ")"); !pathLike(bare) && fillers[strings.ToLower(inner)] || bare == "" || strings.Trim(bare, "0123456789.)") == "" {
 			continue
 		}
-		// A path that begins with an underscore keeps it.
+		// A leading underscore belongs to the path.
 		if p := strings.Trim(w, "*`\"',:"); pathLike(p) {
 			bare = p
 		} else if p := strings.Trim(p, "()[]"); pathLike(p) {
@@ -156,7 +156,7 @@ func labelOf(line string) string {
 	return found
 }
 
-// commentPath returns the path that a comment consists of.
+// commentPath returns the path that makes up a comment, or "".
 func commentPath(line string) string {
 	s := strings.TrimSpace(line)
 	if len(s) > 300 {
@@ -183,14 +183,14 @@ func commentPath(line string) string {
 	return ""
 }
 
-// elision are comments that stand for code that is left out.
+// elision matches comments that stand for omitted code.
 var elision = regexp.MustCompile(`(?i)^\s*(?://|#|/\*|\{\s*/\*|<!--|\*|--)[\s*]*` +
 	`(?:(?:\.\.\.|…)[^\n]*\b(?:existing|rest|remaining|remainder|unchanged|previous|other|same|omitted|keep)\b` +
 	`|(?:the )?(?:rest|remainder) of (?:the|your|this|my) (?:\w+ )?(?:code|components?|file|styles?|css|imports?|functions?|logic|jsx|html|markup|page|app|application|content|implementation|config\w*|methods?|class|routes?)\b[^\n]*\b(?:remains?|stays?|unchanged|same|here|goes)\b` +
 	`|(?:the )?(?:existing|previous|remaining|other|same|(?:rest|remainder) of)\b[^\n]*(?:\.\.\.|…)\s*(?:\*/\s*\}?|-->)?\s*$` +
 	`|keep (?:the |your )?(?:existing|rest|remaining)\b[^\n]*(?:\.\.\.|…|unchanged|same|as (?:it )?is))`)
 
-// elided returns the line of a file that stands for code that is left out, or 0.
+// elided returns the number of the line of a file that stands for omitted code, or 0.
 func elided(path, content string) int {
 	if prose[extension(path)] {
 		return 0

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// A tag is what a name in angle brackets stands for.
+// A tag is the meaning of a tag's name.
 type tag int
 
 const (
-	wrapper  tag = iota // says nothing
-	fileTag             // a file
+	wrapper  tag = iota // has no meaning of its own
+	fileTag             // a whole file
 	editTag             // blocks or a diff
-	removal             // a file that goes
-	move                // a file that gets another path
-	packages            // names
+	removal             // removal of a file
+	move                // move of a file
+	packages            // names of packages
 	command
 	message
-	aside // of no interest, with all that is in it
+	aside // ignored, with its content
 	action
 )
 
@@ -35,15 +35,15 @@ var pathAttributes = []string{"path", "filePath", "filepath", "file_path", "targ
 
 func (t tag) named() bool { return t == fileTag || t == editTag || t == removal }
 
-// An element is a tag that was read.
+// An element is a parsed tag.
 type element struct {
 	tag     tag
 	name    string
 	attrs   map[string]string
-	empty   bool // <a/>
-	escaped bool // &lt;a&gt;
-	cut     bool // the text ends in it
-	end     int  // after it
+	empty   bool // has the form <a/>
+	escaped bool // has the form &lt;a&gt;
+	cut     bool // the text ends within it
+	end     int  // position after it
 }
 
 func (e element) path() string {
@@ -55,7 +55,7 @@ func (e element) path() string {
 	return ""
 }
 
-// tagged looks for the first tag in the rest of a line and reads what it begins. It
+// tagged looks for the first tag in the rest of a line and reads its element. It
 // reports whether there was one.
 func (p *parser) tagged(line string, next int) bool {
 	start := p.pos
@@ -72,7 +72,7 @@ func (p *parser) tagged(line string, next int) bool {
 			if !ok {
 				continue
 			}
-			// A file begins where a line does, or after another element, unless it says its path.
+			// A file begins at the beginning of a line or after another element, unless its tag has a path.
 			if lead := strings.TrimSpace(line[:i]); lead != "" {
 				if e.path() == "" && e.tag.named() || e.escaped {
 					continue
@@ -91,11 +91,11 @@ func (p *parser) tagged(line string, next int) bool {
 
 func indentOf(s string) string { return s[:len(s)-len(strings.TrimLeft(s, " \t"))] }
 
-// closesLater reports whether a closing tag comes, searching each part of the text
+// closesLater reports whether a closing tag follows. It searches each part of the text
 // once for each name.
 func (p *parser) closesLater(name string) bool { return p.closer(name, p.pos) >= 0 }
 
-// closer returns where the next closing tag of a name at or after pos is, or -1.
+// closer returns the position of the next closing tag with a name at or after pos, or -1.
 func (p *parser) closer(name string, pos int) int {
 	at, ok := p.closing[name]
 	if ok && (at < 0 || at >= pos) {
@@ -115,7 +115,7 @@ func (p *parser) closer(name string, pos int) int {
 	}
 }
 
-// closeEnd returns where a closing tag at pos ends, or 0 if there is none.
+// closeEnd returns the position after a closing tag at pos, or 0 if there is none.
 func closeEnd(text string, pos int, open, end string) int {
 	if !strings.HasPrefix(text[pos:], open) {
 		return 0
@@ -130,7 +130,7 @@ func closeEnd(text string, pos int, open, end string) int {
 	return i + len(end)
 }
 
-// element reads a tag of the table at pos.
+// element reads a tag at pos whose name is in tags.
 func (p *parser) element(pos int) (element, bool) {
 	s := p.text[pos:]
 	if s[0] == '&' {
@@ -163,7 +163,7 @@ func (p *parser) element(pos int) (element, bool) {
 			e.tag = command
 		case "":
 			return element{}, false
-		default: // start: the server runs anyway
+		default: // start: ignored, because the server runs anyway
 			e.tag = aside
 		}
 	}
@@ -173,8 +173,8 @@ func (p *parser) element(pos int) (element, bool) {
 	return e, true
 }
 
-// escapedElement reads a tag that is written with entities, as some models do with
-// all of an answer.
+// escapedElement reads a tag that is written with entities; some models escape a
+// whole answer.
 func (p *parser) escapedElement(pos int) (element, bool) {
 	s, _ := p.rest(pos)
 	if !strings.HasPrefix(s, "&lt;") || len(s) > 5 && s[4] == '/' {
@@ -198,17 +198,17 @@ func (p *parser) escapedElement(pos int) (element, bool) {
 	return e, true
 }
 
-// How a tag ends.
+// A tagEnd is the kind of end of a tag.
 type tagEnd int
 
 const (
-	plain      tagEnd = iota // >
-	slashed                  // />
-	broken                   // this is no tag
-	unfinished               // where the text ends
+	plain      tagEnd = iota // ends with >
+	slashed                  // ends with />
+	broken                   // is not a valid tag
+	unfinished               // the text ends within the tag
 )
 
-// attributes reads the attributes of a tag from i on. A value does not have < in it,
+// attributes reads the attributes of a tag from index i. A value does not contain <,
 // so that no part of a text is read more than twice.
 func attributes(s string, i int, attrs map[string]string) (end int, state tagEnd) {
 	for n := 0; n < 32; n++ {
@@ -279,7 +279,7 @@ func attributeValue(s string, i int) (value string, next int, state tagEnd) {
 		rest := s[from:min(len(s), from+1024)]
 		if stop := strings.IndexAny(rest, "<\n"); stop >= 0 {
 			if line := strings.TrimRight(rest[:stop], " "); rest[stop] == '\n' && !strings.Contains(line, q[1]) && strings.HasSuffix(line, ">") {
-				return strings.TrimSuffix(line, ">"), from + len(line) - 1, plain // the second quote was forgotten
+				return strings.TrimSuffix(line, ">"), from + len(line) - 1, plain // the closing quote is missing
 			}
 			rest = rest[:stop]
 		} else if from+len(rest) == len(s) && !strings.Contains(rest, q[1]) {
@@ -304,7 +304,7 @@ func attributeValue(s string, i int) (value string, next int, state tagEnd) {
 	return s[from:i], i, plain
 }
 
-// read reads what an element that begins at start has in it.
+// read reads the content of an element that begins at start.
 func (p *parser) read(e element, start int) {
 	line := p.lineAt(start)
 	p.pos = e.end
@@ -355,7 +355,7 @@ func (p *parser) read(e element, start int) {
 		if strings.HasSuffix(e.name, "s") && !e.empty {
 			head := p.text[p.pos:min(len(p.text), p.pos+200)]
 			if strings.HasPrefix(strings.TrimLeft(head, " \t\n"), "<"+strings.TrimSuffix(e.name, "s")+">") {
-				return // a list of tags
+				return // the tag is a list of packages
 			}
 		}
 		if e.tag == command {
@@ -371,7 +371,7 @@ func (p *parser) read(e element, start int) {
 		}
 	case aside:
 		if _, closed := p.short(e); !closed && !e.empty && (e.name == "think" || e.name == "thinking") {
-			p.pos = len(p.text) // it is still thinking
+			p.pos = len(p.text) // the text ends within the model's reasoning
 		}
 	}
 }
@@ -393,7 +393,7 @@ func first(attrs map[string]string, names ...string) string {
 	return ""
 }
 
-// short reads the body of an element that has no file. Without a closing tag it is
+// short reads the body of an element that is not a file. Without a closing tag, the body is
 // the rest of the line.
 func (p *parser) short(e element) (body string, closed bool) {
 	if e.empty {
@@ -401,7 +401,7 @@ func (p *parser) short(e element) (body string, closed bool) {
 	}
 	if at := p.closer(e.name, p.pos); at >= 0 {
 		body = p.text[p.pos:at]
-		// Another one that begins first means that this one was never closed.
+		// If another element with this name begins first, this one was never closed.
 		if e.tag == aside || !strings.Contains(body, "<"+e.name) {
 			p.pos = closeEnd(p.text, at, "</"+e.name, ">")
 			return html.UnescapeString(body), true
@@ -418,8 +418,8 @@ func (p *parser) short(e element) (body string, closed bool) {
 	return html.UnescapeString(body), false
 }
 
-// body reads the content of a file up to its closing tag. It is not closed if the
-// text ends or another file begins first, where reading then goes on.
+// body reads the content of a file up to its closing tag. closed is false if the
+// text ends or another file begins first; parsing continues there.
 func (p *parser) body(e element) (content string, closed bool) {
 	open, shut, lead := "</"+e.name, ">", byte('<')
 	if e.escaped {
@@ -470,7 +470,7 @@ func (p *parser) body(e element) (content string, closed bool) {
 	}
 }
 
-// alone reports whether nothing is before pos in its line.
+// alone reports whether the line has only white space before pos.
 func (p *parser) alone(start, pos int) bool {
 	for pos > start && (p.text[pos-1] == ' ' || p.text[pos-1] == '\t') {
 		pos--
@@ -478,13 +478,13 @@ func (p *parser) alone(start, pos int) bool {
 	return pos == 0 || pos > start && p.text[pos-1] == '\n'
 }
 
-// quoting follows which quote is open in a line, each part of which it reads once.
+// quoting tracks the open quote of a line. It reads each part of the line once.
 type quoting struct {
 	from int
 	open byte
 }
 
-// inside reports whether a quote is open at pos, which is not before an earlier one.
+// inside reports whether a quote is open at pos. pos must not be less than in an earlier call.
 func (q *quoting) inside(text string, pos int) bool {
 	if i := strings.LastIndexByte(text[q.from:pos], '\n'); i >= 0 {
 		q.from, q.open = q.from+i+1, 0
@@ -512,7 +512,7 @@ func (q *quoting) inside(text string, pos int) bool {
 	return q.open != 0
 }
 
-// content returns what is in a file of which the text has start to end.
+// content returns the content of a file that the text has from start to end.
 func (p *parser) content(start, end int, e element) string {
 	s := p.text[start:end]
 	ownLine := false
@@ -531,7 +531,7 @@ func (p *parser) content(start, end int, e element) string {
 	return s
 }
 
-// dedent takes the indentation that all lines have off them, but no more than limit.
+// dedent removes the common indentation of all lines, but at most limit.
 func dedent(s, limit string) string {
 	for l := range strings.SplitSeq(s, "\n") {
 		if limit == "" {
@@ -557,8 +557,8 @@ func dedent(s, limit string) string {
 	return strings.Join(lines, "\n")
 }
 
-// entities reports whether a model has written code with entities for angle brackets,
-// which then has none itself.
+// entities reports whether a model has written code with entities instead of angle brackets;
+// such code has no angle brackets.
 func entities(path, s string) bool {
 	if strings.ContainsAny(s, "<>") || !strings.Contains(s, "&lt;") && !strings.Contains(s, "&gt;") {
 		return false

@@ -1,10 +1,10 @@
-// Package problems reads what tools print when something is wrong with an app: Vite's
-// terminal, its overlay and its build, tsc, Node, Python, and the console of a browser.
-// It returns what a model needs to repair it: the file, the place and the message, once
-// each. Stacks through packages and the insides of tools are left out.
+// Package problems parses the errors that tools report about an app: Vite's
+// terminal output, its overlay and its build, tsc, Node, Python, and the console of a browser.
+// It returns the facts that a model needs for a repair: the file, the position and the message,
+// without duplicates. Stack frames of packages and of the tools themselves are omitted.
 //
-// The texts come from a sandbox and may be anything. What it does not know, it leaves
-// out; whether an app is well, its server and not its output says.
+// The texts come from a sandbox and are not trusted. Unknown texts are
+// ignored; the health of an app is determined by its server, not by its output.
 package problems
 
 import (
@@ -18,22 +18,22 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A Problem is one thing that is wrong. Lines are those of what the tool has read: what
-// Vite reports of imports, and stacks of its development server, count the lines of
-// compiled code, which are a few off.
+// A Problem is one error of an app. Line numbers are those of the text that the tool has read:
+// Vite counts lines of compiled code in errors about imports and in stacks of its development
+// server, which differ slightly from those of the source.
 type Problem struct {
-	Source string // vite, tsc, node, python or browser
-	File   string // in the app, relative; empty if it is in none
-	Line   int    // from 1; 0 for unknown
-	Column int    // from 1; 0 for unknown
-	Text   string // at most 1000 bytes
+	Source string // one of vite, tsc, node, python or browser
+	File   string // relative path in the app; empty if the error is in no file of the app
+	Line   int    // from 1; 0 if unknown
+	Column int    // from 1; 0 if unknown
+	Text   string // message of at most 1000 bytes
 }
 
 const (
 	maxProblems = 50
 	maxText     = 1000    // bytes of a message
-	maxInput    = 1 << 20 // bytes that are read, from the end
-	maxLine     = 4000    // bytes of a line that are looked at
+	maxInput    = 1 << 20 // maximum bytes of input; only the end of a longer text is read
+	maxLine     = 4000    // maximum bytes of a line that are read
 )
 
 var (
@@ -56,18 +56,18 @@ var (
 	pyError  = regexp.MustCompile(`^((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Exit|Interrupt|Iteration)|KeyboardInterrupt)(?:: (.*))?$`)
 )
 
-// A reader reads lines. A problem is open while lines may still tell its place.
+// A reader reads lines. A problem stays open while later lines may contain its position.
 type reader struct {
 	root   string
 	all    []Problem
 	seen   map[Problem]bool
 	open   *Problem
-	fixed  bool // the place of the open one is known for good
-	more   bool // the message may go on in the next line
+	fixed  bool // the position of the open problem is final
+	more   bool // the message may continue in the next line
 	spot   *Problem
-	trace  []Problem // frames of Python, the innermost last
-	build  bool      // the report of a build that failed has begun
-	config string    // file that could not be read before
+	trace  []Problem // frames of a Python traceback, innermost last
+	build  bool      // the report of a failed build has begun
+	config string    // file that could not be read earlier
 }
 
 // Parse reads the output of tools. root is the directory of the app.
@@ -113,7 +113,7 @@ func (r *reader) add(p Problem) {
 	key := p
 	key.Column = 0
 	if key.Source == "vite" {
-		key.Line = 0 // it tells the same from several angles
+		key.Line = 0 // the tool reports the same error several times, with different lines
 	}
 	if !r.seen[key] && len(r.all) < maxProblems {
 		r.seen[key] = true
@@ -121,7 +121,7 @@ func (r *reader) add(p Problem) {
 	}
 }
 
-// at gives the open problem its place, if that is in the app.
+// at sets the position of the open problem, if the file is in the app.
 func (r *reader) at(file, line, column string, sure bool) {
 	if r.open == nil || r.fixed {
 		return
@@ -157,7 +157,7 @@ func (r *reader) line(l string) {
 			r.close()
 			return
 		}
-		if r.more && thrown.MatchString(l) { // the message has another in it
+		if r.more && thrown.MatchString(l) { // the message contains another error
 			r.open.Text += "\n" + t
 			return
 		}
@@ -202,7 +202,7 @@ func (r *reader) line(l string) {
 		if m := viteFile.FindStringSubmatch(l); m != nil && r.open.Source == "vite" {
 			r.at(m[1], m[2], m[3], m[2] != "")
 			if m[3] != "" && r.open.File != "" {
-				r.open.Column++ // it counts from 0 here
+				r.open.Column++ // columns count from 0 here
 			}
 			r.more = false
 			return
@@ -215,7 +215,7 @@ func (r *reader) line(l string) {
 		}
 		return
 	}
-	if m := place.FindStringSubmatch(l); m != nil { // Node shows the place before it says what it is
+	if m := place.FindStringSubmatch(l); m != nil { // Node prints the position before the error
 		r.close()
 		r.spot = &Problem{File: r.file(m[1]), Line: number(m[2])}
 		return
@@ -223,7 +223,7 @@ func (r *reader) line(l string) {
 	if r.open == nil || !r.more {
 		return
 	}
-	// The message goes on in lines that follow at once.
+	// The message continues in the lines directly after it.
 	if t == "" || len(r.open.Text) > maxText || strings.HasPrefix(t, "Plugin:") {
 		r.more = r.open.Text == "" || strings.HasPrefix(r.open.Text, "Transform failed with")
 		return
@@ -235,9 +235,9 @@ func (r *reader) line(l string) {
 	r.open.Text = strings.TrimSpace(r.open.Text + "\n" + t)
 }
 
-// error reads the first line of an error that was thrown.
+// error reads the first line of a thrown error.
 func (r *reader) error(kind, text string) {
-	if r.open != nil && r.open.Source == "vite" && r.open.Text == "" { // of a plugin that was named before
+	if r.open != nil && r.open.Source == "vite" && r.open.Text == "" { // the error of a plugin named before
 		r.open.Text = text
 		return
 	}
@@ -257,7 +257,7 @@ func (r *reader) error(kind, text string) {
 		r.open.File, r.fixed = r.config, true
 		r.config = ""
 	}
-	if s := r.spot; s != nil && s.File != "" && !r.fixed && kind == "SyntaxError" { // of others the stack says more
+	if s := r.spot; s != nil && s.File != "" && !r.fixed && kind == "SyntaxError" { // for other errors the stack is more precise
 		r.open.File, r.open.Line, r.fixed = s.File, s.Line, true
 	}
 	r.spot = nil
@@ -272,7 +272,7 @@ func (r *reader) python(l string) bool {
 	}
 	if m := pyFrame.FindStringSubmatch(l); m != nil {
 		if r.trace == nil {
-			r.close() // a syntax error has no more than its place
+			r.close() // a syntax error has no traceback besides its position
 		}
 		if len(r.trace) >= 200 {
 			r.trace = r.trace[1:]
@@ -285,7 +285,7 @@ func (r *reader) python(l string) bool {
 	}
 	if m := pyError.FindStringSubmatch(l); m != nil {
 		p := Problem{Source: "python", Text: clip.Text(strings.TrimSuffix(l, ":"), maxText)}
-		for i := len(r.trace) - 1; i >= 0; i-- { // the innermost of the app
+		for i := len(r.trace) - 1; i >= 0; i-- { // innermost frame in the app
 			if r.trace[i].File != "" {
 				p.File, p.Line = r.trace[i].File, r.trace[i].Line
 				break
@@ -302,8 +302,8 @@ func (r *reader) python(l string) bool {
 	return false
 }
 
-// Overlay reads an error that Vite's development server sends to pages: the message of
-// its WebSocket, the error alone, or the page with it that stands for a module.
+// Overlay parses an error that Vite's development server sends to pages: the message of
+// its WebSocket, the error alone, or the page that replaces a module and contains the error.
 func Overlay(raw, root string) (Problem, bool) {
 	if len(raw) > maxInput {
 		return Problem{}, false
@@ -336,7 +336,7 @@ func Overlay(raw, root string) (Problem, bool) {
 	if m.Message == "" {
 		return Problem{}, false
 	}
-	// The message has a box with the place if there is no other.
+	// The message contains a code frame with the position if there is no other.
 	found := Parse("[vite] Internal server error: "+m.Message+"\n"+m.Stack, root)
 	r := reader{root: strings.TrimSuffix(root, "/") + "/"}
 	p := Problem{Source: "vite", Text: clip.Text(m.Message, maxText)}
@@ -353,8 +353,8 @@ func Overlay(raw, root string) (Problem, bool) {
 	return p, true
 }
 
-// Console reads an error of a browser's console, with its stack if it has one. origin
-// is that of the page; places elsewhere are not of the app.
+// Console parses an error of a browser's console, with its stack if there is one. origin
+// is the origin of the page; positions in files of other origins are ignored.
 func Console(message, stack, origin string) Problem {
 	p := Problem{Source: "browser", Text: clip.Text(strings.TrimPrefix(strings.TrimSpace(ansi.ReplaceAllString(message, "")), "Uncaught "), maxText)}
 	r := reader{root: "/", open: &p}
@@ -373,7 +373,7 @@ func Console(message, stack, origin string) Problem {
 	return p
 }
 
-// file returns the path in the app of what a tool names, or nothing if it is none.
+// file returns the path in the app of a file that a tool names, or "" if it is outside.
 func (r *reader) file(s string) string {
 	s, _, _ = strings.Cut(s, "?")
 	s = strings.TrimPrefix(s, "\x00")

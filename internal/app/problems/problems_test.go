@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write the golden file anew")
 
 const root = "/home/user/app"
 
-// TestCorpus reads what Vite 8, tsc 7, Node and Python have printed about apps that
+// TestCorpus parses output of Vite 8, tsc 7, Node and Python about apps that
 // were broken on purpose.
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")

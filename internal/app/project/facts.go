@@ -5,49 +5,49 @@ import (
 	"strings"
 )
 
-// facts are what a script says of itself beside its imports.
+// facts are the exports, components and routes of a script.
 type facts struct {
-	exports    []string // "default" and * among them
+	exports    []string // names of exports, including "default" and *
 	components []Component
 	routes     []Route
 }
 
-// A Component is a component of React.
+// A Component is a React component.
 type Component struct {
 	Name string
 	File string
 	Line int      // from 1
-	Uses []string // names of components in it
+	Uses []string // names of components that it renders
 }
 
-// A Route is a path at which an app shows something.
+// A Route is a path that an app serves.
 type Route struct {
 	Path      string
-	Method    string // of HTTP, in capitals; empty for a page
-	Component string // that is shown; empty if it is not plain
+	Method    string // HTTP method, in capitals; empty for a page
+	Component string // component that the route shows; empty if it cannot be determined
 	File      string
-	Line      int // from 1; 0 for unknown, or if the file itself is the route
+	Line      int // line, from 1; 0 if unknown, or if the file itself is the route
 }
 
 const (
-	maxFacts = 500 // of a kind in a file
+	maxFacts = 500 // maximum number of facts of one kind in a file
 	maxName  = 200 // bytes
 )
 
-// routers are packages whose objects with a path are routes of pages, and servers
-// those whose methods make routes.
+// routers lists packages whose objects with a path are routes of pages, and servers
+// packages whose methods define routes.
 var (
 	routers = words("react-router react-router-dom @remix-run/router vue-router @solidjs/router @tanstack/react-router preact-router")
 	servers = words("express hono fastify @koa/router koa-router polka find-my-way itty-router h3 restify")
 	methods = words("get post put patch delete all options head")
 )
 
-// factsOf reads code that was compiled; the source tells the lines.
+// factsOf analyses compiled code; the source has the line numbers.
 func factsOf(code, source string, jsx bool) facts {
 	var ts []token
 	l := &lexer{src: code, token: func(t token) { ts = append(ts, t) }}
 	l.run()
-	lines, texts := map[string]int{}, places{} // of declarations, and of strings
+	lines, texts := map[string]int{}, places{} // lines of declarations, and of strings
 	s := &lexer{src: source, jsx: jsx}
 	var prev token
 	s.token = func(t token) {
@@ -78,10 +78,10 @@ func factsOf(code, source string, jsx bool) facts {
 	return f
 }
 
-// places are the lines of strings in a source.
+// places holds the lines of the strings in a source.
 type places map[string][]int
 
-// next returns the line of the next place of a string, or 0.
+// next returns the line of the next occurrence of a string, or 0.
 func (p places) next(s string) int {
 	at := p[s]
 	if len(at) == 0 {
@@ -145,7 +145,7 @@ func exportsOf(ts []token) (names []string) {
 	return names
 }
 
-// titled reports whether a name is one of a component: capital, and not all capitals.
+// titled reports whether a name can be a component's: capitalized, and not all capitals.
 func titled(n string) bool {
 	return n != "" && len(n) <= maxName && n[0] >= 'A' && n[0] <= 'Z' && (len(n) == 1 || strings.ToUpper(n) != n)
 }
@@ -154,8 +154,8 @@ func isJSX(ts []token, i int) bool {
 	return is(ts, i, 'a', "jsx") || is(ts, i, 'a', "jsxs") || is(ts, i, 'a', "jsxDEV")
 }
 
-// componentsOf returns the functions and classes at the top of a file that make
-// elements, or are wrapped so that they do.
+// componentsOf returns the top-level functions and classes of a file that create
+// elements, or that are wrapped so that they do.
 func componentsOf(ts []token, lines map[string]int) (all []Component) {
 	usesReact := false
 	var c *Component
@@ -201,7 +201,7 @@ func componentsOf(ts []token, lines map[string]int) (all []Component) {
 	return all
 }
 
-// makes reports whether a declaration can be one of a component.
+// makes reports whether the declaration at index at can define a component.
 func makes(ts []token, at int) bool {
 	if ts[at].text == "function" || ts[at].text == "class" {
 		return true
@@ -209,11 +209,11 @@ func makes(ts []token, at int) bool {
 	return is(ts, at+2, '=', "") && (is(ts, at+3, '(', "") || is(ts, at+3, 'a', ""))
 }
 
-// A node is an object in code, which may be a route.
+// A node is an object literal in code, possibly a route.
 type node struct {
 	parent    *node
 	deep      int
-	jsx       bool // the properties of <Route>
+	jsx       bool // holds the properties of a <Route> element
 	path      string
 	hasPath   bool
 	index     bool
@@ -223,8 +223,8 @@ type node struct {
 	order     int
 }
 
-// routesOf returns the routes of pages: <Route> elements, and, if the file imports a
-// router, objects that have a path and something to show.
+// routesOf returns the routes of pages: <Route> elements and, if the file imports a
+// router, objects with a path and an element or component.
 func routesOf(ts []token, lines places, pages bool) (all []Route) {
 	var stack, done []*node
 	for i, t := range ts {
@@ -238,7 +238,7 @@ func routesOf(ts []token, lines places, pages bool) (all []Route) {
 			stack = append(stack, n)
 			done = append(done, n)
 		case '}':
-			// A template's end has no mark of its own.
+			// The end of a template literal has no token of its own.
 			if len(stack) > 0 && stack[len(stack)-1].deep == t.deep+1 {
 				stack = stack[:len(stack)-1]
 			}
@@ -297,7 +297,7 @@ func (n *node) route(pages bool) bool {
 	return n.jsx || pages && n.hasPath && (n.shows || n.nested) || pages && n.index && n.shows
 }
 
-// served returns the routes that a server's methods make.
+// served returns the routes that method calls on a server define.
 func served(ts []token, lines places) (all []Route) {
 	for i := range ts {
 		if ts[i].kind == 'a' && methods[ts[i].text] && is(ts, i-1, '.', "") && is(ts, i+1, '(', "") && is(ts, i+2, '"', "") &&

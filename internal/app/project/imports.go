@@ -9,13 +9,13 @@ import (
 
 // An Import is a use of another file or package.
 type Import struct {
-	Path    string // as written
-	Package string // that provides it, if it is one of npm or of PyPI; else empty
+	Path    string // import path, as written
+	Package string // package of npm or PyPI that provides the import; empty if there is none
 	Line    int    // from 1
-	Type    string // static, dynamic, require, css, url, jsx, python; type if it is gone once compiled
+	Type    string // static, dynamic, require, css, url, jsx or python; type if the import disappears when it is compiled
 }
 
-// A Problem is something wrong in a file.
+// A Problem is an error in a file.
 type Problem struct {
 	File         string
 	Line, Column int // from 1; 0 for unknown
@@ -24,7 +24,7 @@ type Problem struct {
 
 const (
 	maxImports  = 1000 // of a file
-	maxPath     = 1000 // bytes of what is imported; a longer one is left out
+	maxPath     = 1000 // bytes of an import path; longer ones are skipped
 	maxProblems = 20
 )
 
@@ -40,8 +40,8 @@ func Imports(path, content string) ([]Import, []Problem) {
 	return slices.Clone(f.imports), slices.Clone(f.problems)
 }
 
-// scanImports returns the imports that a source names, and those of types apart. It
-// sees them in code that does not parse, too.
+// scanImports returns the imports in a source, including imports of types. It
+// also finds them in code that does not parse.
 func scanImports(src string, jsx, types bool) (found []Import, l *lexer) {
 	l = &lexer{src: src, jsx: jsx, types: types}
 	const none, afterImport, from, afterCall = 0, 1, 2, 3
@@ -131,8 +131,8 @@ func scanImports(src string, jsx, types bool) (found []Import, l *lexer) {
 	return found, l
 }
 
-// PackageOf returns the npm package that an import specifier is of, or nothing for
-// files, URLs, modules of Node and names that no package can have.
+// PackageOf returns the npm package of an import specifier, or the empty string for
+// files, URLs, modules of Node.js and invalid names.
 func PackageOf(specifier string) string {
 	s, _, _ := strings.Cut(specifier, "?")
 	if s == "" || len(s) > 512 || strings.HasPrefix(s, ".") || strings.HasPrefix(s, "/") || strings.HasPrefix(s, "#") || strings.HasPrefix(s, "~") || strings.ContainsAny(s, ":\\\x00 ") {
@@ -156,7 +156,7 @@ func PackageOf(specifier string) string {
 // letters; none is installed for an import.
 var packageName = regexp.MustCompile(`^(?:@[a-z0-9][a-z0-9._~-]*/)?[a-z0-9][a-z0-9._~-]*$`)
 
-// builtin are the modules of Node, which need no prefix.
+// builtin lists the modules of Node.js, which need no prefix.
 var builtin = words(`assert async_hooks buffer child_process cluster console constants crypto dgram diagnostics_channel dns
 	domain events fs http http2 https inspector module net os path perf_hooks process punycode querystring readline repl
 	stream string_decoder sys timers tls trace_events tty url util v8 vm wasi worker_threads zlib`)
@@ -167,7 +167,7 @@ var (
 	cssURL     = regexp.MustCompile(`\burl\(\s*(?:"([^"\n]*)"|'([^'\n]*)'|([^\s"'()]+))\s*\)`)
 )
 
-// cssImports returns what a style sheet imports, and the files that it shows.
+// cssImports returns the imports of a style sheet, and the files in its url().
 func cssImports(src string) (found []Import) {
 	src = cssComment.ReplaceAllStringFunc(src, func(c string) string { return strings.Repeat("\n", strings.Count(c, "\n")) })
 	line, counted := 1, 0
@@ -197,7 +197,7 @@ func cssImports(src string) (found []Import) {
 	}
 	for _, m := range cssURL.FindAllStringSubmatchIndex(src, maxImports) {
 		p := text(m, 1, 2, 3)
-		// Those of @import were found before.
+		// Paths of @import were found before.
 		head := strings.TrimRight(src[max(0, m[0]-40):m[0]], " \t")
 		if p == "" || strings.HasSuffix(head, "@import") || strings.HasPrefix(p, "#") || strings.HasPrefix(p, "data:") {
 			continue

@@ -3,16 +3,16 @@ package project
 import "strings"
 
 // A lexer splits JavaScript, TypeScript and JSX into tokens without a parser's
-// recursion. It finds imports in anything that resembles code, and it measures how
+// recursion. It finds imports in any text that resembles code, and it measures how
 // deep a parser would have to go, because that of esbuild takes time that grows with
 // the cube of the depth, and ends the process where its stack does.
 //
-// Where the grammar leaves open what a slash or an angle bracket is, it decides as
-// most code has it and counts that as a doubt.
+// Where a slash or an angle bracket is ambiguous, it decides as
+// most code means it, and counts the decision as a doubt.
 type lexer struct {
 	src    string
 	jsx    bool // < may begin an element
-	types  bool // it may also begin the parameters of a type
+	types  bool // < may also begin the parameters of a type
 	pos    int
 	line   int // from 1
 	frames []frame
@@ -26,20 +26,20 @@ type lexer struct {
 	deepest int
 	work    int // sum of the squares of the depths
 	doubts  int
-	hidden  int // words and marks taken for text, which may be code if the lexer is wrong
+	hidden  int // tokens in text, which may be code if the lexer is wrong
 	tokens  int
-	alias   int         // tokens when the last alias of a type began
+	alias   int         // number of tokens at the start of the last type alias
 	token   func(token) // for each name, string and punctuation mark
 }
 
 // A frame is a bracket that is open.
 type frame struct {
-	open   byte // ( [ { or $ for ${, < for a tag of JSX, > for what is between tags
-	after  bool // what comes after the closing bracket is an operand: the ( of an if
-	object bool // a { that is one of an object, not of a block
-	maybe  bool // a tag that may be none, or what is in one
-	hidden int  // l.hidden when it was opened
-	chain  int  // tokens since the statement began that a parser descends for
+	open   byte // ( [ { or $ for ${, < for a JSX tag, > for the text between tags
+	after  bool // an operand follows the closing bracket, as after the ( of an if
+	object bool // the { of an object, not of a block
+	maybe  bool // possibly not a tag, or inside such a tag
+	hidden int  // value of l.hidden when the bracket was opened
+	chain  int  // tokens since the start of the statement for which a parser recurses
 	commas int
 }
 
@@ -62,17 +62,17 @@ const (
 func (l *lexer) shallow() bool {
 	for _, f := range l.frames {
 		if f.open == '>' && l.hidden-f.hidden > maxDepth {
-			return false // it is not closed
+			return false // a bracket is not closed
 		}
 	}
 	return l.doubts == 0 && l.deepest <= maxDepth && l.work <= maxWork
 }
 
-// Names after which an operand comes, not an operator.
+// Names that are followed by an operand, not by an operator.
 var before = words(`return typeof instanceof in of new delete void throw case do else yield await default extends export import
 	const let var as satisfies keyof is if while for with switch`)
 
-// Names for which a parser descends.
+// Names for which a parser recurses.
 var descends = words("typeof new delete void throw case do else yield await if while for with switch async function class keyof infer readonly unique asserts extends namespace module")
 
 func words(s string) map[string]bool {
@@ -111,7 +111,7 @@ func (l *lexer) restart() {
 	f.chain = 0
 }
 
-// run reads all of the source. It gives up where it is much too deep.
+// run reads the whole source. It gives up if the nesting is much too deep.
 func (l *lexer) run() {
 	l.line = 1
 	l.push(frame{open: '{'})
@@ -220,7 +220,7 @@ func (l *lexer) next(c byte) {
 	l.mark(c, line, at)
 }
 
-// statement resets what a parser has descended for, if c begins a statement.
+// statement resets the recursion count if c begins a statement.
 func (l *lexer) statement(c byte) {
 	if l.closed || l.fresh && l.end && c != '(' && c != '[' && c != '`' {
 		l.restart()
@@ -238,11 +238,11 @@ func (l *lexer) name(word string, line, at int) {
 	}
 	l.end = property || !before[word]
 	if l.last == 'a' && l.word == "type" {
-		l.alias = l.tokens // of a type, whose = may come in a few tokens
+		l.alias = l.tokens // alias of a type, whose = may follow within a few tokens
 	}
 	l.word = word
 	if word == "of" || word == "yield" || word == "await" || word == "async" {
-		// They may be names of variables; only a slash after them would tell.
+		// They may be names of variables; only a slash after them decides.
 		if !property && strings.HasPrefix(strings.TrimLeft(l.src[l.pos:min(len(l.src), l.pos+8)], " "), "/") && !strings.HasPrefix(strings.TrimLeft(l.src[l.pos:min(len(l.src), l.pos+8)], " "), "//") {
 			l.doubts++
 		}
@@ -250,7 +250,7 @@ func (l *lexer) name(word string, line, at int) {
 	l.emit('a', word, line, at)
 }
 
-// quoted reads a string, which ends at the end of its line at the latest.
+// quoted reads a string, which ends at the end of the line at the latest.
 func (l *lexer) quoted(q byte) string {
 	from := l.pos + 1
 	for l.pos = from; l.pos < len(l.src); l.pos++ {
@@ -303,7 +303,7 @@ func (l *lexer) template() {
 	l.pos = min(l.pos, len(l.src))
 }
 
-// regexp reads a regular expression, or a slash if none ends in the line.
+// regexp reads a regular expression, or a slash if no regular expression ends on the line.
 func (l *lexer) regexp() {
 	line, at := l.line, l.pos
 	class := false
@@ -345,7 +345,7 @@ func (l *lexer) mark(c byte, line, at int) {
 			n.after = l.last == 'a' && (l.word == "if" || l.word == "while" || l.word == "for" || l.word == "with")
 		}
 		if c == '{' {
-			// After an operator, and not an arrow, it is an object.
+			// After an operator other than an arrow, the brace begins an object.
 			n.object = !l.end && strings.IndexByte("=(,[?&|+:$\"", l.last) >= 0 || l.last == 'a' && !l.end && l.word != "else" && l.word != "do" || f.open == '<'
 		}
 		l.emit(c, "", line, at)
@@ -420,7 +420,7 @@ func (l *lexer) mark(c byte, line, at int) {
 		if c != ':' || !f.object {
 			l.descend()
 		}
-		if c == '!' && l.end && !l.fresh { // of TypeScript
+		if c == '!' && l.end && !l.fresh { // TypeScript's non-null assertion
 			l.emit(c, "", line, at)
 			l.end = true
 			return
@@ -439,7 +439,7 @@ func (l *lexer) mark(c byte, line, at int) {
 	l.end = false
 }
 
-// element begins an element of JSX, if < does.
+// element reports whether < begins a JSX element, and begins it.
 func (l *lexer) element() bool {
 	if l.end && !l.closed {
 		return false
@@ -466,7 +466,7 @@ func (l *lexer) element() bool {
 	return true
 }
 
-// attribute reads what is only in tags, and their ends.
+// attribute reads syntax that only tags have, and the ends of tags.
 func (l *lexer) attribute(c byte) bool {
 	switch {
 	case c == '>':
@@ -478,7 +478,7 @@ func (l *lexer) attribute(c byte) bool {
 		l.closeElement()
 		return true
 	case c == '"' || c == '\'':
-		// Such a string has no escapes and may have several lines.
+		// A string in a tag has no escapes and may have several lines.
 		from, line := l.pos+1, l.line
 		n := strings.IndexByte(l.src[from:], c)
 		if n < 0 {
@@ -518,7 +518,7 @@ func (l *lexer) attribute(c byte) bool {
 	return true
 }
 
-// arguments skips plain arguments of a type after the name of an element.
+// arguments skips simple type arguments after the name of an element.
 func (l *lexer) arguments() bool {
 	depth := 0
 	for i := l.pos; i < len(l.src) && i < l.pos+300; i++ {
@@ -551,7 +551,7 @@ func (l *lexer) closeElement() {
 	l.end, l.closed, l.last = true, false, 'a'
 }
 
-// hide counts the tokens that text would have as code.
+// hide counts the tokens in a text as if it were code.
 func (l *lexer) hide(s string) {
 	name := false
 	for i := range len(s) {
@@ -570,7 +570,7 @@ func (l *lexer) hide(s string) {
 	}
 }
 
-// between reads what is between the tags of an element, up to the next thing that is
+// between reads the text between the tags of an element, up to the next character that is
 // not text.
 func (l *lexer) between() {
 	i := strings.IndexAny(l.src[l.pos:], "<{")

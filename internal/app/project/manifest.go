@@ -10,32 +10,32 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A Manifest says what an app consists of. It is not to be changed.
+// A Manifest describes the structure of an app. Callers must not change it.
 type Manifest struct {
-	Entry      string // file that begins; empty if none is known
+	Entry      string // entry file; empty if none is known
 	Files      []FileInfo
-	Components []Component // by file and place
-	Routes     []Route     // by path
+	Components []Component // ordered by file and position
+	Routes     []Route     // ordered by path
 	Styles     []string    // style sheets
 	Packages   map[string]string
 	Problems   []Problem // syntax errors, at most 100
 }
 
-// A FileInfo says what a file is.
+// A FileInfo describes a file of an app.
 type FileInfo struct {
 	Path    string
-	Type    string // component, script, style, config, data, document, asset, test, page, python
+	Type    string // one of component, script, style, config, data, document, asset, test, page, python
 	Lines   int
 	Imports []Import
-	Uses    []string // files of the app that it imports, each once
-	UsedBy  []string // files of the app that import it, by path
-	Exports []string // "default" and * among them
+	Uses    []string // files of the app that it imports, without duplicates
+	UsedBy  []string // files of the app that import it, ordered by path
+	Exports []string // names of exports, including "default" and *
 }
 
-// A Builder keeps what it knows of the files of an app, so that a change costs no more
-// than the file it is in. It belongs to one goroutine.
+// A Builder keeps the readings of an app's files, so that a change costs no more
+// than reading the changed file. It is used by one goroutine.
 type Builder struct {
-	files map[string]string // contents of those that the resolver reads; else empty
+	files map[string]string // contents of files that the resolver reads; empty for other files
 	infos map[string]FileInfo
 	facts map[string]reading
 }
@@ -45,7 +45,7 @@ func NewBuilder() *Builder {
 	return &Builder{files: map[string]string{}, infos: map[string]FileInfo{}, facts: map[string]reading{}}
 }
 
-// Update adds a file, or takes its new content.
+// Update adds a file, or replaces its content.
 func (b *Builder) Update(p, content string) {
 	r := read(p, content)
 	b.facts[p] = r
@@ -63,14 +63,14 @@ func (b *Builder) Update(p, content string) {
 
 var configuration = words("tsconfig.json tsconfig.app.json jsconfig.json package.json requirements.txt")
 
-// Remove forgets a file.
+// Remove removes a file.
 func (b *Builder) Remove(p string) {
 	delete(b.files, p)
 	delete(b.infos, p)
 	delete(b.facts, p)
 }
 
-// Weight is about how many bytes of memory the Builder takes.
+// Weight returns the approximate memory use of the Builder, in bytes.
 func (b *Builder) Weight() (n int) {
 	for p, info := range b.infos {
 		n += 500 + len(b.files[p]) + 200*(len(info.Imports)+len(info.Exports)+len(b.facts[p].facts.components)+len(b.facts[p].facts.routes))
@@ -78,7 +78,7 @@ func (b *Builder) Weight() (n int) {
 	return n
 }
 
-// Manifest returns what the app consists of.
+// Manifest returns the manifest of the app.
 func (b *Builder) Manifest() Manifest {
 	r := newResolver(b.files)
 	m := Manifest{Packages: map[string]string{}}
@@ -137,8 +137,8 @@ func (b *Builder) Manifest() Manifest {
 
 var moduleScript = regexp.MustCompile(`(?i)<script\b[^>]{0,500}\bsrc\s*=\s*["']([^"'\n]{1,300})["']`)
 
-// entry returns the file that begins: the script of the page, or what servers are
-// usually called.
+// entry returns the entry file of the app: the script of the page, or a file with a usual
+// name of a server.
 func (b *Builder) entry(r *resolver) string {
 	for _, m := range moduleScript.FindAllStringSubmatch(b.files["index.html"], 20) {
 		if p, kind := r.resolve("index.html", Import{Path: m[1]}); kind == isFile && scripts[extension(p)] {
@@ -185,7 +185,7 @@ func typeOf(p string, r reading) string {
 	return "asset"
 }
 
-// fileRoute returns the route that a file is by its place, for frameworks that work so.
+// fileRoute returns the route of a file in frameworks that derive routes from paths of files.
 func fileRoute(p string, pkg Package, exports []string) (Route, bool) {
 	ext := extension(p)
 	if !scripts[ext] || testFile.MatchString(p) || strings.HasSuffix(p, ".d.ts") {

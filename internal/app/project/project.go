@@ -1,10 +1,10 @@
-// Package project reads the files of an app: what they import, which packages that
-// takes, what they define, and how they belong together. Scripts are parsed by
-// esbuild's parser where a look at their tokens says that it gets through quickly;
-// of others only the imports are known. What it is given may be anything: it takes
-// time linear in it, and bounded memory.
+// Package project analyses the files of an app: their imports, the packages that these
+// need, their definitions, and their dependency graph. Scripts are parsed by
+// esbuild's parser if their tokens show that it will be quick;
+// for other scripts only the imports are known. Its input is hostile: it takes
+// time linear in the input, and bounded memory.
 //
-// It reads no directories and installs nothing. Whether packages exist, npm says.
+// It reads no directories and installs no packages, and does not know which packages exist.
 package project
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A Package is what matters of a package.json.
+// A Package holds the relevant parts of a package.json.
 type Package struct {
 	Name                 string            `json:"name"`
 	Dependencies         map[string]string `json:"dependencies"`
@@ -30,7 +30,7 @@ type Package struct {
 	OptionalDependencies map[string]string `json:"optionalDependencies"`
 }
 
-// ParsePackage reads a package.json.
+// ParsePackage parses a package.json.
 func ParsePackage(content string) (Package, error) {
 	var p Package
 	if err := json.Unmarshal([]byte(content), &p, jsontext.AllowDuplicateNames(true)); err != nil {
@@ -48,9 +48,9 @@ func (p Package) has(name string) bool {
 	return name == p.Name
 }
 
-// Missing returns the npm packages that files import and package.json does not have,
+// Missing returns the npm packages that files import and package.json lacks,
 // and the imports of files that do not exist. files are all files of the app by path;
-// those that are no source may be empty.
+// files that are not source code may be empty.
 func Missing(files map[string]string, pkg Package) (packages []string, unresolved []Problem) {
 	r := newResolver(files)
 	want := map[string]bool{}
@@ -78,10 +78,10 @@ func Missing(files map[string]string, pkg Package) (packages []string, unresolve
 	return slices.Sorted(maps.Keys(want)), unresolved
 }
 
-// compilers are packages that a bundler needs for files with an extension.
+// compilers maps file extensions to the packages that a bundler needs for them.
 var compilers = map[string]string{"scss": "sass", "sass": "sass", "less": "less", "styl": "stylus"}
 
-// Restarts reports whether a server has to be started again after files have changed,
+// Restarts reports whether a server must be restarted after files have changed,
 // because it reads them only when it starts.
 func Restarts(changed []string) bool {
 	return slices.ContainsFunc(changed, func(p string) bool { return restarts.MatchString(path.Base(p)) })
@@ -91,25 +91,25 @@ var restarts = regexp.MustCompile(`^(?:(?:vite|vitest|tailwind|postcss|svelte|as
 	`|package\.json|package-lock\.json|yarn\.lock|pnpm-lock\.yaml|bun\.lockb?|(?:ts|js)config(?:\.\w+)?\.json` +
 	`|\.env(?:\..+)?|\.npmrc|\.babelrc|\.postcssrc(?:\.\w+)?|requirements\.txt|pyproject\.toml|uv\.lock|poetry\.lock)$`)
 
-// A resolver finds what an import means in an app.
+// A resolver resolves the imports of an app.
 type resolver struct {
 	files map[string]string
 	dirs  map[string]bool
 	alias []alias
-	base  string // of imports that are not relative, from tsconfig.json; empty for none
-	jsx   string // the package of jsxImportSource
+	base  string // base directory of imports that are not relative, from tsconfig.json; empty for none
+	jsx   string // package of jsxImportSource
 }
 
 // An alias is a prefix of imports that stands for a directory or a file.
 type alias struct{ prefix, to string }
 
-// What an import means.
+// A meaning is the kind of an import's target.
 type meaning int
 
 const (
-	isOther   meaning = iota // a URL, a module of Node, something that a plugin makes up
-	isFile                   // of the app
-	isPackage                // of npm
+	isOther   meaning = iota // a URL, a module of Node.js, or a virtual module of a plugin
+	isFile                   // a file of the app
+	isPackage                // a package of npm
 	isNothing                // a file that does not exist
 )
 
@@ -129,7 +129,7 @@ func newResolver(files map[string]string) *resolver {
 	return r
 }
 
-// tsconfig takes aliases from a tsconfig.json, which may have comments.
+// tsconfig reads the aliases in a tsconfig.json, which may have comments.
 func (r *resolver) tsconfig(content string) {
 	if content == "" || len(content) > maxParse {
 		return
@@ -142,7 +142,7 @@ func (r *resolver) tsconfig(content string) {
 		} `json:"compilerOptions"`
 	}
 	if json.Unmarshal(plainJSON(content), &c, jsontext.AllowDuplicateNames(true)) != nil {
-		return // the compiler says what is wrong with it
+		return // the compiler reports its errors
 	}
 	o := c.CompilerOptions
 	if o.BaseURL != "" {
@@ -160,7 +160,7 @@ func (r *resolver) tsconfig(content string) {
 
 var viteAlias = regexp.MustCompile(`(?:find\s*:\s*)?["']?([@~#$\w][\w@/.-]*)["']?\s*(?:,\s*replacement\s*)?:\s*(?:path\.)?(?:(?:resolve|join)\(\s*(?:__dirname|import\.meta\.dirname|process\.cwd\(\)|\w+)\s*,\s*|fileURLToPath\(\s*new URL\(\s*|new URL\(\s*)?["'](\.{0,2}/?[\w@./-]*)["']`)
 
-// viteConfig takes aliases from a configuration of Vite that names them plainly.
+// viteConfig reads the aliases that a Vite configuration has as literals.
 func (r *resolver) viteConfig(content string) {
 	_, rest, ok := strings.Cut(content, "alias")
 	if !ok || len(content) > maxParse {
@@ -175,10 +175,10 @@ func (r *resolver) viteConfig(content string) {
 	}
 }
 
-// plainJSON leaves out the comments and last commas of a configuration file.
+// plainJSON removes the comments and trailing commas of a configuration file.
 func plainJSON(s string) []byte {
 	out := make([]byte, 0, len(s))
-	comma := -1 // place in out of one that may be the last
+	comma := -1 // position in out of a comma that may be a trailing one
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c == '"':
@@ -217,7 +217,7 @@ func plainJSON(s string) []byte {
 	return out
 }
 
-// react reports whether elements need React: unless another package makes them.
+// react reports whether elements need React, which is so unless another package creates them.
 func (r *resolver) react(pkg Package) bool {
 	if r.jsx != "" && r.jsx != "react" {
 		return false
@@ -230,7 +230,7 @@ func (r *resolver) react(pkg Package) bool {
 	return true
 }
 
-// resolve returns what an import in a file means, and the path if that is a file.
+// resolve returns the target of an import in a file, and the path if it is a file.
 func (r *resolver) resolve(from string, im Import) (string, meaning) {
 	s, _, _ := strings.Cut(im.Path, "?")
 	s, _, _ = strings.Cut(s, "#")
@@ -264,7 +264,7 @@ func (r *resolver) resolve(from string, im Import) (string, meaning) {
 	case im.Type == "url":
 		return "", isNothing
 	case first == "@" || first == "~" || first == "src" && r.dirs["src"]:
-		return "", isNothing // an alias that nothing defines
+		return "", isNothing // an undefined alias
 	case im.Package != "":
 		return "", isPackage
 	}
@@ -288,7 +288,7 @@ func (r *resolver) file(p string) (string, meaning) {
 		}
 	}
 	ext := path.Ext(p)
-	for _, e := range rewrite[ext] { // TypeScript is imported as what becomes of it
+	for _, e := range rewrite[ext] { // TypeScript files are imported by the names of their output
 		if q := strings.TrimSuffix(p, ext) + e; r.has(q) {
 			return q, isFile
 		}

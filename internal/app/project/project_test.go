@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestImports(t *testing.T) {
 	tests := map[string]struct {
 		path, content string
-		want          []string // type, path, package and line
+		want          []string // type, path, package and line of each import
 		problems      []string
 	}{
 		"every kind": {"src/App.tsx", `import React, { useState } from 'react'
@@ -253,8 +253,8 @@ func TestManifest(t *testing.T) {
 	}
 }
 
-// TestManifestIsKept changes the files of an app at random. What is known of them then is
-// what it would be if they had always been so.
+// TestManifestIsKept changes the files of an app at random. The incremental manifest must
+// equal the manifest of a new builder.
 func TestManifestIsKept(t *testing.T) {
 	paths := slices.Sorted(maps.Keys(app))
 	paths = append(paths, "package.json", "tsconfig.json", "index.html", "src/main.tsx", "requirements.txt", "src/Admin.jsx")
@@ -309,8 +309,8 @@ func TestFileRoutes(t *testing.T) {
 	}
 }
 
-// TestHostile reads files that a parser that descends into them would take minutes and
-// gigabytes for, or that would end the process.
+// TestHostile parses files for which a recursive parser would need minutes and
+// gigabytes, or which would end the process.
 func TestHostile(t *testing.T) {
 	skipCosts(t)
 	nested := [][3]string{
@@ -322,7 +322,7 @@ func TestHostile(t *testing.T) {
 		{"let x:A<", "b", ">"}, {"let x:(", "b", ")"}, {"let x:", "b", ""}, {"type A=B extends C?", "D", ":E"}, {"namespace a{", "", "}"}, {"x as ", "y", ""}, {"<T>(x=", "1", ")=>1"}, {"a<(", "b", ")"}, {"keyof ", "a", ""},
 		{"(a=", "1", ")=>1"}, {"({a=", "1", "})=>1"}, {"let{a:", "b", "}=c"}, {"@a(", "", ")class b{}"}, {"import(", "'a'", ")"}, {"'use strict';", "", ""}, {"\"a\"", "", ""}, {"/a/;", "", ""}, {"/[/", "", ""},
 		{"[\")\",", "", "]"}, {"(/)/,", "1", ")"}, {"({})/(", "1", ")/1"}, {"a={}/[", "", "]/1"}, {"a++/(", "1", ")"}, {"()=>{}\n/[", "", "]/1"},
-		// Many of what costs little.
+		// Many cheap parts.
 		{"a;", "", ""}, {"var a;", "", ""}, {"function a(){}", "", ""}, {"a=>a;", "", ""}, {"import'a';", "", ""}, {"export{a};", "", ""}, {"<a/>;", "", ""}, {"{let a}", "", ""}, {"({a:1});", "", ""}, {"enum A{B}", "", ""}, {"\n", "", ""}, {"a\n", "", ""}, {"import ", "", ""}, {"import a from ", "", ""}, {"export type ", "", ""}, {"require(", "", ""},
 	}
 	for _, size := range []int{4 << 10, 90 << 10} {
@@ -349,7 +349,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestRandom makes deep files of what confuses lexers.
+// TestRandom generates deeply nested files of tokens that confuse lexers.
 func TestRandom(t *testing.T) {
 	skipCosts(t)
 	parts := strings.Split("[ ( { a=> a? ! - a= a** a. a?. a( a[ a, if(a) else~ for(;;) a: do~ try{ function~a(){ class~a{static{ new~ typeof~ async()=> `${ ({a: <a> <> <a~b={ <a>{ <T>( <T,>(x= let~x:( :<T>( type~A= namespace~a{ x~as~ (a= / /a/ } ) ] \" ' ` ; , \n //\n /* */ <!--\n </a> /> ++ -- ... @a~ = : | & < > extends~ of~ return~ yield~ await~ import( export~default~ =>{ a<b>( <T~extends~ keyof~ interface~A{ satisfies~ switch(a){ <a<b>~c={", " ")
@@ -463,7 +463,7 @@ func BenchmarkImports(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(src)))
 			for i := 0; b.Loop(); i++ {
-				project.Imports("src/App.tsx", src+fmt.Sprintf("// %d\n", i)) // not one that it remembers
+				project.Imports("src/App.tsx", src+fmt.Sprintf("// %d\n", i)) // not a cached one
 			}
 		})
 	}
@@ -482,14 +482,14 @@ func BenchmarkImports(b *testing.B) {
 	})
 }
 
-// patience is more processor time than anything here takes, also with the
-// instrumentation of fuzzing. What it is to find takes minutes.
+// patience is more CPU time than any test here takes, even with the
+// instrumentation of fuzzing. The defects that it detects take minutes.
 const patience = 5 * time.Second
 
-// raceDetector reports whether this is a build with the race detector.
+// raceDetector reports whether this build has the race detector.
 var raceDetector bool
 
-// skipCosts leaves out what only measures.
+// skipCosts skips tests that only measure.
 func skipCosts(t *testing.T) {
 	t.Helper()
 	if raceDetector {
@@ -497,8 +497,8 @@ func skipCosts(t *testing.T) {
 	}
 }
 
-// cpu returns the time that the process has computed for, which says more than a clock
-// where many do.
+// cpu returns the CPU time of the process, which is more reliable than elapsed time
+// on a busy machine.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -16,12 +16,12 @@ var (
 	pyAs      = regexp.MustCompile(`\s+as\s+\w+`)
 	pyRoute   = regexp.MustCompile(`^\s*@\w+\.(get|post|put|patch|delete|head|options|websocket)\(\s*[rf]?["']([^"'\n]{1,200})["']`)
 	pyNames   = regexp.MustCompile(`^\s*(?:async\s+)?(?:def|class)\s+(\w+)`)
-	pyPackage = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$`) // what names of packages may be that are made of modules'
+	pyPackage = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,98}[a-z0-9])?$`) // package names that may be derived from module names
 	pyRequire = regexp.MustCompile(`^\s*"?([A-Za-z0-9][A-Za-z0-9._-]*)`)
 )
 
-// distributions are what packages of PyPI are called whose modules are called something
-// else, beyond case and underscores. The source is the page of each on PyPI, which says what
+// distributions maps modules to the names of their PyPI packages if these differ
+// beyond case and underscores. The source is the page of each package on PyPI, which says what
 // to install and what to import.
 var distributions = map[string]string{
 	"PIL": "pillow", "cv2": "opencv-python-headless", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
@@ -36,7 +36,7 @@ var distributions = map[string]string{
 	"mysql": "mysql-connector-python", "snappy": "python-snappy",
 }
 
-// standard are the modules that Python has itself, also those of versions past.
+// standard lists the modules of Python's standard library, including those of past versions.
 var standard = words(`abc aifc antigravity argparse array ast asynchat asyncio asyncore atexit audioop base64 bdb binascii bisect
 	builtins bz2 cProfile calendar cgi cgitb chunk cmath cmd code codecs codeop collections colorsys compileall compression
 	concurrent configparser contextlib contextvars copy copyreg crypt csv ctypes curses dataclasses datetime dbm decimal difflib
@@ -52,10 +52,10 @@ var standard = words(`abc aifc antigravity argparse array ast asynchat asyncio a
 	traceback tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uu uuid venv warnings wave weakref
 	webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport zlib zoneinfo __future__ __main__ _thread`)
 
-// readPython reads the lines of a file that are import statements and routes. It knows
-// strings of several lines, and no more of the grammar.
+// readPython finds the import statements and routes in the lines of a file. It handles
+// multi-line strings, and no other part of the grammar.
 func readPython(src string) (r reading) {
-	quote := "" // the string of several lines that is open
+	quote := "" // quote of the open multi-line string
 	var route *Route
 	n := 0
 	for l := range strings.SplitSeq(src, "\n") {
@@ -105,7 +105,7 @@ func readPython(src string) (r reading) {
 	return r
 }
 
-// openQuote returns which quote of a string of several lines is open after a line.
+// openQuote returns the quote of the multi-line string that is open after a line.
 func openQuote(l, quote string) string {
 	for i := 0; i < len(l); i++ {
 		switch {
@@ -131,8 +131,8 @@ func openQuote(l, quote string) string {
 }
 
 // MissingPython returns the packages of PyPI that the Python files of an app import and
-// that neither requirements.txt nor pyproject.toml name, and the imports of modules of
-// the app that are nowhere.
+// that neither requirements.txt nor pyproject.toml lists, and the imports of modules of
+// the app that do not exist.
 func MissingPython(files map[string]string) (packages []string, unresolved []Problem) {
 	have := map[string]bool{}
 	for _, name := range []string{"requirements.txt", "pyproject.toml"} {
@@ -147,7 +147,7 @@ func MissingPython(files map[string]string) (packages []string, unresolved []Pro
 			have[p] = true
 		}
 	}
-	// What these bring along.
+	// These packages bring others along.
 	if have["fastapi"] {
 		have["starlette"], have["pydantic"] = true, true
 	}
@@ -203,7 +203,7 @@ func MissingPython(files map[string]string) (packages []string, unresolved []Pro
 				need(im.Package)
 			}
 		}
-		// FastAPI asks for these only once the app runs.
+		// FastAPI needs these only at run time.
 		if have["fastapi"] || want["fastapi"] {
 			if strings.Contains(files[p], "UploadFile") || strings.Contains(files[p], "Form(") || strings.Contains(files[p], "OAuth2PasswordRequestForm") {
 				need("python-multipart")
@@ -216,7 +216,7 @@ func MissingPython(files map[string]string) (packages []string, unresolved []Pro
 	return slices.Sorted(maps.Keys(want)), unresolved
 }
 
-// pipName returns the name of a package of PyPI in the form in which names are compared.
+// pipName returns the normalized name of a PyPI package.
 func pipName(s string) string {
 	return strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(s))
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// maxParse is the largest file that is parsed; of larger ones only the imports are
-// known. With it not even a file that the lexer misjudges ends the process: esbuild
-// takes up to 4 KiB of stack for a byte, and Go allows 512 MiB.
+// maxParse is the maximum size, in bytes, of a file that is parsed; larger files are only scanned for
+// imports. The limit keeps any file from overflowing the stack, even one that the lexer misjudges: esbuild
+// takes up to 4 KiB of stack per byte, and Go allows 512 MiB.
 const maxParse = 96 << 10
 
-// A reading is what is known of a file from its content alone.
+// A reading is the result of analysing one file's content alone.
 type reading struct {
 	imports  []Import
 	problems []Problem
 	facts    facts
 }
 
-// readings remembers files that were read, because an app's files are read again with
-// each change and most are as they were.
+// readings caches the readings of files, because an app's files are read again after
+// each change and most are unchanged.
 var readings = struct {
 	sync.Mutex
 	known map[[sha256.Size]byte]reading
@@ -33,11 +33,11 @@ var readings = struct {
 
 const (
 	maxReadings = 1000
-	maxReading  = 32 << 10 // bytes of a reading that is remembered
+	maxReading  = 32 << 10 // maximum size, in bytes, of a cached reading
 )
 
-// detach copies what a reading has of the source, which would stay in memory otherwise,
-// and returns how much that is.
+// detach copies the strings of a reading that share memory with the source, which they would keep alive.
+// It returns the approximate size of the copies in bytes.
 func (r *reading) detach() (size int) {
 	own := func(s *string) {
 		*s = strings.Clone(*s)
@@ -126,7 +126,7 @@ func readScript(path, ext, content string) reading {
 	if len(problems) > 0 {
 		return r
 	}
-	// What is imported once types are gone is what counts.
+	// Only imports that remain after types are removed count.
 	kept, _ := scanImports(code, false, false)
 	for i, im := range r.imports {
 		if !slices.ContainsFunc(kept, func(k Import) bool { return k.Path == im.Path }) {
@@ -146,7 +146,7 @@ func readScript(path, ext, content string) reading {
 	return r
 }
 
-// compile makes plain JavaScript of a file, in the form in which esbuild prints code:
+// compile converts a file to plain JavaScript in the form in which esbuild prints code:
 // no types, no JSX, strings in double quotes.
 func compile(path, ext, content string) (code string, problems []Problem) {
 	loader := api.LoaderJSX

@@ -31,7 +31,7 @@ type agentOutput struct {
 	Run     engi.RunID      `json:"run_id"`
 	Text    string          `json:"text"`
 	Output  json.RawMessage `json:"output,omitempty"`
-	Stopped string          `json:"stopped,omitempty"` // the limit that stopped the agent
+	Stopped string          `json:"stopped,omitempty"` // limit that stopped the agent
 }
 
 // runAgent runs an agent. The agent's run has an idempotency key derived from r,
@@ -58,8 +58,8 @@ func (s Services) runAgent(ctx context.Context, r *function.Run, spec engi.RunSp
 		func(ctx context.Context) error { return s.Agents.Cancel(ctx, r.Owner, id) })
 }
 
-// waitOrCancel waits in a step for what an earlier one has started, and cancels
-// that if r is cancelled or times out, be it before the step begins.
+// waitOrCancel waits in a step for the end of work that an earlier step has started. It cancels
+// the work if r is cancelled or times out, even before the step begins.
 func waitOrCancel[T any](ctx context.Context, r *function.Run, step string, wait func(context.Context) (T, error), cancel func(context.Context) error) (T, error) {
 	out, err := function.Step(ctx, r, step, wait)
 	if err != nil && giveUp(ctx, r) {

@@ -1,4 +1,4 @@
-// Package builtin has the durable functions that come with engi, which create and
+// Package builtin provides the durable functions of engi itself, which create and
 // stop sandboxes and run agents in them, and those that a configuration
 // declares. Package function runs them.
 package builtin
@@ -24,7 +24,7 @@ const (
 	DebugEcho     = "engi/debug/echo"
 )
 
-// DefaultRuntime is the runtime of sandboxes that name none.
+// DefaultRuntime is the runtime of sandboxes that specify none.
 const DefaultRuntime = "node24"
 
 // Runtimes returns the template of each runtime.
@@ -32,7 +32,7 @@ func Runtimes() map[string]string {
 	return map[string]string{"node24": "base", "node22": "node22", "python3.13": "python3.13"}
 }
 
-// Services are what the functions use. Functions whose service is nil are left
+// Services holds the services that the functions use. Functions whose service is nil are left
 // out.
 type Services struct {
 	Sandboxes  engi.Sandboxes
@@ -42,7 +42,7 @@ type Services struct {
 	Runtimes   map[string]string // template of each; nil means Runtimes()
 }
 
-// Functions returns the functions that come with engi.
+// Functions returns the functions of engi itself.
 func Functions(r Services) []function.Function {
 	if r.Runtimes == nil {
 		r.Runtimes = Runtimes()
@@ -85,8 +85,8 @@ func Functions(r Services) []function.Function {
 	return all
 }
 
-// agentScopes are what the agents of these functions may do, and so what a key needs
-// that starts them.
+// agentScopes are the permissions of the agents of these functions. A key that starts
+// them needs the same permissions.
 func agentScopes() []engi.Scope { return []engi.Scope{engi.ScopeAgents, engi.ScopeSandboxes} }
 
 func createInput(runtimes map[string]string) json.RawMessage {
@@ -110,7 +110,7 @@ func echo(_ context.Context, r *function.Run) (any, error) {
 	return r.Event.Data, nil
 }
 
-// sandboxInfo is what is shown of a sandbox. Values of its environment may be
+// sandboxInfo is the shown part of a sandbox. Values of its environment may be
 // secret, so only their names are shown.
 type sandboxInfo struct {
 	ID         engi.SandboxID    `json:"id"`
@@ -137,7 +137,7 @@ type sandboxInfo struct {
 	AutoResume bool              `json:"auto_resume"`
 	Snapshot   engi.SnapshotID   `json:"snapshot,omitempty"`
 	Metadata   map[string]string `json:"metadata,omitempty"`
-	Env        []string          `json:"env,omitempty"` // names
+	Env        []string          `json:"env,omitempty"` // names of the variables
 	Volumes    []string          `json:"volumes,omitempty"`
 	Private    bool              `json:"private_ports"`
 }
@@ -163,7 +163,7 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// maxCreates is how many sandboxes a run tries to create: one that was being
+// maxCreates is the maximum number of sandboxes that a run tries to create: a sandbox that was being
 // created during a crash may have ended.
 const maxCreates = 20
 
@@ -185,7 +185,7 @@ func (s Services) create(ctx context.Context, r *function.Run) (any, error) {
 	}
 	made, err := function.Step(ctx, r, "create", func(ctx context.Context) (sandboxInfo, error) {
 		if _, err := s.Templates.Get(ctx, template); engi.Is(err, engi.Unavailable) {
-			// Retrying does not build it.
+			// A retry does not build the template.
 			return sandboxInfo{}, function.Final(engi.Errorf(engi.Conflict, "runtime %s: %w", data.Runtime, err).WithRemedy("run 'engi template build %s'", template))
 		}
 		for i := range maxCreates {

@@ -13,15 +13,15 @@ import (
 	"github.com/engi-dev/engi/internal/function"
 )
 
-// A Declared function is declared in a configuration: it runs either an agent or
+// A Declared is a function declared in a configuration: it runs either an agent or
 // a program.
 type Declared struct {
 	engi.Function
-	Owner   engi.Owner // of the runs that its schedule starts
+	Owner   engi.Owner // owner of the runs that its schedule starts
 	Backoff function.Backoff
 
 	// Agent is the name of an agent, and Input the template of its input.
-	// Sandbox and Session, templates too, say where its tools work; empty for
+	// Sandbox and Session, also templates, select where its tools work; empty for
 	// none. Templates are executed with [RunData].
 	Agent   string
 	Input   string
@@ -32,10 +32,10 @@ type Declared struct {
 	// input. Its standard output is the run's output. If it does not exit with
 	// 0, the attempt has failed.
 	Program  engi.Program
-	Template string // of the program's sandbox; empty means the node's default
+	Template string // template of the program's sandbox; empty means the node's default
 }
 
-// RunData is what templates and programs of declared functions see of a run.
+// RunData is the data of a run for the templates and programs of declared functions.
 type RunData struct {
 	Run     string    `json:"run"`
 	Attempt int       `json:"attempt"` // from 1
@@ -53,10 +53,10 @@ type EventData struct {
 }
 
 const (
-	maxInput         = 256 << 10 // bytes of an executed template
-	maxProgramOutput = 64 << 10  // bytes of a program's output
+	maxInput         = 256 << 10 // maximum bytes of an executed template
+	maxProgramOutput = 64 << 10  // maximum bytes of a program's output
 	maxCode          = 1 << 20
-	// claimTimeout is how long a run waits for a sandbox, before it is tried again.
+	// claimTimeout is the time for which a run waits for a sandbox before it retries.
 	claimTimeout = 30 * time.Second
 )
 
@@ -145,7 +145,7 @@ func render(t *template.Template, v RunData) (string, error) {
 // programOutput is the output of a function that runs a program.
 type programOutput struct {
 	Execution engi.ExecutionID `json:"execution_id"`
-	Output    any              `json:"output"` // JSON if it is valid, else text
+	Output    any              `json:"output"` // JSON if it is valid, otherwise text
 	Truncated bool             `json:"truncated,omitempty"`
 }
 
@@ -201,8 +201,8 @@ func (s Services) waitForExecution(ctx context.Context, r *function.Run, id engi
 	return p, nil
 }
 
-// failure returns the error of a program that did not exit with 0. It is retried:
-// circumstances may change.
+// failure returns the error of a program that did not exit with 0. The program is retried,
+// because circumstances may change.
 func failure(id engi.ExecutionID, r engi.Result) error {
 	said := clip.Tail(string(bytes.TrimSpace(r.Stderr)), 500)
 	how := fmt.Sprintf("exited with %d", r.Exit.Code)

@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/internal/function/functiontest"
 )
 
-// BenchmarkTwoSteps is from Send to the end of a run of two steps that do
-// nothing: one after the other, and many at once.
+// BenchmarkTwoSteps measures the time from Send to the end of a run of two empty
+// steps: one after the other, and many at once.
 func BenchmarkTwoSteps(b *testing.B) {
 	for _, clients := range []int{1, 16} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {

@@ -1,6 +1,6 @@
 // Package dbos executes durable functions with DBOS Transact. It records started
 // runs and the results of their steps in a SQLite file of its own, until the
-// runs have ended. States, attempts and queues are package function's.
+// runs have ended. Package function manages states, attempts and queues.
 package dbos
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/dbos-inc/dbos-transact-golang/dbos"
-	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // sqlite for dbos
+	_ "github.com/dbos-inc/dbos-transact-golang/dbos/driver/sqlite" // SQLite driver for DBOS
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
@@ -30,8 +30,8 @@ const (
 	// workflowName is recorded in the file, too.
 	workflowName = "run"
 
-	// maxRecoveries is how often DBOS continues a run after crashes: package
-	// workflow decides when to give up.
+	// maxRecoveries is the number of times that DBOS continues a run after crashes: package
+	// function decides when to give up.
 	maxRecoveries = 1 << 30
 
 	cleanupInterval = time.Minute
@@ -39,7 +39,7 @@ const (
 	stopLimit       = 10 * time.Second
 )
 
-// Options configure an Engine.
+// Options configures an Engine.
 type Options struct {
 	File string       // absolute; created with mode 0600 if it does not exist
 	Log  *slog.Logger // nil discards
@@ -68,14 +68,14 @@ func New(opt Options) (*Engine, error) {
 
 // A runtime is the state of an engine during one Run.
 type runtime struct {
-	ctx      context.Context // of Run
+	ctx      context.Context // context of Run
 	executor function.Executor
 	log      *slog.Logger
 	dbos     dbos.Context
 
 	mu     sync.Mutex
 	closed bool
-	busy   sync.WaitGroup // calls of Execute
+	busy   sync.WaitGroup // running calls of Execute
 	wakes  map[string]chan struct{}
 }
 
@@ -95,7 +95,7 @@ func (e *Engine) Run(ctx context.Context, x function.Executor, ready func()) (er
 		}
 	}
 	rt := &runtime{ctx: ctx, executor: x, log: e.opt.Log, wakes: map[string]chan struct{}{}}
-	// It is ended by Shutdown, after all functions have returned.
+	// Shutdown ends it, after all functions have returned.
 	rt.dbos, err = dbos.NewContext(context.WithoutCancel(ctx), dbos.Config{
 		AppName: "engi", ApplicationVersion: version, ExecutorID: "engi", SQLiteSystemDB: db, Logger: warningsOnly(e.opt.Log),
 	})
@@ -106,7 +106,7 @@ func (e *Engine) Run(ctx context.Context, x function.Executor, ready func()) (er
 	if err := dbos.Launch(rt.dbos); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	// After a power cut, our record of a run may say that it is active although
+	// After a power failure, our record of a run may say that it is active although
 	// this file says that it has ended. Such runs are deleted here before they
 	// are started again.
 	rt.removeEnded()
@@ -135,7 +135,7 @@ func (e *Engine) Run(ctx context.Context, x function.Executor, ready func()) (er
 
 // openFile opens the database.
 func openFile(path string) (*sql.DB, error) {
-	// SQLite would create the file with the umask's mode, but it has results of
+	// SQLite would create the file with the umask's mode, but the file has results of
 	// functions.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -165,7 +165,7 @@ func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error
 	if rt == nil {
 		return engi.Errorf(engi.Unavailable, "the engine is not running")
 	}
-	// DBOS ignores an ID that is in the file already.
+	// DBOS ignores an ID that is already in the file.
 	if _, err := dbos.RunWorkflow(rt.dbos, rt.run, string(id), dbos.WithWorkflowID(string(id))); err != nil {
 		return engi.Errorf(engi.Unavailable, "record run %s: %v", id, err)
 	}
@@ -198,8 +198,8 @@ func (rt *runtime) acquire() bool {
 	return !rt.closed
 }
 
-// run is the only DBOS workflow: it executes a run until the run has ended. What
-// it returns while the engine stops is not recorded.
+// run is the only DBOS workflow: it executes a run until the run has ended. Its result
+// is not recorded while the engine stops.
 func (rt *runtime) run(ctx dbos.Context, id string) (string, error) {
 	wake := make(chan struct{}, 1)
 	rt.mu.Lock()
@@ -267,7 +267,7 @@ type steps struct {
 	done map[string]json.RawMessage // results by name
 }
 
-// A stepResult is a step as DBOS records it.
+// A stepResult is the recorded form of a step in DBOS.
 type stepResult struct {
 	Failed bool            `json:"failed,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
@@ -321,7 +321,7 @@ func (s *steps) Step(ctx context.Context, name string, fn func(context.Context) 
 	return m.Result, nil
 }
 
-// warningsOnly returns a logger that drops what DBOS logs below warnings.
+// warningsOnly returns a logger that drops messages of DBOS below the level of warnings.
 func warningsOnly(log *slog.Logger) *slog.Logger { return slog.New(warningHandler{log.Handler()}) }
 
 type warningHandler struct{ slog.Handler }

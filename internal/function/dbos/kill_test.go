@@ -39,11 +39,11 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	killRuns  = 24 // that each child sends
+	killRuns  = 24 // number of runs that each child starts
 	killSteps = 6
 )
 
-// work sends events and serves until all runs have ended. Each step appends a
+// work sends events and serves until all runs have ended. Each step adds a
 // line to a journal.
 func work(dir string) error {
 	ctx := context.Background()
@@ -93,7 +93,7 @@ func work(dir string) error {
 	case <-ready:
 	}
 	for i := range killRuns {
-		// Half of the events were sent by the last child too.
+		// Half of the events were also sent by the last child.
 		n, _ := strconv.Atoi(os.Getenv(generationEnv))
 		_, runs, err := runner.Send(ctx, engi.EventSpec{Owner: "anna", Type: "f", Idempotency: fmt.Sprint("event ", n-2*i/killRuns, " ", i%(killRuns/2))})
 		if err != nil {
@@ -116,8 +116,8 @@ func work(dir string) error {
 	}
 }
 
-// TestKill kills a process at random moments. In the end all runs have completed,
-// and no step was repeated after the next one had begun. ENGI_TEST_KILLS is the
+// TestKill kills a process at random moments. In the end all runs must have completed,
+// and no step must have been repeated after the next one had begun. ENGI_TEST_KILLS is the
 // number of kills.
 func TestKill(t *testing.T) {
 	kills := 5

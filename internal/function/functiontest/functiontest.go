@@ -31,8 +31,8 @@ type Runner struct {
 	stop  func()
 }
 
-// Open runs a Runner with functions. Each engine that open returns must know what
-// the one before has recorded.
+// Open runs a Runner with functions. Each engine that open returns must have the
+// records of the one before.
 func Open(t testing.TB, open func() function.Engine, functions ...function.Function) *Runner {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
@@ -122,7 +122,7 @@ func On(name string, retries int, run func(ctx context.Context, r *function.Run)
 }
 
 // Promises tests an engine. For each test, factory returns a function that opens
-// engines, each of which must know what the one before has recorded.
+// engines, each of which must have the records of the one before.
 func Promises(t *testing.T, factory func(t *testing.T) (open func() function.Engine)) {
 	tests := map[string]func(*testing.T, func() function.Engine){
 		"completed steps are not repeated": stepsOnce,
@@ -289,7 +289,7 @@ func names(t *testing.T, open func() function.Engine) {
 }
 
 func limits(t *testing.T, open func() function.Engine) {
-	var now, most [2]atomic.Int64 // of all, and of anna
+	var now, most [2]atomic.Int64 // numbers for all owners, and for anna
 	f := On("f", 3, func(ctx context.Context, r *function.Run) (any, error) {
 		return function.Step(ctx, r, "work", func(ctx context.Context) (int, error) {
 			for i := range now {
@@ -301,7 +301,7 @@ func limits(t *testing.T, open func() function.Engine) {
 				for m := most[i].Load(); n > m && !most[i].CompareAndSwap(m, n); m = most[i].Load() {
 				}
 			}
-			time.Sleep(3 * time.Millisecond) // during which other runs may begin
+			time.Sleep(3 * time.Millisecond) // other runs may begin during this time
 			return 0, nil
 		})
 	})
@@ -339,7 +339,7 @@ func cancelRunning(t *testing.T, open func() function.Engine) {
 	}))
 	id := fix.Send("anna", "f", `{}`)
 	<-begun
-	for range 2 { // twice is no error
+	for range 2 { // doing it twice is no error
 		if err := fix.Cancel(t.Context(), "anna", id); err != nil {
 			t.Fatal(err)
 		}
@@ -369,7 +369,7 @@ func cancelWaiting(t *testing.T, open func() function.Engine) {
 		t.Fatal(err)
 	}
 	wantState(t, fix.Await(first), engi.FunctionCancelled, 1)
-	// Its slot is free.
+	// The run's slot is free.
 	wantState(t, fix.Await(second, engi.FunctionWaiting), engi.FunctionWaiting, 1)
 }
 
@@ -545,11 +545,11 @@ func restartWaiting(t *testing.T, open func() function.Engine) {
 	fix.Start()
 	wantState(t, fix.Await(first), engi.FunctionDone, 2)
 	wantState(t, fix.Await(second), engi.FunctionDone, 1)
-	c.want(t, "a", 2) // once in each
+	c.want(t, "a", 2) // once in each run
 	c.want(t, "b", 3)
 }
 
-// lostStart has a node crash between recording that a run has a slot and starting
+// lostStart makes a node crash between recording that a run has a slot and starting
 // it in the engine.
 func lostStart(t *testing.T, open func() function.Engine) {
 	fix := Open(t, open, On("f", 0, func(context.Context, *function.Run) (any, error) { return "x", nil }))

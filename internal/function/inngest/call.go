@@ -3,7 +3,7 @@ package inngest
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/sha1" //nolint:gosec // names of steps in the protocol, no secret
+	"crypto/sha1" //names of steps in the protocol, not secret
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	maxCall  = 8 << 20          // bytes; servers send at most 4 MiB
-	bodyTime = 30 * time.Second // to read a body
-	maxAge   = 5 * time.Minute  // of a signature
+	maxCall  = 8 << 20          // maximum bytes of a call; servers send at most 4 MiB
+	bodyTime = 30 * time.Second // maximum time for reading a body
+	maxAge   = 5 * time.Minute  // maximum age of a signature
 )
 
 var (
@@ -87,8 +87,8 @@ func (c call) fingerprint() string {
 type response struct {
 	status int
 	body   []byte
-	step   bool // it has the result of a step, which the server may not have recorded yet
-	final  bool // do not repeat the call because of the status
+	step   bool // the server may not have recorded the result of a step in it yet
+	final  bool // the call must not be repeated because of the status
 	after  time.Duration
 }
 
@@ -160,7 +160,7 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// verify reports why a request is not from the server.
+// verify returns the reason why a request is not from the server; nil if it is.
 func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 	if e.bearer == "" {
 		if !isLocal(r) {
@@ -191,7 +191,7 @@ func (e *Engine) verify(r *http.Request, body []byte, now time.Time) error {
 
 var errUnsigned = engi.Errorf(engi.Anonymous, "the call is not signed with the configured key")
 
-// resume executes the next step of a run, or waits for it if the server has
+// resume executes the next step of a run, or waits for the step if the server has
 // called for it before.
 func (e *Engine) resume(w http.ResponseWriter, r *http.Request, c call) {
 	if c.fetchSteps {
@@ -209,7 +209,7 @@ func (e *Engine) resume(w http.ResponseWriter, r *http.Request, c call) {
 		}
 		select {
 		case <-p.done:
-		case <-r.Context().Done(): // the step goes on, and its response is kept
+		case <-r.Context().Done(): // the step continues, and its response is kept
 			write(w, unavailable)
 			return
 		}
@@ -225,7 +225,7 @@ func (e *Engine) resume(w http.ResponseWriter, r *http.Request, c call) {
 	}
 }
 
-// startStep returns the pending step of a run, which it starts if there is none;
+// startStep returns the pending step of a run, and starts the step if there is none;
 // nil if the engine is not running.
 func (e *Engine) startStep(c call) *pendingStep {
 	e.mu.Lock()
@@ -282,7 +282,7 @@ func executeStep(ctx context.Context, x function.Executor, c call) response {
 // unavailable is the response of an engine that is not running.
 var unavailable = response{status: http.StatusServiceUnavailable, body: encode(map[string]string{"name": "unavailable", "message": "the node is stopping; the run continues when it is back"}), after: time.Second}
 
-// A stepper implements [function.Stepper]: it knows the completed steps of a run
+// A stepper implements [function.Stepper]: it has the results of the completed steps of a run
 // and executes one more.
 type stepper struct {
 	done map[string]json.RawMessage // by digest of the name
@@ -330,7 +330,7 @@ func write(w http.ResponseWriter, a response) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(max(a.after.Round(time.Second), time.Second).Seconds())))
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a server that is gone calls again
+	_, _ = w.Write(a.body) // a server that has disconnected calls again
 }
 
 func encode(v any) []byte {

@@ -214,7 +214,7 @@ func TestLostResponsesAreRepeated(t *testing.T) {
 	go func() { left <- serve(e, request(ctx, "POST", callPath, body(id, "{}"))).Code }()
 	<-begun
 	hangUp()
-	if code := <-left; code != 503 { // if it arrives, it must not look like the end of the run
+	if code := <-left; code != 503 { // if the response arrives, it must not look like the end of the run
 		t.Errorf("told %d", code)
 	}
 	close(goOn)
@@ -267,7 +267,7 @@ func FuzzParseCall(f *testing.F) {
 		if _, err := engi.ParseFunctionRunID(string(c.run)); err != nil || c.fetchSteps && !serverRun.MatchString(c.server) {
 			t.Errorf("%+v", c)
 		}
-		// Whatever is remembered, a step returns a result, is executed, or fails.
+		// For all remembered data, a step returns a result, is executed, or fails.
 		s := &stepper{done: c.steps}
 		for _, name := range []string{"a", "b"} {
 			out, err := s.Step(t.Context(), name, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })

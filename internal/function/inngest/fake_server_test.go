@@ -32,14 +32,14 @@ type fakeServer struct {
 	pause time.Duration // before it repeats a failed call
 	lose  bool          // drop a third of the responses
 
-	random *mathrand.Rand // decides which are dropped
+	random *mathrand.Rand // decides which responses are dropped
 	big    bool           // do not send results of steps with calls
 
 	mu        sync.Mutex
 	functions map[string]registered // by event
 	runs      map[string]*running
 	live      map[string]bool // active runs, by singleton key
-	seen      []string        // statuses
+	seen      []string        // statuses of the responses
 	closed    chan struct{}
 	going     sync.WaitGroup
 }

@@ -3,9 +3,9 @@
 // such a server and an application: runs are started by events, and the server
 // calls back over HTTP for every single step.
 //
-// It does not send callers' events to Inngest. One function on the server stands
-// for all of ours, because queues, attempts, limits and schedules are package
-// workflow's.
+// It does not send callers' events to Inngest. One function on the server represents
+// all functions of engi, because package function manages queues, attempts, limits and
+// schedules.
 package inngest
 
 import (
@@ -30,10 +30,10 @@ import (
 	"github.com/engi-dev/engi/internal/function"
 )
 
-// Options configure an [Engine].
+// Options configures an [Engine].
 type Options struct {
-	URL        string // of the server, like http://127.0.0.1:8288
-	ServeURL   string // at which the server reaches this engine, with a path
+	URL        string // URL of the server, like http://127.0.0.1:8288
+	ServeURL   string // URL at which the server reaches this engine, with a path
 	App        string // name of the application on the server; empty means engi
 	EventKey   string // secret; ignored by a server without keys
 	SigningKey string // secret; empty for a server without keys, which must be on this machine
@@ -42,12 +42,12 @@ type Options struct {
 }
 
 const (
-	functionID       = "run"     // of the only registered function
-	sdkName          = "engi:v1" // tells the server who answers
-	maxAttempts      = 20        // failed calls in a row after which the server gives a run up; its maximum
+	functionID       = "run"     // ID of the only registered function
+	sdkName          = "engi:v1" // identifies the client to the server
+	maxAttempts      = 20        // number of failed calls in a row after which the server gives up a run; its maximum
 	callTimeout      = 10 * time.Second
-	registerInterval = time.Minute // registrations are repeated for servers that forget them
-	maxAnswer        = 64 << 20    // bytes of the results of a run's steps
+	registerInterval = time.Minute // interval of registrations, which are repeated for servers that forget them
+	maxAnswer        = 64 << 20    // maximum bytes of the results of a run's steps
 )
 
 // An Engine implements [function.Engine] with an Inngest server, and
@@ -178,7 +178,7 @@ func (e *Engine) Run(ctx context.Context, x function.Executor, ready func()) err
 	}
 }
 
-// register tells the server the function and where to call.
+// register registers the function and its URL on the server.
 func (e *Engine) register(ctx context.Context) error {
 	serve, err := url.Parse(e.opt.ServeURL)
 	if err != nil {
@@ -206,7 +206,7 @@ func (e *Engine) register(ctx context.Context) error {
 	return err
 }
 
-// fetchResults asks the server for the results of a run's steps, if they were too
+// fetchResults requests the results of a run's steps from the server, if they were too
 // large for the call.
 func (e *Engine) fetchResults(ctx context.Context, run string) (map[string]json.RawMessage, error) {
 	raw, err := e.request(ctx, http.MethodGet, "/v0/runs/"+url.PathEscape(run)+"/actions", nil)

@@ -1,5 +1,5 @@
 // Package memory is a fake engine of durable functions for tests. It remembers
-// the results of steps as long as it exists.
+// the results of steps for its lifetime.
 package memory
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 // An Engine implements [function.Engine]. Run may be called again after it has
-// returned, as if by a new process. The zero value is ready for use.
+// returned, as a new process would. The zero value is ready to use.
 type Engine struct {
 	mu    sync.Mutex
 	tasks map[engi.FunctionRunID]*task

@@ -117,7 +117,7 @@ func encode(t testing.TB, v any) string {
 	return b.String()
 }
 
-// stable returns the page, which must be harmless and the same when it is read again.
+// stable returns the page, which must be harmless and stay the same when it is parsed again.
 func stable(t testing.TB, p *markup.Page) string {
 	t.Helper()
 	got := p.HTML()

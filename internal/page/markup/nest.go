@@ -7,15 +7,15 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A scope is what the parser of HTML remembers of the elements around a place, as far
-// as it makes something else of some elements there than what is written: a <p> ends
-// where a <div> begins, a row can only be in a table. Where nothing is against what
-// the scope says, writing a page and reading it again changes nothing, neither here
+// A scope is the state of an HTML parser at a place that depends on the elements around it.
+// The parser changes some elements by this state: a <p> ends
+// where a <div> begins, a row can only be in a table. If all elements are allowed in their
+// scopes, writing a page and parsing it again changes nothing, neither here
 // nor in a browser.
 type scope struct {
 	parent                      string // name of the element; empty in SVG
 	svg                         bool
-	p, a, button, form, li, def bool // open, and not hidden by a cell of a table or the like
+	p, a, button, form, li, def bool // the element is open, and not hidden by a cell of a table or the like
 }
 
 var (
@@ -39,7 +39,7 @@ func scopeOf(n *html.Node) (scope, error) {
 	return s.enter(n)
 }
 
-// enter returns the scope in n, or why n can not be in s.
+// enter returns the scope in n, or the reason why n cannot be in s.
 func (s scope) enter(n *html.Node) (scope, error) {
 	name := n.Data
 	no := func() (scope, error) {
@@ -99,7 +99,7 @@ func (s scope) enter(n *html.Node) (scope, error) {
 	return s, nil
 }
 
-// text returns why text can not be in s.
+// text returns the reason why text cannot be in s.
 func (s scope) text(text string) error {
 	if !s.svg && (void[s.parent] || noText[s.parent] && strings.Trim(text, space) != "") {
 		return fmt.Errorf("text can not be in <%s>", s.parent)

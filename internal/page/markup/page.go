@@ -9,16 +9,16 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// A Page is what is in the body of a page, sanitized. One goroutine may use it.
+// A Page is the sanitized body of a page. It must be used by one goroutine at a time.
 type Page struct {
-	root   *html.Node // a body
+	root   *html.Node // body element
 	size   size
-	cached string // what HTML returns, unless changed
+	cached string // result of HTML, valid unless stale
 	stale  bool
-	table  *table // while patches are applied, unless elements have come or gone
+	table  *table // set while patches are applied; nil after elements were added or removed
 }
 
-// A size is what a page is bounded by.
+// A size holds the measures of a page that have limits.
 type size struct{ nodes, bytes, json int }
 
 func (s size) plus(t size) size { return size{s.nodes + t.nodes, s.bytes + t.bytes, s.json + t.json} }
@@ -38,8 +38,8 @@ func (s size) check() error {
 	return nil
 }
 
-// NewPage returns a page of what is safe in the HTML; an empty one if it is beyond
-// the bounds of pages.
+// NewPage returns a page with the safe parts of the HTML; an empty page if they exceed
+// the limits of pages.
 func NewPage(html string) *Page {
 	p := &Page{root: body()}
 	if err := p.Set(html); err != nil {
@@ -52,8 +52,8 @@ func body() *html.Node {
 	return &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body}
 }
 
-// Set replaces the page with what is safe in the HTML. It reports Invalid, and changes
-// nothing, if that is beyond the bounds of pages.
+// Set replaces the page with the safe parts of the HTML. It reports Invalid, and changes
+// nothing, if they exceed the limits of pages.
 func (p *Page) Set(text string) error {
 	if len(text) > maxLine {
 		return size{bytes: len(text)}.check()
@@ -64,7 +64,7 @@ func (p *Page) Set(text string) error {
 	}
 	root := body()
 	s := scope{parent: "body"}
-	// What is left of something tangled may be read differently; it is soon stable.
+	// Sanitized markup may be parsed differently again; repeating this soon gives a stable result.
 	for range 5 {
 		nodes, err := parse(text, root)
 		if err != nil {
@@ -93,7 +93,7 @@ func (p *Page) Set(text string) error {
 	return invalid("write simpler markup, and end every element", "the page does not survive being read again")
 }
 
-// HTML returns the page. A page of it is the same.
+// HTML returns the page as HTML. NewPage of the result gives the same page.
 func (p *Page) HTML() string {
 	if p.stale {
 		var b strings.Builder
@@ -104,7 +104,7 @@ func (p *Page) HTML() string {
 	return p.cached
 }
 
-// Clone returns a copy.
+// Clone returns a copy of the page.
 func (p *Page) Clone() *Page {
 	c := *p
 	c.root, c.table = clone(p.root), nil
@@ -119,7 +119,7 @@ func clone(n *html.Node) *html.Node {
 	return c
 }
 
-// parse reads HTML as a browser does for what is in context.
+// parse parses HTML like a browser, as the content of context.
 func parse(text string, context *html.Node) ([]*html.Node, error) {
 	nodes, err := html.ParseFragment(strings.NewReader(text), context)
 	if err != nil {
@@ -128,14 +128,14 @@ func parse(text string, context *html.Node) ([]*html.Node, error) {
 	return nodes, nil
 }
 
-// tangled reports text that might cost far more to read than its length says: parsers
-// begin formatting elements that were not ended in order, such as <b>, again and again,
-// all of them.
+// tangled reports Invalid for text whose parsing may cost far more than its length: parsers
+// reopen all formatting elements that were not ended in order, such as <b>, again and
+// again.
 func tangled(text string) error {
 	const limit = 4 * maxNodes
-	var open []string // and not ended
+	var open []string // open elements
 	count := map[string]int{}
-	left, cost := 0, 0 // formatting elements not ended in order
+	left, cost := 0, 0 // left: number of formatting elements not ended in order
 	z := html.NewTokenizer(strings.NewReader(text))
 	for {
 		switch z.Next() {
@@ -183,7 +183,7 @@ func measure(text string, root *html.Node) size {
 	return size{n, len(text), jsonLen(text)}
 }
 
-// weigh returns the size of n and what is in it.
+// weigh returns the size of n with its content.
 func weigh(n *html.Node) size {
 	var b strings.Builder
 	if n.Type == html.TextNode {
@@ -200,7 +200,7 @@ func weigh(n *html.Node) size {
 	return s
 }
 
-// jsonLen returns the length of s as a string of JSON that does not escape HTML.
+// jsonLen returns the length of s as a JSON string without escaped HTML.
 func jsonLen(s string) int {
 	n := len(s) + 2
 	for i := 0; i < len(s); i++ {
@@ -214,7 +214,7 @@ func jsonLen(s string) int {
 	return n
 }
 
-// depth returns how deep elements are nested in n.
+// depth returns the maximum nesting depth of elements in n.
 func depth(n *html.Node) int {
 	d := 0
 	for k := n.FirstChild; k != nil; k = k.NextSibling {
@@ -237,10 +237,10 @@ func tooDeep() error {
 	return invalid("nest less deep", "elements would be nested more than %d deep", maxDepth)
 }
 
-// Apply applies patches one after the other. Selectors see the page as a body without
-// anything around it. It returns the patches that were applied, as a browser applies
-// them to have the same page, and what is wrong with others, or with parts of them:
-// errors are Invalid, or NotFound if a selector selects nothing.
+// Apply applies patches in order. Selectors match in a document that consists of the
+// body alone. It returns the applied patches, in a form with which a browser gets
+// the same page, and the errors of other patches or of parts of them:
+// Invalid, or NotFound if a selector matches nothing.
 func (p *Page) Apply(patches []engi.PagePatch) (applied []engi.PagePatch, errs []error) {
 	for i, patch := range patches {
 		if i == maxPatches {

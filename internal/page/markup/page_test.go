@@ -54,7 +54,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestRandomPatches builds pages of every element in every other.
+// TestRandomPatches builds pages of every element within every other.
 func TestRandomPatches(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(list string) string { f := strings.Fields(list); return f[r.IntN(len(f))] }
@@ -187,7 +187,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestGoodPartsStand applies what is right in a patch and in a list of them.
+// TestGoodPartsStand applies the valid parts of a patch and of a list of patches.
 func TestGoodPartsStand(t *testing.T) {
 	p := markup.NewPage(`<p>1</p>`)
 	applied, errs := p.Apply(patches(t, `[{"selector":"p","attr":{"title":"x","onclick":"y"}},{"selector":"q","text":"x"},{"selector":"p","style":{"color":"red","position":"fixed"}},{"selector":"p","text":"2"}]`))
@@ -224,7 +224,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestHostileMarkupIsCheap reads what others take very long for, or very much memory.
+// TestHostileMarkupIsCheap parses markup for which other parsers need much time or memory.
 func TestHostileMarkupIsCheap(t *testing.T) {
 	ids := func(format string, n int) string {
 		var b strings.Builder
@@ -277,7 +277,7 @@ func TestPagesStayInBounds(t *testing.T) {
 			t.Errorf("%s: %d patches are applied, %d are not", name, len(applied), len(errs))
 		}
 		stable(t, p)
-		// What was there makes room again.
+		// Removing content frees space.
 		if again, _ := p.Apply(append([]engi.PagePatch{{Selector: "main > *", Remove: true}}, ps[:290]...)); len(again) != min(291, len(applied)+1) {
 			t.Errorf("%s: then %d are applied, before %d", name, len(again), len(applied))
 		}

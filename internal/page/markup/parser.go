@@ -15,45 +15,45 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Line is one object of an answer. Besides Raw, exactly one field is set.
+// A Line is one JSON object of an answer. Exactly one field besides Raw is set.
 type Line struct {
-	Raw     string // as written, with line ends in strings escaped; of one that is too long, its beginning
+	Raw     string // original text, with line ends in strings escaped; a line that is too long is truncated
 	Patches []engi.PagePatch
 	HTML    *string // not sanitized
 	Modules []engi.CodeModule
-	Stats   stdjson.RawMessage // an object, its type included
-	Err     error              // Invalid: what is wrong with it, for the model
+	Stats   stdjson.RawMessage // a JSON object, including its type
+	Err     error              // Invalid, with the error for the model
 }
 
-// A Parser finds the lines in an answer, which comes in pieces that may end
-// anywhere. It finds objects of JSON, whatever is around and between them: prose,
-// fences of Markdown, other objects, line ends. One that is broken costs no other,
-// since what begins a line like an object with a type ends it. The zero value is
-// ready. One goroutine may use it.
+// A Parser finds the lines in an answer, which arrives in pieces of any
+// size. It finds JSON objects, regardless of the text around and between them: prose,
+// Markdown fences, other objects, line ends. A broken object does not affect others,
+// since a line that begins like an object with a type ends it. The zero value is
+// ready to use. It must be used by one goroutine at a time.
 type Parser struct {
-	tail   string // bytes of a character whose others have not come
+	tail   string // bytes of an incomplete character
 	state  parserState
-	buf    []byte // the object so far
-	over   bool   // it is longer than maxLine; buf has its beginning
-	depth  int    // of braces and brackets
-	items  int    // in lists of the object
-	escape bool   // after a backslash
-	match  []byte // what has come of a line that may begin another object; nil if it can not
+	buf    []byte // bytes of the current object so far
+	over   bool   // the object is longer than maxLine; buf has its beginning
+	depth  int    // number of open braces and brackets
+	items  int    // number of items in lists of the object
+	escape bool   // the last character was a backslash
+	match  []byte // possible beginning of another object in this line; nil if there is none
 
-	// Of the members of the object itself:
+	// State of the members of the object itself:
 	wantKey bool
-	start   int // of the string, in buf
+	start   int // index in buf at which the string begins
 	key     string
-	kind    string // the value of "type"
+	kind    string // value of "type"
 
-	// Of a line that replaces the page:
+	// State of a line that replaces the page:
 	partial  bool
-	html     strings.Builder // decoded from buf
-	from, to int             // what is not decoded; to is 0 while the string has not ended
+	html     strings.Builder // decoded part of the page
+	from, to int             // undecoded range of buf; to is 0 while the string has not ended
 
 	decoder jsontext.Decoder
-	input   bytes.Buffer // of decoder
-	text    []byte       // being decoded
+	input   bytes.Buffer // input of decoder
+	text    []byte       // text that is being decoded
 }
 
 type parserState uint8
@@ -65,7 +65,7 @@ const (
 	inString
 )
 
-// Write returns the lines that are complete with text.
+// Write returns the lines that text completes.
 func (p *Parser) Write(text string) []Line {
 	if p.tail != "" {
 		text, p.tail = p.tail+text, ""
@@ -83,8 +83,8 @@ func (p *Parser) Write(text string) []Line {
 	return p.scan(nil, valid(text))
 }
 
-// Close returns what was left: the line that the answer ended in the middle of, as an
-// error. The parser is then as new.
+// Close returns the incomplete line at the end of the answer as an
+// error, if there is one, and resets the parser.
 func (p *Parser) Close() []Line {
 	lines := p.scan(nil, valid(p.tail))
 	if p.state >= inside {
@@ -94,8 +94,8 @@ func (p *Parser) Close() []Line {
 	return lines
 }
 
-// Partial returns the html of a line that replaces the page and is being written, as
-// far as it has come. A call costs what has come since the last one.
+// Partial returns the HTML so far of an unfinished line that replaces the page.
+// A call only decodes the text that has arrived since the last call.
 func (p *Parser) Partial() (html string, ok bool) {
 	if !p.partial {
 		return "", false
@@ -110,8 +110,8 @@ func (p *Parser) Partial() (html string, ok bool) {
 	return p.html.String(), true
 }
 
-// valid replaces what is not UTF-8 byte by byte, so that it makes no difference where
-// text was cut.
+// valid replaces each invalid byte of UTF-8 separately, so that the result does not depend on
+// the boundaries of pieces.
 func valid(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -188,7 +188,7 @@ func (p *Parser) open() {
 	p.put('{')
 }
 
-// reset forgets the object.
+// reset discards the object.
 func (p *Parser) reset() {
 	if cap(p.buf) > 64<<10 {
 		p.buf = nil
@@ -208,7 +208,7 @@ func (p *Parser) put(c byte) {
 	}
 }
 
-// structure takes a byte that is in no string, and reports whether it ends the object.
+// structure handles a byte outside of strings, and reports whether it ends the object.
 func (p *Parser) structure(c byte) bool {
 	p.put(c)
 	switch c {
@@ -236,7 +236,7 @@ func (p *Parser) structure(c byte) bool {
 	return p.depth == 0
 }
 
-// run takes a part of a string that has nothing special.
+// run handles a part of a string without special characters.
 func (p *Parser) run(s string) {
 	if room := maxLine - len(p.buf); len(s) > room {
 		s, p.over = s[:room], true
@@ -244,9 +244,9 @@ func (p *Parser) run(s string) {
 	p.buf = append(p.buf, s...)
 }
 
-// char takes one byte of a string.
+// char handles one byte of a string.
 func (p *Parser) char(c byte) {
-	if c < ' ' { // which JSON does not allow and models write
+	if c < ' ' { // JSON does not allow control characters in strings, but models write them
 		const hex = "0123456789abcdef"
 		for _, c := range []byte{'\\', 'u', '0', '0', hex[c>>4], hex[c&15]} {
 			p.put(c)
@@ -277,7 +277,7 @@ func (p *Parser) char(c byte) {
 	}
 }
 
-// known returns a word without making a string of it where it matters.
+// known converts a word to a string, without an allocation for common words.
 func known(s []byte) string {
 	switch string(s) {
 	case "type":
@@ -292,7 +292,7 @@ func known(s []byte) string {
 	return string(s)
 }
 
-// unescape appends what a string of JSON means, and returns how much of it was
+// unescape appends the decoded form of a JSON string, and returns the number of bytes in s that were
 // complete.
 func unescape(to *strings.Builder, s []byte) int {
 	for i := 0; i < len(s); {
@@ -344,8 +344,8 @@ func hex4(s []byte) (rune, bool) {
 	return rune(r), err == nil
 }
 
-// begins reports whether c completes what only another object begins with, at the
-// beginning of a line.
+// begins reports whether c completes a text at the beginning of a line that only another
+// object begins with.
 func (p *Parser) begins(c byte) bool {
 	p.match = append(p.match, c)
 	have := strings.ReplaceAll(string(p.match), " ", "")
@@ -364,7 +364,7 @@ func (p *Parser) broken(raw, why string) Line {
 	return Line{Raw: valid(raw), Err: invalid("write it again, whole, with all brackets, and with quotes and line ends in strings escaped", "%s", why)}
 }
 
-// decode appends the object: two lines if there are wrong patches among good ones.
+// decode appends the lines of the object: two lines if some of its patches are valid and others are not.
 func (p *Parser) decode(lines []Line) []Line {
 	if p.over {
 		const shown = 1 << 10
@@ -407,7 +407,7 @@ func (p *Parser) decode(lines []Line) []Line {
 	return append(lines, bad)
 }
 
-// reason says what is wrong with raw, and where.
+// reason returns the error in raw, with its position.
 func reason(err error, raw []byte) string {
 	if e, ok := errors.AsType[*json.SemanticError](err); ok && e.JSONPointer != "" {
 		kinds := map[jsontext.Kind]string{'n': "null", 't': "true", 'f': "false", '"': "text", '0': "a number", '{': "an object", '[': "an array"}
@@ -420,8 +420,8 @@ func reason(err error, raw []byte) string {
 	return err.Error()
 }
 
-// lenient is what other decoders of JSON tolerate; numeric takes numbers where text
-// should be, which mean how they are written.
+// lenient accepts deviations that other JSON decoders tolerate; numeric accepts numbers in place
+// of text, with their literal form as the text.
 var (
 	lenient = json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
 	numeric = json.JoinOptions(lenient, json.WithUnmarshalers(json.UnmarshalFromFunc(numberAsText)))
@@ -448,9 +448,9 @@ func (p *Parser) patches(raw string) ([]engi.PagePatch, error) {
 	return o.Patches, err
 }
 
-// plain decodes what most lines are, patches with a selector and a text, with the
-// tokenizer alone, which is much faster. ok is false for all others, right or wrong.
-// raw is what is in buf.
+// plain decodes the most common lines, which are patches with a selector and a text. It only uses the
+// tokenizer, which is much faster. ok is false for all other lines, valid or not.
+// raw is the content of buf.
 func (p *Parser) plain(raw string) (all []engi.PagePatch, ok bool) {
 	if p.items == 0 || p.items > maxPatches {
 		return nil, false
@@ -519,7 +519,7 @@ func (p *Parser) plain(raw string) (all []engi.PagePatch, ok bool) {
 				if bytes.IndexByte(v, '\\') < 0 {
 					end := int(d.InputOffset())
 					*to = raw[end-len(v)+1 : end-1]
-				} else if p.text, err = jsontext.AppendUnquote(p.text[:0], v); err != nil { // half a character
+				} else if p.text, err = jsontext.AppendUnquote(p.text[:0], v); err != nil { // one half of a surrogate pair
 					return nil, false
 				} else {
 					*to = string(p.text)
@@ -536,8 +536,8 @@ func (p *Parser) plain(raw string) (all []engi.PagePatch, ok bool) {
 	return all, token('}') && int(d.InputOffset()) == len(raw) && len(all) > 0
 }
 
-// each decodes patches of which some may be wrong. It returns the others, and what is
-// wrong with the first of those.
+// each decodes patches one by one. It returns the valid patches, and the first error of
+// the others.
 func each(raw []byte) ([]engi.PagePatch, error) {
 	var o struct {
 		Patches []jsontext.Value `json:"patches"`

@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
-// answer has everything that models write around and in lines.
+// answer contains all kinds of text that models write around and within lines.
 const answer = "Sure! Here {is} the page:\r\n```jsonl\r\n" +
 	`{"type":"full","html":"<main>\u00e9 \ud83d\ude00 <b class=\"x\">\/&amp;\n\ud800</b> héé 😀</main>"}` + "\r\n" +
 	`{"type":"patches","patches":[{"selector":"#a","text":"}{ \"] x","later":[1,{"a":2}]},{"selector":"#b","attr":{"title":"t","hidden":null}}]} {"type":"stats","tokens":5,"n":{"type":"full","html":"<no>"}}` + "\n" +

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A change is one patch being applied.
+// A change is a patch that is being applied.
 type change struct {
 	page    *Page
 	patch   engi.PagePatch
-	out     engi.PagePatch // sanitized
-	targets []*html.Node   // in the order of the document
-	faults  []error        // parts that are left out
+	out     engi.PagePatch // sanitized patch
+	targets []*html.Node   // targets in document order
+	faults  []error        // errors of parts that are left out
 }
 
 func (c *change) apply() error {
@@ -65,7 +65,7 @@ func (c *change) apply() error {
 	return nil
 }
 
-// find returns what a selector selects: at least one element.
+// find returns the elements that a selector matches, at least one.
 func (p *Page) find(s string) ([]*html.Node, error) {
 	sel, err := parseSelector(s)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p *Page) find(s string) ([]*html.Node, error) {
 	return found, nil
 }
 
-// grow changes the size of the page, if it may have that.
+// grow changes the size of the page, unless it would exceed a limit.
 func (c *change) grow(by size) error {
 	after := c.page.size.plus(by)
 	if by.nodes > 0 || by.bytes > 0 || by.json > 0 {
@@ -94,7 +94,7 @@ func (c *change) grow(by size) error {
 	return nil
 }
 
-// outermost leaves out targets in other targets, which go with them.
+// outermost removes targets within other targets, which are removed with them.
 func (c *change) outermost() {
 	kept := c.targets[:0]
 	for _, n := range c.targets {
@@ -158,7 +158,7 @@ func refused(err error) error {
 	return invalid("choose another place or other elements", "%v", err)
 }
 
-// insert parses markup for all places where it goes, and puts it there.
+// insert parses markup for each target's scope, and inserts it.
 func (c *change) insert(text *string, out **string, how string) error {
 	replaces := how == "html" || how == "replace"
 	inside := how == "html" || how == "append" || how == "prepend"
@@ -169,7 +169,7 @@ func (c *change) insert(text *string, out **string, how string) error {
 		return size{bytes: len(*text)}.check()
 	}
 	markup, first := *text, true
-	parsed := map[scope]*html.Node{} // what is in the body is the markup as parsed there
+	parsed := map[scope]*html.Node{} // bodies with the markup as parsed in a scope
 	holders := make([]*html.Node, len(c.targets))
 	var by, one size
 	var tall int
@@ -218,7 +218,7 @@ func (c *change) insert(text *string, out **string, how string) error {
 	return nil
 }
 
-// put moves what is in holder to where it goes.
+// put moves the content of holder to its place at n.
 func put(holder, n *html.Node, how string) {
 	parent, before := n.Parent, n
 	switch how {
@@ -241,7 +241,7 @@ func put(holder, n *html.Node, how string) {
 	}
 }
 
-// fragment returns markup as it is read in context, and as it is written then.
+// fragment parses markup in context, and also returns its normal form.
 func fragment(markup string, context *html.Node, s scope) (*html.Node, string, error) {
 	if s.parent == "textarea" || void[s.parent] {
 		return nil, "", invalid("use value or text, or another element", "<%s> has no elements in it", s.parent)
@@ -324,7 +324,7 @@ func (c *change) move() error {
 	return nil
 }
 
-// check returns why n, with what is in it, can not be in s.
+// check returns the reason why n and its content cannot be in s.
 func (s scope) check(n *html.Node) error {
 	if n.Type == html.TextNode {
 		return s.text(n.Data)
@@ -361,7 +361,7 @@ func start(n *html.Node) size {
 	return size{bytes: b.Len(), json: jsonLen(b.String())}
 }
 
-// with returns attributes with one set, or removed if value is nil.
+// with returns attributes with one attribute set, or removed if value is nil.
 func with(attrs []html.Attribute, name string, value *string) []html.Attribute {
 	attrs = slices.Clone(attrs)
 	i, found := slices.BinarySearchFunc(attrs, html.Attribute{Key: name}, byName)
@@ -402,7 +402,7 @@ func (c *change) attr() error {
 	})
 }
 
-// nothing is the error of a patch with no part that may be applied.
+// nothing returns the error of a patch without any valid part.
 func (c *change) nothing(what string) error {
 	if len(c.faults) > 0 {
 		err := c.faults[len(c.faults)-1]
@@ -412,7 +412,7 @@ func (c *change) nothing(what string) error {
 	return invalid("leave the patch out", "the patch has no %s", what)
 }
 
-// attribute returns an attribute as all targets may have it.
+// attribute returns an attribute in a form that all targets may have.
 func (c *change) attribute(name string, value *string) (string, *string, error) {
 	if !attrName.MatchString(name) {
 		return "", nil, fmt.Errorf("it is no name")
@@ -524,7 +524,7 @@ func (c *change) style() error {
 	})
 }
 
-// value changes fields as if somebody typed or chose.
+// value sets the values of fields, with the same result as if a user entered them.
 func (c *change) value() error {
 	v := clean(valid(*c.patch.Value))
 	c.out.Value = &v

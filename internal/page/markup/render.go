@@ -6,7 +6,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// escape writes text as browsers do. What an attribute has no need of does no harm there.
+// escape writes escaped text like browsers do. Escapes that attributes do not need are harmless there.
 func escape(b *strings.Builder, s string) {
 	from := 0
 	for i := 0; i < len(s); i++ {
@@ -18,7 +18,7 @@ func escape(b *strings.Builder, s string) {
 			as = "&lt;"
 		case '>':
 			as = "&gt;"
-		case 0xC2: // of a space that does not break
+		case 0xC2: // first byte of a no-break space
 			if i+1 < len(s) && s[i+1] == 0xA0 {
 				as, n = "&nbsp;", 2
 			}
@@ -33,7 +33,7 @@ func escape(b *strings.Builder, s string) {
 	b.WriteString(s[from:])
 }
 
-// render writes what is in a sanitized element as browsers do.
+// render writes the content of a sanitized element like browsers do.
 func render(b *strings.Builder, parent *html.Node) {
 	for n := parent.FirstChild; n != nil; n = n.NextSibling {
 		if n.Type == html.TextNode {
@@ -51,7 +51,7 @@ func render(b *strings.Builder, parent *html.Node) {
 	}
 }
 
-// tag writes the start of an element. Readers drop the first line end after some.
+// tag writes the start tag of an element. After some tags, parsers drop the first line end.
 func tag(b *strings.Builder, n *html.Node) {
 	b.WriteByte('<')
 	b.WriteString(n.Data)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// What may be in a page. Names are apart by spaces; an element has the attributes
-// after its name and those of everything.
+// Allowed elements and attributes. Names are separated by spaces; an element has the attributes
+// after its name and the common ones.
 var (
 	htmlElements = elements(
 		everything,
@@ -44,12 +44,12 @@ var (
 		"title", "desc",
 	)
 
-	// dropped go with all that is in them; of others that are not allowed, what is in them stays.
+	// dropped lists elements that are removed with their content; other forbidden elements are replaced by their content.
 	dropped = words("applet audio base canvas embed frame frameset head iframe link math meta noembed noframes noscript " +
 		"object param plaintext portal fencedframe script source style template title track video xmp")
 
-	// clobbering are names that scripts ask a form for, and would get a field of that name
-	// instead. A page has no names of other elements that a document would have.
+	// clobbering lists the properties of a form that a field with the same name would hide from scripts.
+	// No allowed element can hide properties of the document.
 	clobbering = words("__proto__ addEventListener after append appendChild attachShadow attributes baseURI before " +
 		"checkValidity childElementCount childNodes children className classList click cloneNode closest " +
 		"compareDocumentPosition constructor contains dataset dispatchEvent elements firstChild firstElementChild focus getAttribute " +
@@ -65,7 +65,7 @@ var (
 
 	urlSchemes = words("http https mailto tel")
 
-	// Attributes with few values.
+	// Attributes with a fixed set of values.
 	enumerated = map[string]map[string]bool{
 		"button type":  words("button submit reset"),
 		"input type":   words("text number email tel url search checkbox radio range date time datetime-local month week color hidden submit button reset"),
@@ -89,7 +89,7 @@ func words(s string) map[string]bool {
 	return set
 }
 
-// lists makes a set of the words after the first one of each, by that.
+// lists returns sets of words, by the first word of each list.
 func lists(all ...string) map[string]map[string]bool {
 	m := map[string]map[string]bool{}
 	for _, list := range all {
@@ -107,8 +107,8 @@ func elements(common string, all ...string) map[string]map[string]bool {
 	return m
 }
 
-// sanitize keeps of what is in parent what is allowed there. What may not be where it
-// is moves up, or goes, and why is returned the first time.
+// sanitize removes forbidden content of parent. Content in a forbidden place
+// moves up or is removed; the first reason is returned.
 func (s scope) sanitize(parent *html.Node) (why error) {
 	note := func(err error) {
 		if why == nil {
@@ -126,7 +126,7 @@ func (s scope) sanitize(parent *html.Node) (why error) {
 			}
 		case html.ElementNode:
 			if allowed(n) == nil {
-				// A name of SVG or MathML means something else in HTML.
+				// Names of SVG or MathML have another meaning in HTML.
 				if n.Namespace == "" && !dropped[n.Data] {
 					if first := n.FirstChild; first != nil {
 						next = first
@@ -155,7 +155,7 @@ func (s scope) sanitize(parent *html.Node) (why error) {
 	return why
 }
 
-// allowed returns the attributes that n may have, nil if n may not be.
+// allowed returns the attributes that n may have; nil if n itself is forbidden.
 func allowed(n *html.Node) map[string]bool {
 	switch n.Namespace {
 	case "":
@@ -166,7 +166,7 @@ func allowed(n *html.Node) map[string]bool {
 	return nil
 }
 
-// attributes returns those that n may have by name, since the parser keeps no order.
+// attributes returns the allowed attributes of n, ordered by name, because the parser keeps no order.
 func attributes(n *html.Node) []html.Attribute {
 	kept := n.Attr[:0]
 	for _, a := range n.Attr {
@@ -181,7 +181,7 @@ func attributes(n *html.Node) []html.Attribute {
 
 func byName(a, b html.Attribute) int { return strings.Compare(a.Key, b.Key) }
 
-// attribute returns what n may have as the value of an attribute.
+// attribute returns the allowed form of an attribute's value.
 func attribute(n *html.Node, name, value string) (string, bool) {
 	if !allowed(n)[name] && !dataName.MatchString(name) || len(value) > maxAttr {
 		return "", false
@@ -208,15 +208,15 @@ func attribute(n *html.Node, name, value string) (string, bool) {
 	case "src":
 		return image(value)
 	}
-	// Most attributes of SVG are values of CSS.
+	// Most SVG attributes are CSS values.
 	if n.Namespace == "svg" && !dataName.MatchString(name) && (strings.ContainsAny(value, `\`) || strings.Contains(value, "(") && !transforms[name] && !safeValue(value)) {
 		return value, (name == "fill" || name == "stroke") && paintServer.MatchString(value)
 	}
 	return value, true
 }
 
-// clean removes what has no meaning in a text and is read differently by different
-// programs: control characters.
+// clean removes control characters, which are meaningless in text and which programs read
+// differently.
 func clean(s string) string {
 	if strings.IndexFunc(s, control) < 0 {
 		return s
@@ -235,22 +235,22 @@ func clean(s string) string {
 
 func control(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f }
 
-// link returns a URL that a click may lead to.
+// link returns the normal form of a URL that a link may have.
 func link(s string) (string, bool) {
 	s = bare(s)
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "" && !urlSchemes[strings.ToLower(u.Scheme)] {
 		return "", false
 	}
-	// Browsers see a scheme where url.Parse may not: before the first colon.
+	// Browsers find a scheme before the first colon, even where url.Parse finds none.
 	if before, _, ok := strings.Cut(s, ":"); ok && u.Scheme == "" && !strings.ContainsAny(before, "/?#") {
 		return "", false
 	}
 	return s, true
 }
 
-// image returns a URL that a browser may load without being asked: nothing that tells
-// another server what is in the page.
+// image returns the normal form of a URL that a browser may load by itself. Such URLs reveal
+// nothing about the page to other servers.
 func image(s string) (string, bool) {
 	s = bare(s)
 	if imageData.MatchString(s) {
@@ -266,7 +266,7 @@ func image(s string) (string, bool) {
 	return s, s != ""
 }
 
-// bare removes what browsers ignore in URLs.
+// bare removes characters that browsers ignore in URLs.
 func bare(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '\t' || r == '\n' || r == '\r' {

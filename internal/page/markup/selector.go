@@ -8,35 +8,35 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A selector is what CSS selectors and engines of browsers agree on, as far as it
-// depends on nothing but the tree. It costs at most its length times the nodes of the
-// page, however it is written.
-type selector [][]compound // the alternatives between commas
+// A selector is a parsed CSS selector, of the subset that depends on nothing but the tree and
+// that browsers implement alike. Matching it costs at most its length times the number of nodes of the
+// page.
+type selector [][]compound // alternatives between commas
 
-// A compound says what an element is, after how it relates to that of the compound
-// before it: ' ', '>', '+' or '~'; 0 for the first.
+// A compound matches one element. It begins with the combinator that relates the element to that of the
+// compound before it: ' ', '>', '+' or '~'; 0 for the first.
 type compound struct {
 	relation byte
 	tests    []test
-	counts   bool // needs the place among siblings
+	counts   bool // needs the position among siblings
 }
 
 // A test is one property of an element.
 type test func(n *html.Node, at place) bool
 
-// A place is where an element is among the children of its parent, and among those
-// of its type, counted from 1 and from either end.
+// A place is the position of an element among the children of its parent, and among those
+// of the same type, counted from 1 and from either end.
 type place struct{ first, last, firstOf, lastOf int }
 
-const maxCompounds = 16 // of a selector
+const maxCompounds = 16 // maximum number of compounds of a selector
 
-// A table is the elements of a page in the order of the document; the root is the first.
+// A table lists the elements of a page in document order; the root is the first.
 type table struct {
 	rows   []row
-	places []place // of the rows, if something needs them
+	places []place // positions of the rows, if the selector needs them
 }
 
-// A row is an element, and the rows of its parent and of the sibling before it, -1 if
+// A row is an element, with the indexes of the rows of its parent and of the sibling before it; -1 if
 // there is none.
 type row struct {
 	n            *html.Node
@@ -76,7 +76,7 @@ func (t *table) count() {
 	}
 }
 
-// find returns the elements that s selects.
+// find returns the elements that s matches.
 func (t *table) find(s selector) []*html.Node {
 	found := make([]bool, len(t.rows))
 	for _, steps := range s {
@@ -97,7 +97,7 @@ func (t *table) find(s selector) []*html.Node {
 	return nodes
 }
 
-// step returns the elements that c allows after those in from.
+// step returns the elements that match c and are related to those in from.
 func (t *table) step(c *compound, from []bool) []bool {
 	if c.counts && t.places == nil {
 		t.count()
@@ -135,8 +135,8 @@ func (c *compound) matches(n *html.Node, at place) bool {
 	return true
 }
 
-// parseSelector reports what it does not know, which includes all that depends on
-// what a user does, on the state of fields or on what is around the page.
+// parseSelector reports Invalid for unknown selectors, which include all that depend on
+// actions of the user, on the state of fields or on the document around the page.
 func parseSelector(s string) (selector, error) {
 	if len(s) > maxSelector {
 		return nil, fmt.Errorf("it is longer than %d bytes", maxSelector)
@@ -164,7 +164,7 @@ const space = " \t\r\n\f"
 
 type selectorParser struct {
 	rest  string
-	count int // of compounds
+	count int // number of compounds
 }
 
 func (p *selectorParser) eat(prefix string) bool {
@@ -258,7 +258,7 @@ func (p *selectorParser) named(is func(*html.Node, string) bool) (test, error) {
 	return func(n *html.Node, _ place) bool { return is(n, name) }, nil
 }
 
-// folded are the attributes whose values browsers compare without regard to case.
+// folded lists attributes whose values browsers compare case-insensitively.
 const folded = " align checked color dir disabled hreflang lang method multiple readonly rel scope selected target type valign "
 
 func (p *selectorParser) attribute() (test, error) {
@@ -406,7 +406,7 @@ func (p *selectorParser) pseudo(c *compound, nested bool) (test, error) {
 	return t, nil
 }
 
-// nth parses an+b.
+// nth parses the form an+b.
 func nth(s string) (a, b int, ok bool) {
 	s = strings.ToLower(strings.Trim(s, space))
 	switch s {
@@ -445,7 +445,7 @@ func nth(s string) (a, b int, ok bool) {
 	return a, b, ok && tail[len(tail)-1] >= '0'
 }
 
-// ident reads a name: letters, digits, -, _, what is not ASCII, and escapes of other
+// ident reads an identifier: letters, digits, -, _, characters beyond ASCII, and escapes of other
 // characters. It does not begin with a digit.
 func (p *selectorParser) ident() (string, bool) {
 	s := strings.TrimPrefix(p.rest, "-")
@@ -473,7 +473,7 @@ func (p *selectorParser) ident() (string, bool) {
 	return b.String(), b.Len() > 0
 }
 
-// text reads a name or a string in quotes.
+// text reads an identifier or a quoted string.
 func (p *selectorParser) text() (string, bool) {
 	if p.rest == "" || p.rest[0] != '"' && p.rest[0] != '\'' {
 		return p.ident()
@@ -523,7 +523,7 @@ func unescapeCSS(s string, to *strings.Builder) (int, bool) {
 	if len(s) < 2 || strings.IndexByte("\n\r\f", s[1]) >= 0 {
 		return 0, false
 	}
-	to.WriteByte(s[1]) // the rest of a character follows as it is
+	to.WriteByte(s[1]) // the rest of the character is copied unchanged
 	return 2, true
 }
 

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// A style is the declarations of a style attribute, in their order.
+// A style holds the declarations of a style attribute, in order.
 type style []declaration
 
 type declaration struct{ property, value string }
 
-// properties that affect nothing but the page: none loads anything, and none is placed
-// by the window.
+// Allowed properties affect only the page itself: none loads anything, and none positions
+// relative to the window.
 var properties = words("accent-color align-content align-items align-self aspect-ratio background background-color background-image " +
 	"background-position background-repeat background-size border border-bottom border-bottom-color border-bottom-left-radius " +
 	"border-bottom-right-radius border-bottom-style border-bottom-width border-collapse border-color border-left border-left-color " +
@@ -39,7 +39,7 @@ var (
 	customPattern   = regexp.MustCompile(`^--[A-Za-z][A-Za-z0-9_-]{0,63}$`)
 )
 
-// parseStyle reads a style attribute and forgets what is not allowed.
+// parseStyle parses a style attribute and drops forbidden declarations.
 func parseStyle(s string) style {
 	var st style
 	for d := range strings.SplitSeq(s, ";") {
@@ -52,7 +52,7 @@ func parseStyle(s string) style {
 	return st
 }
 
-// property returns a declaration as it is written in a page, if it is allowed.
+// property returns a declaration in its normal form, if it is allowed.
 func property(name, value string) (string, string, bool) {
 	name = strings.Trim(name, space)
 	if !strings.HasPrefix(name, "--") {
@@ -72,8 +72,8 @@ func property(name, value string) (string, string, bool) {
 	return name, value, true
 }
 
-// safeValue reports whether a value of CSS calls no function but those that compute,
-// and ends where it seems to.
+// safeValue reports whether a CSS value calls only functions that compute,
+// and cannot reach beyond its apparent end.
 func safeValue(v string) bool {
 	if len(v) > 1024 || !valuePattern.MatchString(v) || strings.Contains(v, "/*") || strings.Contains(v, "//") {
 		return false
@@ -123,7 +123,7 @@ func (st *style) remove(name string) {
 	}
 }
 
-// String writes a style as browsers do.
+// String formats a style like browsers do.
 func (st style) String() string {
 	var b strings.Builder
 	for i, d := range st {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/net/html"
 )
 
-// A vector is an attempt to have a script run, or another server asked, by a page.
-// Tests in browsers read the same file.
+// A vector is an attempt of a page to run a script, or to send a request to another server.
+// Tests in browsers use the same file.
 type vector struct {
 	Name    string           `json:"name"`
 	HTML    string           `json:"html"`
@@ -75,8 +75,8 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// harmless knows nothing of what is allowed. It says what in a document may run or load
-// something, however the document is read.
+// harmless does not use the list of allowed elements. It reports parts of a document that may run or load
+// something, however the document is parsed.
 func harmless(page string) error {
 	const wrong = " script style iframe frame frameset object embed applet base meta link title-html template noscript noembed noframes xmp plaintext " +
 		"math portal fencedframe audio video source track picture canvas slot marquee bgsound keygen isindex foreignObject use animate animateTransform " +

@@ -1,13 +1,13 @@
-// Package backup keeps copies of directories in a store of blobs: incrementally,
-// since content that a store has is not stored again, and verified, since content
-// is named by its hash.
+// Package backup stores copies of directories in a blob store. Copies are incremental,
+// since content that the store has is not stored again, and verified, since content
+// is identified by its hash.
 //
-// A copy is complete or not there: its manifest is written last, and what the
-// manifest before it needs is removed only afterwards. A kill at any moment
-// therefore leaves the one or the other.
+// A copy either exists completely or not at all: its manifest is written last, and the blobs
+// of the earlier manifest are removed only afterwards. So a kill at any moment
+// leaves either the earlier or the new copy.
 //
-// It does not decide when copies are made (package session) or where blobs are
-// (package internal/sandbox/disk/blob).
+// It does not decide when copies are made (package session), and does not store blobs
+// itself (package internal/sandbox/disk/blob).
 package backup
 
 import (
@@ -23,14 +23,14 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Key names a copy.
+// A Key identifies a copy.
 type Key struct {
 	Owner engi.Owner
 	Name  string
 }
 
-// prefix is the beginning of the names of a key's blobs; it says nothing about
-// owner and name, which may have any characters.
+// prefix returns the prefix of the names of a key's blobs. It does not contain the owner and the
+// name, which may have any characters.
 func (k Key) prefix() string { return ownerPrefix(k.Owner) + digest([]byte(k.Name))[:32] + "/" }
 
 func ownerPrefix(owner engi.Owner) string {
@@ -42,10 +42,10 @@ func digest(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Options configure a Store. Log may be nil.
+// Options configures a Store. Log may be nil.
 type Options struct {
 	Blobs engi.Blobs
-	Quota int64 // bytes that one owner may have stored
+	Quota int64 // maximum bytes that one owner may have stored
 	Log   *slog.Logger
 }
 
@@ -53,16 +53,16 @@ const (
 	pieceSize   = 1 << 20
 	packSize    = 8 << 20
 	maxDepth    = 256
-	maxNames    = 32 << 20  // bytes of all paths and targets of a copy
-	maxManifest = 256 << 20 // unpacked
-	concurrent  = 2         // copies made or restored at a time
-	packsAtHand = 4         // while restoring
+	maxNames    = 32 << 20  // maximum bytes of all paths and link targets of a copy
+	maxManifest = 256 << 20 // maximum size of an uncompressed manifest, in bytes
+	concurrent  = 2         // maximum number of concurrent copies and restores
+	packsAtHand = 4         // number of packs in memory during a restore
 )
 
-// A Store makes copies. It is safe for concurrent use.
+// A Store makes and restores copies. It is safe for concurrent use.
 type Store struct {
 	o    Options
-	busy chan struct{} // one for each copy that is being made or restored
+	busy chan struct{} // holds a value for each running copy or restore
 	keys *engi.KeyedSemaphore[Key]
 }
 
@@ -74,7 +74,7 @@ func New(o Options) *Store {
 	return &Store{o: o, busy: make(chan struct{}, concurrent), keys: engi.NewKeyedSemaphore[Key](1)}
 }
 
-// lock waits until nobody else uses a key, and for its turn.
+// lock waits until the key is not in use, and for one of the concurrent operations.
 func (s *Store) lock(ctx context.Context, k Key) (unlock func(), err error) {
 	release, err := s.keys.Acquire(ctx, k)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Store) lock(ctx context.Context, k Key) (unlock func(), err error) {
 	}
 }
 
-// Save copies the files of a volume, with at most limit bytes of content, in
-// place of the copy that k has.
+// Save copies the files of a volume, with at most limit bytes of content. The copy
+// replaces the earlier one of k.
 func (s *Store) Save(ctx context.Context, k Key, files engi.VolumeFiles, limit int64) (done engi.WorkspaceCopy, err error) {
 	defer engi.Annotate(&err, "save the workspace")
 	unlock, err := s.lock(ctx, k)
@@ -168,7 +168,7 @@ func (s *Store) read(ctx context.Context, w *writer, files engi.VolumeFiles, lim
 			left := limit - done.Bytes
 			err := s.readFile(ctx, w, files, fi.Path, &e, left)
 			if engi.Is(err, engi.NotFound, engi.Conflict) {
-				continue // removed or replaced meanwhile
+				continue // the file was removed or replaced in the meantime
 			}
 			if err != nil {
 				return err
@@ -225,8 +225,8 @@ func (s *Store) readFile(ctx context.Context, w *writer, files engi.VolumeFiles,
 	}
 }
 
-// stored returns the sizes of a key's packs by hash, and the bytes that its owner
-// has stored apart from those.
+// stored returns the sizes of a key's packs by hash, and the number of other bytes that the owner
+// has stored.
 func (s *Store) stored(ctx context.Context, k Key) (packs map[string]int64, sum int64, err error) {
 	packs = map[string]int64{}
 	for b, err := range s.o.Blobs.List(ctx, ownerPrefix(k.Owner)) {
@@ -242,7 +242,7 @@ func (s *Store) stored(ctx context.Context, k Key) (packs map[string]int64, sum 
 	return packs, sum, nil
 }
 
-// Restore fills a volume with the copy that k has, or reports NotFound.
+// Restore fills a volume with the copy of k, or reports NotFound.
 func (s *Store) Restore(ctx context.Context, k Key, files engi.VolumeFiles) (done engi.WorkspaceCopy, err error) {
 	defer engi.Annotate(&err, "restore the workspace")
 	into, ok := files.(engi.VolumeUnpacker)
@@ -277,7 +277,7 @@ func (s *Store) Restore(ctx context.Context, k Key, files engi.VolumeFiles) (don
 	return done, err
 }
 
-// Remove deletes the copy that k has, if there is one.
+// Remove deletes the copy of k, if there is one.
 func (s *Store) Remove(ctx context.Context, k Key) (err error) {
 	defer engi.Annotate(&err, "remove the copy of the workspace")
 	unlock, err := s.lock(ctx, k)
@@ -285,7 +285,7 @@ func (s *Store) Remove(ctx context.Context, k Key) (err error) {
 		return err
 	}
 	defer unlock()
-	// First, so that what is left is no copy.
+	// The manifest is removed first; without it the rest is not a copy.
 	if err := s.o.Blobs.Remove(ctx, k.prefix()+manifestName); err != nil {
 		return err
 	}

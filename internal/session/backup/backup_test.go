@@ -31,11 +31,11 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// memory is a store of blobs whose power can be cut.
+// memory is a blob store whose power can be cut.
 type memory struct {
 	mu    sync.Mutex
 	blobs map[string][]byte
-	left  int // changes until the power goes; negative means never
+	left  int // number of changes until the power is cut; negative means never
 	puts  int
 }
 
@@ -93,7 +93,7 @@ func (m *memory) bytes() (n int) {
 	return n
 }
 
-// volumes returns a function that makes volumes, and their directories.
+// volumes returns a function that creates volumes, and their directories.
 func volumes(t *testing.T) func() (engi.VolumeFiles, string) {
 	t.Helper()
 	db := storetest.Open(t)
@@ -119,7 +119,7 @@ func volumes(t *testing.T) func() (engi.VolumeFiles, string) {
 	}
 }
 
-// tree describes what is below dir.
+// tree describes the files below dir.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -198,8 +198,8 @@ func save(t *testing.T, s *backup.Store, f engi.VolumeFiles) engi.WorkspaceCopy 
 	return x
 }
 
-// TestRestoredIsIdentical saves what programs can make of a directory, hostile
-// names, modes and links included, and restores it elsewhere.
+// TestRestoredIsIdentical saves all kinds of files that programs can create, including hostile
+// names, modes and links, and restores them elsewhere.
 func TestRestoredIsIdentical(t *testing.T) {
 	volume := volumes(t)
 	from, dir := volume()
@@ -264,12 +264,12 @@ func TestRestoredIsIdentical(t *testing.T) {
 	if _, ok := want["/a/b"]; !ok || root == nil || len(want) < 220 {
 		t.Fatalf("only %d files", len(want))
 	}
-	delete(want, "") // the root's time changed when the pipe went
+	delete(want, "") // the root's time changed when the pipe was removed
 	delete(got, "")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("restored (-want +got):\n%s", d)
 	}
-	// Again, over what an interrupted attempt left.
+	// Restore again, over the result of an interrupted attempt.
 	if err := os.Remove(filepath.Join(there, "plain")); err != nil {
 		t.Fatal(err)
 	}
@@ -283,8 +283,8 @@ func TestRestoredIsIdentical(t *testing.T) {
 	}
 }
 
-// TestOnlyChangesAreStored checks that copies are incremental, and that what no
-// copy needs goes.
+// TestOnlyChangesAreStored checks that copies are incremental, and that unneeded content
+// is removed.
 func TestOnlyChangesAreStored(t *testing.T) {
 	volume := volumes(t)
 	from, dir := volume()
@@ -301,7 +301,7 @@ func TestOnlyChangesAreStored(t *testing.T) {
 	if x := save(t, s, from); x.Uploaded != 0 {
 		t.Errorf("nothing changed, and %d bytes were stored", x.Uploaded)
 	}
-	// The same size and time, and other content.
+	// The same size and time, but other content.
 	before, err := os.Stat(filepath.Join(dir, "small/7"))
 	if err != nil {
 		t.Fatal(err)
@@ -331,7 +331,7 @@ func TestOnlyChangesAreStored(t *testing.T) {
 		}
 	}
 	save(t, s, from)
-	save(t, s, from) // moves the rest out of packs that are mostly garbage
+	save(t, s, from) // moves needed pieces out of packs that are mostly garbage
 	if n := blobs.bytes(); n > 1<<20 {
 		t.Errorf("%d bytes are stored for 400 KB", n)
 	}
@@ -350,9 +350,9 @@ func TestOnlyChangesAreStored(t *testing.T) {
 	}
 }
 
-// TestPowerCuts interrupts a copy after each change of the store: what is
-// restored is the copy before or the new one, never a mixture, and the next copy
-// cleans up.
+// TestPowerCuts interrupts a copy after each change of the store: a restore must return
+// the earlier copy or the new one, never a mixture, and the next copy must
+// clean up.
 func TestPowerCuts(t *testing.T) {
 	volume := volumes(t)
 	from, dir := volume()
@@ -401,7 +401,7 @@ func TestPowerCuts(t *testing.T) {
 	}
 }
 
-// TestDamageIsNoticed changes each blob of a copy.
+// TestDamageIsNoticed damages each blob of a copy.
 func TestDamageIsNoticed(t *testing.T) {
 	volume := volumes(t)
 	from, dir := volume()
@@ -413,7 +413,7 @@ func TestDamageIsNoticed(t *testing.T) {
 	for name, data := range whole {
 		for how, bad := range map[string][]byte{"flipped": append(bytes.Clone(data[:len(data)-1]), data[len(data)-1]^1), "cut": data[:len(data)/2], "gone": nil} {
 			if how == "gone" && strings.HasSuffix(name, "manifest") {
-				continue // there is no copy then
+				continue // then there is no copy
 			}
 			blobs.blobs = maps.Clone(whole)
 			if blobs.blobs[name] = bad; bad == nil {
@@ -424,7 +424,7 @@ func TestDamageIsNoticed(t *testing.T) {
 				t.Errorf("%s %s: %v", name, how, err)
 			}
 			if how == "flipped" && !strings.HasSuffix(name, "manifest") {
-				continue // it is not read for a copy
+				continue // saving a copy does not read it
 			}
 			save(t, s, from)
 			if _, err := s.Restore(t.Context(), key, to); err != nil {
@@ -465,7 +465,7 @@ func TestBounds(t *testing.T) {
 	}
 	write(t, dir, map[string]file{"a": {random(3 << 20), 0o644}})
 	save(t, s, from)
-	save(t, s, from) // what is stored already costs nothing more
+	save(t, s, from) // stored content needs no additional space
 	other, there := volume()
 	write(t, there, map[string]file{"b": {random(2 << 20), 0o644}})
 	_, err = s.Save(t.Context(), backup.Key{Owner: "ann", Name: "other"}, other, plenty)
@@ -514,7 +514,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// directory is a volume that the process that is killed reads.
+// directory is a volume that the killed process reads.
 type directory struct {
 	engi.VolumeFiles
 	root string
@@ -545,8 +545,8 @@ func (d directory) List(ctx context.Context, _ string, _ int) (all []engi.FileIn
 	return all, err
 }
 
-// TestKilledCopies saves 10,000 files to a server for S3 and restores them on an
-// empty disk; then it kills the process that makes the next copies.
+// TestKilledCopies saves 10,000 files to an S3 server and restores them on an
+// empty disk; then it kills the process that makes further copies.
 func TestKilledCopies(t *testing.T) {
 	const directoryVariable, placeVariable = "ENGI_TEST_BACKUP_DIR", "ENGI_TEST_BACKUP_AT"
 	if dir := os.Getenv(directoryVariable); dir != "" {
@@ -618,7 +618,7 @@ func TestKilledCopies(t *testing.T) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		_ = cmd.Wait() // that it was killed is no news
+		_ = cmd.Wait() // the process was killed
 		if check(before, next) == 1 {
 			news++
 		}

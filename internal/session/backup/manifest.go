@@ -17,14 +17,14 @@ import (
 
 const manifestName = "manifest"
 
-// A manifest says what a copy consists of. It is stored as the hash of the rest
-// in the first line, and compressed JSON.
+// A manifest lists the content of a copy. It is stored as a first line with the hash of the rest,
+// followed by compressed JSON.
 type manifest struct {
 	Version int       `json:"version"`
-	Owner   string    `json:"owner"` // for who looks into the store
+	Owner   string    `json:"owner"` // informative, for inspecting the store
 	Name    string    `json:"name"`
 	Saved   time.Time `json:"saved"`
-	Entries []entry   `json:"entries"` // directories before what is in them
+	Entries []entry   `json:"entries"` // directories come before their content
 	Packs   []pack    `json:"packs"`
 }
 
@@ -36,28 +36,28 @@ const (
 	isLink
 )
 
-// An entry is a file. Path and target are bytes, since names need not be text.
+// An entry is a file. Path and target are bytes, because names need not be valid UTF-8.
 type entry struct {
 	Path     []byte  `json:"p"`
 	Kind     kind    `json:"k,omitempty"`
 	Mode     uint32  `json:"m"`
 	UID      int     `json:"u,omitempty"`
 	GID      int     `json:"g,omitempty"`
-	Modified int64   `json:"t"` // nanoseconds
+	Modified int64   `json:"t"` // time of the last change, in nanoseconds since 1970
 	Target   []byte  `json:"l,omitempty"`
 	Size     int64   `json:"s,omitempty"`
 	Pieces   []piece `json:"c,omitempty"`
 }
 
-// A piece is content, at a place in a pack.
+// A piece is a part of a file's content, at a position in a pack.
 type piece struct {
 	Hash   string `json:"h"`
-	Pack   int    `json:"p"` // in manifest.Packs
+	Pack   int    `json:"p"` // index in manifest.Packs
 	Offset int64  `json:"o"`
 	Size   int64  `json:"s"`
 }
 
-// A pack is a blob with pieces, named by its hash.
+// A pack is a blob of pieces, named by its hash.
 type pack struct {
 	Hash string `json:"h"`
 	Size int64  `json:"s"`
@@ -80,8 +80,8 @@ func (m *manifest) encode() ([]byte, error) {
 
 var errDamaged = engi.Errorf(engi.Conflict, "the manifest of the copy is damaged").WithRemedy("put the store back as it was, or give the copy up with 'engi session kill' and use the session anew")
 
-// load returns the manifest of k's copy, or reports NotFound, or Conflict for one
-// that is damaged.
+// load returns the manifest of k's copy. It reports NotFound, or Conflict for a damaged
+// copy.
 func (s *Store) load(ctx context.Context, k Key) (m manifest, err error) {
 	data, err := s.o.Blobs.Get(ctx, k.prefix()+manifestName, maxManifest)
 	if err != nil {
@@ -151,7 +151,7 @@ func (m *manifest) archive(ctx context.Context, w io.Writer, r *reader) error {
 	return nil
 }
 
-// A reader reads pieces, and keeps the packs that it has read last.
+// A reader reads pieces, and caches the most recently read packs.
 type reader struct {
 	blobs engi.Blobs
 	key   Key
@@ -188,25 +188,25 @@ func (r *reader) piece(ctx context.Context, p piece) ([]byte, error) {
 	return data[p.Offset : p.Offset+p.Size], nil
 }
 
-// A writer makes a copy.
+// A writer creates a copy.
 type writer struct {
 	blobs    engi.Blobs
 	key      Key
-	stored   map[string]int64 // sizes of packs that the store has
+	stored   map[string]int64 // sizes of packs in the store, by hash
 	known    map[string]known // pieces by hash
 	next     manifest
-	packs    map[string]int // of next, by hash
-	open     []byte         // the pack being filled
-	pending  []string       // hashes of pieces in open, in their order
+	packs    map[string]int // indexes of packs of next, by hash
+	open     []byte         // pack that is being filled
+	pending  []string       // hashes of the pieces in open, in order
 	buf      []byte
-	room     int64 // bytes that the packs may have together
-	total    int64 // that they have
+	room     int64 // maximum bytes of all packs
+	total    int64 // bytes of all packs so far
 	uploaded int64
 }
 
-// A known piece is in a pack of the store, or in the open one.
+// A known is a piece in a pack of the store, or in the open pack.
 type known struct {
-	pack         pack // zero for the open one
+	pack         pack // zero for the open pack
 	offset, size int64
 }
 
@@ -224,8 +224,8 @@ func newWriter(blobs engi.Blobs, k Key, before manifest, stored map[string]int64
 	}
 	for _, e := range before.Entries {
 		for _, p := range e.Pieces {
-			// Pieces of a pack that is mostly garbage are stored anew, so that it
-			// can go.
+			// Pieces of a pack that is mostly garbage are stored again, so that the pack
+			// can be removed.
 			k := before.Packs[p.Pack]
 			if stored[k.Hash] == k.Size && live[p.Pack]*2 >= k.Size {
 				w.known[p.Hash] = known{k, p.Offset, p.Size}
@@ -237,7 +237,7 @@ func newWriter(blobs engi.Blobs, k Key, before manifest, stored map[string]int64
 
 const openPack = -1
 
-// piece stores content unless the store has it. The pack of what it returns is
+// piece stores content unless the store has it. The returned piece has the pack
 // openPack until finish.
 func (w *writer) piece(ctx context.Context, data []byte) (piece, error) {
 	hash := digest(data)
@@ -260,7 +260,7 @@ func (w *writer) piece(ctx context.Context, data []byte) (piece, error) {
 	return p, nil
 }
 
-// use returns the number of a pack in the manifest.
+// use returns the index of a pack in the manifest.
 func (w *writer) use(k pack) int {
 	n, ok := w.packs[k.Hash]
 	if !ok {
@@ -297,7 +297,7 @@ func (w *writer) flush(ctx context.Context) error {
 	return nil
 }
 
-// finish stores what is left, and returns the manifest.
+// finish stores the open pack, and returns the manifest.
 func (w *writer) finish(ctx context.Context) (*manifest, error) {
 	if err := w.flush(ctx); err != nil {
 		return nil, err

@@ -10,25 +10,25 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxAnswer bounds an answer: a value, an error with its stack, warnings.
+// maxAnswer is the maximum size of an answer in bytes: a value, an error with its stack, warnings.
 const maxAnswer = MaxValue + 1<<18
 
 // A collector separates the answer in a process's output from the output of the
-// code. Everything in it may come from the code, so it is not trusted.
+// code. All input may come from the code, so it is not trusted.
 type collector struct {
-	out    func(engi.Chunk) // nil for none
-	offset int64            // bytes given to out
+	out    func(engi.Chunk) // nil discards output
+	offset int64            // number of bytes passed to out
 	stdout capture
 	stderr capture
 
 	marker []byte
 	held   []byte // end of stdout that may be the beginning of the mark
-	answer []byte // what follows the mark; nil before
+	answer []byte // bytes after the mark; nil before
 	found  bool
-	done   bool // answer ends with its line
+	done   bool // the line of the answer is complete
 }
 
-// kept is the beginning of a stream.
+// A kept holds the beginning of a stream.
 type capture struct {
 	data []byte
 	cut  bool
@@ -74,7 +74,7 @@ func (c *collector) add(chunk engi.Chunk) {
 	c.held = bytes.Clone(data[len(data)-n:])
 }
 
-// take adds to the answer. It ignores what follows the line of the answer.
+// take adds bytes to the answer. It ignores bytes after the line of the answer.
 func (c *collector) take(data []byte) {
 	if c.done {
 		return
@@ -83,7 +83,7 @@ func (c *collector) take(data []byte) {
 		data, c.done = data[:i], true
 	}
 	if free := maxAnswer - len(c.answer); len(data) > free {
-		data = data[:free] // it will not decode
+		data = data[:free] // the answer will not decode
 	}
 	c.answer = append(c.answer, data...)
 }
@@ -113,7 +113,7 @@ func (c *collector) result() engi.CodeResult {
 	return engi.CodeResult{Stdout: c.stdout.text(), Stderr: c.stderr.text(), Truncated: c.stdout.cut || c.stderr.cut}
 }
 
-// decode reads the answer into res.
+// decode parses the answer into res.
 func (c *collector) decode(res *engi.CodeResult) {
 	var a struct {
 		OK       bool            `json:"ok"`
@@ -128,7 +128,7 @@ func (c *collector) decode(res *engi.CodeResult) {
 		} `json:"error"`
 	}
 	if err := json.Unmarshal(c.answer, &a); err != nil {
-		// Only the code itself can have damaged it.
+		// Only the code itself can have damaged the answer.
 		res.Error = &engi.CodeError{Cause: engi.CauseExited, Message: "the code spoilt its own answer"}
 		return
 	}

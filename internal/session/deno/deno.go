@@ -1,9 +1,9 @@
 // Package deno runs TypeScript in the sandbox of a session. Each piece of code runs
-// in a Deno process of its own, which is started before the code is known, with
-// the permissions that the session's policy allows. The value of the last
-// expression comes back as JSON, output as it is.
+// in a Deno process of its own, which is started before the code arrives, with
+// the permissions of the session's policy. The value of the last
+// expression is returned as JSON, the output unchanged.
 //
-// Deno's permissions are not the isolation, which is the sandbox and its wall; they
+// Deno's permissions are not the isolation, which is the sandbox and its egress policy; they
 // only fail earlier and with better messages.
 package deno
 
@@ -30,7 +30,7 @@ import (
 //go:embed run.mjs
 var program []byte
 
-// programPath is the path of the program in sandboxes. It has a hash of the
+// programPath is the path of the program in sandboxes. It contains a hash of the
 // content, so that a newer version of engi does not use an older program.
 var programPath = func() string {
 	sum := sha256.Sum256(program)
@@ -38,41 +38,41 @@ var programPath = func() string {
 }()
 
 const (
-	// MaxCode is how long a piece of code may be, in bytes.
+	// MaxCode is the maximum size of a piece of code, in bytes.
 	MaxCode = 1 << 20
-	// MaxValue is how large the JSON of a value may be, in bytes.
+	// MaxValue is the maximum size of the JSON of a value, in bytes.
 	MaxValue = 1 << 20
-	// MaxOutput is how much of each output stream a result keeps, in bytes.
+	// MaxOutput is the maximum number of bytes of each output stream in a result.
 	MaxOutput = 1 << 20
 
-	// publicRegistry is where packages seem to come from, whatever mirror the
-	// sandbox's other programs are told of; see package internal/session/deps.
+	// publicRegistry is the registry from which packages appear to come, whatever mirror the
+	// sandbox's other programs use; see package internal/session/deps.
 	publicRegistry = "https://registry.npmjs.org/"
 
-	killTimeout = 5 * time.Second // for the guest to end a process
-	exitTimeout = 2 * time.Second // for a process to end after its answer
+	killTimeout = 5 * time.Second // maximum time in which the guest must end a process
+	exitTimeout = 2 * time.Second // maximum time in which a process must end after its answer
 	tagPrefix   = "engi-code-"
 )
 
-// Options are the permissions and settings of a process.
+// Options holds the permissions and settings of a process.
 type Options struct {
-	Dir     string             // absolute working directory, which it may read and write
+	Dir     string             // absolute working directory, in which it may read and write
 	Config  string             // path of deno.json in the sandbox; empty if no packages are installed
-	Network engi.NetworkPolicy // of the sandbox
+	Network engi.NetworkPolicy // network policy of the sandbox
 	Env     map[string]string  // added to the sandbox's environment; values may be secret
-	Names   []string           // of other variables that code may read
-	Memory  int64              // of the sandbox, in bytes; 0 means no limit
+	Names   []string           // names of other variables that code may read
+	Memory  int64              // memory of the sandbox, in bytes; 0 means no limit
 }
 
 // A Request is a piece of code.
 type Request struct {
 	Code     string
 	Language engi.Language // empty means TypeScript
-	Timeout  time.Duration // 0 means none
+	Timeout  time.Duration // 0 means no limit
 }
 
-// Prepare writes the files that processes need into a sandbox and, unless it is
-// fresh, ends processes that an earlier node process left there.
+// Prepare writes the files that processes need to a sandbox. Unless the sandbox is
+// fresh, it also ends processes that an earlier process of the node left there.
 func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 	defer engi.Annotate(&err, "prepare the sandbox for code")
 	if !fresh {
@@ -130,8 +130,8 @@ func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 	return &Runner{process: p, marker: rand.Text()}, nil
 }
 
-// ErrStale means that a process ended before it got its code, which another process
-// can run.
+// ErrStale means that a process ended before it got its code, which can be run in another
+// process.
 var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the code is gone")
 
 // Kill ends the process.
@@ -144,9 +144,9 @@ func (r *Runner) Kill(ctx context.Context) error {
 	return nil
 }
 
-// Run runs a piece of code and ends the process. out, if not nil, gets its output
-// while it runs. Code that fails is a result; Unavailable means that the sandbox
-// died, Expired that ctx ended.
+// Run runs a piece of code and ends the process. out, if not nil, receives its output
+// while it runs. A failure of the code is a result; Unavailable means that the sandbox
+// has died, Expired that ctx has ended.
 func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res engi.CodeResult, err error) {
 	began := time.Now()
 	line, err := json.Marshal(map[string]any{"code": q.Code, "language": cmp.Or(q.Language, engi.TypeScript), "mark": r.marker, "most": MaxValue})
@@ -159,7 +159,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 	if q.Timeout > 0 {
 		timer := time.AfterFunc(q.Timeout, func() {
 			close(late)
-			_ = r.Kill(ctx) // then its output ends; if it does not, run ends
+			_ = r.Kill(ctx) // this ends the output; otherwise run ends
 			time.AfterFunc(killTimeout, cancel)
 		})
 		defer timer.Stop()
@@ -177,7 +177,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 		}
 		return res, err
 	}
-	// If the process has ended, the reason follows below.
+	// If the process has ended, the reason is determined below.
 	_ = r.process.CloseInput(run)
 	for chunk, e := range r.process.Output(run, 0) {
 		if e != nil {
@@ -187,7 +187,7 @@ func (r *Runner) Run(ctx context.Context, q Request, out func(engi.Chunk)) (res 
 			return res, e
 		}
 		if c.add(chunk); c.complete() && run.Err() == nil {
-			time.AfterFunc(exitTimeout, cancel) // the rest of what it printed comes at once, or never
+			time.AfterFunc(exitTimeout, cancel) // the rest of the output arrives at once, or never
 		}
 		if c.complete() && run.Err() != nil {
 			break
@@ -222,7 +222,7 @@ func isClosed(c chan struct{}) bool {
 
 var neverSettled = regexp.MustCompile(`(?s)error: Top-level await promise never resolved\n([^\n]*)\n.*?(?::(\d+):(\d+)\))?\s*$`)
 
-// explain returns why a process ended without an answer.
+// explain returns the reason why a process ended without an answer.
 func explain(res *engi.CodeResult, exit engi.Exit) {
 	e := &engi.CodeError{Cause: exit.Cause}
 	switch m := neverSettled.FindStringSubmatchIndex(res.Stderr); {
@@ -246,7 +246,7 @@ func explain(res *engi.CodeResult, exit engi.Exit) {
 		}
 		res.Stderr = res.Stderr[:m[0]]
 	case exit.Code == 0 && exit.Signal == "":
-		res.OK = true // it ended itself
+		res.OK = true // the code has ended the process
 		return
 	case exit.Signal != "":
 		e.Message = "the program was ended by signal " + exit.Signal
@@ -256,7 +256,7 @@ func explain(res *engi.CodeResult, exit engi.Exit) {
 	res.Error = e
 }
 
-// harmless are variables that every process may read.
+// harmless lists variables that every process may read.
 var publicVariables = []string{"HOME", "PATH", "USER", "LANG", "TZ", "NODE_ENV", "NO_COLOR", "ENGI_SANDBOX_ID"}
 
 var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -282,8 +282,8 @@ func args(o Options) []string {
 		a = append(a, "--allow-net="+strings.Join(hosts, ","))
 	}
 	if mib := o.Memory >> 20; mib > 0 {
-		// The code should run out of memory before the sandbox does. The rest is
-		// for memory outside of V8's heap.
+		// The code should run out of memory before the sandbox does. The rest of the memory is
+		// for allocations outside of V8's heap.
 		a = append(a, fmt.Sprintf("--v8-flags=--max-old-space-size=%d", max(64, mib*7/10)))
 	}
 	return append(a, programPath, "file://"+o.Dir+"/")
@@ -291,9 +291,9 @@ func args(o Options) []string {
 
 var hostPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?\.?$`)
 
-// hosts translates a policy to the hosts that Deno allows, or reports that Deno must
-// allow all. Deno knows neither ranges of ports nor protocols, so it may allow what
-// the wall refuses.
+// hosts converts a policy to the hosts that Deno allows, or reports that Deno must
+// allow all. Deno supports neither ranges of ports nor protocols, so it may allow connections
+// that the egress policy refuses.
 func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	list = []string{"localhost", "127.0.0.1", "[::1]"}
 	switch {
@@ -326,8 +326,8 @@ func allowedHosts(p engi.NetworkPolicy) (list []string, all bool) {
 	return list, false
 }
 
-// host returns the target of a rule with its port, if any, or false if Deno cannot
-// express it.
+// host returns the target of a rule with its port, if any, or false if Deno does not
+// support it.
 func denoHost(rule string) (string, bool) {
 	if _, err := netip.ParsePrefix(rule); err == nil {
 		return rule, !strings.Contains(rule, ":")

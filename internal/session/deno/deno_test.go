@@ -21,7 +21,7 @@ func TestHosts(t *testing.T) {
 	local := []string{"localhost", "127.0.0.1", "[::1]"}
 	for name, c := range map[string]struct {
 		p    engi.NetworkPolicy
-		want []string // beside local ones; nil means everything
+		want []string // in addition to local ones; nil means all
 	}{
 		"none":     {engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: []string{"a.example"}}, []string{}},
 		"isolated": {engi.NetworkPolicy{Mode: engi.NetworkIsolated}, []string{}},
@@ -74,8 +74,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestAnswersInPieces checks that answers are found however output is cut, and
-// that nothing of them is shown.
+// TestAnswersInPieces checks that answers are found however the output is split, and
+// that no part of them is shown as output.
 func TestAnswersInPieces(t *testing.T) {
 	const mark = "MARKMARK"
 	whole := "a\x1eb\x1eMARKMAR" + "\x1e" + mark + `{"ok":true,"value":{"n":1},"warnings":["w"]}` + "\nafter"
@@ -172,8 +172,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestValues runs the program under a real Deno of this machine, for what
-// it makes of code.
+// TestValues runs the program with a real Deno on this machine, to check its
+// results.
 func TestValues(t *testing.T) {
 	deno := os.Getenv("ENGI_TEST_DENO")
 	if deno == "" {

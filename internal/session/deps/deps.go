@@ -1,7 +1,7 @@
 // Package deps installs the packages that code in sessions may import, once,
-// into a template: a definition derived from the packages, named by their hash,
-// that the node's templates build in a sandbox and keep. Sessions share it read
-// only and need no network for what is in it.
+// into a template. The template has a definition derived from the packages and a name from their hash;
+// the node's templates build it in a sandbox and keep it. Sessions share it read-only
+// and need no network for the packages in it.
 //
 // It does not build templates (package disk) and does not know sessions.
 package deps
@@ -23,11 +23,11 @@ import (
 //go:embed finish.ts
 var finish string
 
-// Paths in sandboxes: Dir has the packages, Config is deno.json.
+// Paths in sandboxes: Dir is the directory of the packages, Config is the file deno.json.
 const (
 	Dir    = "/opt/deps"
 	Config = Dir + "/deno.json"
-	prefix = "deps-" // of the templates' names
+	prefix = "deps-" // prefix of the templates' names
 )
 
 var (
@@ -35,7 +35,7 @@ var (
 	versionName = regexp.MustCompile(`^(\*|[~^]?[0-9A-Za-z][0-9A-Za-z.+-]*)$`)
 )
 
-// Parse reads a package as people write it: NAME, NAME@VERSION or
+// Parse parses a package in the form NAME, NAME@VERSION or
 // jsr:@SCOPE/NAME@VERSION. It reports Invalid.
 func Parse(text string) (name, version string, err error) {
 	name = strings.TrimPrefix(strings.TrimSpace(text), "npm:")
@@ -61,8 +61,8 @@ func sorted(all []engi.Dependency) []engi.Dependency {
 	return slices.CompactFunc(all, func(a, b engi.Dependency) bool { return a.Package == b.Package })
 }
 
-// Name returns the name of the template with packages on top of base. It has a hash
-// of the sorted packages and of how they are installed.
+// Name returns the name of the template with packages on top of base. The name contains a hash
+// of the sorted packages and of the way in which they are installed.
 func Name(base string, packages []engi.Dependency) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%s\n%s\n", base, installScript, finish)
@@ -106,7 +106,7 @@ func Definition(base, registry string, packages []engi.Dependency) ([]byte, erro
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "encode deno.json: %v", err)
 	}
-	// JSON is YAML, too. Names have no characters that are special in shells.
+	// JSON is valid YAML. Names have no characters that are special in shells.
 	return json.Marshal(map[string]any{
 		"base": "template:" + base,
 		"files": []map[string]string{

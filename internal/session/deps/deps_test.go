@@ -41,7 +41,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// They go into a shell's line.
+		// They become part of a shell command.
 		if strings.ContainsAny(name+version, " \t\n\"'`$;&|<>()\\{}[]!#") {
 			t.Errorf("%q gives %q and %q", text, name, version)
 		}
@@ -51,7 +51,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestNameIsAHash checks that the order does not matter, and everything else
+// TestNameIsAHash checks that the order of packages does not matter, and that everything else
 // does.
 func TestNameIsAHash(t *testing.T) {
 	a, b := engi.Dependency{Package: "a", Version: "1"}, engi.Dependency{Package: "b", Hosts: []string{"h"}, Secret: "S"}
@@ -189,8 +189,8 @@ func start(t *testing.T, s *fakeTemplates, file string, packages ...string) (m *
 	}
 }
 
-// TestInstalling checks when what serves: the first waits, later ones build
-// beside what serves, failures say why and are tried again.
+// TestInstalling checks which template is served: the first build is waited for, later ones run
+// while the old template is served, failures have a reason and are retried.
 func TestInstalling(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "packages")
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestInstalling(t *testing.T) {
 		first := name
 		stop()
 
-		// Again: nothing is built, and it serves at once.
+		// Opened again, it builds nothing, and serves at once.
 		k, stop = start(t, s, file, "a")
 		if d := k.Status(); d.State != engi.DependenciesReady || d.Template != first {
 			t.Errorf("%+v", d)
@@ -223,7 +223,7 @@ func TestInstalling(t *testing.T) {
 		}
 		stop()
 
-		// Another configuration that cannot be built: the one before serves.
+		// With another configuration that cannot be built, the earlier template is served.
 		s.set(engi.Errorf(engi.Unavailable, "the registry does not answer").WithRemedy("look at it"))
 		k, stop = start(t, s, file, "a", "b")
 		if d := k.Status(); d.State != engi.DependenciesBuilding || d.Template != first {
@@ -243,7 +243,7 @@ func TestInstalling(t *testing.T) {
 		}
 		stop()
 
-		// With nothing before it, the failure is the answer.
+		// Without an earlier template, the failure is returned.
 		s.set(engi.Errorf(engi.Invalid, "no such package"))
 		k, stop = start(t, s, filepath.Join(t.TempDir(), "none"), "c")
 		if _, _, err := k.Template(t.Context()); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "no such package") {
@@ -251,7 +251,7 @@ func TestInstalling(t *testing.T) {
 		}
 		stop()
 
-		// Without packages, the base serves.
+		// Without packages, the base is served.
 		s.set(nil)
 		k, stop = start(t, s, "")
 		if name, config, err := k.Template(t.Context()); name != "base" || config != "" || err != nil {
@@ -264,7 +264,7 @@ func TestInstalling(t *testing.T) {
 	}
 }
 
-// TestOldPackagesGo checks that few of what was wanted before is kept.
+// TestOldPackagesGo checks that only a few old templates are kept.
 func TestOldPackagesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeTemplates{built: map[string]engi.Template{}}

@@ -23,52 +23,52 @@ type Templates interface {
 	Remove(ctx context.Context, name string) error
 }
 
-// Options configure a [Manager]. Templates and Base are required.
+// Options configures a [Manager]. Templates and Base are required.
 type Options struct {
 	Templates Templates
-	Base      string // template with Deno that packages are installed on top of
+	Base      string // template with Deno on top of which packages are installed
 	Packages  []engi.Dependency
-	Registry  string        // of npm; empty means that of the node's environment, or the public one
-	File      string        // that remembers which template served last; empty remembers nothing
+	Registry  string        // npm registry; empty means that of the node's environment, or the public one
+	File      string        // file that stores the name of the last served template; empty stores nothing
 	Log       *slog.Logger  // nil discards
-	Retry     time.Duration // pause after a build that failed, which doubles; 0 means 30 s
+	Retry     time.Duration // pause after a failed build, doubled each time; 0 means 30 s
 }
 
 const (
-	maxLog          = 200 // lines kept of a build
-	keepOld         = 8   // templates that are not wanted any more
+	maxLog          = 200 // maximum number of lines of a build that are kept
+	keepOld         = 8   // number of old templates that are kept
 	maxRetry        = 30 * time.Minute
-	cleanupInterval = 10 * time.Minute // how often templates that nobody wants any more are looked for
+	cleanupInterval = 10 * time.Minute // interval of the removal of old templates
 )
 
 // A Manager keeps packages installed. It is safe for concurrent use.
 type Manager struct {
 	opt    Options
-	wanted string // template; Base if there are no packages
+	wanted string // wanted template; Base if there are no packages
 
 	mu       sync.Mutex
 	status   engi.Dependencies // guarded by mu
-	buildErr error             // guarded by mu; of the last build
-	changed  chan struct{}     // guarded by mu; closed when s changes
+	buildErr error             // guarded by mu; error of the last build
+	changed  chan struct{}     // guarded by mu; closed when the state changes
 }
 
-// None is that there are no packages: sessions get the template of this name.
+// A None provides no packages: sessions get the template with this name.
 type None string
 
 // Template returns the name of the template.
 func (n None) Template(context.Context) (name, config string, err error) { return string(n), "", nil }
 
-// Status says that nothing has to be installed.
+// Status returns that nothing has to be installed.
 func (None) Status() engi.Dependencies { return engi.Dependencies{State: engi.DependenciesReady} }
 
-// Run has nothing to do until ctx ends.
+// Run waits until ctx ends.
 func (None) Run(ctx context.Context, ready func()) error {
 	ready()
 	<-ctx.Done()
 	return nil
 }
 
-// New returns a manager that serves existing templates. Run builds missing ones.
+// New returns a manager that serves existing templates. Run builds missing templates.
 func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "session dependencies")
 	if opt.Log == nil {
@@ -84,7 +84,7 @@ func New(ctx context.Context, opt Options) (_ *Manager, err error) {
 	t, err := opt.Templates.Get(ctx, m.wanted)
 	if err == nil {
 		m.setTemplate(t, engi.DependenciesReady)
-		m.saveTemplate(ctx) // it serves from now on, however long Run looks at it
+		m.saveTemplate(ctx) // the template serves already, before Run checks it
 		return m, nil
 	}
 	if !engi.Is(err, engi.NotFound, engi.Unavailable) {
@@ -109,7 +109,7 @@ func (m *Manager) setTemplate(t engi.Template, state engi.DependencyState) {
 	m.changed = make(chan struct{})
 }
 
-// last returns the template that served last; empty if it is unknown.
+// last returns the template that was served last; empty if it is unknown.
 func (m *Manager) savedTemplate() string {
 	if m.opt.File == "" {
 		return ""
@@ -121,7 +121,7 @@ func (m *Manager) savedTemplate() string {
 	return strings.TrimSpace(string(name))
 }
 
-// remember stores the template in use. Without it, a node whose configuration has
+// remember stores the name of the current template. Without it, a node whose configuration has
 // changed has no template until the new packages are installed.
 func (m *Manager) saveTemplate(ctx context.Context) {
 	if m.opt.File == "" || m.savedTemplate() == m.wanted {
@@ -142,8 +142,8 @@ func (m *Manager) Status() engi.Dependencies {
 }
 
 // Template returns the current template of sessions, by digest, and the path of its
-// deno.json, which is empty if it has no packages. It waits while the first one is
-// built, and reports Unavailable with the reason if that failed.
+// deno.json, which is empty if it has no packages. It waits while the first template is
+// being built, and reports Unavailable with the reason if the build failed.
 func (m *Manager) Template(ctx context.Context) (name, config string, err error) {
 	for {
 		m.mu.Lock()
@@ -223,7 +223,7 @@ func (m *Manager) build(ctx context.Context) (err error) {
 	return nil
 }
 
-// progress keeps the log of a build.
+// progress adds a line to the log of a build.
 func (m *Manager) progress(e engi.Progress) {
 	m.mu.Lock()
 	step := e.Name
@@ -243,8 +243,8 @@ func (m *Manager) progress(e engi.Progress) {
 	}
 }
 
-// tidy removes older templates except the last ones, because the configuration may
-// be changed back and nodes may share templates. Templates in use stay until the
+// tidy removes older templates except the last keepOld ones, because the configuration may
+// be changed back and nodes may share templates. Templates in use are kept until the
 // next time.
 func (m *Manager) removeOld(ctx context.Context) {
 	all, err := m.opt.Templates.List(ctx)

@@ -6,7 +6,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// BenchmarkQuery connects, queries and goes, as each call does.
+// BenchmarkQuery connects, queries and disconnects, like each call.
 func BenchmarkQuery(b *testing.B) {
 	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL} {
 		s := started(b, kind)

@@ -12,7 +12,7 @@ import (
 
 // Explain returns the plan of a query, as the server prints it. The query is not run.
 func (s Server) Explain(ctx context.Context, q engi.Query) (string, error) {
-	// After options in parentheses, or a format, the server takes no ANALYZE, which
+	// With options in parentheses, or a format, the server does not accept ANALYZE, which
 	// would run the query.
 	prefix := "EXPLAIN (FORMAT TEXT) "
 	if s.Type == engi.ServiceMySQL {
@@ -25,7 +25,7 @@ func (s Server) Explain(ctx context.Context, q engi.Query) (string, error) {
 		return "", engi.Errorf(engi.Invalid, "the query is empty")
 	}
 	q.Text, q.MaxRows, q.MaxBytes = prefix+q.Text, 100_000, 4<<20
-	r, err := s.query(ctx, q, false) // one statement, lest others be run
+	r, err := s.query(ctx, q, false) // one statement, so that no others are run
 	if err != nil {
 		return "", err
 	}
@@ -47,10 +47,10 @@ func (s Server) Explain(ctx context.Context, q engi.Query) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// maxObjects are the tables that are listed, and the columns and the like of one.
+// maxObjects is the maximum number of tables in a list, and of columns and other parts of a table.
 const maxObjects = 10_000
 
-// fetch runs a query of ours.
+// fetch runs a query of this package.
 func (s Server) fetch(ctx context.Context, q engi.Query, what, sql string, args ...any) ([][]json.RawMessage, error) {
 	q.Text, q.Args, q.MaxRows, q.MaxBytes = sql, args, maxObjects, MaxBytes
 	r, err := s.Query(ctx, q)
@@ -63,7 +63,7 @@ func (s Server) fetch(ctx context.Context, q engi.Query, what, sql string, args 
 	return r.Rows, nil
 }
 
-// scan unmarshals the values of a row; NULLs leave alone what is there.
+// scan unmarshals the values of a row; NULLs leave the destination unchanged.
 func scan(row []json.RawMessage, to ...any) error {
 	if len(row) != len(to) {
 		return engi.Errorf(engi.Unavailable, "the catalog of the server has %d values where there should be %d", len(row), len(to))
@@ -76,7 +76,7 @@ func scan(row []json.RawMessage, to ...any) error {
 	return nil
 }
 
-// A catalog is the queries that say what a database has.
+// A catalog holds the queries that read the structure of a database.
 type catalog struct{ tables, table, columns, indexes, constraints string }
 
 var postgresCatalog = catalog{
@@ -134,7 +134,7 @@ func (s Server) catalog() catalog {
 	return postgresCatalog
 }
 
-// Tables lists the tables of a database by schema and name, those of the server left out.
+// Tables lists the tables of a database by schema and name, without the server's own.
 func (s Server) Tables(ctx context.Context, q engi.Query) ([]engi.Table, error) {
 	rows, err := s.fetch(ctx, q, "list the tables", s.catalog().tables)
 	if err != nil {
@@ -153,7 +153,7 @@ func scanTable(row []json.RawMessage, t *engi.Table) error {
 	return scan(row, &t.Schema, &t.Name, &t.Kind, &t.Rows, &t.Bytes)
 }
 
-// Describe returns what a table consists of. The name, as it is in the catalog, may have a
+// Describe returns the structure of a table. The name, as in the catalog, may have a
 // schema.
 func (s Server) Describe(ctx context.Context, q engi.Query, table string) (d engi.TableDescription, err error) {
 	cat := s.catalog()
@@ -204,7 +204,7 @@ func (s Server) Describe(ctx context.Context, q engi.Query, table string) (d eng
 	return d, nil
 }
 
-// truth is a bool that may be written as a string, since MySQL has none.
+// truth is a bool that may be encoded as a string, because MySQL has no bool.
 type truth bool
 
 func (t *truth) UnmarshalJSON(b []byte) error {

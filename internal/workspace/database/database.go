@@ -1,17 +1,17 @@
 // Package database queries the databases of workspaces over their own protocols: Postgres,
-// MySQL (MariaDB) and Redis. A server runs in a sandbox, so whatever it sends is hostile:
-// what is read is bounded in bytes and time, and answers that make no sense are errors.
+// MySQL (MariaDB) and Redis. A server runs in a sandbox, so its answers are hostile:
+// their size and time are limited, and malformed answers are errors.
 //
-// Each call has a connection of its own. What a call leaves behind in a session (settings,
-// locks, temporary tables) ends with it, an idle database has no connection that would keep
-// its sandbox awake, and connecting costs less than the start of a client would.
+// Each call has a connection of its own. So the state of a session (settings,
+// locks, temporary tables) ends with the call, an idle database has no connection that would keep
+// its sandbox awake, and connecting costs less than starting a client program.
 //
-// Read-only means three things that hold by themselves: the text is one statement, in a
-// transaction that is read-only and never commits, of a user who may only read (see
-// [readerName]). The first two keep data from being changed, the third keeps the server's
-// files, programs and settings out of reach.
+// Read-only queries have three independent safeguards: the text is one statement, in a
+// read-only transaction that never commits, of a user who may only read (see
+// [readerName]). The first two protect the data, the third protects the server's
+// files, programs and settings.
 //
-// It does not know workspaces, roles or sandboxes.
+// This package does not know workspaces, roles or sandboxes.
 package database
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Limits of a query. The first are those of queries that name none.
+// Limits of a query. The first ones are the defaults of queries.
 const (
 	DefaultRows    = 1000
 	DefaultBytes   = 1 << 20
@@ -41,49 +41,49 @@ const (
 	MaxRows    = 1_000_000
 	MaxBytes   = 16 << 20
 	MaxTimeout = 10 * time.Minute
-	MaxText    = 1 << 20 // bytes of a query, and of its arguments together
+	MaxText    = 1 << 20 // maximum bytes of a query, and of all its arguments together
 	MaxArgs    = 65535
 )
 
 const (
-	valueCost   = 8        // bytes that a value counts beside what it consists of, so that NULLs are not free
-	maxTraffic  = 1 << 30  // bytes that a server may send in a call
-	maxGreeting = 1 << 20  // and until the user is known
-	maxMessage  = 4 << 20  // bytes of what is not a row
-	maxColumns  = 4096     // of a result; servers allow as many or fewer
-	maxErrText  = 16 << 10 // bytes of a text in an error
+	valueCost   = 8        // bytes that each value counts in addition to its content, so that NULLs are not free
+	maxTraffic  = 1 << 30  // maximum bytes that a server may send in a call
+	maxGreeting = 1 << 20  // maximum bytes before the login is complete
+	maxMessage  = 4 << 20  // maximum bytes of a message that is not a row
+	maxColumns  = 4096     // maximum number of columns of a result; no server allows more
+	maxErrText  = 16 << 10 // maximum bytes of a text in an error
 )
 
-// patience is how long a server may take to act on a request to cancel, before its
+// patience is the time in which a server must act on a request to cancel, before its
 // connection is closed.
 const patience = 2 * time.Second
 
-// goodbye is how long a server may take to read that its client goes.
+// goodbye is the time in which a server can read the end of the session.
 const goodbye = 100 * time.Millisecond
 
-// readerName is the user of read-only queries. It is made when it is first needed. On
-// Postgres it may read all tables; on MariaDB the tables of those databases that have been
-// queried so, without calling stored functions, whose bodies may do what their authors may.
+// readerName is the name of the user of read-only queries. The user is created on first use. On
+// Postgres it may read all tables; on MariaDB the tables of databases with earlier read-only
+// queries. It may not call stored functions, because they may run with their authors' rights.
 const readerName = "engi_reader"
 
-// A Server is a database server and how to reach it. It is a value; its methods are safe for
+// A Server is a database server with its address and user. It is a value; its methods are safe for
 // concurrent use.
 type Server struct {
 	Type engi.ServiceType // postgres, mysql or redis
-	// Dial connects to the server. It leads into its sandbox.
+	// Dial connects to the server in its sandbox.
 	Dial     func(ctx context.Context) (net.Conn, error)
-	User     string // who may do everything; for read-only queries it makes another
+	User     string // administrator, who creates the user of read-only queries
 	Password string
-	Database string // unless a query names another
+	Database string // default database of queries
 }
 
-// Query runs a text as [engi.WorkspaceDatabases] says. Owner, Workspace and Service of q mean
-// nothing here. If rows are cut off, the server may not have made the others.
+// Query runs a text, see [engi.WorkspaceDatabases]. It ignores Owner, Workspace and Service of
+// q. If rows are cut off, the server may not have computed the others.
 func (s Server) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, err error) {
 	return s.query(ctx, q, !q.ReadOnly && len(q.Args) == 0)
 }
 
-// query is Query, of one statement or of several.
+// query is Query, for one statement or for several.
 func (s Server) query(ctx context.Context, q engi.Query, several bool) (r engi.QueryResult, err error) {
 	run, err := s.engine()
 	if err != nil {
@@ -96,7 +96,7 @@ func (s Server) query(ctx context.Context, q engi.Query, several bool) (r engi.Q
 	defer cancel()
 	r, err = run(ctx, q, several)
 	if s.scrub(r.Error); err == nil {
-		err = ctx.Err() // what is cancelled may have a result, which is none
+		err = ctx.Err() // a cancelled query may have a partial result
 	}
 	if err != nil {
 		return engi.QueryResult{}, s.classify(ctx, "query the database", err)
@@ -104,8 +104,8 @@ func (s Server) query(ctx context.Context, q engi.Query, several bool) (r engi.Q
 	return r, nil
 }
 
-// engine returns the function that queries a server of s's type. A server that makes a driver
-// panic has sent nonsense.
+// engine returns the function that queries a server of s's type. It reports malformed answers if a
+// driver panics.
 func (s Server) engine() (func(context.Context, engi.Query, bool) (engi.QueryResult, error), error) {
 	run := s.queryPostgres
 	switch s.Type {
@@ -125,7 +125,7 @@ func (s Server) engine() (func(context.Context, engi.Query, bool) (engi.QueryRes
 	}, nil
 }
 
-// prepare returns q with its defaults, or Invalid.
+// prepare returns q with its defaults set, or Invalid.
 func (s Server) prepare(q engi.Query) (engi.Query, error) {
 	if q.MaxRows == 0 {
 		q.MaxRows = DefaultRows
@@ -158,8 +158,8 @@ func (s Server) prepare(q engi.Query) (engi.Query, error) {
 	return q, nil
 }
 
-// reader returns s as the user of read-only queries sees it. The password is made from that
-// of s, so that nobody need keep it.
+// reader returns s for the user of read-only queries. The password is derived from that
+// of s, so that it need not be stored.
 func (s Server) reader() Server {
 	mac := hmac.New(sha256.New, []byte(s.Password))
 	mac.Write([]byte(readerName))
@@ -167,7 +167,7 @@ func (s Server) reader() Server {
 	return s
 }
 
-// A link is a connection whose server may send only so much.
+// A link is a connection with a limit of bytes that the server may send.
 type link struct {
 	net.Conn
 	left atomic.Int64
@@ -199,8 +199,8 @@ func (s Server) dial(ctx context.Context) (*link, error) {
 	return linkTo(c, maxGreeting), nil
 }
 
-// guard closes a connection after ctx has ended. If cancel is not nil, it is called before,
-// and the server gets some time to end by itself what it does. The caller calls release when
+// guard closes a connection after ctx has ended. If cancel is not nil, it is called first,
+// and the server gets some time to end its work. The caller calls release when
 // it no longer waits for the server.
 func guard(ctx context.Context, c net.Conn, cancel func(context.Context)) (release func()) {
 	released, ended := make(chan struct{}), make(chan struct{})
@@ -226,18 +226,18 @@ func guard(ctx context.Context, c net.Conn, cancel func(context.Context)) (relea
 	}
 }
 
-// nonsense is why an answer of a server cannot be read.
+// A nonsense is the reason why an answer of a server is malformed.
 type nonsense string
 
 func (n nonsense) Error() string { return string(n) }
 
-// A refusal is an error of a server that is not the answer to a query, like one about a
+// A refusal is an error of a server that is not the answer to a query, for example about a
 // password.
 type refusal struct{ engi.QueryError }
 
 func (r *refusal) Error() string { return r.Text + " (" + r.Code + ")" }
 
-// classify turns what went wrong during a call into an error of ours.
+// classify converts an error of a call to an [engi.Error].
 func (s Server) classify(ctx context.Context, act string, err error) error {
 	var r *refusal
 	var n nonsense
@@ -261,7 +261,7 @@ func (s Server) classify(ctx context.Context, act string, err error) error {
 	}
 }
 
-// hide takes passwords out of a text of a server, which knows them.
+// hide removes passwords from a text of a server, which knows them.
 func (s Server) hide(text string) string {
 	for _, secret := range []string{s.Password, s.reader().Password} {
 		if secret != "" {
@@ -277,18 +277,18 @@ func (s Server) scrub(e *engi.QueryError) {
 	}
 }
 
-// rows collects the rows of a result within the limits of a query.
+// rows collects the rows of a result up to the limits of a query.
 type rows struct {
 	q      engi.Query
 	left   int64
-	values [][][]byte // nil is NULL
+	values [][][]byte // nil means NULL
 	full   bool
 }
 
 func newRows(q engi.Query) *rows { return &rows{q: q, left: q.MaxBytes} }
 
-// take reports whether a row of so many values and bytes fits, and counts it. After one that
-// does not, none does.
+// take reports whether a row with a number of values and bytes fits, and counts it. After the first
+// row that does not fit, no other fits.
 func (r *rows) take(values int, size int64) bool {
 	if !r.fits(values, size) {
 		r.full = true
@@ -298,12 +298,12 @@ func (r *rows) take(values int, size int64) bool {
 	return true
 }
 
-// fits reports whether there is space, and takes none.
+// fits reports whether a row fits, without counting it.
 func (r *rows) fits(values int, size int64) bool {
 	return !r.full && len(r.values) < r.q.MaxRows && r.left >= size+int64(values)*valueCost
 }
 
-// table converts rows by a function for each column.
+// table converts rows with one function for each column.
 func (r *rows) table(convert []func([]byte) json.RawMessage) [][]json.RawMessage {
 	table := make([][]json.RawMessage, len(r.values))
 	for i, row := range r.values {
@@ -319,5 +319,5 @@ func (r *rows) table(convert []func([]byte) json.RawMessage) [][]json.RawMessage
 	return table
 }
 
-// seconds rounds up, since 0 often means for ever.
+// seconds returns seconds, rounded up, because 0 often means no limit.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// FuzzPostgresValue converts what a server may have written as a value of any type.
+// FuzzPostgresValue converts arbitrary values of any type from a Postgres server.
 func FuzzPostgresValue(f *testing.F) {
 	names := []string{"int8", "numeric", "float8", "bool", "json", "timestamptz", "bytea", "text", "_numeric", "_text", "_jsonb", "_timestamptz", "_bytea"}
 	for _, v := range []string{"1", "-0.10", "1e400", "NaN", "t", `{"a":1}`, "2024-02-29 12:00:00.5+02", `\x00ff`, `a\\b\001`, `{1,NULL,"x\"y"}`, "[2:3]={1,2}", "{{1},{2}}", "\xff\x00", "{{{{{{{"} {
@@ -32,7 +32,7 @@ func FuzzPostgresValue(f *testing.F) {
 	})
 }
 
-// FuzzMySQLValue converts what a server may have sent as a value of any type.
+// FuzzMySQLValue converts arbitrary values of any type from a MySQL server.
 func FuzzMySQLValue(f *testing.F) {
 	for kind := range 256 {
 		f.Add(byte(kind), uint8(kind), []byte("2024-02-29 12:00:00.5"))
@@ -61,7 +61,7 @@ func check(t *testing.T, v []byte, got json.RawMessage) {
 	}
 }
 
-// FuzzNumber checks that numbers stay what they are for readers who make a float64 of them.
+// FuzzNumber checks that numbers stay the same for readers who convert them to float64.
 func FuzzNumber(f *testing.F) {
 	for _, v := range []string{"0", "-0", "1 ", "0.1", "9007199254740992", "9007199254740993", "123456789012345678", "1e5", "1E-400", "0.00000000000000000001", "100000000000000000000", "1.000000000000000000000"} {
 		f.Add(v)
@@ -76,7 +76,7 @@ func FuzzNumber(f *testing.F) {
 		if !ok || err != nil {
 			t.Fatalf("%q becomes the number %s", v, got)
 		}
-		// The shortest decimal that is the float is the number again.
+		// The shortest decimal of the float must be the number again.
 		again, _ := new(big.Float).SetPrec(3000).SetString(strconv.FormatFloat(float, 'g', -1, 64))
 		if want.Cmp(again) != 0 {
 			t.Errorf("%q becomes the number %s, which is read as %v", v, got, again)
@@ -84,7 +84,7 @@ func FuzzNumber(f *testing.F) {
 	})
 }
 
-// FuzzArguments writes arrays as literals, which read as arrays are what they were.
+// FuzzArguments writes arrays as literals, which must read as the same arrays.
 func FuzzArguments(f *testing.F) {
 	f.Add([]byte(`["a\"b\\", null, "NULL", "", "{,}", ["x"]]`))
 	f.Add([]byte(`[[[[[[[1]]]]]]]`))
@@ -116,7 +116,7 @@ func FuzzArguments(f *testing.F) {
 	})
 }
 
-// FuzzReply reads what a server of Redis may send.
+// FuzzReply reads arbitrary replies of a Redis server.
 func FuzzReply(f *testing.F) {
 	for _, v := range []string{"+OK\r\n", "-ERR x\r\n", ":1\r\n", "$3\r\nabc\r\n", "$-1\r\n", "*2\r\n:1\r\n_\r\n", "%1\r\n+k\r\n,inf\r\n", "%1\r\n:1\r\n#t\r\n", "~1\r\n(12345678901234567890\r\n",
 		"=7\r\ntxt:abc\r\n", "!3\r\nERR\r\n", "|1\r\n+a\r\n+b\r\n:1\r\n", ">1\r\n+x\r\n", "*?\r\n", "$1\r\n\xff\r\n"} {
@@ -130,7 +130,7 @@ func FuzzReply(f *testing.F) {
 	})
 }
 
-// FuzzPostgresAnswer reads what a server may answer to a query.
+// FuzzPostgresAnswer reads arbitrary answers to a query.
 func FuzzPostgresAnswer(f *testing.F) {
 	f.Add([]byte("T\x00\x00\x00\x1a\x00\x01x\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x17\x00\x04\xff\xff\xff\xff\x00\x00D\x00\x00\x00\x0b\x00\x01\x00\x00\x00\x011C\x00\x00\x00\x0dSELECT 1\x00Z\x00\x00\x00\x05I"))
 	f.Add([]byte("E\x00\x00\x00\x10C42601\x00P12\x00\x00Z\x00\x00\x00\x05I"))
@@ -153,7 +153,7 @@ func FuzzPostgresAnswer(f *testing.F) {
 	})
 }
 
-// FuzzMySQLAnswer reads what a server may answer to a query.
+// FuzzMySQLAnswer reads arbitrary answers to a query.
 func FuzzMySQLAnswer(f *testing.F) {
 	column := "\x03def\x00\x00\x00\x01x\x00\x0c\x2d\x00\x01\x00\x00\x00\x03\x00\x00\x00\x00\x00"
 	head := []byte{byte(len(column)), 0, 0, 2}
@@ -179,7 +179,7 @@ func FuzzMySQLAnswer(f *testing.F) {
 	})
 }
 
-// said is a connection to a server that has said all it will say.
+// said is a connection to a server that has already sent everything.
 type said struct {
 	net.Conn
 	r io.Reader

@@ -19,11 +19,11 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/database"
 )
 
-// A script is what a hostile server does with a connection once a client has logged in.
+// A script is the behaviour of a hostile server on a connection once a client has logged in.
 type script func(c net.Conn)
 
-// hostile returns a server that logs anybody in and then does as it likes. The connections
-// are pipes, as those into a sandbox are.
+// hostile returns a server that accepts any login and then follows a script. Its connections
+// are pipes, like those into a sandbox.
 func hostile(kind engi.ServiceType, login bool, f script) database.Server {
 	dial := func(context.Context) (net.Conn, error) {
 		client, s := net.Pipe()
@@ -60,7 +60,7 @@ func greet(kind engi.ServiceType, s net.Conn) bool {
 		if _, err := s.Write(my(2, "\x00\x00\x00\x02\x00\x00\x00")); err != nil {
 			return false
 		}
-		// What the client sets up first.
+		// The client's settings come first.
 		if _, err := s.Read(b); err != nil {
 			return false
 		}
@@ -89,7 +89,7 @@ func my(seq byte, body string) []byte {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// says reads what the client sends, says something, and stays until the client goes.
+// says reads the client's messages, sends a text, and stays until the client disconnects.
 func says(parts ...[]byte) script {
 	return func(c net.Conn) {
 		go func() { _, _ = io.Copy(io.Discard, c) }()
@@ -101,7 +101,7 @@ func says(parts ...[]byte) script {
 	}
 }
 
-// floods says something without end.
+// floods sends a text without end.
 func floods(first, again []byte) script {
 	return func(c net.Conn) {
 		go func() { _, _ = io.Copy(io.Discard, c) }()
@@ -134,8 +134,8 @@ const (
 	unexpected = engi.Unavailable
 )
 
-// TestHostileServers has servers that lie, flood, stall and hang up. All calls end, with an
-// error of a kind that fits, without much memory, and leave nothing behind.
+// TestHostileServers uses servers that lie, flood, stall and hang up. All calls must end with an
+// error of a suitable kind, use little memory, and leave nothing behind.
 func TestHostileServers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	pgRow := pg('T', "\x00\x01"+pgColumn1)
@@ -230,7 +230,7 @@ func TestHostileServers(t *testing.T) {
 		{"messages without end", redis, true, floods(nil, []byte(">1\r\n+x\r\n")), engi.Exhausted},
 		{"another kind", redis, true, says([]byte("?x\r\n")), unexpected},
 	}
-	t.Run("all", func(t *testing.T) { // so that none is left when leaks are looked for
+	t.Run("all", func(t *testing.T) { // so that all have ended when leaks are checked
 		for _, x := range cases {
 			t.Run(fmt.Sprintf("%s %s", x.kind, x.name), func(t *testing.T) {
 				t.Parallel()
@@ -257,7 +257,7 @@ func TestHostileServers(t *testing.T) {
 	})
 }
 
-// TestHostileMemory has servers claim much.
+// TestHostileMemory uses servers that claim large sizes.
 func TestHostileMemory(t *testing.T) {
 	for name, s := range map[string]database.Server{
 		"a row of 2 GB":        hostile(engi.ServicePostgres, true, says(pg('T', "\x00\x01"+pgColumn1), []byte("D\x7f\xff\xff\xff"))),

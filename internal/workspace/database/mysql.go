@@ -18,19 +18,19 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A mysql is a connection to a MySQL server. There is no driver: that of Go panics at
-// greetings that are too short and leaves a goroutine behind, makes room for as many columns
+// A mysql is a connection to a MySQL server. It uses no driver: the usual Go driver panics at
+// short greetings and leaks a goroutine, allocates as many columns
 // as a server claims, and reads results to their end.
 type mysql struct {
 	*link
 	r          *bufio.Reader
-	seq        byte // of the last packet
-	deprecated bool // results do not have an EOF between columns and rows
-	extended   bool // columns say more of their types
+	seq        byte // sequence number of the last packet
+	deprecated bool // results have no EOF between columns and rows
+	extended   bool // columns have extended type information
 	id         uint32
 }
 
-// Commands, first bytes of packets, and what clients and servers agree on.
+// Commands, first bytes of packets, and flags of clients and servers.
 const (
 	comQuit        = 0x01
 	comQuery       = 0x03
@@ -43,7 +43,7 @@ const (
 	packetEOF    = 0xfe
 	packetErr    = 0xff
 
-	moreResults = 0x0008 // in the status
+	moreResults = 0x0008 // flag of the status
 
 	capMySQL        = 1 << 0 // the server is not MariaDB
 	capDatabase     = 1 << 3
@@ -54,7 +54,7 @@ const (
 	capResults      = 1<<17 | 1<<18
 	capPlugins      = 1 << 19
 	capDeprecateEOF = 1 << 24
-	capExtended     = 1 << 3 // of MariaDB
+	capExtended     = 1 << 3 // flag of MariaDB
 
 	utf8mb4 = 45
 )
@@ -64,8 +64,8 @@ const (
 	nativePassword = "mysql_native_password"
 )
 
-// connectMySQL connects as s's user. There is one way to log in, that of users of MariaDB;
-// files of the client are not offered.
+// connectMySQL connects as s's user. It supports only the login of MariaDB's users, and
+// never sends files of the client.
 func (s Server) connectMySQL(ctx context.Context, q engi.Query, several bool) (*mysql, error) {
 	c, err := s.dial(ctx)
 	if err != nil {
@@ -89,7 +89,7 @@ func (m *mysql) login(s Server, database string, several bool) error {
 	if greeting[0] == packetErr {
 		return &refusal{*parseErr(greeting)}
 	}
-	end := bytes.IndexByte(greeting, 0) // of the version
+	end := bytes.IndexByte(greeting, 0) // end of the version
 	if greeting[0] != 10 || end < 0 || len(greeting) < end+1+4+8+1+2+1+2+2+1+10+13 {
 		return nonsense("it greets like no server of MySQL")
 	}
@@ -131,7 +131,7 @@ func (m *mysql) login(s Server, database string, several bool) error {
 	return m.loggedIn(s)
 }
 
-// loggedIn reads what the server says to a login, which may be that it wants it otherwise.
+// loggedIn reads the answer to a login, in which the server may ask for another method.
 func (m *mysql) loggedIn(s Server) error {
 	for range 2 {
 		answer, err := m.packet(4096)
@@ -155,7 +155,7 @@ func (m *mysql) loggedIn(s Server) error {
 	return nonsense("it wants to know the user without end")
 }
 
-// scramble returns what proves that a client knows a password.
+// scramble returns the proof that a client knows a password.
 func scramble(password string, nonce []byte) []byte {
 	if password == "" {
 		return nil
@@ -176,7 +176,7 @@ func (m *mysql) close() {
 	_ = m.link.Close()
 }
 
-// openMySQL connects as the user that q is for, whom it makes if need be.
+// openMySQL connects as the user for q, and creates that user if necessary.
 func (s Server) openMySQL(ctx context.Context, q engi.Query, several bool) (*mysql, error) {
 	if !q.ReadOnly {
 		return s.connectMySQL(ctx, q, several)
@@ -193,8 +193,8 @@ func (s Server) openMySQL(ctx context.Context, q engi.Query, several bool) (*mys
 	return m, err
 }
 
-// makeMySQLReader makes the user of read-only queries, or makes it again what it should be,
-// and lets it read the database of q.
+// makeMySQLReader creates the user of read-only queries, or resets its settings,
+// and grants it reading the database of q.
 func (s Server) makeMySQLReader(ctx context.Context, q engi.Query) error {
 	switch strings.ToLower(q.Database) {
 	case "mysql", "sys", "performance_schema":
@@ -209,7 +209,7 @@ func (s Server) makeMySQLReader(ctx context.Context, q engi.Query) error {
 	defer guard(ctx, m, m.canceller(s))()
 	user := "'" + readerName + "'@'%'"
 	once := sha1.Sum([]byte(s.reader().Password))
-	is := fmt.Sprintf("%s IDENTIFIED BY PASSWORD '*%X'", user, sha1.Sum(once[:])) // which logs may show
+	is := fmt.Sprintf("%s IDENTIFIED BY PASSWORD '*%X'", user, sha1.Sum(once[:])) // logs may show the hash
 	sql := "CREATE USER IF NOT EXISTS " + is + "; ALTER USER " + is
 	if q.Database != "" {
 		database := strings.NewReplacer("`", "``", "_", `\_`, "%", `\%`).Replace(q.Database)
@@ -229,7 +229,7 @@ func (s Server) queryMySQL(ctx context.Context, q engi.Query, several bool) (eng
 	}
 	m, err := s.openMySQL(ctx, q, several)
 	var r *refusal
-	if errors.As(err, &r) && r.Detail == "error 1049" { // there is no such database
+	if errors.As(err, &r) && r.Detail == "error 1049" { // the database does not exist
 		return engi.QueryResult{Affected: -1, Error: &r.QueryError}, nil
 	}
 	if err != nil {
@@ -242,8 +242,8 @@ func (s Server) queryMySQL(ctx context.Context, q engi.Query, several bool) (eng
 	}
 	defer guard(ctx, m, m.canceller(as))()
 
-	// The server ends by itself what nobody is there to cancel, and does not make rows
-	// that nobody asked for.
+	// The server ends queries itself if no node is there to cancel them, and computes no more
+	// rows than requested.
 	setup := []string{fmt.Sprintf("SET time_zone = '+00:00', /*M! max_statement_time = %d, */ sql_select_limit = %d", seconds(q.Timeout+patience), q.MaxRows+1)}
 	if q.ReadOnly {
 		setup[0] += ", tx_read_only = 1"
@@ -291,12 +291,12 @@ func (s Server) queryMySQL(ctx context.Context, q engi.Query, several bool) (eng
 	return result, nil
 }
 
-// canceller returns a function that has the server end what m waits for.
+// canceller returns a function that makes the server end m's running command.
 func (m *mysql) canceller(s Server) func(context.Context) {
 	return func(ctx context.Context) {
 		other, err := s.connectMySQL(ctx, engi.Query{}, false)
 		if err != nil {
-			return // guard closes m, and the server has a time limit of its own
+			return // guard closes m, and the server has its own time limit
 		}
 		defer other.close()
 		defer guard(ctx, other, nil)()
@@ -304,7 +304,7 @@ func (m *mysql) canceller(s Server) func(context.Context) {
 	}
 }
 
-// send begins a command.
+// send starts a command.
 func (m *mysql) send(command byte, body []byte) error {
 	m.seq = 0xff
 	return m.write(append([]byte{command}, body...))
@@ -321,8 +321,8 @@ func (m *mysql) write(body []byte) error {
 	return err
 }
 
-// next reads the length of what a packet consists of, and its first byte, which stays to be
-// read. Longer packets come in pieces, which read and skip put together.
+// next reads the length of a packet's content, and its first byte, which stays unread.
+// Longer packets come in parts, which read and skip join.
 func (m *mysql) next() (size int, first byte, err error) {
 	head, err := m.r.Peek(4)
 	if err != nil {
@@ -356,8 +356,8 @@ func (m *mysql) packet(max int) ([]byte, error) {
 	return body, err
 }
 
-// body reads a packet that begins with a piece of so many bytes, if it may be so long. What
-// is longer is skipped, and not ok.
+// body reads a packet whose first part has size bytes, if may allows its total size. A longer
+// packet is skipped, and ok is false.
 func (m *mysql) body(size int, may func(n int) bool) (body []byte, ok bool, err error) {
 	ok = true
 	for {
@@ -382,13 +382,13 @@ func (m *mysql) body(size int, may func(n int) bool) (body []byte, ok bool, err 
 	}
 }
 
-// A myAnswer is what a server has said to a command.
+// A myAnswer is the answer of a server to a command.
 type myAnswer struct {
 	columns  []myColumn
 	rows     *rows
 	affected int64
 	err      *engi.QueryError
-	stopped  bool // the server has more to say, which nobody will read
+	stopped  bool // the server sends more, which is not read
 }
 
 func (m *mysql) query(q engi.Query, sql string) (myAnswer, error) {
@@ -398,7 +398,7 @@ func (m *mysql) query(q engi.Query, sql string) (myAnswer, error) {
 	return m.answer(q, false)
 }
 
-// execute runs one statement with arguments. Its result is binary.
+// execute runs one statement with arguments. Its result is in binary form.
 func (m *mysql) execute(q engi.Query, args []argument) (myAnswer, error) {
 	if err := m.send(comStmtPrepare, []byte(q.Text)); err != nil {
 		return myAnswer{}, err
@@ -419,7 +419,7 @@ func (m *mysql) execute(q engi.Query, args []argument) (myAnswer, error) {
 			return myAnswer{}, err
 		}
 	}
-	if columnCount > 0 { // which come again with the result
+	if columnCount > 0 { // the columns come again with the result
 		if _, err = m.columns(columnCount); err != nil {
 			return myAnswer{}, err
 		}
@@ -462,8 +462,8 @@ func (m *mysql) execute(q engi.Query, args []argument) (myAnswer, error) {
 	return m.answer(q, true)
 }
 
-// answer reads results, of which the last one stays. A read-only result is not read further
-// than its limits.
+// answer reads results and keeps the last one. A read-only result is only read up to
+// its limits.
 func (m *mysql) answer(q engi.Query, binaryRows bool) (myAnswer, error) {
 	for {
 		a := myAnswer{rows: newRows(q), affected: -1}
@@ -501,7 +501,7 @@ func (m *mysql) answer(q engi.Query, binaryRows bool) (myAnswer, error) {
 		if status&moreResults == 0 {
 			return a, nil
 		}
-		if binaryRows { // of a procedure: its own end says nothing, its result does
+		if binaryRows { // from a procedure: its own end has no count, its result does
 			next, err := m.answer(q, true)
 			if err != nil || next.err != nil || next.columns != nil {
 				return next, err
@@ -529,8 +529,8 @@ func (m *mysql) readRows(a *myAnswer, q engi.Query, binaryRows bool) (status uin
 				return 0, err
 			}
 			if !ok || !a.rows.take(len(a.columns), int64(len(body))) {
-				// The server itself ends after one row too many, if it does as it
-				// was told.
+				// The server itself ends after one row too many, if it respects
+				// the limit.
 				if skipped++; q.ReadOnly && (skipped > 1 || len(a.rows.values) < q.MaxRows) {
 					a.stopped = true
 				}
@@ -574,7 +574,7 @@ func (m *mysql) readRows(a *myAnswer, q engi.Query, binaryRows bool) (status uin
 	}
 }
 
-// parseErr reads an error.
+// parseErr parses an error packet.
 func parseErr(b []byte) *engi.QueryError {
 	e := &engi.QueryError{Code: "HY000", Text: "the server says nothing about its error"}
 	if len(b) < 3 {

@@ -183,7 +183,7 @@ func TestMySQLLimits(t *testing.T) {
 	if len(r.Rows) != 0 || !r.Truncated || r.Error != nil {
 		t.Errorf("a row of a whole packet: %d rows, truncated %v, error %v", len(r.Rows), r.Truncated, r.Error)
 	}
-	// What is cut off is still done.
+	// Rows beyond the limit are still computed.
 	s.must(t, "DROP TABLE IF EXISTS cutoff; CREATE TABLE cutoff (n int)")
 	r = s.do(t, engi.Query{Text: "INSERT INTO cutoff SELECT seq FROM seq_1_to_500 RETURNING n, repeat('x', 10000)"})
 	if len(r.Rows) == 500 || !r.Truncated {
@@ -214,7 +214,7 @@ func TestMySQLTimeout(t *testing.T) {
 	}
 }
 
-// TestMySQLReadOnly tries to change or reach what a read-only query must not.
+// TestMySQLReadOnly tries changes and accesses that a read-only query must not have.
 func TestMySQLReadOnly(t *testing.T) {
 	s := started(t, engi.ServiceMySQL)
 	secret := filepath.Join(s.dir, "pw-of-the-server")
@@ -274,14 +274,14 @@ func TestMySQLReadOnly(t *testing.T) {
 	if _, err := s.Query(t.Context(), engi.Query{Text: "SELECT 1", ReadOnly: true, Database: "mysql"}); !engi.Is(err, engi.Denied) {
 		t.Errorf("the database of the server: %v", err)
 	}
-	// The user may change its own password, which then is made what it should be.
+	// The user may change its own password, which is then reset.
 	s.do(t, engi.Query{Text: "BEGIN NOT ATOMIC COMMIT; SET SESSION tx_read_only = 0; SET PASSWORD = PASSWORD('x'); END", ReadOnly: true})
 	if got := table(t, s.do(t, engi.Query{Text: "SELECT 1", ReadOnly: true})); got != `[[1]]` {
 		t.Errorf("after a change of the password: %s", got)
 	}
 }
 
-// TestMySQLInfile has the server ask for a file of this machine.
+// TestMySQLInfile makes the server request a file of this machine.
 func TestMySQLInfile(t *testing.T) {
 	s := started(t, engi.ServiceMySQL)
 	s.must(t, "DROP TABLE IF EXISTS stolen; CREATE TABLE stolen (line text)", "SET GLOBAL local_infile = 1")

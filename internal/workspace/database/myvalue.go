@@ -10,12 +10,12 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// A myColumn is a column of a result, as far as its values need it.
+// A myColumn is a column of a result, with the properties needed to convert its values.
 type myColumn struct {
 	name     string
-	special  string // a type that is sent as another, like json or uuid
+	special  string // name of a type that is sent as another one, like json or uuid
 	kind     byte
-	binary   bool // the charset of bytes
+	binary   bool // the character set is binary
 	unsigned bool
 	enum     bool
 	set      bool
@@ -115,7 +115,7 @@ func (c myColumn) convert() func([]byte) json.RawMessage {
 	return text
 }
 
-// unpadded takes off the zeros in front of a number, which JSON does not allow.
+// unpadded removes leading zeros of a number, which JSON does not allow.
 func unpadded(v []byte) []byte {
 	for len(v) > 1 && v[0] == '0' && v[1] >= '0' && v[1] <= '9' {
 		v = v[1:]
@@ -123,7 +123,7 @@ func unpadded(v []byte) []byte {
 	return v
 }
 
-// columns reads so many descriptions of columns.
+// columns reads count descriptions of columns.
 func (m *mysql) columns(count int) ([]myColumn, error) {
 	if count > maxColumns {
 		return nil, nonsense("it has too many columns")
@@ -151,7 +151,7 @@ func (m *mysql) columns(count int) ([]myColumn, error) {
 }
 
 func parseColumn(b []byte, extended bool) (c myColumn, ok bool) {
-	var words [6][]byte // catalog, schema, table and what it really is, column and what it really is
+	var words [6][]byte // catalog, schema, table and its original name, column and its original name
 	for i := range words {
 		var n int
 		if words[i], n = readString(b); n == 0 {
@@ -160,7 +160,7 @@ func parseColumn(b []byte, extended bool) (c myColumn, ok bool) {
 		b = b[n:]
 	}
 	special := ""
-	if extended { // pairs of what is said and how long it is
+	if extended { // pairs of a property and its length
 		v, n := readString(b)
 		if n == 0 {
 			return c, false
@@ -174,7 +174,7 @@ func parseColumn(b []byte, extended bool) (c myColumn, ok bool) {
 			n++
 		}
 	}
-	_, n := readInt(b) // length of what follows
+	_, n := readInt(b) // length of the rest
 	if b = b[n:]; n == 0 || len(b) < 10 {
 		return c, false
 	}
@@ -185,7 +185,7 @@ func parseColumn(b []byte, extended bool) (c myColumn, ok bool) {
 	}, true
 }
 
-// readInt reads an integer whose first byte says how long it is, and returns the bytes that
+// readInt reads an integer whose first byte has its length, and returns the number of bytes that
 // it takes, or 0. NULL, which is not an integer, takes none.
 func readInt(b []byte) (value uint64, n int) {
 	if len(b) == 0 {
@@ -204,7 +204,7 @@ func readInt(b []byte) (value uint64, n int) {
 	return value, 1 + size
 }
 
-// readString reads what follows its length, and returns the bytes that both take, or 0.
+// readString reads a string after its length, and returns the number of bytes of both, or 0.
 func readString(b []byte) (v []byte, n int) {
 	size, n := readInt(b)
 	if n == 0 || size > uint64(len(b)-n) {
@@ -228,7 +228,7 @@ func appendString(b, v []byte) []byte {
 
 const rowLies = nonsense("a row is not what its columns say")
 
-// splitText returns the values of a row of a query, which share its memory.
+// splitText returns the values of a row of a query; they share its memory.
 func splitText(body []byte, columns []myColumn) ([][]byte, error) {
 	row := make([][]byte, len(columns))
 	for i := range columns {
@@ -248,7 +248,7 @@ func splitText(body []byte, columns []myColumn) ([][]byte, error) {
 	return row, nil
 }
 
-// splitBinary returns the values of a row of a statement with arguments, written as in a row
+// splitBinary returns the values of a row of a statement with arguments, in the text form of a row
 // of a query.
 func splitBinary(body []byte, columns []myColumn) ([][]byte, error) {
 	row, nulls := make([][]byte, len(columns)), (len(columns)+7+2)/8
@@ -273,7 +273,7 @@ func splitBinary(body []byte, columns []myColumn) ([][]byte, error) {
 	return row, nil
 }
 
-// binaryValue returns the text of a value and the bytes that it takes, or -1.
+// binaryValue returns the text of a value and the number of bytes that it takes, or -1.
 func binaryValue(b []byte, c myColumn) ([]byte, int) {
 	size := map[byte]int{myTiny: 1, myShort: 2, myYear: 2, myLong: 4, myInt24: 4, myLongLong: 8, myFloat: 4, myDouble: 8}[c.kind]
 	if size > 0 {

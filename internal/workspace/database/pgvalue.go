@@ -16,7 +16,7 @@ import (
 
 const textOID = pgtype.TextOID
 
-// splitRow returns the values of a row, which share its memory.
+// splitRow returns the values of a row; they share its memory.
 func splitRow(body []byte, columns int) ([][]byte, error) {
 	const lies = nonsense("a row is not what its length says")
 	if len(body) < 2 {
@@ -47,7 +47,7 @@ func splitRow(body []byte, columns int) ([][]byte, error) {
 	return row, nil
 }
 
-// A pgType is a type of values that Postgres has written as text.
+// A pgType converts the text form of values of a Postgres type.
 type pgType struct {
 	name    string
 	convert func([]byte) json.RawMessage
@@ -55,8 +55,8 @@ type pgType struct {
 
 var builtinTypes = sync.OnceValue(pgtype.NewMap)
 
-// types finds out the types of the columns of an answer. Those that the server does not have
-// from the beginning, it is asked for.
+// types returns the types of the columns of an answer. It queries the server for types that are not
+// built in.
 func (p *postgres) types(q engi.Query, a answer) (map[uint32]pgType, error) {
 	types := map[uint32]pgType{}
 	var unknown []uint32
@@ -94,7 +94,7 @@ FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem WH
 	return types, nil
 }
 
-// typeOf returns a type by its name, and that of its elements if it is an array.
+// typeOf returns a type by its name and, for an array, the name of its elements' type.
 func typeOf(name, element string, delimiter byte) pgType {
 	if name == element {
 		return pgType{name, scalar(name)}
@@ -103,7 +103,7 @@ func typeOf(name, element string, delimiter byte) pgType {
 	return pgType{name, func(v []byte) json.RawMessage { return array(v, delimiter, convert) }}
 }
 
-// scalar returns how values of a type, by its name, become JSON.
+// scalar returns the conversion to JSON for the type with a name.
 func scalar(name string) func([]byte) json.RawMessage {
 	switch name {
 	case "int2", "int4", "int8", "oid", "numeric":
@@ -130,7 +130,7 @@ func scalar(name string) func([]byte) json.RawMessage {
 	return text
 }
 
-// bytea makes base64 of the two ways in which servers write bytes.
+// bytea converts both text forms of bytes to base64.
 func bytea(v []byte) json.RawMessage {
 	if digits, ok := strings.CutPrefix(string(v), `\x`); ok {
 		if b, err := hex.DecodeString(digits); err == nil {
@@ -160,12 +160,12 @@ func bytea(v []byte) json.RawMessage {
 	return blob(b)
 }
 
-const maxDimensions = 6 // of arrays of Postgres
+const maxDimensions = 6 // maximum number of dimensions of an array in Postgres
 
-// array makes JSON of an array that is written as {1,{2,"3"},NULL}.
+// array converts an array in the form {1,{2,"3"},NULL} to JSON.
 func array(v []byte, delimiter byte, convert func([]byte) json.RawMessage) json.RawMessage {
 	s := v
-	if len(s) > 0 && s[0] == '[' { // it says where its indexes begin
+	if len(s) > 0 && s[0] == '[' { // the array has explicit index ranges
 		if i := strings.IndexByte(string(s), '='); i > 0 {
 			s = s[i+1:]
 		}
@@ -221,7 +221,7 @@ func array(v []byte, delimiter byte, convert func([]byte) json.RawMessage) json.
 	return out
 }
 
-// arrayLiteral writes a JSON array as Postgres writes arrays.
+// arrayLiteral converts a JSON array to the literal form of Postgres.
 func arrayLiteral(list []any) ([]byte, error) {
 	return appendArray(nil, list, 1)
 }

@@ -25,9 +25,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A postgres is a connection to a Postgres server. The driver has made it, and its user known;
-// from then on messages are read here, since the driver makes room for whatever length a
-// server claims and has no way to leave out the rest of a result.
+// A postgres is a connection to a Postgres server. The driver connects and logs in;
+// afterwards this package reads the messages, because the driver allocates whatever length a
+// server claims, and cannot skip the rest of a result.
 type postgres struct {
 	*link
 	r   *bufio.Reader
@@ -35,28 +35,28 @@ type postgres struct {
 	pid uint32
 	key []byte
 
-	extended bool // what is sent ends with a Sync
+	extended bool // the messages in out end with a Sync
 }
 
 func (s Server) connectPostgres(ctx context.Context, q engi.Query) (*postgres, error) {
-	// The driver takes only configurations that its parser has made, which looks at
-	// the environment: nothing of that stays.
+	// The driver only accepts configurations of its parser, which reads
+	// the environment: the settings from there are removed.
 	cfg, err := pgconn.ParseConfig("host=127.0.0.1 sslmode=disable")
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "configure the client of Postgres: %v", err)
 	}
 	var c *link
-	var r io.Reader // what the driver reads from, and may still be reading from in the background
+	var r io.Reader // reader of the driver, which may still read from it in the background
 	cfg.Host, cfg.Port, cfg.User, cfg.Password, cfg.Database = "127.0.0.1", 5432, s.User, s.Password, q.Database
 	cfg.TLSConfig, cfg.Fallbacks, cfg.ValidateConnect, cfg.AfterConnect, cfg.AfterNetConnect, cfg.OnNotice = nil, nil, nil, nil, nil, nil
 	cfg.OAuthTokenProvider, cfg.ConnectTimeout, cfg.MinProtocolVersion, cfg.MaxProtocolVersion = nil, 0, "3.0", "3.0"
-	cfg.RequireAuth = "!password" // which would be readable
+	cfg.RequireAuth = "!password" // a plain password would be readable
 	cfg.LookupFunc = func(context.Context, string) ([]string, error) { return []string{"127.0.0.1"}, nil }
 	cfg.RuntimeParams = map[string]string{
 		"application_name": "engi",
 		"client_encoding":  "UTF8",
 		"DateStyle":        "ISO",
-		// The server ends by itself what nobody is there to cancel.
+		// The server ends queries itself if no node is there to cancel them.
 		"statement_timeout":                strconv.FormatInt((q.Timeout + patience).Milliseconds(), 10),
 		"client_connection_check_interval": "1000",
 	}
@@ -66,7 +66,7 @@ func (s Server) connectPostgres(ctx context.Context, q engi.Query) (*postgres, e
 	var dialed atomic.Bool
 	cfg.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		if !dialed.CompareAndSwap(false, true) {
-			return nil, net.ErrClosed // to cancel, in the background, a login that has failed
+			return nil, net.ErrClosed // rejects the driver's cancellation, in the background, of a failed login
 		}
 		var err error
 		if c, err = s.dial(ctx); err != nil {
@@ -108,7 +108,7 @@ func (p *postgres) close() {
 	_ = p.Close()
 }
 
-// openPostgres connects as the user that q is for, whom it makes if need be.
+// openPostgres connects as the user for q, and creates that user if necessary.
 func (s Server) openPostgres(ctx context.Context, q engi.Query) (*postgres, error) {
 	if !q.ReadOnly {
 		return s.connectPostgres(ctx, q)
@@ -125,7 +125,7 @@ func (s Server) openPostgres(ctx context.Context, q engi.Query) (*postgres, erro
 	return p, err
 }
 
-// makePostgresReader makes the user of read-only queries, or makes it again what it should be.
+// makePostgresReader creates the user of read-only queries, or resets its settings.
 func (s Server) makePostgresReader(ctx context.Context) error {
 	q := engi.Query{Database: s.Database, Timeout: DefaultTimeout}
 	p, err := s.connectPostgres(ctx, q)
@@ -145,14 +145,14 @@ GRANT pg_read_all_data TO %[1]s`, readerName, s.reader().verifier()))
 	return err
 }
 
-// verifier is what Postgres keeps of a password. Logs may show it, but never the password. Its
-// salt is always the same, lest one who makes the user again keeps another from logging in.
+// verifier returns the value that Postgres stores for a password. Logs may show it, but never the password.
+// Its salt is constant, because resetting the user would otherwise break concurrent logins.
 func (s Server) verifier() string {
 	const rounds = 4096
 	salt := sha256.Sum256([]byte(s.User + s.Password))
 	key, err := pbkdf2.Key(sha256.New, s.Password, salt[:16], rounds, sha256.Size)
 	if err != nil {
-		return "" // unreachable: the lengths are right
+		return "" // unreachable: the lengths are valid
 	}
 	mac := func(text string) []byte {
 		m := hmac.New(sha256.New, key)
@@ -171,7 +171,7 @@ func (s Server) queryPostgres(ctx context.Context, q engi.Query, several bool) (
 	}
 	p, err := s.openPostgres(ctx, q)
 	var r *refusal
-	if errors.As(err, &r) && r.Code == "3D000" { // there is no such database
+	if errors.As(err, &r) && r.Code == "3D000" { // the database does not exist
 		return engi.QueryResult{Affected: -1, Error: &r.QueryError}, nil
 	}
 	if err != nil {
@@ -182,7 +182,7 @@ func (s Server) queryPostgres(ctx context.Context, q engi.Query, several bool) (
 	return p.query(ctx, s, q, args, several)
 }
 
-// canceller returns a function that asks the server to cancel what p waits for.
+// canceller returns a function that asks the server to cancel p's running query.
 func (p *postgres) canceller(s Server) func(context.Context) {
 	return func(ctx context.Context) {
 		c, err := s.Dial(ctx)
@@ -196,7 +196,7 @@ func (p *postgres) canceller(s Server) func(context.Context) {
 			return
 		}
 		if _, err := c.Write(request); err == nil {
-			_, _ = c.Read(make([]byte, 1)) // the server closes it once it has acted
+			_, _ = c.Read(make([]byte, 1)) // the server closes the connection after cancelling
 		}
 	}
 }
@@ -251,7 +251,7 @@ func (p *postgres) query(ctx context.Context, s Server, q engi.Query, args []arg
 	return r, nil
 }
 
-// listArguments makes literals of arrays for those parameters that are arrays.
+// listArguments converts arguments to array literals where the parameter is an array.
 func (p *postgres) listArguments(q engi.Query, args []argument) error {
 	lists := false
 	for _, a := range args {
@@ -263,7 +263,7 @@ func (p *postgres) listArguments(q engi.Query, args []argument) error {
 	p.send(&pgproto3.Parse{Query: q.Text}, &pgproto3.Describe{ObjectType: 'S'}, &pgproto3.Sync{})
 	a, err := p.answer(q)
 	if err != nil || a.err != nil {
-		if a.err != nil && q.ReadOnly { // it is the answer to the query, too, in a transaction that has not failed
+		if a.err != nil && q.ReadOnly { // the query returns the same error, in a new transaction
 			_, err = p.simple(q, "ROLLBACK; BEGIN READ ONLY")
 		}
 		return err
@@ -305,7 +305,7 @@ func join(oids []uint32) string {
 func (p *postgres) send(messages ...pgproto3.FrontendMessage) {
 	for _, m := range messages {
 		out, err := m.Encode(p.out)
-		if err != nil { // larger than a message may be; texts and arguments are not
+		if err != nil { // larger than a message may be, which is impossible with the limits of texts and arguments
 			continue
 		}
 		p.out = out
@@ -313,8 +313,8 @@ func (p *postgres) send(messages ...pgproto3.FrontendMessage) {
 	}
 }
 
-// simple runs statements of ours and returns the rows of the last one. Refusals of the server
-// are errors.
+// simple runs statements of this package and returns the rows of the last one. Errors of the
+// server are refusals.
 func (p *postgres) simple(q engi.Query, sql string) ([][][]byte, error) {
 	p.send(&pgproto3.Query{String: sql})
 	q.MaxRows, q.MaxBytes = MaxRows, MaxBytes
@@ -335,16 +335,16 @@ func (p *postgres) simple(q engi.Query, sql string) ([][][]byte, error) {
 	return a.rows.values, nil
 }
 
-// An answer is what a server has said before it was ready for another query.
+// An answer is the answer of a server until it was ready for another query.
 type answer struct {
 	columns    []pgColumn
 	parameters []uint32
 	rows       *rows
 	affected   int64
 	err        *engi.QueryError
-	several    bool // the error is that there are several statements
-	described  bool // the columns are those of the statement that runs
-	stopped    bool // the server has more to say, which nobody will read
+	several    bool // the error is that the text has several statements
+	described  bool // columns describes the running statement
+	stopped    bool // the server sends more, which is not read
 }
 
 type pgColumn struct {
@@ -352,8 +352,8 @@ type pgColumn struct {
 	oid  uint32
 }
 
-// answer sends what waits to be sent and reads until the server is ready. Of several results
-// the last one stays. A read-only result is not read further than its limits.
+// answer sends the messages in out and reads until the server is ready. It keeps the last of several
+// results. A read-only result is only read up to its limits.
 func (p *postgres) answer(q engi.Query) (answer, error) {
 	a := answer{rows: newRows(q), affected: -1}
 	if _, err := p.Write(p.out); err != nil {
@@ -371,8 +371,8 @@ func (p *postgres) answer(q engi.Query) (answer, error) {
 		}
 		switch kind := head[0]; kind {
 		case 'D', 'd':
-			if !a.rows.take(len(a.columns), max(0, size-2-4*int64(len(a.columns)))) { // without the lengths
-				if q.ReadOnly && len(a.rows.values) < q.MaxRows { // else the server ends by itself
+			if !a.rows.take(len(a.columns), max(0, size-2-4*int64(len(a.columns)))) { // without the lengths of values
+				if q.ReadOnly && len(a.rows.values) < q.MaxRows { // otherwise the server ends the result itself
 					a.stopped = true
 					return a, nil
 				}
@@ -385,7 +385,7 @@ func (p *postgres) answer(q engi.Query) (answer, error) {
 			if _, err := io.ReadFull(p.r, body); err != nil {
 				return a, err
 			}
-			row := [][]byte{body} // a line of COPY
+			row := [][]byte{body} // one line of COPY
 			if kind == 'D' {
 				var err error
 				if row, err = splitRow(body, len(a.columns)); err != nil {
@@ -428,7 +428,7 @@ func (p *postgres) skip(size int64) error {
 	return err
 }
 
-// take reads a message that is not a row.
+// take handles a message that is not a row.
 func (a *answer) take(p *postgres, q engi.Query, kind byte, body []byte) error {
 	var err error
 	switch kind {
@@ -455,7 +455,7 @@ func (a *answer) take(p *postgres, q engi.Query, kind byte, body []byte) error {
 	case 'G':
 		extended := p.extended
 		p.send(&pgproto3.CopyFail{Message: "there is nothing to copy from: use INSERT"})
-		if extended { // whose Sync the server has thrown away
+		if extended { // the server has discarded the Sync
 			p.send(&pgproto3.Sync{})
 		}
 		_, err = p.Write(p.out)
@@ -473,7 +473,7 @@ func (a *answer) take(p *postgres, q engi.Query, kind byte, body []byte) error {
 					a.affected = rows
 				}
 			}
-			if !a.described { // a statement without rows, after one with some
+			if !a.described { // a statement without rows, after one with rows
 				a.rows, a.columns = newRows(q), nil
 			}
 			a.described = false
@@ -484,7 +484,7 @@ func (a *answer) take(p *postgres, q engi.Query, kind byte, body []byte) error {
 			a.err = &engi.QueryError{Code: m.Code, Text: m.Message, Position: int(max(m.Position, 0)), Detail: m.Detail, Hint: m.Hint}
 			a.several = m.Code == "42601" && m.Routine == "exec_parse_message"
 			if strings.HasPrefix(m.Code, "57P") {
-				return &refusal{*a.err} // it ends
+				return &refusal{*a.err} // the session ends
 			}
 		}
 	}

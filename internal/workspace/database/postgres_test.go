@@ -127,7 +127,7 @@ func TestPostgresArguments(t *testing.T) {
 	}
 }
 
-// compact is how encoding/json writes what contains raw JSON.
+// compact returns raw JSON in the form of encoding/json.
 func compact(t testing.TB, s string) string {
 	t.Helper()
 	b, err := json.Marshal(json.RawMessage(s))
@@ -224,7 +224,7 @@ func TestPostgresLimits(t *testing.T) {
 			}
 		}
 	}
-	// What is cut off is still done.
+	// Rows beyond the limit are still computed.
 	s.must(t, "DROP TABLE IF EXISTS cutoff; CREATE TABLE cutoff (n int)")
 	r := s.do(t, engi.Query{Text: "INSERT INTO cutoff SELECT generate_series(1, 500) RETURNING n, repeat('x', 10000)", MaxRows: 5})
 	if len(r.Rows) != 5 || !r.Truncated {
@@ -240,7 +240,7 @@ func TestPostgresLimits(t *testing.T) {
 	idle(t, s, "engi")
 }
 
-// idle waits until the server runs nothing that others have begun.
+// idle waits until the server runs no queries of others.
 func idle(t testing.TB, s *server, _ string) {
 	t.Helper()
 	var got string
@@ -283,7 +283,7 @@ func TestPostgresTimeout(t *testing.T) {
 	idle(t, s, "engi")
 }
 
-// TestPostgresReadOnly tries to change or reach what a read-only query must not.
+// TestPostgresReadOnly tries changes and accesses that a read-only query must not have.
 func TestPostgresReadOnly(t *testing.T) {
 	s := started(t, engi.ServicePostgres)
 	s.must(t, "DROP TABLE IF EXISTS precious; CREATE TABLE precious (n int); INSERT INTO precious VALUES (1)",
@@ -346,7 +346,7 @@ func TestPostgresReadOnly(t *testing.T) {
 	}
 }
 
-// TestPostgresReader has the user of read-only queries made again.
+// TestPostgresReader recreates the user of read-only queries.
 func TestPostgresReader(t *testing.T) {
 	s := started(t, engi.ServicePostgres)
 	for _, sql := range []string{"SELECT 1", "DROP ROLE engi_reader", "ALTER ROLE engi_reader PASSWORD 'other'", "ALTER ROLE engi_reader NOLOGIN", "REVOKE pg_read_all_data FROM engi_reader; ALTER ROLE engi_reader PASSWORD NULL"} {

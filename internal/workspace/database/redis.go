@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	maxReply      = 1 << 20 // bytes that a reply of Redis may have
+	maxReply      = 1 << 20 // maximum bytes of a reply of Redis
 	maxReplyDepth = 32
 	maxRedisArgs  = 10_000
 )
 
-// endless are the commands of Redis that have no reply, or one without end.
+// endless are the commands of Redis that have no reply, or an endless one.
 var endless = map[string]string{
 	"SUBSCRIBE": "messages come without end", "PSUBSCRIBE": "messages come without end", "SSUBSCRIBE": "messages come without end",
 	"MONITOR": "it prints commands without end", "SYNC": "it copies the database without end", "PSYNC": "it copies the database without end",
 	"CLIENT REPLY": "there would be no reply", "SHUTDOWN": "the service would be started again", "REPLCONF": "it is for replicas",
 }
 
-// Command runs a command of Redis. The value of the reply is JSON: status, bulk and verbatim
-// strings are strings, or {"base64": …} if they are not UTF-8; errors are {"error": …}, maps
-// objects, or lists of pairs if a key is not a string; integers that a float64 does not hold,
-// big numbers, and doubles that are not numbers are strings. The command may take
+// Command runs a command of Redis. The reply is converted to JSON: status, bulk and verbatim
+// strings to strings, or {"base64": …} if they are not UTF-8; errors to {"error": …}; maps
+// to objects, or lists of pairs if a key is not a string; integers that are not exact as a float64,
+// big numbers, and doubles that are not finite, to strings. The time limit is
 // [DefaultTimeout].
 func (s Server) Command(ctx context.Context, args []string) (engi.CommandReply, error) {
 	if s.Type != engi.ServiceRedis {
@@ -61,7 +61,7 @@ func (s Server) Command(ctx context.Context, args []string) (engi.CommandReply, 
 	defer cancel()
 	reply, err := s.command(ctx, args)
 	if err == nil {
-		err = ctx.Err() // what is killed has a reply, too
+		err = ctx.Err() // a killed script has a reply, too
 	}
 	if err != nil {
 		return engi.CommandReply{}, s.classify(ctx, "run a command of redis", err)
@@ -98,11 +98,11 @@ func (s Server) openRedis(ctx context.Context) (*redis, error) {
 		r.Close()
 		return nil, err
 	}
-	c.left.Store(maxReply + 64<<10) // what is beside values
+	c.left.Store(maxReply + 64<<10) // for the reply outside of values
 	return r, nil
 }
 
-// do runs a command of ours, whose errors are refusals.
+// do runs a command of this package, whose errors are refusals.
 func (r *redis) do(args []string) (json.RawMessage, error) {
 	if err := r.send(args); err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (s Server) command(ctx context.Context, args []string) (engi.CommandReply, 
 		return engi.CommandReply{}, err
 	}
 	defer r.Close()
-	cancel := func(context.Context) {} // whoever waits for a key is forgotten when its connection closes
+	cancel := func(context.Context) {} // Redis forgets a client that waits for a key when its connection closes
 	switch strings.ToUpper(args[0]) {
 	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
 		cancel = s.killScript
@@ -141,17 +141,17 @@ func (s Server) command(ctx context.Context, args []string) (engi.CommandReply, 
 		if err != nil {
 			return engi.CommandReply{}, err
 		}
-		kind := head[0] // of which reading leaves nothing
+		kind := head[0] // reading the reply overwrites head
 		value, err := r.reply(0)
-		if err != nil || kind != '>' { // else a message, which no one has asked for
+		if err != nil || kind != '>' { // otherwise it is an unrequested message
 			return engi.CommandReply{Value: value, Refused: kind == '-' || kind == '!'}, err
 		}
 	}
 }
 
-// killScript ends the script that the server runs, unless it has written something.
+// killScript ends the script that the server is running, unless the script has written something.
 func (s Server) killScript(ctx context.Context) {
-	// The server listens only to what has run for some seconds.
+	// The server only accepts this for a script that has run for some seconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*patience)
 	defer cancel()
 	c, err := s.dial(ctx)
@@ -179,7 +179,7 @@ func (r *redis) send(args []string) error {
 	return err
 }
 
-// line reads up to the end of a line.
+// line reads one line.
 func (r *redis) line() (string, error) {
 	line, err := r.r.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {
@@ -195,7 +195,7 @@ func (r *redis) line() (string, error) {
 	return string(line), nil
 }
 
-// length reads the length of what follows; null is -1, and -2 that it is not known.
+// length parses the length of a value; -1 means null, and -2 an unknown length.
 func length(s string) (int, error) {
 	if s == "?" {
 		return -2, nil
@@ -207,7 +207,7 @@ func length(s string) (int, error) {
 	return n, nil
 }
 
-// reply reads a reply. The bytes that the server may send bound it.
+// reply reads a reply. Its size is limited by the bytes that the server may send.
 func (r *redis) reply(depth int) (json.RawMessage, error) {
 	if depth > maxReplyDepth {
 		return nil, nonsense("a reply is nested too deeply")
@@ -275,7 +275,7 @@ func (r *redis) bulk(kind byte, rest string) (json.RawMessage, error) {
 	case kind == '!':
 		return failure(b), nil
 	case kind == '=' && len(b) >= 4 && b[3] == ':':
-		b = b[4:] // whether it is plain text or Markdown
+		b = b[4:] // a prefix tells plain text from Markdown
 	}
 	return bulk(b), nil
 }
@@ -304,7 +304,7 @@ func (r *redis) aggregate(kind byte, rest string, depth int) (json.RawMessage, e
 		items = append(items, item)
 	}
 	switch kind {
-	case '|': // about the reply that follows, which is all that counts
+	case '|': // attributes of the reply that follows, which are ignored
 		return r.reply(depth + 1)
 	case '%':
 		return object(items), nil
@@ -324,7 +324,7 @@ func raw(items []json.RawMessage) [][]byte {
 	return b
 }
 
-// object makes an object of keys and values, or a list of pairs.
+// object converts keys and values to an object, or to a list of pairs.
 func object(items []json.RawMessage) json.RawMessage {
 	seen := map[string]bool{}
 	isObject := true

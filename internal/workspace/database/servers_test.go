@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// wait waits for a server that has been asked to end. How it ends is its own affair.
+// wait waits for a server that was asked to end. Its exit status is ignored.
 func wait(cmd *exec.Cmd) error {
 	var exit *exec.ExitError
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
@@ -77,7 +77,7 @@ func need(t testing.TB, programs ...string) (paths []string) {
 	return paths
 }
 
-// command is a program that runs as an ordinary user, since servers refuse root.
+// command returns a program that runs as an ordinary user, since servers refuse root.
 func command(dir, name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Dir = dir
@@ -96,7 +96,7 @@ func run(t testing.TB, cmd *exec.Cmd) {
 	}
 }
 
-// started returns the server of a type, which it starts if need be.
+// started returns the server of a type, and starts it if necessary.
 func started(t testing.TB, kind engi.ServiceType) *server {
 	t.Helper()
 	servers.Lock()
@@ -185,7 +185,7 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// table is the rows of a result as one JSON text.
+// table returns the rows of a result as one JSON text.
 func table(t testing.TB, r engi.QueryResult) string {
 	t.Helper()
 	if r.Error != nil {
@@ -207,7 +207,7 @@ func (s *server) do(t testing.TB, q engi.Query) engi.QueryResult {
 	return r
 }
 
-// must runs statements that have to work.
+// must runs statements that must succeed.
 func (s *server) must(t testing.TB, texts ...string) {
 	t.Helper()
 	for _, text := range texts {

@@ -14,23 +14,23 @@ import (
 
 var null = json.RawMessage("null")
 
-// text makes a JSON string. Bytes that are not UTF-8 become replacement characters.
+// text returns a JSON string. Bytes that are not UTF-8 become replacement characters.
 func text(v []byte) json.RawMessage {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(strings.ToValidUTF8(string(v), "\ufffd")); err != nil {
-		return null // unreachable: strings have no way to fail
+		return null // unreachable: encoding a string cannot fail
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// blob makes a JSON string of base64.
+// blob returns a JSON string in base64.
 func blob(v []byte) json.RawMessage {
 	return json.RawMessage(`"` + base64.StdEncoding.EncodeToString(v) + `"`)
 }
 
-// document makes the JSON that v is.
+// document returns v itself as JSON.
 func document(v []byte) json.RawMessage {
 	if !utf8.Valid(v) || !json.Valid(v) {
 		return text(v)
@@ -38,7 +38,7 @@ func document(v []byte) json.RawMessage {
 	return bytes.Clone(bytes.TrimSpace(v))
 }
 
-// float makes a JSON number of what is written with as many digits as a float64 needs.
+// float returns a JSON number for a text with as many digits as a float64 needs.
 func float(v []byte) json.RawMessage {
 	if !isNumber(v) {
 		return text(v) // NaN and infinities
@@ -46,8 +46,8 @@ func float(v []byte) json.RawMessage {
 	return bytes.Clone(v)
 }
 
-// number makes a JSON number of a decimal that readers who make a float64 of it do not
-// change, and else a string.
+// number returns a JSON number for a decimal that is exact as a float64,
+// otherwise a string.
 func number(v []byte) json.RawMessage {
 	if !isNumber(v) || !exact(string(v)) {
 		return text(v)
@@ -57,10 +57,10 @@ func number(v []byte) json.RawMessage {
 
 func isNumber(v []byte) bool {
 	digit := func(c byte) bool { return c >= '0' && c <= '9' }
-	return len(v) > 0 && (v[0] == '-' || digit(v[0])) && digit(v[len(v)-1]) && json.Valid(v) // which allows spaces around it
+	return len(v) > 0 && (v[0] == '-' || digit(v[0])) && digit(v[len(v)-1]) && json.Valid(v) // json.Valid allows spaces around the number
 }
 
-// exact reports whether the decimal survives as a float64: all with 15 digits do, and some
+// exact reports whether the decimal survives a conversion to float64: all with 15 digits do, and some
 // integers with 16.
 func exact(s string) bool {
 	mantissa, exponent := s, 0
@@ -86,8 +86,8 @@ func exact(s string) bool {
 	return err == nil && n >= -1<<53 && n <= 1<<53
 }
 
-// datetime makes what SQL writes as a date and a time RFC 3339, with the zone if there is
-// one. What RFC 3339 has no way to write stays as it is.
+// datetime converts a date and a time of SQL to RFC 3339, with the zone if there is
+// one. Values that RFC 3339 cannot represent stay unchanged.
 func datetime(v []byte) json.RawMessage {
 	const like = "0000-00-00 00:00:00"
 	s := string(v)
@@ -119,15 +119,15 @@ func datetime(v []byte) json.RawMessage {
 	case len(rest) == 3:
 		rest += ":00"
 	case len(rest) != 6 || rest[3] != ':' || strings.Contains(rest[1:3]+rest[4:], ":"):
-		return text(v) // zones once had seconds
+		return text(v) // historical zones with seconds
 	}
 	return text([]byte(s[:10] + "T" + s[11:19] + fraction + rest))
 }
 
-// argument is a JSON value as servers take it: as a text, whose type they find out.
+// argument is a JSON value in the form for servers: as a text, whose type the server infers.
 type argument struct {
-	text []byte // nil is NULL
-	list []any  // if it is an array, which some servers have a type for
+	text []byte // nil means NULL
+	list []any  // elements of an array, for servers with array types
 	kind byte   // 's' string, 'i' integer of 64 bits, 'n' other number, 'b' bool, 'j' array or object; 0 for NULL
 }
 

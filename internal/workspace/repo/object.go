@@ -1,7 +1,7 @@
-// Package repo makes and reads the objects of git that the revisions of a workspace are:
-// each is a commit. It keeps nothing: where the objects are, its callers say.
+// Package repo creates and reads the git objects of a workspace's revisions:
+// each revision is a commit. It stores nothing; its callers store the objects.
 //
-// It is not for programs of git in sandboxes, and runs none.
+// It does not run git, and does not use the repositories in sandboxes.
 package repo
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// MaxObject is how many bytes an object may have.
+// MaxObject is the maximum size of an object in bytes.
 const MaxObject = 16 << 20
 
 // A Kind is a kind of object.
@@ -32,32 +32,32 @@ const (
 type Object struct {
 	Hash   string // in hexadecimal
 	Kind   Kind
-	Size   int64  // bytes of the content
-	Packed []byte // the content, compressed with zlib
+	Size   int64  // size of the content in bytes
+	Packed []byte // content, compressed with zlib
 }
 
-// A Source returns the object of a hash, or NotFound.
+// A Source returns the object with a hash, or NotFound.
 type Source func(ctx context.Context, hash string) (Object, error)
 
 // HashOf returns the hash of an object.
 func HashOf(kind Kind, content []byte) string {
 	t, err := plumbing.ParseObjectType(string(kind))
 	if err != nil {
-		panic(err) // unreachable: all kinds are git's
+		panic(err) // unreachable: all kinds are valid in git
 	}
 	return plumbing.ComputeHash(t, content).String()
 }
 
-// writers are used again, since a new one has to clear most of a megabyte.
+// writers are reused, since a new writer has to clear most of a megabyte.
 var writers = sync.Pool{New: func() any {
 	z, err := zlib.NewWriterLevel(nil, zlib.BestSpeed)
 	if err != nil {
-		panic(err) // unreachable: there is such a level
+		panic(err) // unreachable: the level exists
 	}
 	return z
 }}
 
-// New returns the object of a content.
+// New returns the object with a content.
 func New(kind Kind, content []byte) (Object, error) {
 	z := writers.Get().(*zlib.Writer)
 	defer writers.Put(z)

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An Entry is what a tree says of a file or a directory.
+// An Entry is the entry of a file or a directory in a tree.
 type Entry struct {
 	Name string
 	Mode filemode.FileMode
@@ -30,17 +30,17 @@ func (e Entry) Kind() Kind {
 	return Blob
 }
 
-// Link reports whether an entry is what workspaces do not have: a link or a submodule.
+// Link reports whether an entry is a link or a submodule, which workspaces do not have.
 func (e Entry) Link() bool { return e.Mode == filemode.Symlink || e.Mode == filemode.Submodule }
 
-// modes are how git writes what an entry can be. It has taken 100664 once.
+// modes maps the modes in git's text form. Early versions of git wrote 100664.
 var modes = map[string]filemode.FileMode{
 	"40000": filemode.Dir, "100644": filemode.Regular, "100664": filemode.Deprecated, "100755": filemode.Executable, "120000": filemode.Symlink, "160000": filemode.Submodule,
 }
 
-// Entries reads a tree. It reports what git's own fsck takes for an error: names that
-// lead elsewhere or are git's own, unknown modes, an order that is not git's, and names
-// that are there twice.
+// Entries parses a tree. It reports errors that git's fsck also reports: names that
+// lead elsewhere or are reserved by git, unknown modes, an order other than git's, and duplicate
+// names.
 func Entries(tree []byte) (all []Entry, err error) {
 	names := map[string]bool{}
 	last := ""
@@ -60,7 +60,7 @@ func Entries(tree []byte) (all []Entry, err error) {
 		}
 		order := name
 		if m == filemode.Dir {
-			order += "/" // git sorts so
+			order += "/" // git sorts directories with a slash
 		}
 		if order <= last {
 			return nil, fmt.Errorf("%.100q is not where git has it", name)
@@ -71,14 +71,14 @@ func Entries(tree []byte) (all []Entry, err error) {
 	return all, nil
 }
 
-// IsGit reports whether some file system takes a name for that of git's directory, so
-// that git refuses to check it out.
+// IsGit reports whether some file system takes a name for git's own directory;
+// git refuses to check out such names.
 func IsGit(name string) bool {
-	if i := strings.IndexAny(name, `:\`); i >= 0 { // NTFS has streams of files
+	if i := strings.IndexAny(name, `:\`); i >= 0 { // NTFS has alternate streams of files
 		name = name[:i]
 	}
 	name = strings.ToLower(strings.Map(func(r rune) rune {
-		switch { // HFS+ does not see them
+		switch { // HFS+ ignores these characters
 		case r >= 0x200c && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x206a && r <= 0x206f, r == 0xfeff:
 			return -1
 		}
@@ -88,14 +88,14 @@ func IsGit(name string) bool {
 	return name == ".git" || name == "git~1"
 }
 
-// A CommitInfo is what a commit says.
+// A CommitInfo is a parsed commit.
 type CommitInfo struct {
 	Tree    string
 	Parents []string
 	Message string
 }
 
-// ParseCommit reads a commit.
+// ParseCommit parses a commit.
 func ParseCommit(content []byte) (c CommitInfo, err error) {
 	head, message, _ := bytes.Cut(content, []byte("\n\n"))
 	c.Message = string(message)
@@ -113,7 +113,7 @@ func ParseCommit(content []byte) (c CommitInfo, err error) {
 		case word == want && want == "author":
 			want = "committer"
 		case word == want && want == "committer":
-			return c, nil // what else it says, nobody needs
+			return c, nil // the rest of the commit is ignored
 		default:
 			return c, fmt.Errorf("it has %.60q where its %s should be", line, want)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// A shelf has objects by hash.
+// A shelf holds objects by hash.
 type shelf map[string]repo.Object
 
 func (s shelf) object(_ context.Context, hash string) (repo.Object, error) {
@@ -39,7 +39,7 @@ func (s shelf) blob(t *testing.T, path, text string, mode uint32) repo.File {
 
 func anything(string) error { return nil }
 
-// TestGitReadsCommits has git itself check the objects and read the history.
+// TestGitReadsCommits makes git itself check the objects and read the history.
 func TestGitReadsCommits(t *testing.T) {
 	if _, err := exec.LookPath("git"); err != nil {
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
@@ -109,7 +109,7 @@ func TestGitReadsCommits(t *testing.T) {
 	}
 }
 
-// TestHostileTrees reads what other programs may have made.
+// TestHostileTrees reads trees that other programs may have created.
 func TestHostileTrees(t *testing.T) {
 	raw := func(s shelf, kind repo.Kind, content string) string {
 		o, err := repo.New(kind, []byte(content))
@@ -166,7 +166,7 @@ func TestHostileTrees(t *testing.T) {
 	}
 }
 
-// bomb is a tree of few objects that are very many directories.
+// bomb returns a tree of few objects that expands to very many directories.
 func bomb(s shelf, raw func(shelf, repo.Kind, string) string, entry func(mode, name, hash string) string, leaf string) string {
 	tree := leaf
 	for range 20 {

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// MaxFiles is how many files a revision may have.
+// MaxFiles is the maximum number of files of a revision.
 const MaxFiles = 10_000
 
 // Modes of files.
@@ -31,10 +31,10 @@ const (
 type File struct {
 	Path string
 	Mode uint32
-	Hash string // of its blob
+	Hash string // hash of its blob
 }
 
-// Files are the files of a revision, by path.
+// Files holds the files of a revision, by path.
 type Files map[string]File
 
 // Sorted returns the files by path.
@@ -42,7 +42,7 @@ func (fs Files) Sorted() []File {
 	return slices.SortedFunc(maps.Values(fs), func(a, b File) int { return cmp.Compare(a.Path, b.Path) })
 }
 
-// Changes returns what has changed from fs to next, by path, without sizes.
+// Changes returns the changes from fs to next, ordered by path, without sizes.
 func (fs Files) Changes(next Files) (all []engi.AppChange) {
 	for p, f := range next {
 		if old, ok := fs[p]; !ok {
@@ -60,7 +60,7 @@ func (fs Files) Changes(next Files) (all []engi.AppChange) {
 	return all
 }
 
-// Check reports Conflict if a file would have to be a directory, too.
+// Check reports Conflict if a path is both a file and a directory.
 func (fs Files) Check() error {
 	for p := range fs {
 		for d := path.Dir(p); d != "."; d = path.Dir(d) {
@@ -79,16 +79,16 @@ func tooMany() error {
 	return engi.Errorf(engi.Exhausted, "there are more than %d files", MaxFiles).WithRemedy("leave out what can be made or downloaded")
 }
 
-// A Version is the files of a commit, with what their directories are in git.
+// A Version is the files of a commit, with the hashes of their directories in git.
 type Version struct {
-	Commit string // empty for none
+	Commit string // hash; empty for none
 	Files  Files
 	trees  map[string]bool // hashes
 }
 
-// Read returns the files of a commit, of the empty hash none. What other programs have
-// made is refused where it is no file of a workspace: links, submodules, and what check,
-// which is asked for each path, reports.
+// Read returns the files of a commit; none for the empty hash. It refuses
+// entries of other programs that are not files of a workspace: links, submodules, and paths for which
+// check returns an error.
 func Read(ctx context.Context, source Source, commit string, check func(path string) error) (Version, error) {
 	v := Version{commit, Files{}, map[string]bool{}}
 	if commit == "" {
@@ -133,12 +133,12 @@ func Read(ctx context.Context, source Source, commit string, check func(path str
 	return v, nil
 }
 
-// NoFile refuses a link or a submodule.
+// NoFile returns the error for a link or a submodule.
 func NoFile(path string) error {
 	return engi.Errorf(engi.Invalid, "%.100q is a link or a submodule, which workspaces do not have", path).WithRemedy("commit a file instead")
 }
 
-// encode returns the object of what encodes itself.
+// encode returns the object that f encodes.
 func encode(kind Kind, f func(plumbing.EncodedObject) error) (Object, error) {
 	var m plumbing.MemoryObject
 	if err := f(&m); err != nil {
@@ -156,15 +156,15 @@ func encode(kind Kind, f func(plumbing.EncodedObject) error) (Object, error) {
 	return New(kind, content)
 }
 
-// A Note is what a commit says beside its files.
+// A Note is the metadata of a commit.
 type Note struct {
 	Message string
 	Actor   string
 	Time    time.Time
 }
 
-// Next returns the commit after v that has files, and the objects that v does not have;
-// those of the files are not among them.
+// Next returns the commit after v with the given files, and the objects that v does not have,
+// without those of the files.
 func (v Version) Next(files Files, n Note) (next Version, objects []Object, err error) {
 	next = Version{Files: files, trees: map[string]bool{}}
 	dirs := map[string][]object.TreeEntry{".": nil}
@@ -182,8 +182,8 @@ func (v Version) Next(files Files, n Note) (next Version, objects []Object, err 
 		}
 		dirs[d] = append(dirs[d], object.TreeEntry{Name: path.Base(f.Path), Mode: mode, Hash: plumbing.NewHash(f.Hash)})
 	}
-	// The deepest come first, and the root is the last: a directory has the hashes of
-	// those below it.
+	// The deepest directories come first and the root last, because a directory contains the hashes of
+	// its subdirectories.
 	names := slices.SortedFunc(maps.Keys(dirs), func(a, b string) int { return cmp.Or(cmp.Compare(depth(b), depth(a)), cmp.Compare(a, b)) })
 	var root string
 	for _, d := range names {
@@ -223,7 +223,7 @@ func depth(d string) int {
 	return 1 + strings.Count(d, "/")
 }
 
-// nameOf returns what a commit may call somebody.
+// nameOf converts the name of an actor to a valid name in a commit.
 func nameOf(actor string) string {
 	return strings.Trim(strings.Map(func(r rune) rune {
 		if r < ' ' || strings.ContainsRune("<>\x7f", r) {

@@ -12,10 +12,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxName is the longest name of a user or a database in all servers.
+// maxName is the maximum length, in bytes, of a user or a database name that all servers allow.
 const maxName = 32
 
-// A reader takes variables that mean something from an environment.
+// A reader takes known variables from an environment.
 type reader struct {
 	env  map[string]string
 	errs []string
@@ -23,7 +23,7 @@ type reader struct {
 
 func read(env map[string]string) *reader { return &reader{env: maps.Clone(env)} }
 
-// take removes the first of some variables that is there, and returns it or def.
+// take removes the first of some variables that is set, and returns its value, or def.
 func (r *reader) take(def string, names ...string) string {
 	value, found := def, false
 	for _, n := range names {
@@ -45,7 +45,7 @@ func (r *reader) name(def string, names ...string) string {
 	return v
 }
 
-// password is take for passwords, and makes one up if there is none. It is never part of
+// password is take for passwords, and generates one if none is set. A password is never part of
 // an error.
 func (r *reader) password(names ...string) string {
 	v := r.take("", names...)
@@ -61,7 +61,7 @@ func (r *reader) password(names ...string) string {
 	return v
 }
 
-// done returns what is left of the environment, or Invalid.
+// done returns the remaining environment, or Invalid.
 func (r *reader) done() (map[string]string, error) {
 	if len(r.errs) > 0 {
 		return nil, engi.Errorf(engi.Invalid, "%s", strings.Join(r.errs, "; ")).WithRemedy("leave a variable out to have one made up")
@@ -77,7 +77,7 @@ func postgresAccess(env map[string]string) (Access, map[string]string, error) {
 	return a, rest, err
 }
 
-// postgresSettings are the statements that a new cluster begins with, one a line.
+// postgresSettings returns the statements that initialize a new cluster, one per line.
 func postgresSettings(a Access, _ map[string]string) (string, error) {
 	user, db := `"`+a.User+`"`, `"`+a.Database+`"`
 	var b strings.Builder
@@ -106,7 +106,7 @@ func mysqlAccess(env map[string]string) (Access, map[string]string, error) {
 	return a, rest, err
 }
 
-// mysqlSettings are the statements that new databases begin with.
+// mysqlSettings returns the statements that initialize new databases.
 func mysqlSettings(a Access, _ map[string]string) (string, error) {
 	quote := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'" }
 	return "FLUSH PRIVILEGES;\n" +
@@ -123,8 +123,8 @@ func mongoAccess(env map[string]string) (Access, map[string]string, error) {
 	return a, rest, err
 }
 
-// mongoSettings are variables of the server for a shell. They do nothing where the user is
-// there already.
+// mongoSettings returns variables of the server for a shell. They have no effect if the user
+// exists already.
 func mongoSettings(a Access, _ map[string]string) (string, error) {
 	return "export FERRETDB_SETUP_USERNAME=" + a.User + " FERRETDB_SETUP_DATABASE=" + a.Database +
 		" FERRETDB_SETUP_PASSWORD='" + strings.ReplaceAll(a.Password, "'", `'\''`) + "'\n", nil
@@ -137,7 +137,7 @@ func redisAccess(env map[string]string) (Access, map[string]string, error) {
 	return a, rest, err
 }
 
-// redisSettings is its configuration. What has been answered is on disk.
+// redisSettings returns the server's configuration. A write is on disk before it is answered.
 func redisSettings(a Access, _ map[string]string) (string, error) {
 	return strings.Join([]string{
 		"bind * -::*", "port 6379", "protected-mode no", "daemonize no", "dir " + DataDir + "/server",
@@ -149,7 +149,7 @@ func nginxAccess(env map[string]string) (Access, map[string]string, error) {
 	return Access{}, env, nil
 }
 
-// nginxSettings is its configuration, but for the line with the resolver, which the
+// nginxSettings returns the server's configuration without the resolver, which the
 // script adds.
 func nginxSettings(_ Access, env map[string]string) (string, error) {
 	root := path.Clean("/" + env["ROOT"])
@@ -163,8 +163,8 @@ func nginxSettings(_ Access, env map[string]string) (string, error) {
 			strings.Trim(u.Host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.:[]") != "" {
 			return "", engi.Errorf(engi.Invalid, "UPSTREAM is %.200q, which is not http://HOST:PORT", up).WithRemedy("name a server of the workspace, like http://workspace.workspace.internal:8000")
 		}
-		// A variable is looked up when a request comes, so that nginx starts before what
-		// it passes requests to.
+		// nginx resolves a variable for each request, so that it can start before the
+		// server to which it passes requests.
 		rest = "set $upstream " + u.Scheme + "://" + u.Host + ";\nproxy_pass $upstream;\nproxy_http_version 1.1;\nproxy_set_header Host $http_host;\n" +
 			"proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\nproxy_set_header X-Forwarded-Proto $scheme;\n" +
 			"proxy_set_header Upgrade $http_upgrade;\nproxy_set_header Connection $upgrade;\nproxy_buffering off;\nproxy_read_timeout 1h;\nclient_max_body_size 0;"
@@ -199,7 +199,7 @@ location / {
 `, nil
 }
 
-// link returns a URL as clients of databases take it.
+// link returns the URL that clients of a database use.
 func link(scheme, host string, port int, a Access) string {
 	u := url.URL{Scheme: scheme, Host: host + ":" + strconv.Itoa(port), User: url.UserPassword(a.User, a.Password), Path: "/" + a.Database}
 	return u.String()

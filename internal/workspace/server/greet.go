@@ -21,12 +21,12 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// greetHost is a host that nginx answers for itself.
+// greetHost is a host name to which nginx itself answers.
 const greetHost = "ready.workspace.invalid"
 
-const maxGreeting = 16 << 10 // bytes
+const maxGreeting = 16 << 10 // maximum bytes of a greeting
 
-// greetPostgres signs in, after which the server says which version it is.
+// greetPostgres logs in; the server then sends its version.
 func greetPostgres(c net.Conn, a Access) (version string, err error) {
 	send := func(kind string, body []byte) error {
 		_, err := c.Write(append(binary.BigEndian.AppendUint32([]byte(kind), uint32(len(body)+4)), body...))
@@ -48,7 +48,7 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 		}
 		switch kind {
 		case 'Z':
-			_ = send("X", nil) // it serves, whether or not it hears of the end
+			_ = send("X", nil) // the server works, even if it does not receive the message
 			return version, nil
 		case 'S':
 			if name, value, ok := bytes.Cut(body, []byte{0}); ok && string(name) == "server_version" {
@@ -67,7 +67,7 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 			}
 			switch {
 			case strings.HasPrefix(code, "28"), code == "3D000", code == "53300":
-				return "", nil // it serves, but not this user, this database, or anybody more
+				return "", nil // the server works, but rejects this user or database, or has too many clients
 			}
 			return "", fmt.Errorf("it says %s", printable(text))
 		case 'R':
@@ -75,7 +75,7 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 				return "", fmt.Errorf("a message of type R with %d bytes", len(body))
 			}
 			switch how, data := binary.BigEndian.Uint32(body), string(body[4:]); how {
-			case 10: // the mechanisms that the server has; SCRAM-SHA-256 is one in each
+			case 10: // authentication mechanisms of the server; SCRAM-SHA-256 is always one
 				nonce = rand.Text()
 				first = "n=,r=" + nonce
 				reply := append([]byte("SCRAM-SHA-256\x00"), binary.BigEndian.AppendUint32(nil, uint32(len("n,,"+first)))...)
@@ -98,14 +98,14 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 	}
 }
 
-// greetMongo asks for the version, which MongoDB's protocol calls the information about a
-// build, and gives it to whoever asks. See
+// greetMongo requests the version with the command buildInfo of MongoDB's protocol, which needs
+// no login. See
 // https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/.
 func greetMongo(c net.Conn, _ Access) (version string, err error) {
 	const opMsg = 2013
 	doc := []byte("\x00\x00\x00\x00\x10buildInfo\x00\x01\x00\x00\x00\x02$db\x00\x06\x00\x00\x00admin\x00\x00")
 	binary.LittleEndian.PutUint32(doc, uint32(len(doc)))
-	m := make([]byte, 21, 21+len(doc)) // header, no flags, and a section that is the document
+	m := make([]byte, 21, 21+len(doc)) // header, no flags, and one section with the document
 	m = append(m, doc...)
 	binary.LittleEndian.PutUint32(m, uint32(len(m)))
 	binary.LittleEndian.PutUint32(m[4:], 1)
@@ -130,14 +130,14 @@ func greetMongo(c net.Conn, _ Access) (version string, err error) {
 	}
 	for _, name := range []string{"ferretdbVersion", "version"} {
 		if _, value, ok := bytes.Cut(body, []byte("\x02"+name+"\x00")); ok && len(value) > 4 {
-			text, _, _ := bytes.Cut(value[4:], []byte{0}) // after its length
+			text, _, _ := bytes.Cut(value[4:], []byte{0}) // after the length of the string
 			return strings.TrimPrefix(string(text), "v"), nil
 		}
 	}
 	return "", nil
 }
 
-// readPostgres reads a message.
+// readPostgres reads one message.
 func readPostgres(r io.Reader) (kind byte, body []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -187,7 +187,7 @@ func scram(password, nonce, first, challenge string) (string, error) {
 	return final + ",p=" + base64.StdEncoding.EncodeToString(proof), nil
 }
 
-// greetMySQL reads the greeting, which has the version.
+// greetMySQL reads the greeting, which contains the version.
 func greetMySQL(c net.Conn, _ Access) (string, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
@@ -205,19 +205,19 @@ func greetMySQL(c net.Conn, _ Access) (string, error) {
 	if body[0] != 10 || !ok {
 		if body[0] == 0xff && n > 3 {
 			if binary.LittleEndian.Uint16(body[1:]) == 1040 {
-				return "", nil // too many clients are served
+				return "", nil // the server has too many clients
 			}
 			return "", fmt.Errorf("it says %s", printable(string(body[3:])))
 		}
 		return "", fmt.Errorf("a packet of type %#x", body[0])
 	}
-	// Old clients take what is older than 5.5.5 for a MySQL that it is not.
+	// MariaDB puts 5.5.5 in front of its version for old clients.
 	v, _, _ := strings.Cut(strings.TrimPrefix(string(version), "5.5.5-"), "-")
 	return v, nil
 }
 
-// greetRedis signs in and asks what the server is. One that still loads its data says
-// that instead.
+// greetRedis logs in and requests information about the server. A server that still loads its data
+// answers with an error.
 func greetRedis(c net.Conn, a Access) (string, error) {
 	if _, err := fmt.Fprintf(c, "*2\r\n$4\r\nAUTH\r\n$%d\r\n%s\r\n*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n", len(a.Password), a.Password); err != nil {
 		return "", err
@@ -234,14 +234,14 @@ func greetRedis(c net.Conn, a Access) (string, error) {
 			return version, nil
 		case strings.HasPrefix(line, "-WRONGPASS"), strings.HasPrefix(line, "-NOAUTH"), strings.HasPrefix(line, "-NOPERM"),
 			strings.HasPrefix(line, "-ERR max number of clients"), strings.HasPrefix(line, "-ERR AUTH"):
-			return "", nil // it serves, but not this user, or anybody more
+			return "", nil // the server works, but rejects this user, or has too many clients
 		case strings.HasPrefix(line, "-"):
 			return "", fmt.Errorf("it says %s", printable(line[1:]))
 		}
 	}
 }
 
-// greetNginx asks for a page of nginx itself.
+// greetNginx requests a page that nginx itself generates.
 func greetNginx(c net.Conn, _ Access) (string, error) {
 	r, err := http.NewRequest(http.MethodHead, "http://"+greetHost+"/", nil)
 	if err != nil {
@@ -262,7 +262,7 @@ func greetNginx(c net.Conn, _ Access) (string, error) {
 	return strings.TrimPrefix(resp.Header.Get("Server"), "nginx/"), nil
 }
 
-// printable shortens what a server says and removes what cannot be printed.
+// printable shortens a text of a server and removes characters that cannot be printed.
 func printable(s string) string {
 	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

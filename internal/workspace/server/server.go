@@ -1,13 +1,13 @@
-// Package server knows the programs that serve databases and files in workspaces: which
-// template has each, how it is started in a sandbox on a volume, when it is ready, and how
-// it is told to end.
+// Package server describes the programs that serve databases and files in workspaces: the
+// template of each, how to start it in a sandbox with a volume, how to tell that it is ready, and how
+// to end it.
 //
-// It is not for sandboxes and volumes, nor for deciding when a server is to run, which
-// package workspace does. It speaks no more of a protocol than its greeting.
+// It does not manage sandboxes and volumes, nor decide when a server is to run; package
+// workspace does. It implements no more of a protocol than the greeting.
 //
-// A server is started by a script, which first makes its data if there are none: in a
-// directory of its own, which takes its place once everything in it is on disk. So a start
-// that was cut off is begun again, and data that are there are never made again.
+// A server is started by a script, which first creates its data if there are none: in a
+// separate directory, which is moved into place once everything in it is on disk. So an interrupted
+// start is repeated, and existing data are never replaced.
 package server
 
 import (
@@ -26,44 +26,44 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// DataDir is where the volume of a server is mounted.
+// DataDir is the mount point of a server's volume.
 const DataDir = "/data"
 
-// seedDir is where templates have the data that a new server begins with, in a directory
+// seedDir is the directory of templates with the initial data of a new server, in a directory
 // called seed.
 const seedDir = "var/lib/service"
 
 const (
-	runDir   = "/run/service" // of scripts and settings, which go with the sandbox
-	tag      = "service"      // of the process
-	logBytes = 1 << 20        // of what a server prints that are kept
+	runDir   = "/run/service" // directory of scripts and settings, which are lost with the sandbox
+	tag      = "service"      // tag of the server's process
+	logBytes = 1 << 20        // maximum bytes of the server's output that are kept
 
-	callTime  = 30 * time.Second // that a sandbox may take to answer
-	greetTime = 5 * time.Second  // and a server that listens
-	endTime   = 30 * time.Second // and one to end
-	killTime  = 5 * time.Second  // and to end when it is killed
-	logTime   = 10 * time.Second // that reading its output may take
+	callTime  = 30 * time.Second // maximum time of a call of the sandbox
+	greetTime = 5 * time.Second  // maximum time of a greeting
+	endTime   = 30 * time.Second // maximum time until a server ends
+	killTime  = 5 * time.Second  // maximum time until a killed server ends
+	logTime   = 10 * time.Second // maximum time for reading the output
 	logQuiet  = 20 * time.Millisecond
 )
 
-// A Kind is what there is to know of a type of services.
+// A Kind describes a type of services.
 type Kind struct {
 	Type     engi.ServiceType
 	Template string
-	Program  string // that serves it
-	Version  string // of the template
+	Program  string // server program
+	Version  string // version in the template
 	Port     int
 
 	script   string
-	user     string // that it runs as
-	ending   string // signal that has it end once it has written everything
+	user     string // user of the process
+	ending   string // signal for a clean end, after everything is written
 	access   func(env map[string]string) (Access, map[string]string, error)
-	settings func(a Access, env map[string]string) (string, error) // file that the script reads
+	settings func(a Access, env map[string]string) (string, error) // returns the file that the script reads
 	greet    func(c net.Conn, a Access) (version string, err error)
 	url      func(host string, a Access) string
 }
 
-// An Access is who may use a server, and what for.
+// An Access holds the credentials and the database of a server.
 type Access struct {
 	User     string
 	Password string
@@ -115,8 +115,8 @@ var kinds = []*Kind{
 	},
 }
 
-// Find returns the kind of a type. It reports Invalid for a type that does not exist, or
-// a version that its template does not have.
+// Find returns the kind of a type. It reports Invalid for an unknown type, or
+// a version that the template does not have.
 func Find(t engi.ServiceType, version string) (*Kind, error) {
 	i := slices.IndexFunc(kinds, func(k *Kind) bool { return k.Type == t })
 	if i < 0 {
@@ -137,8 +137,8 @@ func Find(t engi.ServiceType, version string) (*Kind, error) {
 // String returns the program with its version, as in "MariaDB 10.11".
 func (k *Kind) String() string { return k.Program + " " + k.Version }
 
-// Access returns who may use a new server, made up where env does not say, and reports
-// Invalid for variables that cannot be.
+// Access returns the access to a new server, with generated values where env has none. It reports
+// Invalid for invalid variables.
 func (k *Kind) Access(env map[string]string) (Access, error) {
 	for name, value := range env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(value, 0) {
@@ -155,13 +155,13 @@ func (k *Kind) Access(env map[string]string) (Access, error) {
 	return a, nil
 }
 
-// Connection says how to reach a server at a host.
+// Connection describes how to connect to a server at a host.
 func (k *Kind) Connection(host string, a Access) engi.Connection {
 	return engi.Connection{Host: host, Port: k.Port, User: a.User, Password: a.Password, Database: a.Database, URL: k.url(host, a)}
 }
 
-// Seed opens what the volume of a new server begins with, which takes a tenth of the time
-// that copying it inside does; nil if that is nothing. The caller closes it.
+// Seed opens the initial content of a new server's volume, whose use takes a tenth of the time
+// of copying it in the sandbox; nil if there is none. The caller closes it.
 func (k *Kind) Seed(t engi.Template) (_ *os.Root, err error) {
 	root, err := os.OpenRoot(t.Root)
 	if err != nil {
@@ -175,8 +175,8 @@ func (k *Kind) Seed(t engi.Template) (_ *os.Root, err error) {
 	return seed, nil
 }
 
-// Start starts the server in a sandbox of its template with its volume at [DataDir],
-// and returns before it is ready. One that runs already is ended, or killed if it does not
+// Start starts the server in a sandbox of its template, with its volume at [DataDir],
+// and returns before the server is ready. A server that already runs is ended, or killed if it does not
 // end.
 func (k *Kind) Start(ctx context.Context, g engi.Guest, a Access, env map[string]string) (engi.Process, error) {
 	if err := k.clear(ctx, g); err != nil {
@@ -200,9 +200,9 @@ func (k *Kind) Start(ctx context.Context, g engi.Guest, a Access, env map[string
 	})
 }
 
-// Wait waits until a server that was started greets as its protocol says, and returns
-// the version that it says it is; empty if it does not say. It reports Unavailable, with the
-// end of what it printed, if it ends first, and Expired after ctx.
+// Wait waits until a started server sends the greeting of its protocol, and returns
+// the server's version; empty if the greeting has none. It reports Unavailable, with the
+// end of the output, if the server ends first, and Expired if ctx ends.
 func (k *Kind) Wait(ctx context.Context, g engi.Guest, p engi.Process, a Access) (version string, err error) {
 	ended := make(chan struct{})
 	waiting, cancel := context.WithCancel(ctx)
@@ -246,8 +246,8 @@ func how(e engi.Exit) string {
 	return "code " + strconv.Itoa(e.Code)
 }
 
-// Check is Greet for a server that was started before: it also reports Unavailable if
-// that has ended, since what it has started may still serve for a while.
+// Check is Greet for a server that was started earlier: it also reports Unavailable if
+// the server's process has ended, since its child processes may still serve for a while.
 func (k *Kind) Check(ctx context.Context, g engi.Guest, a Access) (version string, err error) {
 	all, err := within(ctx, callTime, "find the server", g.Processes)
 	if err != nil {
@@ -259,9 +259,9 @@ func (k *Kind) Check(ctx context.Context, g engi.Guest, a Access) (version strin
 	return k.Greet(ctx, g, a)
 }
 
-// Greet connects to the server, and returns the version that it says it is; empty if it
-// does not tell. Without an error the server is ready for clients, although those that it
-// was made for may not be welcome any more: they may have changed that.
+// Greet connects to the server, and returns its version; empty if the greeting has none.
+// Without an error the server is ready for clients. It may still reject the original
+// credentials, because clients may have changed them.
 func (k *Kind) Greet(ctx context.Context, g engi.Guest, a Access) (version string, err error) {
 	return within(ctx, greetTime, "greet the server", func(ctx context.Context) (string, error) {
 		c, err := g.Dial(ctx, k.Port)
@@ -278,11 +278,11 @@ func (k *Kind) Greet(ctx context.Context, g engi.Guest, a Access) (version strin
 	})
 }
 
-// clear ends the server, if there is one, with all that it has started.
+// clear ends the server, if there is one, and its child processes.
 func (k *Kind) clear(ctx context.Context, g engi.Guest) error {
 	if _, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) }); err != nil {
 		if engi.Is(err, engi.NotFound) {
-			return nil // none has run in this sandbox
+			return nil // no server has run in this sandbox
 		}
 		return err
 	}
@@ -302,7 +302,7 @@ func (k *Kind) clear(ctx context.Context, g engi.Guest) error {
 	return err
 }
 
-// Stop ends the server once everything is on disk. It is no error if none runs.
+// Stop ends the server once everything is on disk. It returns no error if none is running.
 func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
 	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
 	if engi.Is(err, engi.NotFound) {
@@ -325,7 +325,7 @@ func (k *Kind) Stop(ctx context.Context, g engi.Guest) error {
 	return err
 }
 
-// Logs returns the end of what the server has printed, of at most most bytes.
+// Logs returns at most the last most bytes of the server's output.
 func (k *Kind) Logs(ctx context.Context, g engi.Guest, most int) (string, error) {
 	p, err := within(ctx, callTime, "find the server", func(ctx context.Context) (engi.Process, error) { return g.Attach(ctx, tag) })
 	if err != nil {
@@ -334,8 +334,8 @@ func (k *Kind) Logs(ctx context.Context, g engi.Guest, most int) (string, error)
 		}
 		return "", err
 	}
-	// The output of a program that runs has no end: it is over when nothing more comes for
-	// a moment, or when it comes faster than it is read.
+	// The output of a running program has no end. Reading ends when there is no more output for
+	// a moment, or when logTime has passed.
 	reading, cancel := context.WithTimeout(ctx, logTime)
 	defer cancel()
 	quiet := time.AfterFunc(time.Second, cancel)
@@ -357,12 +357,12 @@ func (k *Kind) Logs(ctx context.Context, g engi.Guest, most int) (string, error)
 		quiet.Reset(logQuiet)
 	}
 	if i := bytes.IndexByte(tail, '\n'); cut && i >= 0 {
-		tail = tail[i+1:] // it began within a line
+		tail = tail[i+1:] // the tail began within a line
 	}
 	return strings.ToValidUTF8(string(tail), "\ufffd"), nil
 }
 
-// within calls f, which ends when ctx does or after some time. The error says which.
+// within calls f with a context limited to most. The error tells whether ctx or the limit ended it.
 func within[T any](ctx context.Context, most time.Duration, what string, f func(ctx context.Context) (T, error)) (T, error) {
 	bounded, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -23,7 +23,7 @@ func TestFind(t *testing.T) {
 	for _, test := range []struct {
 		kind    engi.ServiceType
 		version string
-		want    string // or what the error says
+		want    string // or a part of the error's text
 	}{
 		{engi.ServicePostgres, "", "PostgreSQL 15"},
 		{engi.ServicePostgres, "latest", "PostgreSQL 15"},
@@ -56,7 +56,7 @@ func TestAccess(t *testing.T) {
 	for _, test := range []struct {
 		kind engi.ServiceType
 		env  map[string]string
-		want Access // without a password, one is made up
+		want Access // if it has no password, one is generated
 		url  string
 		bad  string
 	}{
@@ -107,7 +107,7 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// TestSettingsQuote has passwords that would end a string.
+// TestSettingsQuote uses passwords that could end a string.
 func TestSettingsQuote(t *testing.T) {
 	a := Access{User: "app", Database: "app", Password: `it's \' "x`}
 	for kind, want := range map[engi.ServiceType]string{
@@ -124,7 +124,7 @@ func TestSettingsQuote(t *testing.T) {
 	}
 }
 
-// answer serves one connection with what a server says, and reads what it is told.
+// answer serves one connection with the messages of a server, and reads those of the client.
 func answer(t *testing.T, say func(c net.Conn)) net.Conn {
 	t.Helper()
 	mine, theirs := net.Pipe()
@@ -142,7 +142,7 @@ func pgMessage(kind byte, body string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4))) + body
 }
 
-// recorded returns what FerretDB 1.24.0 has said.
+// recorded returns recorded messages of FerretDB 1.24.0.
 func recorded(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + name)
@@ -209,7 +209,7 @@ func TestGreet(t *testing.T) {
 	}
 }
 
-// TestSCRAM has the exchange of RFC 7677, section 3.
+// TestSCRAM replays the exchange of RFC 7677, section 3.
 func TestSCRAM(t *testing.T) {
 	got, err := scram("pencil", "rOprNGfwEbeRWgbNEkqO", "n=user,r=rOprNGfwEbeRWgbNEkqO",
 		"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
@@ -222,17 +222,17 @@ func TestSCRAM(t *testing.T) {
 	}
 }
 
-// A guest runs a server that is a function.
+// A guest runs a server, which is a function.
 type guest struct {
 	engi.Guest
 	mu    sync.Mutex
 	files map[string]string
 	procs []*process
 	serve func(c net.Conn) // nil refuses connections
-	says  string           // what a new process prints
+	says  string           // output of a new process
 	hangs bool             // processes ignore all signals but KILL
-	ran   []string         // last arguments of commands that are no server
-	fails int              // code that they end with
+	ran   []string         // last arguments of commands that are not servers
+	fails int              // exit code of those commands
 }
 
 type process struct {
@@ -241,7 +241,7 @@ type process struct {
 	cmd   engi.Command
 	ended chan struct{}
 	exit  engi.Exit
-	got   []string // signals
+	got   []string // signals received
 }
 
 func (g *guest) Write(_ context.Context, path string, r io.Reader, o engi.WriteOptions) error {
@@ -379,7 +379,7 @@ func TestStartWaitStop(t *testing.T) {
 	if version, err := k.Wait(t.Context(), g, p, a); err != nil || version != "10.11.19" {
 		t.Errorf("version %q, %v", version, err)
 	}
-	// A second start ends the first server, and only then starts another.
+	// A second start ends the first server before it starts another one.
 	if _, err := k.Start(t.Context(), g, a, nil); err != nil || len(g.procs) != 2 || !cmp.Equal(g.procs[0].got, []string{"TERM"}) {
 		t.Errorf("%d processes, the first got %v; %v", len(g.procs), g.procs[0].got, err)
 	}
@@ -393,14 +393,14 @@ func TestStartWaitStop(t *testing.T) {
 	if err := errors.Join(k.Stop(t.Context(), g), k.Stop(t.Context(), g)); err != nil || !cmp.Equal(g.procs[1].got, []string{"TERM"}) {
 		t.Errorf("it got %v, %v", g.procs[1].got, err)
 	}
-	if !cmp.Equal(g.ran, []string{"mysql"}) { // it was cleared once, before the second start
+	if !cmp.Equal(g.ran, []string{"mysql"}) { // the first server was ended once, before the second start
 		t.Errorf("commands for %v", g.ran)
 	}
 	g.fails = 1
 	if _, err := k.Start(t.Context(), g, a, nil); !engi.Is(err, engi.Unavailable) || len(g.procs) != 2 {
 		t.Errorf("over what an earlier server has left: %v", err)
 	}
-	// What the server has left still greets.
+	// A child process of the server still greets.
 	if _, err := k.Check(t.Context(), g, a); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("a server that has ended: %v", err)
 	}
@@ -409,7 +409,7 @@ func TestStartWaitStop(t *testing.T) {
 	}
 }
 
-// TestServersThatEnd has one that says why it does not start, and one that never listens.
+// TestServersThatEnd starts a server that prints why it does not start, and one that never listens.
 func TestServersThatEnd(t *testing.T) {
 	k, err := Find(engi.ServiceRedis, "")
 	if err != nil {
@@ -437,7 +437,7 @@ func TestServersThatEnd(t *testing.T) {
 	}
 }
 
-// FuzzGreet has servers say anything.
+// FuzzGreet reads arbitrary greetings of servers.
 func FuzzGreet(f *testing.F) {
 	for i := range kinds {
 		for _, say := range []string{"", "+OK\r\n+PONG\r\n$40\r\n# Server\r\n", "\x10\x00\x00\x00\x0a10.11\x00", "R\x00\x00\x00\x08\x00\x00\x00\x00Z\x00\x00\x00\x05I", "HTTP/1.1 204 No Content\r\n\r\n", "E\x00\x00\x00\x0aC28P01\x00", "\x1a\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\xdd\x07\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00"} {

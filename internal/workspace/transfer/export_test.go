@@ -2,7 +2,7 @@ package transfer
 
 import "testing"
 
-// SetMaxWork changes how much packs may unpack to, until the test ends.
+// SetMaxWork changes the limit of unpacked bytes until the test ends.
 func SetMaxWork(t *testing.T, n int64) {
 	old := maxWork
 	maxWork = n

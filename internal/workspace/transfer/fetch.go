@@ -15,29 +15,29 @@ import (
 
 const (
 	maxWants      = 256
-	maxHaves      = 32_000  // of one request, that it repeats included
-	maxRequest    = 4 << 20 // bytes
-	maxObjects    = 1 << 19 // of one pack
+	maxHaves      = 32_000  // maximum number of commits in one request, including repeated ones
+	maxRequest    = 4 << 20 // maximum bytes of a request
+	maxObjects    = 1 << 19 // maximum number of objects of one pack
 	infiniteDepth = 1<<31 - 1
 )
 
-// noCommit is the hash that stands for none.
+// noCommit is the hash that stands for no commit.
 var noCommit = strings.Repeat("0", 40)
 
 // A Ref is a name of a commit.
 type Ref struct {
-	Name string // like refs/heads/main
+	Name string // for example refs/heads/main
 	Hash string
 }
 
-// capabilities are what a client may ask for.
+// capabilities are the capabilities offered to clients.
 const (
 	capabilities     = "multi_ack_detailed no-done side-band-64k shallow no-progress object-format=sha1 agent=engi"
 	pushCapabilities = "report-status side-band-64k ofs-delta no-thin object-format=sha1 agent=engi"
 )
 
-// Advertise writes the references that a client may fetch. The first is what HEAD is; of
-// none, the repository is empty.
+// Advertise writes the references that a client may fetch. The first one is HEAD; without
+// any, the repository is empty.
 func Advertise(w io.Writer, refs []Ref) error {
 	asked := capabilities
 	sorted := slices.SortedFunc(slices.Values(refs), func(a, b Ref) int { return strings.Compare(a.Name, b.Name) })
@@ -79,26 +79,26 @@ func advertise(w io.Writer, service, capabilities string, refs []Ref) error {
 	return b.Flush()
 }
 
-// A Fetch is what a client asks for.
+// A Fetch is a client's request to fetch.
 type Fetch struct {
 	wants    []string
 	haves    []string
 	shallow  map[string]bool // commits whose parents the client does not have
-	depth    int             // 0 for all
-	detailed bool            // multi_ack_detailed
+	depth    int             // 0 means the whole history
+	detailed bool            // the client wants multi_ack_detailed
 	noDone   bool
 	bands    bool
-	ended    bool // the list of what it has
-	done     bool // it wants the pack now
+	ended    bool // the list of the client's commits has ended
+	done     bool // the client wants the pack now
 }
 
-// Read reads what a client asks for. It reports Invalid for what is not git's, and
-// Unsupported for what [Advertise] does not offer.
+// Read reads a client's request. It reports Invalid for a malformed request, and
+// Unsupported for features that [Advertise] does not offer.
 func Read(r io.Reader) (*Fetch, error) {
 	limited := &io.LimitedReader{R: r, N: maxRequest}
 	in := &packets{r: limited}
 	q := &Fetch{shallow: map[string]bool{}}
-	listed := false // the list of what is wanted has ended
+	listed := false // the list of wanted commits has ended
 	for {
 		line, end, err := in.next()
 		switch {
@@ -115,7 +115,7 @@ func Read(r io.Reader) (*Fetch, error) {
 				return nil, broken("nothing is wanted")
 			}
 			continue
-		case end: // a client without a state sends one list at a time
+		case end: // a stateless client sends one list at a time
 			q.ended = true
 			return q, nil
 		}
@@ -155,7 +155,7 @@ func Read(r io.Reader) (*Fetch, error) {
 	}
 }
 
-// ask notes what of the capabilities is wanted.
+// ask records the requested capabilities.
 func (q *Fetch) ask(list string) {
 	all := strings.Fields(list)
 	q.detailed = slices.Contains(all, "multi_ack_detailed")
@@ -163,10 +163,10 @@ func (q *Fetch) ask(list string) {
 	q.bands = slices.Contains(all, "side-band-64k")
 }
 
-// Answer writes what a client is missing. It may want each commit of source, since the
-// references may have moved on when it asks. What is wrong with a request is reported
-// before anything is written: NotFound, or Invalid, for what is no commit. Later errors
-// are told to the client, too.
+// Answer sends the objects that a client is missing. The client may want any commit of source, since the
+// references may have moved on in the meantime. Errors of the request are reported
+// before anything is written: NotFound, or Invalid for an object that is not a commit. Later errors
+// are also sent to the client.
 func (q *Fetch) Answer(ctx context.Context, w io.Writer, source repo.Source) error {
 	g := &graph{source: source, commits: map[string]*repo.CommitInfo{}}
 	known := map[string]bool{}
@@ -227,15 +227,15 @@ func (q *Fetch) answer(ctx context.Context, b *bufio.Writer, g *graph, known map
 		if engi.Is(err, engi.Exhausted) {
 			why = err.Error() + "; " + engi.RemedyOf(err)
 		}
-		_, _ = band{b, 3}.Write([]byte(why + "\n")) // Flush reports it
+		_, _ = band{b, 3}.Write([]byte(why + "\n")) // Flush reports the error
 		return errors.Join(err, b.Flush())
 	}
 	return flush(b)
 }
 
-// acknowledge says which commits both sides have, and reports whether the pack follows.
+// acknowledge sends the commits that both sides have, and reports whether the pack follows.
 func (q *Fetch) acknowledge(w io.Writer, known map[string]bool) (ready bool, err error) {
-	last := "" // that both have
+	last := "" // last common commit
 	say := func(format string, a ...any) {
 		if err == nil {
 			err = write(w, format, a...)

@@ -8,13 +8,13 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// A graph reads the commits of a history, each once.
+// A graph reads the commits of a history, each only once.
 type graph struct {
 	source  repo.Source
 	commits map[string]*repo.CommitInfo
 }
 
-// commit returns the commit of a hash; it reports Invalid if that is another object.
+// commit returns the commit with a hash; it reports Invalid if the object is not a commit.
 func (g *graph) commit(ctx context.Context, hash string) (*repo.CommitInfo, error) {
 	if c := g.commits[hash]; c != nil {
 		return c, nil
@@ -31,7 +31,7 @@ func (g *graph) commit(ctx context.Context, hash string) (*repo.CommitInfo, erro
 	return &c, nil
 }
 
-// content returns the content of an object that must be of a kind.
+// content returns the content of an object, which must be of a kind.
 func (g *graph) content(ctx context.Context, hash string, kind repo.Kind) ([]byte, error) {
 	o, err := g.source(ctx, hash)
 	if err != nil {
@@ -43,15 +43,15 @@ func (g *graph) content(ctx context.Context, hash string, kind repo.Kind) ([]byt
 	return o.Content()
 }
 
-// A missing is what a client does not have.
+// A missing is the set of commits that a client does not have.
 type missing struct {
 	commits   []string
-	held      []string // of what it has, those that come next
-	shallow   []string // whose parents it is not to get
-	unshallow []string // whose parents it had not, and is to get
+	held      []string // commits of the client next to the missing ones
+	shallow   []string // commits whose parents are not sent
+	unshallow []string // formerly shallow commits whose parents are sent
 }
 
-// missing goes back from what is wanted to what the client has, or as deep as it wants.
+// missing walks back from the wanted commits to those of the client, or to the depth that it wants.
 func (g *graph) missing(ctx context.Context, q *Fetch, known map[string]bool) (m missing, err error) {
 	held := maps.Clone(known)
 	seen := map[string]bool{}
@@ -98,7 +98,7 @@ type entry struct {
 	kind repo.Kind
 }
 
-// objects returns what is missing, commits first.
+// objects returns the missing objects, commits first.
 func (g *graph) objects(ctx context.Context, m missing) (list []entry, err error) {
 	seen := map[string]bool{}
 	var walk func(hash string, want bool) error

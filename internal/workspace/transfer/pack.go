@@ -3,7 +3,7 @@ package transfer
 import (
 	"bytes"
 	"context"
-	"crypto/sha1" // what git names objects by
+	"crypto/sha1" // git's hash of objects
 	"encoding/binary"
 	"io"
 
@@ -14,7 +14,7 @@ import (
 // Types of the objects in a pack; see gitformat-pack(5).
 var types = map[repo.Kind]byte{repo.Commit: 1, repo.Tree: 2, repo.Blob: 3}
 
-// writePack writes a pack of objects, as they are: none is a difference to another.
+// writePack writes a pack of whole objects, without deltas.
 func writePack(ctx context.Context, w io.Writer, source repo.Source, list []entry) error {
 	sum := sha1.New()
 	to := io.MultiWriter(w, sum)

@@ -1,8 +1,8 @@
-// Package transfer has git's own programs clone, fetch and push the history of a workspace: it
-// speaks version 0 of git's protocol, the stateless form, as gitprotocol-pack(5) and
-// gitprotocol-http(5) have it.
+// Package transfer serves the history of a workspace to git clone, fetch and push: it
+// implements version 0 of git's protocol in the stateless form, see gitprotocol-pack(5) and
+// gitprotocol-http(5).
 //
-// It is not a server of HTTP, and knows nothing of who may read what.
+// It is not an HTTP server, and does not check permissions.
 package transfer
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxPacket is how many bytes a packet may have, its length included.
+// maxPacket is the maximum size of a packet in bytes, including its length.
 const maxPacket = 65520
 
-// A packets reads packets of what a client has sent.
+// A packets reads the packets of a client.
 type packets struct {
 	r   io.Reader
 	buf [maxPacket]byte
 }
 
-// next returns a packet without the line end that it may have; flush is true for the
-// one that ends a list. It returns io.EOF at the end, and Invalid for what is no packet.
-// The bytes are good until the next call.
+// next returns a packet without its line end; flush is true for the packet
+// that ends a list. It returns io.EOF at the end, and Invalid for a malformed packet.
+// The bytes are valid until the next call.
 func (p *packets) next() (line []byte, flush bool, err error) {
 	head := p.buf[:4]
 	if _, err := io.ReadFull(p.r, head); err == io.EOF {
@@ -50,7 +50,7 @@ func (p *packets) next() (line []byte, flush bool, err error) {
 	return line, false, nil
 }
 
-// cut says why a packet is not whole: also what is compressed may be broken.
+// cut returns the error for an incomplete packet; compressed requests may also be corrupt.
 func cut(err error) error {
 	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 		return broken("it ends in the middle of a packet")
@@ -74,7 +74,7 @@ func flush(w io.Writer) error {
 	return err
 }
 
-// A band writes what it is given in packets of one channel among several.
+// A band writes packets of one of several channels.
 type band struct {
 	w io.Writer
 	n byte

@@ -19,29 +19,29 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 const (
 	maxUpdates = 256
 	maxReport  = 1000 // bytes of a reason
-	maxRef     = 900  // bytes of a name, so that a line about it is short enough
+	maxRef     = 900  // maximum bytes of a ref's name, so that a line about it fits a packet
 )
 
-// An Update is what a client wants to become of a branch.
+// An Update is a client's request to change a branch.
 type Update struct {
 	Name string
-	Old  string // the commit that it has seen there; empty for none
-	New  string // empty to remove it
+	Old  string // commit of the branch that the client has seen; empty for none
+	New  string // new commit; empty to remove the branch
 }
 
-// A Push is what a client wants to change.
+// A Push is a client's request to change branches.
 type Push struct {
 	updates []Update
-	report  bool // report-status
-	bands   bool // side-band-64k
+	report  bool // the client wants report-status
+	bands   bool // the client wants side-band-64k
 }
 
-// ReadPush reads what a client wants to change, and no byte more: the pack follows. It
-// reports Invalid for what is not git's.
+// ReadPush reads a client's request up to its end; the pack follows. It
+// reports Invalid for a malformed request.
 func ReadPush(r io.Reader) (*Push, error) {
 	in := &packets{r: r}
 	p := &Push{}
-	shallow, listed := 0, false // the list of what is to change has begun
+	shallow, listed := 0, false // listed: the list of updates has begun
 	for {
 		line, end, err := in.next()
 		switch {
@@ -53,7 +53,7 @@ func ReadPush(r io.Reader) (*Push, error) {
 			return p, nil
 		}
 		if hash, ok := strings.CutPrefix(string(line), "shallow "); ok && !listed {
-			// What it does not have, it does not send, and is looked for here.
+			// The client does not send the parents of shallow commits; they are looked up here.
 			if shallow++; !repo.IsHash(hash) || shallow > maxHaves {
 				return nil, broken("%.60q is shallow", hash)
 			}
@@ -81,7 +81,7 @@ func ReadPush(r io.Reader) (*Push, error) {
 	}
 }
 
-// Of returns what is to become of a branch; ok is false if nothing is.
+// Of returns the update of a branch; ok is false if there is none.
 func (p *Push) Of(name string) (u Update, ok bool) {
 	i := slices.IndexFunc(p.updates, func(u Update) bool { return u.Name == name })
 	if i < 0 {
@@ -90,9 +90,9 @@ func (p *Push) Of(name string) (u Update, ok bool) {
 	return p.updates[i], true
 }
 
-// Report tells the client what has become of each branch, by what refused returns of it.
+// Report sends the client the result for each branch, which is the error returned by refused.
 func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
-	if len(p.updates) == 0 { // it has asked whether it may
+	if len(p.updates) == 0 { // the client has only asked whether it may push
 		return nil
 	}
 	b := bufio.NewWriter(w)
@@ -101,7 +101,7 @@ func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
 		out = band{b, 1}
 	}
 	var report strings.Builder
-	say := func(format string, a ...any) { _ = write(&report, format, a...) } // a Builder takes all
+	say := func(format string, a ...any) { _ = write(&report, format, a...) } // writing to a Builder never fails
 	say("unpack ok\n")
 	remedies := map[string]bool{}
 	for _, u := range p.updates {
@@ -140,7 +140,7 @@ func (p *Push) Report(w io.Writer, refused func(u Update) error) error {
 	return b.Flush()
 }
 
-// Before returns the objects of the pack, and others from a source.
+// Before returns a source of the objects of the pack and of another source.
 func (p Pack) Before(source repo.Source) repo.Source {
 	return func(ctx context.Context, hash string) (repo.Object, error) {
 		if o, ok := p[hash]; ok {
@@ -150,17 +150,17 @@ func (p Pack) Before(source repo.Source) repo.Source {
 	}
 }
 
-// An Added is what a branch gets by a push.
+// An Added is the new history of a branch after a push.
 type Added struct {
-	Objects []repo.Object // that the repository does not have
-	Commits int           // of them
-	Message string        // of the last commit
+	Objects []repo.Object // objects that the repository does not have
+	Commits int           // number of commits in Objects
+	Message string        // message of the last commit
 }
 
-// Added returns what a branch gets that goes from one commit to another; from is empty for
-// a new one. It looks at all that is new, so that the repository stays whole: known returns
-// which objects of a kind it has. What git's fsck takes for an error is Invalid, as are
-// links and submodules, and it reports Conflict unless from is among what to comes from.
+// Added returns the new history of a branch that moves from one commit to another; from is empty for
+// a new branch. It checks all new objects, so that the repository stays complete: known returns
+// the existing objects of a kind. It reports Invalid for errors that git's fsck reports, and for
+// links and submodules, and Conflict unless from is an ancestor of to.
 func (p Pack) Added(ctx context.Context, from, to string, known func(ctx context.Context, kind repo.Kind, hashes []string) (map[string]int64, error)) (a Added, err error) {
 	reached := from == "" || from == to
 	need := map[repo.Kind]map[string]bool{repo.Commit: {}, repo.Tree: {}, repo.Blob: {}}

@@ -28,10 +28,10 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/transfer"
 )
 
-// A receiver is a host that can be pushed to. It has one branch.
+// A receiver is a host that accepts pushes. It has one branch.
 type receiver struct {
 	*host
-	recorded int // objects of the last push
+	recorded int // number of objects of the last push
 	commits  int
 }
 
@@ -113,7 +113,7 @@ func (h *receiver) take(ctx context.Context, u transfer.Update, in io.Reader) er
 	return nil
 }
 
-// TestGitPushes has two people work with git itself: they push, are refused, merge and
+// TestGitPushes makes two users work with git itself: they push, are refused, merge and
 // push again, in packs of all forms.
 func TestGitPushes(t *testing.T) {
 	needGit(t)
@@ -145,7 +145,7 @@ func TestGitPushes(t *testing.T) {
 					switch out, _ := try(dir, "rev-parse", "-q", "--verify", "HEAD"); {
 					case out == "":
 						h.git(dir, "checkout", "-q", "-B", "main", "origin/main")
-					case r.IntN(4) > 0: // else it is a step behind
+					case r.IntN(4) > 0: // otherwise it is one step behind
 						h.git(dir, "merge", "-q", "-s", "recursive", "-X", "theirs", "--allow-unrelated-histories", "origin/main")
 					}
 				}
@@ -217,7 +217,7 @@ func TestGitPushes(t *testing.T) {
 	}
 }
 
-// TestGitIsTold has git push what is refused.
+// TestGitIsTold makes git push commits that are refused.
 func TestGitIsTold(t *testing.T) {
 	needGit(t)
 	h := newReceiver(t)
@@ -246,13 +246,13 @@ func TestGitIsTold(t *testing.T) {
 	h.git(dir, "add", "-A")
 	h.git(dir, "commit", "-q", "-m", "a link")
 	h.git(dir, "rm", "-q", "link")
-	h.git(dir, "commit", "-q", "-m", "no link") // it is in the history still
+	h.git(dir, "commit", "-q", "-m", "no link") // it remains in the history
 	if out, err := try(dir, "push", "origin", "main"); err == nil || !strings.Contains(out, `"link" is a link or a submodule`) || !strings.Contains(out, "remote: commit a file instead") {
 		t.Errorf("a link: %v: %s", err, out)
 	}
 }
 
-// TestUnpack reads what git packs, in all its forms.
+// TestUnpack unpacks packs of git in all forms.
 func TestUnpack(t *testing.T) {
 	needGit(t)
 	r := rand.New(rand.NewPCG(3, 3))
@@ -305,7 +305,7 @@ func TestUnpack(t *testing.T) {
 	if len(sizes) < 4 {
 		t.Errorf("the packs have %d different sizes, and so hardly different forms", len(sizes))
 	}
-	// What is a difference to what only the receiver has.
+	// Deltas whose base only the receiver has.
 	thin := pack("main\n^main~1\n", "--thin")
 	if p, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), h.source, func(int64) error { return nil }); err != nil || len(p) < 3 {
 		t.Errorf("%d objects, %v", len(p), err)
@@ -324,7 +324,7 @@ func TestUnpack(t *testing.T) {
 	}
 }
 
-// A packer makes packs, true ones and others.
+// A packer makes packs, valid and invalid ones.
 type packer struct{ bytes.Buffer }
 
 func newPacker(objects int) *packer {
@@ -334,7 +334,7 @@ func newPacker(objects int) *packer {
 	return p
 }
 
-// entry adds an object, or what is said to be one.
+// entry adds an object, or data that only claim to be one.
 func (p *packer) entry(kind byte, size int, more string, data []byte) (at int) {
 	at = p.Len()
 	c := kind<<4 | byte(size&15)
@@ -345,7 +345,7 @@ func (p *packer) entry(kind byte, size int, more string, data []byte) (at int) {
 	p.WriteByte(c)
 	p.WriteString(more)
 	z := zlib.NewWriter(p)
-	_, _ = z.Write(data) // a Buffer takes all
+	_, _ = z.Write(data) // writing to a Buffer never fails
 	_ = z.Close()
 	return at
 }
@@ -380,7 +380,7 @@ func TestHostilePacks(t *testing.T) {
 	if o, ok := p[repo.HashOf(repo.Blob, []byte("234xy"))]; err != nil || !ok || len(p) != 2 {
 		t.Fatal(o, err)
 	}
-	// Each byte less, and each that is another one.
+	// Remove and change each byte.
 	data := whole.sealed()
 	for i := range data {
 		if _, err := unpack(data[:i]); !engi.Is(err, engi.Invalid) {
@@ -399,7 +399,7 @@ func TestHostilePacks(t *testing.T) {
 		p.entry(kind, size, more, data)
 		return p.sealed()
 	}
-	after := func(d []byte) []byte { // a difference to ten digits
+	after := func(d []byte) []byte { // a delta to ten digits
 		p := newPacker(2)
 		at := p.entry(3, 10, "", []byte("0123456789"))
 		p.entry(6, len(d), string([]byte{byte(p.Len() - at)}), d)
@@ -440,7 +440,7 @@ func TestHostilePacks(t *testing.T) {
 	}
 }
 
-// TestPacksTakeBoundedWork has a few bytes that stand for very many.
+// TestPacksTakeBoundedWork unpacks a few bytes that expand to very many.
 func TestPacksTakeBoundedWork(t *testing.T) {
 	transfer.SetMaxWork(t, 100<<20)
 	const size = 8 << 20
@@ -467,7 +467,7 @@ func TestPacksTakeBoundedWork(t *testing.T) {
 	}
 }
 
-// shelf has objects that a test makes.
+// shelf holds objects of a test.
 type shelf struct {
 	t *testing.T
 	p transfer.Pack
@@ -584,7 +584,7 @@ func TestAdded(t *testing.T) {
 	}
 }
 
-// TestPushRequests reads what clients say before the pack.
+// TestPushRequests reads requests of clients before the pack.
 func TestPushRequests(t *testing.T) {
 	one, two, zero := strings.Repeat("1", 40), strings.Repeat("2", 40), strings.Repeat("0", 40)
 	packet := func(s string) string { return fmt.Sprintf("%04x%s", len(s)+4, s) }
@@ -611,7 +611,7 @@ func TestPushRequests(t *testing.T) {
 	if got := b.String(); strings.Contains(got, "password") || strings.Count(got, "ok refs/heads/main\n") != 1 || !strings.Contains(got, "\x02wait ok\n") {
 		t.Errorf("%q", got)
 	}
-	if p, err := transfer.ReadPush(strings.NewReader("0000")); err != nil || p.Report(nil, nil) != nil { // whether it may
+	if p, err := transfer.ReadPush(strings.NewReader("0000")); err != nil || p.Report(nil, nil) != nil { // the client asks whether it may push
 		t.Error(err)
 	}
 	for name, text := range map[string]string{
@@ -645,13 +645,13 @@ func FuzzReadPush(f *testing.F) {
 	})
 }
 
-// FuzzUnpack reads what is a pack but for its checksum, and what it would add.
+// FuzzUnpack unpacks arbitrary packs with a correct checksum, and adds their objects.
 func FuzzUnpack(f *testing.F) {
 	whole := newPacker(4)
 	blob := whole.entry(3, 10, "", []byte("0123456789"))
 	d := delta(10, 5, 0x91, 2, 3, 2, 'x', 'y')
 	whole.entry(6, len(d), string([]byte{byte(whole.Len() - blob)}), d)
-	raw, _ := hex.DecodeString(repo.HashOf(repo.Blob, []byte("234xy"))) // it is one
+	raw, _ := hex.DecodeString(repo.HashOf(repo.Blob, []byte("234xy"))) // a valid object
 	tree := "100644 a\x00" + string(raw)
 	whole.entry(2, len(tree), "", []byte(tree))
 	commit := "tree " + repo.HashOf(repo.Tree, []byte(tree)) + "\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nm\n"

@@ -22,7 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/transfer"
 )
 
-// A host has the objects of a repository that git has made, and serves its branches.
+// A host has a repository that git has created, and serves its branches.
 type host struct {
 	t       *testing.T
 	dir     string
@@ -30,8 +30,8 @@ type host struct {
 	objects map[string]repo.Object
 	refs    []transfer.Ref
 	url     string
-	asked   int // for packs
-	packed  int // objects of the last pack
+	asked   int // number of requests for packs
+	packed  int // number of objects of the last pack
 }
 
 func newHost(t *testing.T) *host {
@@ -61,7 +61,7 @@ func try(dir string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// publish serves what the repository has now.
+// publish serves the current state of the repository.
 func (h *host) publish() {
 	h.t.Helper()
 	h.mu.Lock()
@@ -140,7 +140,7 @@ func (h *host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			h.packed = int(binary.BigEndian.Uint32(pack))
 		}
 		h.mu.Unlock()
-		_, _ = b.WriteTo(w) // the client may be gone
+		_, _ = b.WriteTo(w) // the client may have disconnected
 	default:
 		http.NotFound(w, r)
 	}
@@ -162,7 +162,7 @@ func (h *host) commit(r *rand.Rand, message string) {
 	h.git(h.dir, "commit", "-q", "-m", message)
 }
 
-// same reports a clone that does not have what a branch of the host has.
+// same fails unless a clone equals a branch of the host.
 func (h *host) same(dir, branch string) {
 	h.t.Helper()
 	if out := h.git(dir, "fsck", "--strict", "--full"); strings.Contains(out, "error") || strings.Contains(out, "missing") {
@@ -189,7 +189,7 @@ func needGit(t *testing.T) {
 	}
 }
 
-// TestGit has git itself clone, fetch, deepen and unshallow random histories with merges.
+// TestGit makes git itself clone, fetch, deepen and unshallow random histories with merges.
 func TestGit(t *testing.T) {
 	needGit(t)
 	rounds := 4
@@ -263,8 +263,8 @@ func TestGit(t *testing.T) {
 	}
 }
 
-// count returns how many objects the commits of main from one to another have, counted
-// back from the last.
+// count returns the number of objects of the commits of main from one to another, counted
+// back from the last commit.
 func (h *host) count(from, to int) int {
 	all := map[string]bool{}
 	for i := from; i < to; i++ {
@@ -278,7 +278,7 @@ func (h *host) count(from, to int) int {
 	return len(all)
 }
 
-// TestFetchSendsWhatIsNew counts what is sent.
+// TestFetchSendsWhatIsNew counts the sent objects.
 func TestFetchSendsWhatIsNew(t *testing.T) {
 	needGit(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -308,7 +308,7 @@ func TestFetchSendsWhatIsNew(t *testing.T) {
 	sent("all others", h.count(0, 50)-h.count(0, 32), "fetch", "-q", "--unshallow")
 	h.commit(r, "new")
 	h.publish()
-	// Of what only the client has, it sends more than one list.
+	// The client sends more than one list of commits that only the client has.
 	h.git(dir, "checkout", "-q", "-b", "mine", "origin/main")
 	for i := range 60 {
 		h.git(dir, "commit", "-q", "--allow-empty", "-m", fmt.Sprint("mine ", i))

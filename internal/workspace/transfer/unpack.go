@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
-	"crypto/sha1" // what git checks packs by
+	"crypto/sha1" // git's checksum of packs
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -16,35 +16,35 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-// Bounds of a pack that a client sends.
+// Limits of a pack that a client sends.
 const (
-	maxPack   = 256 << 20 // bytes
-	maxPushed = 100_000   // objects
-	maxRecent = 32 << 20  // bytes of contents that are at hand, since differences are often to what came last
-	entrySize = 256       // bytes that an object takes in memory beside its content, roughly
+	maxPack   = 256 << 20 // maximum bytes of a pack
+	maxPushed = 100_000   // maximum number of objects
+	maxRecent = 32 << 20  // maximum bytes of contents kept in memory, since deltas often refer to recent objects
+	entrySize = 256       // approximate bytes of memory of an object without its content
 )
 
-// maxWork is how many bytes may be unpacked, those that others are differences to included.
-var maxWork int64 = 2 << 30 // changed by tests
+// maxWork is the maximum number of bytes to unpack, including the bases of deltas.
+var maxWork int64 = 2 << 30 // variable for tests
 
-// Types of entries in a pack that are no objects of a workspace; see gitformat-pack(5).
+// Types of entries in a pack that are not objects of a workspace; see gitformat-pack(5).
 const (
 	typeTag      = 4
 	typeByOffset = 6
 	typeByHash   = 7
 )
 
-// tag is the kind of an annotated tag. Workspaces have none, but clients may send them.
+// tag is the kind of an annotated tag. Workspaces have no tags, but clients may send them.
 const tag repo.Kind = "tag"
 
 var kinds = map[byte]repo.Kind{1: repo.Commit, 2: repo.Tree, 3: repo.Blob, typeTag: tag}
 
-// A Pack is the objects that a client has sent, by hash.
+// A Pack holds the objects that a client has sent, by hash.
 type Pack map[string]repo.Object
 
-// Unpack reads a pack, with differences to its own objects and to those of source. take is
-// asked for the memory that each object needs. What is damaged is Invalid, and what is
-// too large Exhausted.
+// Unpack reads a pack; its deltas may refer to its own objects and to those of source. take
+// reserves the memory of each object. It reports Invalid for a corrupt pack, and Exhausted
+// for a pack that is too large.
 func Unpack(ctx context.Context, r io.Reader, source repo.Source, take func(bytes int64) error) (Pack, error) {
 	u := &unpacker{ctx: ctx, in: newInput(r), source: source, take: take, pack: Pack{}, at: map[int64]string{}}
 	p, err := u.read()
@@ -56,7 +56,7 @@ func Unpack(ctx context.Context, r io.Reader, source repo.Source, take func(byte
 	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, damaged("it ends too early")
 	}
-	if _, told := errors.AsType[*engi.Error](err); err != nil && !told { // of compress/flate, or of the connection
+	if _, told := errors.AsType[*engi.Error](err); err != nil && !told { // an error of compress/flate, or of the connection
 		return nil, damaged("%v", err)
 	}
 	return p, err
@@ -73,11 +73,11 @@ type unpacker struct {
 	source repo.Source
 	take   func(bytes int64) error
 	pack   Pack
-	at     map[int64]string // hashes of the objects, by where they begin
-	z      io.ReadCloser    // used again for each object
+	at     map[int64]string // hashes of the objects, by their offset in the pack
+	z      io.ReadCloser    // reused for each object
 	work   int64
-	recent []content // the latest is the last
-	held   int       // bytes of recent
+	recent []content // recently unpacked contents, latest last
+	held   int       // total bytes of recent
 }
 
 // A content is an object with its content.
@@ -119,7 +119,7 @@ func (u *unpacker) read() (Pack, error) {
 	return u.pack, nil
 }
 
-// next reads an entry.
+// next reads one entry.
 func (u *unpacker) next() error {
 	began := u.in.n
 	c, err := u.in.ReadByte()
@@ -186,7 +186,7 @@ func tooLarge(size int64) error {
 	return engi.Errorf(engi.Exhausted, "an object has %d bytes, %d MiB is the most", size, repo.MaxObject>>20).WithRemedy("keep what is large on a volume; 'git rev-list --objects --all' finds it")
 }
 
-// spend counts bytes that are unpacked.
+// spend counts unpacked bytes, and reports Exhausted beyond maxWork.
 func (u *unpacker) spend(n int64) error {
 	if u.work += n; u.work > maxWork {
 		return engi.Errorf(engi.Exhausted, "the pack unpacks to more than %d MiB", maxWork>>20).WithRemedy("push fewer commits at a time")
@@ -194,7 +194,7 @@ func (u *unpacker) spend(n int64) error {
 	return nil
 }
 
-// inflate reads a compressed part of the pack that has so many bytes.
+// inflate reads a compressed part of the pack whose content has size bytes.
 func (u *unpacker) inflate(size int64) (data []byte, err error) {
 	if err := u.spend(size); err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func (u *unpacker) inflate(size int64) (data []byte, err error) {
 	if _, err := io.ReadFull(u.z, data); err != nil {
 		return nil, err
 	}
-	var more [1]byte // which there must not be; the end has a checksum
+	var more [1]byte // the data must end here; reading the end checks the checksum
 	if n, err := io.ReadFull(u.z, more[:]); n != 0 {
 		return nil, damaged("an object has more than it says")
 	} else if err != io.EOF {
@@ -220,7 +220,7 @@ func (u *unpacker) inflate(size int64) (data []byte, err error) {
 	return data, nil
 }
 
-// content returns an object that others are differences to.
+// content returns an object that is the base of a delta.
 func (u *unpacker) content(hash string) (content, error) {
 	for _, c := range u.recent {
 		if c.hash == hash {
@@ -248,12 +248,12 @@ func (u *unpacker) content(hash string) (content, error) {
 	return c, err
 }
 
-// remember keeps a content at hand, for a while.
+// remember keeps a content in memory for a while.
 func (u *unpacker) remember(c content) {
 	u.recent = append(u.recent, c)
 	for u.held += len(c.data); u.held > maxRecent || len(u.recent) > 64; {
 		u.held -= len(u.recent[0].data)
-		u.recent[0] = content{} // the array goes on to be used
+		u.recent[0] = content{} // the array is still in use
 		u.recent = u.recent[1:]
 	}
 }
@@ -276,8 +276,8 @@ func (u *unpacker) keep(began int64, kind repo.Kind, data []byte) error {
 	return nil
 }
 
-// apply returns what a difference makes of a base: it copies parts of that, and has
-// what is new itself.
+// apply returns the result of applying a delta to base: it copies parts of base, and
+// inserts new bytes.
 func (u *unpacker) apply(base, delta []byte) ([]byte, error) {
 	short := damaged("a difference ends too early")
 	from, n := binary.Uvarint(delta)
@@ -299,14 +299,14 @@ func (u *unpacker) apply(base, delta []byte) ([]byte, error) {
 	for len(delta) > 0 {
 		op := delta[0]
 		delta = delta[1:]
-		if op&0x80 == 0 { // the next bytes are new
+		if op&0x80 == 0 { // the next bytes are inserted
 			if op == 0 || len(delta) < int(op) || len(out)+int(op) > int(size) {
 				return nil, short
 			}
 			out, delta = append(out, delta[:op]...), delta[op:]
 			continue
 		}
-		var args [7]byte // four of the offset and three of the size, of which the zeros are left out
+		var args [7]byte // four bytes of the offset and three of the size, without zero bytes
 		for i := range args {
 			if op&(1<<i) != 0 {
 				if len(delta) == 0 {
@@ -331,13 +331,13 @@ func (u *unpacker) apply(base, delta []byte) ([]byte, error) {
 	return out, nil
 }
 
-// An input reads a pack, counts what was read, and sums it up. It reads no byte ahead of
-// what is asked for, as far as its users can tell.
+// An input reads a pack, counts its bytes, and computes its checksum. To its users, it never reads
+// ahead.
 type input struct {
 	r   *bufio.Reader
 	n   int64
 	sum hash.Hash
-	buf [512]byte // of single bytes that are not summed up yet
+	buf [512]byte // bytes read one by one that are not in the checksum yet
 	has int
 }
 
@@ -345,7 +345,7 @@ func newInput(r io.Reader) *input {
 	return &input{r: bufio.NewReaderSize(io.LimitReader(r, maxPack), 64<<10), sum: sha1.New()}
 }
 
-// flush sums up all that was read.
+// flush adds all bytes that were read to the checksum.
 func (in *input) flush() {
 	in.sum.Write(in.buf[:in.has])
 	in.has = 0
@@ -359,7 +359,7 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadByte has flate read no more than it needs.
+// ReadByte makes flate read no more than it needs.
 func (in *input) ReadByte() (byte, error) {
 	c, err := in.r.ReadByte()
 	if err != nil {
@@ -373,7 +373,7 @@ func (in *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// offset reads how far back the object is that another is a difference to.
+// offset reads the distance of a delta's base.
 func (in *input) offset() (int64, error) {
 	c, err := in.ReadByte()
 	if err != nil {
