@@ -100,10 +100,11 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 
-	return open(ctx, path)
+	return open(ctx, path, 0)
 }
 
-func open(ctx context.Context, path string) (_ *DB, err error) {
+// open opens a file that exists, and migrates it up to a version; 0 means the newest.
+func open(ctx context.Context, path string, version int64) (_ *DB, err error) {
 	pool, err := connect(path, "rw", 1)
 	if err != nil {
 		return nil, err
@@ -121,7 +122,7 @@ func open(ctx context.Context, path string) (_ *DB, err error) {
 		}
 		err = errors.Join(err, pool.Close())
 	}()
-	if err := migrate(ctx, pool); err != nil {
+	if err := migrate(ctx, pool, version); err != nil {
 		return nil, err
 	}
 	if db.write, err = newWriter(ctx, pool); err != nil {
@@ -167,7 +168,7 @@ func connect(path, mode string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-func migrate(ctx context.Context, db *sql.DB) error {
+func migrate(ctx context.Context, db *sql.DB, version int64) error {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
@@ -184,7 +185,7 @@ func migrate(ctx context.Context, db *sql.DB) error {
 		return engi.Errorf(engi.Conflict, "schema version %d is newer than this engi, which knows %d", have, want).
 			WithRemedy("run the engi that wrote it or a newer one, or choose another data directory")
 	}
-	if _, err := p.Up(ctx); err != nil {
+	if _, err := p.UpTo(ctx, cmp.Or(version, want)); err != nil {
 		return engi.Errorf(engi.Internal, "migrations: %v", err)
 	}
 	return nil
