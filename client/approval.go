@@ -15,15 +15,15 @@ import (
 
 const approvals = "/v1/approvals"
 
-// An ApprovalFilter selects approvals. Zero fields select all.
+// An ApprovalFilter selects approvals. Zero fields select all approvals.
 type ApprovalFilter struct {
 	State      string // v1.ApprovalPending …
-	Remembered bool   // only decisions that are for later requests, too
-	Limit      int    // 0 means 100; 1000 at most
+	Remembered bool   // only remembered decisions, which also apply to later requests
+	Limit      int    // 0 means 100; at most 1000
 }
 
 // Approvals returns requests of sandboxes that wait, or waited, for a decision,
-// the newest first.
+// newest first.
 func (c *Client) Approvals(ctx context.Context, f ApprovalFilter) ([]v1.Approval, error) {
 	remembered := ""
 	if f.Remembered {
@@ -37,37 +37,37 @@ func (c *Client) Approval(ctx context.Context, id string) (v1.Approval, error) {
 	return get[v1.Approval](ctx, c, approvals+segment(id), nil)
 }
 
-// DecideApproval lets what waits go on, or refuses it. The key needs the scope
+// DecideApproval allows or refuses a waiting request. The key needs the scope
 // approvals.
 func (c *Client) DecideApproval(ctx context.Context, id string, q v1.ApprovalDecision) (v1.Approval, error) {
 	return send[v1.Approval](ctx, c, http.MethodPost, approvals+segment(id)+"/decision", q)
 }
 
-// ForgetApproval makes a remembered decision one for its request only.
+// ForgetApproval makes a remembered decision apply to its own request only.
 func (c *Client) ForgetApproval(ctx context.Context, id string) error {
 	return c.remove(ctx, approvals+segment(id)+"/remembered")
 }
 
-// ApprovalKey returns the key that decisions are signed with now.
+// ApprovalKey returns the key that signs decisions now.
 func (c *Client) ApprovalKey(ctx context.Context) (v1.ApprovalKey, error) {
 	return get[v1.ApprovalKey](ctx, c, approvals+"/key", nil)
 }
 
-// ApprovalEvents returns up to limit events of approvals, the newest first; 0
+// ApprovalEvents returns up to limit events of approvals, newest first; 0
 // means 100.
 func (c *Client) ApprovalEvents(ctx context.Context, limit int) ([]v1.Event, error) {
 	return list[v1.Event](ctx, c, approvals+"/events", set("limit", number(limit)))
 }
 
-// FollowApprovals is [Client.FollowEvents] for events of approvals, with a key
-// that may see nothing else.
+// FollowApprovals is [Client.FollowEvents] for events of approvals. It also works with a key
+// that may see no other events.
 func (c *Client) FollowApprovals(ctx context.Context, after int64) iter.Seq2[v1.Event, error] {
 	return c.followEvents(ctx, approvals+"/events", after, EventFilter{})
 }
 
 // VerifyApproval returns the signed record of a decision. It reports an error
-// unless an approval is signed with the Ed25519 key and says what its record
-// does.
+// unless the Ed25519 key signed the approval and the approval agrees with its
+// record.
 func VerifyApproval(a v1.Approval, key []byte) (r v1.ApprovalRecord, err error) {
 	switch {
 	case a.Record == "":
@@ -84,7 +84,7 @@ func VerifyApproval(a v1.Approval, key []byte) (r v1.ApprovalRecord, err error) 
 		Approval: a.ID, Owner: a.Owner, SandboxID: a.SandboxID, Maker: a.Maker, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: a.Secrets,
 		Rule: a.Rule, Digest: a.Digest, RequestedAt: a.CreatedAt, Decision: a.State, Reason: a.Reason, Decider: a.Decider,
 		AllSandboxes: a.AllSandboxes, WholeRule: a.WholeRule,
-		RememberedUntil: r.RememberedUntil, // forgetting it ends it earlier
+		RememberedUntil: r.RememberedUntil, // a forgotten decision ends earlier
 	}
 	if a.EndedAt != nil {
 		says.DecidedAt = *a.EndedAt

@@ -18,8 +18,8 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// terminalsOf is the path of the terminals of a session, or of a sandbox if that
-// is what the ID is of.
+// terminalsOf returns the path of the terminals of a session, or of a sandbox if
+// place is the ID of one.
 func terminalsOf(place string) string {
 	if strings.HasPrefix(place, "sbx_") {
 		return sandboxes + segment(place) + "/terminals"
@@ -29,7 +29,7 @@ func terminalsOf(place string) string {
 
 func terminalOf(place, id string) string { return terminalsOf(place) + segment(id) }
 
-// CreateTerminal starts a terminal in a session, by ID or name, or in a sandbox.
+// CreateTerminal starts a terminal in a session, given by ID or name, or in a sandbox.
 func (c *Client) CreateTerminal(ctx context.Context, place string, q v1.TerminalRequest) (v1.Terminal, error) {
 	return create[v1.Terminal](ctx, c, terminalsOf(place), q)
 }
@@ -44,18 +44,18 @@ func (c *Client) Terminal(ctx context.Context, place, id string) (v1.Terminal, e
 	return get[v1.Terminal](ctx, c, terminalOf(place, id), nil)
 }
 
-// EndTerminal ends a terminal's program.
+// EndTerminal ends the program of a terminal.
 func (c *Client) EndTerminal(ctx context.Context, place, id string) error {
 	return c.remove(ctx, terminalOf(place, id))
 }
 
-// TerminalScreen returns what a terminal shows.
+// TerminalScreen returns the screen of a terminal.
 func (c *Client) TerminalScreen(ctx context.Context, place, id string) (v1.TerminalScreen, error) {
 	return get[v1.TerminalScreen](ctx, c, terminalOf(place, id)+"/screen", nil)
 }
 
-// TerminalRecording returns what is kept of a terminal, in a version of asciicast:
-// 2 or 3. The caller closes it.
+// TerminalRecording returns the kept output of a terminal, in version 2 or 3 of
+// asciicast. The caller closes it.
 func (c *Client) TerminalRecording(ctx context.Context, place, id string, version int) (io.ReadCloser, error) {
 	resp, err := c.do(ctx, &call{method: http.MethodGet, path: terminalOf(place, id) + "/recording", query: url.Values{"format": {strconv.Itoa(version)}}})
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Client) TerminalRecording(ctx context.Context, place, id string, versio
 	return resp.Body, nil
 }
 
-// ShareTerminal makes a link to a terminal. Only this answer has its secret.
+// ShareTerminal creates a link to a terminal. Only this answer has the link's secret.
 func (c *Client) ShareTerminal(ctx context.Context, place, id string, q v1.TerminalLinkRequest) (v1.TerminalLink, error) {
 	return create[v1.TerminalLink](ctx, c, terminalOf(place, id)+"/links", q)
 }
@@ -74,46 +74,46 @@ func (c *Client) TerminalLinks(ctx context.Context, place, id string) ([]v1.Term
 	return list[v1.TerminalLink](ctx, c, terminalOf(place, id)+"/links", nil)
 }
 
-// UnshareTerminal takes a link back, and disconnects who came by it.
+// UnshareTerminal revokes a link, and disconnects its users.
 func (c *Client) UnshareTerminal(ctx context.Context, place, id, link string) error {
 	return c.remove(ctx, terminalOf(place, id)+"/links"+segment(link))
 }
 
-// Offsets to attach at beside those of bytes.
+// Offsets to attach at, besides offsets in bytes.
 const (
-	FromOldest = -1 // all output that is kept
-	FromScreen = -2 // the screen, and what comes
+	FromOldest = -1 // all kept output
+	FromScreen = -2 // the screen, and new output
 )
 
-// AttachOptions say how to attach to a terminal. The zero value shows all of the
-// output from its first byte, if that is kept, else the screen.
+// AttachOptions holds the options for attaching to a terminal. The zero value shows all of the
+// output from its first byte, if it is kept, else the screen.
 type AttachOptions struct {
 	Offset   int64
-	Name     string // that others see; empty means the owner's
+	Name     string // name that other viewers see; empty means the owner's
 	ReadOnly bool
-	Message  func(v1.TerminalMessage) // gets what the server tells beside output; nil for none
+	Message  func(v1.TerminalMessage) // receives messages of the server other than output; nil for none
 }
 
 // An Attachment is a view of a terminal, which survives broken connections and
-// restarts of the server: nothing that is shown or typed is lost or doubled, as
-// long as the terminal keeps it. Output must be read; Write and Resize are safe to
-// call at the same time. Close it.
+// restarts of the server: no output or input is lost or duplicated, as
+// long as the terminal keeps it. The caller must read Output; Write and Resize are safe to
+// call at the same time. The caller closes it.
 type Attachment struct {
 	view
 	path   string
-	secret string // of a link; empty with a key
+	secret string // secret of a link; empty with a key
 	o      AttachOptions
 	client string
 
-	wake chan struct{} // has an element when there is something to send
+	wake chan struct{} // receives a value when there is data to send
 
-	// Guarded by mu.
+	// The fields below are guarded by mu.
 	pending []byte
 	taken   int64               // number of the first byte in pending
 	sent    int64               // number of the next byte to send over ws
-	drained chan struct{}       // closed when pending is empty; nil unless somebody waits for that
-	size    *v1.TerminalMessage // to send; nil if the terminal has it
-	last    *v1.TerminalMessage // size that Resize has set; nil before
+	drained chan struct{}       // closed when pending is empty; nil unless a Flush waits for that
+	size    *v1.TerminalMessage // size to send; nil if the terminal has it
+	last    *v1.TerminalMessage // last size set by Resize; nil before the first
 }
 
 // AttachTerminal attaches to a terminal.
@@ -121,7 +121,7 @@ func (c *Client) AttachTerminal(ctx context.Context, place, id string, o AttachO
 	return c.attach(ctx, terminalOf(place, id)+"/attach", "", o)
 }
 
-// FollowTerminal attaches to the terminal that a link is to.
+// FollowTerminal attaches to the terminal of a link.
 func (c *Client) FollowTerminal(ctx context.Context, secret string, o AttachOptions) (*Attachment, error) {
 	return c.attach(ctx, "/shared/terminal", secret, o)
 }
@@ -134,7 +134,7 @@ func (c *Client) attach(ctx context.Context, path, secret string, o AttachOption
 	return a, nil
 }
 
-// maxPending is how much input waits to be acknowledged, in bytes.
+// maxPending is the maximum number of bytes of unacknowledged input.
 const maxPending = 1 << 20
 
 func (a *Attachment) dial(ctx context.Context) error {
@@ -146,9 +146,9 @@ func (a *Attachment) dial(ctx context.Context) error {
 	return err
 }
 
-// Output yields what the terminal shows until its program ends: output, or where
-// that is not kept what paints the screen. It comes back to a broken connection
-// where it left off. Data is valid until the next is asked for.
+// Output yields the output of a terminal until its program ends, or, where output
+// is not kept, a text that draws the screen. It resumes a broken connection
+// where it left off. Data is valid until the next iteration.
 func (a *Attachment) Output(ctx context.Context) iter.Seq2[[]byte, error] {
 	return a.output(ctx, a.dial, a.read)
 }
@@ -160,7 +160,7 @@ func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (
 	live, stop := context.WithCancel(ctx)
 	defer stop()
 	painting := false // the next binary message is the screen
-	var told error    // what the server has said last is wrong
+	var told error    // error in the server's last message
 	for {
 		kind, data, err := ws.Read(ctx)
 		if err != nil {
@@ -209,7 +209,7 @@ func (a *Attachment) read(ctx context.Context, yield func([]byte, error) bool) (
 	}
 }
 
-// resume begins a connection at whose other end is what the terminal has taken.
+// resume prepares a new connection: the terminal has received the input before number next.
 func (a *Attachment) resume(next int64) error {
 	a.acknowledged(next)
 	a.mu.Lock()
@@ -222,7 +222,7 @@ func (a *Attachment) resume(next int64) error {
 	return nil
 }
 
-// acknowledged forgets input that the terminal has taken.
+// acknowledged drops input that the terminal has received.
 func (a *Attachment) acknowledged(next int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -239,12 +239,12 @@ func (a *Attachment) acknowledged(next int64) {
 func (a *Attachment) wakeLocked() {
 	select {
 	case a.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // the sender is already awake
 	}
 }
 
-// send sends what there is over a connection, until that breaks or ctx ends: what
-// was not acknowledged then is sent over the next one.
+// send sends pending input and sizes over a connection, until it breaks or ctx ends. The next
+// connection sends the input again that was not acknowledged then.
 func (a *Attachment) send(ctx context.Context, ws *websocket.Conn) {
 	const most = 64 << 10
 	for {
@@ -258,7 +258,7 @@ func (a *Attachment) send(ctx context.Context, ws *websocket.Conn) {
 		if size != nil {
 			text, err := json.Marshal(size)
 			if err != nil {
-				panic(err) // unreachable: all types of package v1 can be written
+				panic(err) // unreachable: all types of package v1 can be encoded
 			}
 			if ws.Write(ctx, websocket.MessageText, text) != nil {
 				return
@@ -278,8 +278,8 @@ func (a *Attachment) send(ctx context.Context, ws *websocket.Conn) {
 	}
 }
 
-// Write sends what was typed, while Output is being read. The terminal gets it
-// once, also if the connection breaks meanwhile. It reports Exhausted if the program
+// Write sends input, while another goroutine reads Output. The terminal receives it
+// once, even if the connection breaks in the meantime. It reports Exhausted if the program
 // does not read.
 func (a *Attachment) Write(typed []byte) (int, error) {
 	a.mu.Lock()
@@ -292,8 +292,8 @@ func (a *Attachment) Write(typed []byte) (int, error) {
 	return len(typed), nil
 }
 
-// Flush waits until the terminal has taken what was written. Somebody must read
-// Output meanwhile, which is told.
+// Flush waits until the terminal has received all input. Another goroutine must read
+// Output in the meantime, because it receives the acknowledgements.
 func (a *Attachment) Flush(ctx context.Context) error {
 	a.mu.Lock()
 	if len(a.pending) == 0 {
@@ -313,7 +313,7 @@ func (a *Attachment) Flush(ctx context.Context) error {
 	}
 }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (a *Attachment) Resize(cols, rows int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

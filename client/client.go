@@ -1,9 +1,9 @@
 // Package client is the Go SDK: one method per operation of engi's HTTP
-// surface. It retries what is safe to retry, resumes broken streams without
+// API. It retries requests that are safe to retry, resumes broken streams without
 // losing or repeating a byte, and reports failures as [*Error].
 //
-// It is not for servers and needs nothing of the house but package v1, whose
-// types it speaks.
+// It is not for servers, and imports only package v1 of engi, whose
+// types it uses.
 package client
 
 import (
@@ -27,19 +27,19 @@ import (
 )
 
 const (
-	// maxAnswer bounds one JSON document or one event: what a server keeps
-	// of output, thrice for escapes, and small artifacts.
+	// maxAnswer is the maximum number of bytes of one JSON document or event: the output that a server
+	// keeps, three times for escapes, and small artifacts.
 	maxAnswer = 512 << 20
-	// silence is how long a stream may say nothing. Servers beat every 15 s.
+	// silence is the maximum silence of a stream. Servers send a heartbeat every 15 s.
 	silence = 50 * time.Second
-	// longPoll is how long one request waits for a run to end.
+	// longPoll is the time that one request waits for the end of a run.
 	longPoll = 30 * time.Second
 
-	leastDelay = 100 * time.Millisecond // before a retry, doubled each time
+	leastDelay = 100 * time.Millisecond // pause before the first retry, doubled for each later one
 	mostDelay  = 10 * time.Second
 )
 
-// A Client talks to one engi server. It is safe for concurrent use.
+// A Client uses one engi server. It is safe for concurrent use.
 type Client struct {
 	url, key string
 	http     *http.Client
@@ -47,17 +47,17 @@ type Client struct {
 	agent    string
 }
 
-// An Option changes how a Client works.
+// An Option changes the behaviour of a Client.
 type Option func(*Client)
 
 // WithHTTPClient makes a Client use h, whose Timeout must be 0: streams last.
 func WithHTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
-// WithRetries bounds how often one call is tried again; 0 means never. The
+// WithRetries sets the maximum number of retries of one call; 0 means none. The
 // default is 5.
 func WithRetries(n int) Option { return func(c *Client) { c.retries = max(0, n) } }
 
-// WithUserAgent names the program to the server.
+// WithUserAgent sets the name of the program for the server.
 func WithUserAgent(name string) Option { return func(c *Client) { c.agent = name } }
 
 // New returns a client of the server at url ("http://127.0.0.1:7777") that
@@ -70,13 +70,13 @@ func New(url, key string, opts ...Option) *Client {
 	return c
 }
 
-// An Error is the server's refusal, or what kept us from reaching it: then
+// An Error is an error of the server, or of reaching the server: then
 // Status is 0 and Kind is unavailable, expired or invalid.
 type Error struct {
 	v1.Problem
 }
 
-// Error returns what happened.
+// Error returns the text.
 func (e *Error) Error() string {
 	if e.Detail == "" {
 		return e.Title
@@ -84,7 +84,7 @@ func (e *Error) Error() string {
 	return e.Detail
 }
 
-// IsKind reports whether err is an [*Error] of that kind (v1.Exhausted …).
+// IsKind reports whether err is an [*Error] of the given kind (v1.Exhausted …).
 func IsKind(err error, kind string) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.Kind == kind
@@ -102,19 +102,19 @@ func (c *Client) unreachable(ctx context.Context, err error) *Error {
 	return failure(v1.Unavailable, "check that the server runs and that the address is right", "reach %s: %v", c.url, err)
 }
 
-// A call is one request, ready to be sent as often as necessary.
+// A call is one request, which can be sent several times.
 type call struct {
 	method, path string
 	query        url.Values
 	header       http.Header
-	body         []byte    // JSON; nil means none
-	stream       io.Reader // instead of body: bytes, sent once
-	length       int64     // of stream; -1 if unknown
+	body         []byte    // JSON body; nil means none
+	stream       io.Reader // bytes that are sent once, instead of body
+	length       int64     // length of stream in bytes; -1 if unknown
 	trailer      http.Header
-	once         bool // must not be repeated if it may have arrived
+	once         bool // do not repeat the request if it may have arrived
 }
 
-// send sends the request once and returns the answer if it is a success. The
+// send sends the request once and returns a successful answer. The
 // caller closes its body.
 func (c *Client) send(ctx context.Context, q *call) (*http.Response, error) {
 	target := c.url + q.path
@@ -163,12 +163,12 @@ func (c *Client) send(ctx context.Context, q *call) (*http.Response, error) {
 	return nil, refused(resp)
 }
 
-// refused reads the server's reasons.
+// refused converts an answer of the server to an error.
 func refused(resp *http.Response) *Error {
 	e := &Error{}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil || json.Unmarshal(body, &e.Problem) != nil || e.Kind == "" {
-		// Something between us and the server has answered.
+		// A proxy between client and server has answered.
 		e.Problem = v1.Problem{Title: resp.Status, Detail: fmt.Sprintf("the server answered %s: %.200q", resp.Status, body), Kind: v1.Internal}
 		switch resp.StatusCode {
 		case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
@@ -184,7 +184,7 @@ func refused(resp *http.Response) *Error {
 	return e
 }
 
-// do sends the request, again and again if that is safe and may help.
+// do sends the request, and retries it if that is safe and may help.
 func (c *Client) do(ctx context.Context, q *call) (*http.Response, error) {
 	for attempt := 0; ; attempt++ {
 		resp, err := c.send(ctx, q)
@@ -197,17 +197,17 @@ func (c *Client) do(ctx context.Context, q *call) (*http.Response, error) {
 	}
 }
 
-// pause waits before another attempt; it returns false if none makes sense.
+// pause waits before a retry; it returns false if a retry is useless or unsafe.
 func (c *Client) pause(ctx context.Context, q *call, attempt int, err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || ctx.Err() != nil || q.stream != nil || e.Status == http.StatusInsufficientStorage {
 		return false
 	}
 	switch e.Kind {
-	case v1.Exhausted: // nothing was done
+	case v1.Exhausted: // the server has done nothing
 	case v1.Unavailable:
 		if q.once && e.Status == 0 {
-			return false // it may have arrived
+			return false // the request may have arrived
 		}
 	default:
 		return false
@@ -215,8 +215,8 @@ func (c *Client) pause(ctx context.Context, q *call, attempt int, err error) boo
 	return sleep(ctx, delay(attempt, e.RetryAfter.Std()))
 }
 
-// delay is what the server asks for, or grows with the attempts. Callers that
-// failed together do not come back together.
+// delay returns the delay that the server asks for, or one that grows with the attempts. It is random, so that
+// callers that failed at the same time do not retry at the same time.
 func delay(attempt int, asked time.Duration) time.Duration {
 	d := asked
 	if d <= 0 {
@@ -239,7 +239,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ask sends q and reads the answer as a T.
+// ask sends q and decodes the answer as a T.
 func ask[T any](ctx context.Context, c *Client, q *call) (T, error) {
 	var v T
 	for attempt := 0; ; attempt++ {
@@ -271,7 +271,7 @@ func readAll(resp *http.Response) ([]byte, error) {
 	return body, err
 }
 
-// act sends q, whose answer says nothing.
+// act sends q and ignores the content of the answer.
 func (c *Client) act(ctx context.Context, q *call) error {
 	resp, err := c.do(ctx, q)
 	if err != nil {
@@ -284,7 +284,7 @@ func (c *Client) act(ctx context.Context, q *call) error {
 	return nil
 }
 
-// get reads what is at a path as a T.
+// get requests a path and decodes the answer as a T.
 func get[T any](ctx context.Context, c *Client, path string, query url.Values) (T, error) {
 	return ask[T](ctx, c, &call{method: http.MethodGet, path: path, query: query})
 }
@@ -315,7 +315,7 @@ func pages[T any](ctx context.Context, c *Client, path string, query url.Values)
 	}
 }
 
-// all reads the objects at a path whose list has pages only if they are asked for, so
+// all returns the objects of a list that has pages only on request. It requests pages, so
 // that no answer is too large.
 func all[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
 	query = maps.Clone(query)
@@ -333,18 +333,18 @@ func all[T any](ctx context.Context, c *Client, path string, query url.Values) (
 	return list, nil
 }
 
-// list reads the objects at a path.
+// list returns the objects of a list without pages.
 func list[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
 	l, err := get[v1.List[T]](ctx, c, path, query)
 	return l.Items, err
 }
 
-// create makes a T, and no second one if the connection breaks.
+// create creates a T, and no second one if the connection breaks.
 func create[T any](ctx context.Context, c *Client, path string, q any) (T, error) {
 	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), header: http.Header{keyHeader: {rand.Text()}}})
 }
 
-// send sends a request that may be repeated; a nil q is no body.
+// send sends a request that may be repeated; a nil q means no body.
 func send[T any](ctx context.Context, c *Client, method, path string, q any) (T, error) {
 	x := &call{method: method, path: path}
 	if q != nil {
@@ -358,14 +358,14 @@ func once[T any](ctx context.Context, c *Client, path string, q any) (T, error) 
 	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), once: true})
 }
 
-// remove deletes what is at a path.
+// remove deletes the object at a path.
 func (c *Client) remove(ctx context.Context, path string) error {
 	return c.act(ctx, &call{method: http.MethodDelete, path: path})
 }
 
 const keyHeader = "Idempotency-Key"
 
-// set returns a query of those parameters that are not empty.
+// set returns a query with the parameters that are not empty.
 func set(pairs ...string) url.Values {
 	v := url.Values{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -376,7 +376,7 @@ func set(pairs ...string) url.Values {
 	return v
 }
 
-// number is n as a parameter; 0 is left out.
+// number returns n as a parameter; empty for 0.
 func number(n int) string {
 	if n == 0 {
 		return ""
@@ -384,14 +384,14 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
-// offset is n as a parameter.
+// offset returns n as a parameter.
 func offset(n int64) string { return strconv.FormatInt(n, 10) }
 
-// encode writes a request.
+// encode encodes a request.
 func encode(v any) []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // unreachable: all types of package v1 can be written
+		panic(err) // unreachable: all types of package v1 can be encoded
 	}
 	return body
 }

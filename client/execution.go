@@ -13,10 +13,10 @@ import (
 
 const executions = "/v1/executions"
 
-// cancelTime is how long to try to cancel a run whose caller gave up.
+// cancelTime is the maximum time to cancel a run whose caller has given up.
 const cancelTime = 5 * time.Second
 
-// Run runs code and returns the execution with its result. When ctx ends
+// Run runs code and returns the execution with its result. If ctx ends
 // first, the run is cancelled. A program that fails is a result, not an
 // error. A broken connection neither ends nor repeats the run.
 func (c *Client) Run(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, error) {
@@ -32,8 +32,8 @@ func (c *Client) Run(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, 
 	return last, nil
 }
 
-// Stream runs code and yields the run's events while it goes on; the last is
-// its result. When ctx ends, or the loop is left, before that, the run is
+// Stream runs code and yields the events of the run while it runs; the last one is
+// its result. If ctx ends, or the caller leaves the loop, before that, the run is
 // cancelled. A broken connection neither ends nor repeats anything.
 func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1.ExecutionUpdate, error] {
 	return func(yield func(v1.ExecutionUpdate, error) bool) {
@@ -49,7 +49,7 @@ func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1
 			}
 			soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 			defer cancel()
-			_ = c.Cancel(soon, x.ID) // the caller's own error is what it wants to know
+			_ = c.Cancel(soon, x.ID) // the caller needs its own error, not this one
 		}()
 		for e, err := range c.Watch(ctx, x.ID, 0) {
 			done = e.Type == v1.EventResult || err != nil && ctx.Err() == nil && !IsKind(err, v1.Unavailable)
@@ -60,19 +60,19 @@ func (c *Client) Stream(ctx context.Context, q v1.ExecutionRequest) iter.Seq2[v1
 	}
 }
 
-// Start starts a run and returns its record at once, without waiting. The run
-// goes on whatever becomes of the caller.
+// Start starts a run and returns its record at once, without waiting. The end of the caller
+// does not end the run.
 func (c *Client) Start(ctx context.Context, q v1.ExecutionRequest) (v1.Execution, error) {
 	q.Async = true
 	return create[v1.Execution](ctx, c, executions, q)
 }
 
-// Execution returns the record of a run as it is now.
+// Execution returns the current record of a run.
 func (c *Client) Execution(ctx context.Context, id string) (v1.Execution, error) {
 	return get[v1.Execution](ctx, c, executions+segment(id), nil)
 }
 
-// Wait returns the record of a run once it has ended, or was refused.
+// Wait returns the record of a run when it has ended, or was refused.
 func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
 	for {
 		x, err := get[v1.Execution](ctx, c, executions+segment(id), set("wait", longPoll.String()))
@@ -82,19 +82,19 @@ func (c *Client) Wait(ctx context.Context, id string) (v1.Execution, error) {
 	}
 }
 
-// Executions yields the runs in a state (v1.Running …), of all states if it
+// Executions yields the runs in a state (v1.Running …), or in all states if it
 // is empty, newest first.
 func (c *Client) Executions(ctx context.Context, state string) iter.Seq2[v1.ExecutionSummary, error] {
 	return pages[v1.ExecutionSummary](ctx, c, executions, set("state", state))
 }
 
-// Cancel ends a run with cause cancelled. Ending it twice is no error.
+// Cancel cancels a run. Cancelling it twice is no error.
 func (c *Client) Cancel(ctx context.Context, id string) error {
 	return c.remove(ctx, executions+segment(id))
 }
 
-// Artifact opens a file that a run left, by its path among the artifacts. The
-// caller closes it and compares hashes, if it minds.
+// Artifact opens an artifact of a run, by its path. The
+// caller closes it, and may compare its hash.
 func (c *Client) Artifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	var escaped strings.Builder
 	for part := range strings.SplitSeq(path, "/") {
@@ -111,9 +111,9 @@ func (c *Client) Artifact(ctx context.Context, id, path string) (io.ReadCloser, 
 }
 
 // Watch yields the events of a run from an offset on: started if from is 0,
-// then output as it comes, and the result, which is the last. It comes back
-// to a broken stream where it left off. A refused run yields the refusal as
-// error. Leaving the loop, or the end of ctx, changes nothing for the run.
+// then output as it is written, and the result as the last one. It resumes
+// a broken stream where it left off. For a refused run it yields the refusal as an
+// error. The end of the loop or of ctx does not affect the run.
 func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.ExecutionUpdate, error] {
 	w := watcher{at: from, seen: from}
 	next := func() *call {
@@ -126,21 +126,21 @@ func (c *Client) Watch(ctx context.Context, id string, from int64) iter.Seq2[v1.
 	})
 }
 
-// A watcher knows how far a stream was read.
+// A watcher holds the position of a reader in a stream.
 type watcher struct {
-	at      int64  // where to come back
-	seen    int64  // bytes that were yielded, counted from the beginning of the log
+	at      int64  // offset from which to resume
+	seen    int64  // number of yielded bytes, counted from the beginning of the log
 	started bool   // the started event was yielded
-	stream  string // of the last output
-	repeat  int64  // bytes of that stream that will be sent again
+	stream  string // stream of the last output
+	repeat  int64  // number of bytes of that stream that will be sent again
 }
 
-// comeBack prepares for a new connection. Everything after w.at that was
-// yielded already is of one stream: the other one waits in the middle of a
+// comeBack prepares for a new connection. All bytes after w.at that were
+// already yielded belong to one stream: the other one stops in the middle of a
 // character there.
 func (w *watcher) comeBack() { w.repeat = w.seen - w.at }
 
-// progress grows with what was seen.
+// progress returns a number that grows with the yielded events.
 func (w *watcher) progress() int64 {
 	if w.started {
 		return w.seen + 1
@@ -148,8 +148,8 @@ func (w *watcher) progress() int64 {
 	return w.seen
 }
 
-// counts counts an event, less what was yielded before; it returns false if
-// nothing of it is new.
+// counts counts an event and removes the bytes that were yielded before; it returns false if
+// nothing in it is new.
 func (w *watcher) counts(e *v1.ExecutionUpdate) bool {
 	switch e.Type {
 	case v1.EventStarted:
@@ -161,7 +161,7 @@ func (w *watcher) counts(e *v1.ExecutionUpdate) bool {
 		e.Data, e.DataBase64 = text(data)
 		return len(data) > 0
 	}
-	return e.Type == v1.EventResult // others are newer than this client
+	return e.Type == v1.EventResult // other types are newer than this client
 }
 
 func bytesOf(text string, data []byte) []byte {
@@ -171,7 +171,7 @@ func bytesOf(text string, data []byte) []byte {
 	return []byte(text)
 }
 
-// take counts output of a stream and returns what of it is new.
+// take counts output of a stream and returns the new part.
 func (w *watcher) take(stream string, offset int64, data []byte) []byte {
 	if w.repeat > 0 && stream == w.stream {
 		n := min(w.repeat, int64(len(data)))

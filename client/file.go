@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Files are those of a sandbox or of a volume. Paths are absolute there. It is
+// Files gives access to the files of a sandbox or of a volume. Paths are absolute in it. It is
 // safe for concurrent use.
 type Files struct {
 	c    *Client
@@ -29,27 +29,27 @@ func (c *Client) Files(sandbox string) *Files {
 	return &Files{c, sandboxes + segment(sandbox) + "/files"}
 }
 
-// VolumeFiles returns the files of a volume, whether or not a sandbox has it.
-// Move, Watch, Pack and Unpack are for sandboxes only.
+// VolumeFiles returns the files of a volume, whether or not a sandbox uses it.
+// Move, Watch, Pack and Unpack work for sandboxes only.
 func (c *Client) VolumeFiles(name string) *Files {
 	return &Files{c, volumes + segment(name) + "/files"}
 }
 
-// at returns the query for a path, with other parameters.
+// at returns the query for a path and other parameters.
 func at(path string, pairs ...string) url.Values { return set(append(pairs, "path", path)...) }
 
-// A File is the content of a file on its way here. When all was read, a hash is
+// A File is the content of a file during a download. At its end, the hash is
 // compared: a Read that would return io.EOF reports a mismatch instead.
 type File struct {
-	Size int64 // bytes; -1 if unknown
+	Size int64 // size in bytes; -1 if unknown
 
 	resp *http.Response
 	hash hash.Hash
-	name string // of the trailer that has the hash
+	name string // name of the trailer with the hash
 	n    int64
 }
 
-// A ReadOption says how a file is read.
+// A ReadOption changes how a file is read.
 type ReadOption func(*reading)
 
 type reading struct {
@@ -57,8 +57,8 @@ type reading struct {
 	name, header string
 }
 
-// WithSHA256 compares SHA-256 hashes, which [File.SHA256] then tells, at two
-// thirds of the speed. Else it is a CRC-32C, which notices damage.
+// WithSHA256 compares SHA-256 hashes, which [File.SHA256] then returns, at two
+// thirds of the speed. The default is CRC-32C, which detects accidental damage.
 func WithSHA256() ReadOption {
 	return func(r *reading) { *r = reading{sha256.New(), v1.HashHeader, "sha256"} }
 }
@@ -85,7 +85,7 @@ func (f *Files) Open(ctx context.Context, path string, opts ...ReadOption) (*Fil
 	return &File{Size: size, resp: resp, hash: r.hash, name: r.name}, nil
 }
 
-// OpenRange downloads n bytes of a file from an offset on; fewer at its end.
+// OpenRange downloads n bytes of a file from an offset on, or fewer at its end.
 // The caller closes them.
 func (f *Files) OpenRange(ctx context.Context, path string, from, n int64) (io.ReadCloser, error) {
 	resp, err := f.c.do(ctx, &call{
@@ -117,7 +117,7 @@ func (f *File) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SHA256 returns the hash of what was read so far, in hex; empty unless the
+// SHA256 returns the hash of the bytes read so far, in hex; empty unless the
 // file was opened [WithSHA256].
 func (f *File) SHA256() string {
 	if f.name != v1.HashHeader {
@@ -129,21 +129,21 @@ func (f *File) SHA256() string {
 // Close implements io.Closer.
 func (f *File) Close() error { return f.resp.Body.Close() }
 
-// A WriteOption says how a file is written.
+// A WriteOption changes how a file is written.
 type WriteOption func(*call)
 
-// WithMode sets the permission bits of a written file; else 0644.
+// WithMode sets the permission bits of a written file; the default is 0644.
 func WithMode(m v1.Mode) WriteOption { return func(q *call) { q.query.Set("mode", m.String()) } }
 
-// WithUser sets whom a written file belongs to; else the template's user.
+// WithUser sets the owner of a written file; the default is the template's user.
 func WithUser(name string) WriteOption { return func(q *call) { q.query.Set("user", name) } }
 
-// WithSize says how many bytes there are, so that what does not fit is
+// WithSize sets the number of bytes, so that a file that does not fit is
 // refused at once.
 func WithSize(n int64) WriteOption { return func(q *call) { q.length = n } }
 
-// Write uploads all of r; parents are made. What was there is replaced when
-// all has arrived, and stays as it is if not. Hashes are compared.
+// Write uploads all of r and creates parent directories. It replaces an existing file when
+// all bytes have arrived, and else leaves it unchanged. Hashes are compared.
 func (f *Files) Write(ctx context.Context, path string, r io.Reader, opts ...WriteOption) (v1.Written, error) {
 	sum := &summing{r: r, h: sha256.New()}
 	q := &call{method: http.MethodPut, path: f.path, query: at(path), stream: sum, length: -1, once: true}
@@ -164,7 +164,7 @@ func (f *Files) Write(ctx context.Context, path string, r io.Reader, opts ...Wri
 	return w, nil
 }
 
-// summing puts the hash of what it read into a trailer.
+// A summing puts the hash of the bytes read into a trailer.
 type summing struct {
 	r       io.Reader
 	h       hash.Hash
@@ -185,39 +185,39 @@ func (f *Files) Stat(ctx context.Context, path string) (v1.FileInfo, error) {
 	return get[v1.FileInfo](ctx, f.c, f.path+"/stat", at(path))
 }
 
-// List returns what is below dir, depth levels deep, in order of paths.
+// List returns the entries below dir, depth levels deep, ordered by path.
 func (f *Files) List(ctx context.Context, dir string, depth int) ([]v1.FileInfo, error) {
 	return list[v1.FileInfo](ctx, f.c, f.path+"/list", at(dir, "depth", strconv.Itoa(max(1, depth))))
 }
 
-// MakeDir makes a directory and its parents.
+// MakeDir creates a directory and its parents.
 func (f *Files) MakeDir(ctx context.Context, path string) error {
 	_, err := once[v1.FileInfo](ctx, f.c, f.path+"/mkdir", v1.PathRequest{Path: path})
 	return err
 }
 
-// Move renames; parents of to are made.
+// Move renames a file or directory and creates parents of to.
 func (f *Files) Move(ctx context.Context, from, to string) error {
 	_, err := once[v1.FileInfo](ctx, f.c, f.path+"/move", v1.MoveRequest{From: from, To: to})
 	return err
 }
 
-// Remove deletes path and all below it.
+// Remove deletes path and everything below it.
 func (f *Files) Remove(ctx context.Context, path string) error {
 	return f.c.act(ctx, &call{method: http.MethodDelete, path: f.path, query: at(path)})
 }
 
-// Watch yields what happens to files below dir until ctx ends: started once
-// the watch is in force, then changes. A broken connection is an error, since
-// changes may have been missed.
+// Watch yields changes of files below dir until ctx ends: started when
+// the watch is in place, then changes. A broken connection is an error, since
+// changes may have been lost.
 func (f *Files) Watch(ctx context.Context, dir string, recursive bool) iter.Seq2[v1.FileChange, error] {
 	x := &call{method: http.MethodGet, path: f.path + "/watch", query: at(dir, "recursive", yes(recursive)), header: ndjson()}
 	return events(ctx, f.c, x, "watch again and look what has changed meanwhile",
 		func(e v1.FileChange) (string, *v1.Problem) { return e.Type, e.Error }, func(v1.FileChange) bool { return false })
 }
 
-// Pack downloads path and all below it as an archive: "tar", "tar.gz" or
-// "zip". Names in it begin with the last name of the path. The caller closes
+// Pack downloads path and everything below it as an archive: "tar", "tar.gz" or
+// "zip". Names in it start with the last element of path. The caller closes
 // it.
 func (f *Files) Pack(ctx context.Context, path, format string) (io.ReadCloser, error) {
 	resp, err := f.c.do(ctx, &call{method: http.MethodGet, path: f.path + "/archive", query: at(path, "format", format), header: http.Header{"Accept": {"*/*"}}})

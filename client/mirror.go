@@ -10,16 +10,16 @@ import (
 
 const mirror = "/v1/mirror"
 
-// Mirror describes the package broker. It needs an admin key.
+// Mirror describes the mirror of package registries. It needs an admin key.
 func (c *Client) Mirror(ctx context.Context) (v1.Mirror, error) {
 	return get[v1.Mirror](ctx, c, mirror, nil)
 }
 
-// ClearMirror makes the package broker forget all packages. It needs an admin key.
+// ClearMirror removes all packages from the mirror. It needs an admin key.
 func (c *Client) ClearMirror(ctx context.Context) error { return c.remove(ctx, mirror) }
 
-// WarmMirror has the package broker fetch what lock files name, and yields an
-// event for each package; the last is of type result. Leaving the loop ends it. It
+// WarmMirror makes the mirror fetch the packages in lock files, and yields an
+// event for each package; the last one is of type result. Leaving the loop ends it. It
 // needs an admin key.
 func (c *Client) WarmMirror(ctx context.Context, files []v1.MirrorFile) iter.Seq2[v1.MirrorUpdate, error] {
 	x := &call{method: http.MethodPost, path: mirror + "/warm", body: encode(v1.MirrorWarmRequest{Files: files}), header: ndjson()}

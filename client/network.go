@@ -8,21 +8,21 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Network returns what a sandbox may reach, as it was asked for.
+// Network returns the network policy of a sandbox, as its owner specified it.
 func (c *Client) Network(ctx context.Context, sandbox string) (v1.NetworkPolicy, error) {
 	return get[v1.NetworkPolicy](ctx, c, networkOf(sandbox), nil)
 }
 
-// SetNetwork replaces what a sandbox may reach, at once. The password of a
-// proxy that stays may be left out.
+// SetNetwork replaces the network policy of a sandbox, at once. The password of an
+// unchanged proxy may be omitted.
 func (c *Client) SetNetwork(ctx context.Context, sandbox string, p v1.NetworkPolicy) (v1.NetworkPolicy, error) {
 	return send[v1.NetworkPolicy](ctx, c, http.MethodPut, networkOf(sandbox), p)
 }
 
 func networkOf(sandbox string) string { return sandboxes + segment(sandbox) + "/network" }
 
-// NetworkLog yields what was allowed and refused to a sandbox after the
-// event numbered after, oldest first; 0 begins with the oldest that is kept.
+// NetworkLog yields the allowed and refused connections of a sandbox after the
+// event with the number after, oldest first; 0 starts with the oldest kept event.
 func (c *Client) NetworkLog(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkRecord, error] {
 	return func(yield func(v1.NetworkRecord, error) bool) {
 		for {
@@ -44,8 +44,8 @@ func (c *Client) NetworkLog(ctx context.Context, sandbox string, after int64) it
 	}
 }
 
-// WatchNetwork yields what is allowed and refused to a sandbox, from the event
-// after the one numbered after on, until the sandbox stops. It comes back to a
+// WatchNetwork yields the allowed and refused connections of a sandbox after the event
+// with the number after, until the sandbox stops. It resumes a
 // broken stream where it left off.
 func (c *Client) WatchNetwork(ctx context.Context, sandbox string, after int64) iter.Seq2[v1.NetworkRecord, error] {
 	next := func() *call {

@@ -13,7 +13,7 @@ func (c *Client) Node(ctx context.Context) (v1.Node, error) {
 	return get[v1.Node](ctx, c, "/v1/node", nil)
 }
 
-// Examine has the server check its machine, without booting anything. It needs an
+// Examine makes the server check its machine, without booting anything. It needs an
 // admin key.
 func (c *Client) Examine(ctx context.Context) ([]v1.Check, error) {
 	return list[v1.Check](ctx, c, "/v1/doctor", nil)
@@ -24,12 +24,12 @@ func (c *Client) Pools(ctx context.Context) ([]v1.Pool, error) {
 	return list[v1.Pool](ctx, c, "/v1/pools", nil)
 }
 
-// Usage returns what the caller has, and what it may have.
+// Usage returns the caller's usage and its quota.
 func (c *Client) Usage(ctx context.Context) (v1.Usage, error) {
 	return get[v1.Usage](ctx, c, "/v1/usage", nil)
 }
 
-// Ready asks once whether every pool has had its first member. A server that
+// Ready asks once whether every pool has had its first sandbox. A server that
 // is not ready is no error.
 func (c *Client) Ready(ctx context.Context) (v1.Readiness, error) {
 	var ready v1.Readiness

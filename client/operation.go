@@ -10,24 +10,24 @@ import (
 
 const operations = "/v1/operations"
 
-// An OperationFilter selects operations. Zero fields select all.
+// An OperationFilter selects operations. Zero fields select all operations.
 type OperationFilter struct {
 	Type  string
 	State string // v1.OperationRunning …
-	Limit int    // 0 means 100; 1000 at most
+	Limit int    // 0 means 100; at most 1000
 }
 
-// Operations returns operations, the newest first.
+// Operations returns operations, newest first.
 func (c *Client) Operations(ctx context.Context, f OperationFilter) ([]v1.Operation, error) {
 	return list[v1.Operation](ctx, c, operations, set("type", f.Type, "state", f.State, "limit", number(f.Limit)))
 }
 
-// Operation returns an operation as it is now.
+// Operation returns the current state of an operation.
 func (c *Client) Operation(ctx context.Context, id string) (v1.Operation, error) {
 	return get[v1.Operation](ctx, c, operations+segment(id), nil)
 }
 
-// WaitOperation returns an operation once it has ended.
+// WaitOperation returns an operation when it has ended.
 func (c *Client) WaitOperation(ctx context.Context, id string) (v1.Operation, error) {
 	for {
 		x, err := get[v1.Operation](ctx, c, operations+segment(id), set("wait", longPoll.String()))
@@ -37,8 +37,8 @@ func (c *Client) WaitOperation(ctx context.Context, id string) (v1.Operation, er
 	}
 }
 
-// WatchOperation yields what an operation does after an offset; the last event
-// has the operation as it ended. It comes back to a broken stream where it left
+// WatchOperation yields the updates of an operation after an offset; the last one
+// has its final state. It resumes a broken stream where it left
 // off.
 func (c *Client) WatchOperation(ctx context.Context, id string, after int64) iter.Seq2[v1.OperationUpdate, error] {
 	next := func() *call {
@@ -51,8 +51,8 @@ func (c *Client) WatchOperation(ctx context.Context, id string, after int64) ite
 	})
 }
 
-// CancelOperation ends an operation and returns when it has ended. One that has
-// ended stays as it is.
+// CancelOperation cancels an operation and returns when it has ended. An operation that has
+// already ended does not change.
 func (c *Client) CancelOperation(ctx context.Context, id string) error {
 	return c.remove(ctx, operations+segment(id))
 }

@@ -12,10 +12,10 @@ import (
 
 func pagePath(session string) string { return sessions + segment(session) + "/page" }
 
-// Act tells the model behind the page of a session what somebody did on it, and
-// returns at once the seq after which [Client.WatchPage] shows the answer. An action
-// with the key of an earlier one is that action and starts nothing. Without a key, a
-// broken connection still makes no second action.
+// Act sends a user's action on the page of a session to its model, and
+// returns at once the seq after which [Client.WatchPage] shows the answer. With
+// the key of an earlier action, it returns that action and starts nothing. Without a key, a
+// broken connection still sends no second action.
 func (c *Client) Act(ctx context.Context, session string, q v1.PageActionRequest, key string) (int64, error) {
 	if key == "" {
 		key = rand.Text()
@@ -24,7 +24,7 @@ func (c *Client) Act(ctx context.Context, session string, q v1.PageActionRequest
 	return x.Seq, err
 }
 
-// Page returns the page of a session as it was after the event of a seq; 0 means now.
+// Page returns the page of a session after the event with the seq at; 0 means now.
 func (c *Client) Page(ctx context.Context, session string, at int64) (v1.Page, error) {
 	query := set()
 	if at != 0 {
@@ -33,9 +33,9 @@ func (c *Client) Page(ctx context.Context, session string, at int64) (v1.Page, e
 	return get[v1.Page](ctx, c, pagePath(session), query)
 }
 
-// WatchPage yields the whole page of a session and then what happens to it; or, with a
-// seq above 0, what has happened after it and what comes. It comes back to a broken
-// stream where it left off, also after the server was restarted. It ends with ctx or
+// WatchPage yields the whole page of a session and then its updates; or, with a
+// seq above 0, only the updates after it. It resumes a broken
+// stream where it left off, also after a restart of the server. It ends with ctx or
 // an error.
 func (c *Client) WatchPage(ctx context.Context, session string, after int64) iter.Seq2[v1.PageUpdate, error] {
 	next := func() *call {
@@ -43,7 +43,7 @@ func (c *Client) WatchPage(ctx context.Context, session string, after int64) ite
 	}
 	read := func(e v1.PageUpdate) (string, *v1.Problem) {
 		if e.Type == v1.PageBad && e.Error == nil {
-			return "", nil // it is not the stream's
+			return "", nil // the update does not belong to the stream
 		}
 		return e.Type, e.Error
 	}
@@ -53,10 +53,10 @@ func (c *Client) WatchPage(ctx context.Context, session string, after int64) ite
 	})
 }
 
-// StreamPage returns the stream of the page of a session in another protocol, as the
-// server sends it: ai-sdk, ag-ui, json-render or a2ui. The caller closes it. With a seq above
-// 0 it goes on after that; it does not come back by itself. In ai-sdk it has one answer,
-// the one that was being given then from its beginning, and is empty if there is none.
+// StreamPage returns the stream of the page of a session in another protocol, unchanged:
+// ai-sdk, ag-ui, json-render or a2ui. The caller closes it. With a seq above
+// 0 it continues after that; it does not resume by itself. In ai-sdk it contains one answer,
+// the running one from its beginning, and is empty if there is none.
 func (c *Client) StreamPage(ctx context.Context, session, format string, after int64) (io.ReadCloser, error) {
 	resp, err := c.do(ctx, &call{method: http.MethodGet, path: pagePath(session) + "/stream", query: set("format", format, "after", offset(after)), header: http.Header{"Accept": {"*/*"}}})
 	if err != nil {
@@ -65,13 +65,13 @@ func (c *Client) StreamPage(ctx context.Context, session, format string, after i
 	return resp.Body, nil
 }
 
-// CancelPage ends the answer that is being given on the page of a session, and forgets
-// the actions that wait.
+// CancelPage cancels the running answer on the page of a session, and drops
+// the waiting actions.
 func (c *Client) CancelPage(ctx context.Context, session string) error {
 	return c.act(ctx, &call{method: http.MethodPost, path: pagePath(session) + "/cancel"})
 }
 
-// RestorePage makes the page of a session what it was after the event of a seq.
+// RestorePage restores the page of a session to its state after the event with the seq at.
 func (c *Client) RestorePage(ctx context.Context, session string, at int64) (v1.Page, error) {
 	return create[v1.Page](ctx, c, pagePath(session)+"/restore", v1.PageRestoreRequest{Seq: at})
 }

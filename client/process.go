@@ -13,18 +13,18 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Exec runs a program in a sandbox and returns what it said and how it ended.
-// When ctx ends first, the program is killed. A program that fails is a
+// Exec runs a program in a sandbox and returns its output and its exit.
+// If ctx ends first, the program is killed. A program that fails is a
 // result, not an error.
 func (c *Client) Exec(ctx context.Context, sandbox string, q v1.ProcessRequest) (v1.ProcessResult, error) {
 	q.Detach = false
-	// Without a key: the process is killed if its caller leaves.
+	// Send no key: the process is killed if its caller leaves.
 	return once[v1.ProcessResult](ctx, c, processesOf(sandbox), q)
 }
 
 func processesOf(sandbox string) string { return sandboxes + segment(sandbox) + "/processes" }
 
-// A Process is a program in a sandbox. It goes on when nobody watches. It is
+// A Process is a program in a sandbox. It continues without a reader. It is
 // safe for concurrent use.
 type Process struct {
 	v1.Process
@@ -34,10 +34,10 @@ type Process struct {
 	path string
 
 	mu    sync.Mutex
-	first *opened // the answer that started it, until somebody reads it
+	first *opened // the answer to the start, until it is read
 }
 
-// opened is a stream of events whose first was read.
+// An opened is a stream of events whose first event was read.
 type opened struct {
 	r      *bufio.Reader
 	body   io.Closer
@@ -49,10 +49,10 @@ func (o *opened) close() {
 	o.body.Close()
 }
 
-// StartProcess starts a program in a sandbox. It goes on after ctx ends.
-// Nothing it prints is lost before Output is called: as with a pipe that
-// nobody reads, it waits when it has printed more than is kept. Release lets
-// it go; so does q.Detach from the start.
+// StartProcess starts a program in a sandbox. It continues after ctx ends.
+// No output is lost before Output is called: as with a pipe without a reader,
+// the program waits when it has printed more than is kept. Release lets
+// it continue; q.Detach does so from the start.
 func (c *Client) StartProcess(ctx context.Context, sandbox string, q v1.ProcessRequest) (*Process, error) {
 	if q.Detach {
 		p, err := create[v1.Process](ctx, c, processesOf(sandbox), q)
@@ -104,7 +104,7 @@ func (c *Client) startStream(ctx context.Context, cancel context.CancelFunc, x *
 	return *e.Process, o, nil
 }
 
-// Release says that nobody is going to read the output from here.
+// Release declares that this client will not read the output.
 func (p *Process) Release() {
 	if o := p.take(); o != nil {
 		o.close()
@@ -123,7 +123,7 @@ func (c *Client) process(sandbox string, p v1.Process) *Process {
 	return &Process{Process: p, Sandbox: sandbox, c: c, path: processesOf(sandbox) + segment(p.ID)}
 }
 
-// Process finds a process by ID or tag.
+// Process returns a process by ID or tag.
 func (c *Client) Process(ctx context.Context, sandbox, idOrTag string) (*Process, error) {
 	p, err := get[v1.Process](ctx, c, processesOf(sandbox)+segment(idOrTag), nil)
 	if err != nil {
@@ -137,9 +137,9 @@ func (c *Client) Processes(ctx context.Context, sandbox string) ([]v1.Process, e
 	return list[v1.Process](ctx, c, processesOf(sandbox), nil)
 }
 
-// Output yields the output from an offset on, and exit, which is the last. It
-// comes back to a broken stream where it left off. Leaving the loop, or the
-// end of ctx, changes nothing for the process.
+// Output yields the output from an offset on, and exit as the last event. It
+// resumes a broken stream where it left off. The end of the loop
+// or of ctx does not affect the process.
 func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessUpdate, error] {
 	return func(yield func(v1.ProcessUpdate, error) bool) {
 		w := watcher{at: from, seen: from}
@@ -157,8 +157,8 @@ func (p *Process) Output(ctx context.Context, from int64) iter.Seq2[v1.ProcessUp
 	}
 }
 
-// follow reads one connection: o, or if that is nil a new one. It returns
-// false when the caller has had everything, and else why it ended.
+// follow reads one connection: o, or a new one if o is nil. It returns
+// false when the caller has received everything, and else the reason of the connection's end.
 func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yield func(v1.ProcessUpdate, error) bool) (more bool, err error) {
 	s := stream[v1.ProcessUpdate]{
 		remedy: "try again",
@@ -184,10 +184,10 @@ func (p *Process) follow(ctx context.Context, w *watcher, q *call, o *opened, yi
 	return s.follow(p.c, o.r, o.cancel)
 }
 
-// Wait returns how the process ended, once it has.
+// Wait returns the exit of the process when it has ended.
 func (p *Process) Wait(ctx context.Context) (v1.Exit, error) {
-	// Everything that is still kept is read on the way: nothing says where
-	// the end is.
+	// Wait reads all kept output on the way, because the offset of the end
+	// is not known.
 	for e, err := range p.Output(ctx, 0) {
 		if err != nil {
 			return v1.Exit{}, err
@@ -199,22 +199,22 @@ func (p *Process) Wait(ctx context.Context) (v1.Exit, error) {
 	return v1.Exit{}, failure(v1.Internal, "report it", "the output of %s ended without an exit", p.ID)
 }
 
-// Input sends all of r to what the process reads, as it comes.
+// Input sends all of r to the standard input of the process as it is read.
 func (p *Process) Input(ctx context.Context, r io.Reader) error {
 	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/input", stream: r, length: -1, once: true})
 }
 
-// CloseInput ends what the process reads.
+// CloseInput closes the standard input of the process.
 func (p *Process) CloseInput(ctx context.Context) error {
 	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/close-input"})
 }
 
-// Signal sends a signal, named without SIG.
+// Signal sends a signal; its name has no SIG.
 func (p *Process) Signal(ctx context.Context, name string) error {
 	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/signal", body: encode(v1.SignalRequest{Signal: name}), once: true})
 }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (p *Process) Resize(ctx context.Context, cols, rows int) error {
 	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/resize", body: encode(v1.TerminalSize{Cols: cols, Rows: rows})})
 }

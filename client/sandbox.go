@@ -13,24 +13,24 @@ import (
 
 const sandboxes = "/v1/sandboxes"
 
-// page is how many objects one request asks for.
+// page is the number of objects in one request.
 const page = "1000"
 
-// CreateSandbox makes a sandbox and returns when it runs. A broken connection
-// makes no second one.
+// CreateSandbox creates a sandbox and returns when it is running. A broken connection
+// creates no second sandbox.
 func (c *Client) CreateSandbox(ctx context.Context, q v1.SandboxRequest) (v1.Sandbox, error) {
 	return create[v1.Sandbox](ctx, c, sandboxes, q)
 }
 
-// A SandboxFilter selects sandboxes. Zero fields select all that are not
+// A SandboxFilter selects sandboxes. Zero fields select all sandboxes that are not
 // stopped.
 type SandboxFilter struct {
-	States   []string          // any of (v1.SandboxRunning …)
-	Metadata map[string]string // all of
+	States   []string          // any of these (v1.SandboxRunning …)
+	Metadata map[string]string // all of these
 	Template string            // name or digest
-	Since    time.Time         // created then or later
-	Owned    bool              // only those that were asked for
-	Oldest   bool              // oldest first; else newest
+	Since    time.Time         // created at that time or later
+	Owned    bool              // only sandboxes that owners created
+	Oldest   bool              // oldest first; default is newest first
 }
 
 // FindSandboxes yields the sandboxes that f selects.
@@ -42,7 +42,7 @@ func (c *Client) FindSandboxes(ctx context.Context, f SandboxFilter) iter.Seq2[v
 	return pages[v1.Sandbox](ctx, c, sandboxes, query)
 }
 
-// moment is t as a parameter; the zero time is left out.
+// moment returns t as a parameter; empty for the zero time.
 func moment(t time.Time, layout string) string {
 	if t.IsZero() {
 		return ""
@@ -50,7 +50,7 @@ func moment(t time.Time, layout string) string {
 	return t.UTC().Format(layout)
 }
 
-// yes is b as a parameter; false is left out.
+// yes returns b as a parameter; empty for false.
 func yes(b bool) string {
 	if b {
 		return "true"
@@ -58,7 +58,7 @@ func yes(b bool) string {
 	return ""
 }
 
-// Sandboxes returns all that are not stopped, newest first.
+// Sandboxes returns all sandboxes that are not stopped, newest first.
 func (c *Client) Sandboxes(ctx context.Context) ([]v1.Sandbox, error) {
 	var all []v1.Sandbox
 	for x, err := range c.FindSandboxes(ctx, SandboxFilter{}) {
@@ -75,7 +75,7 @@ func (c *Client) Sandbox(ctx context.Context, id string) (v1.Sandbox, error) {
 	return get[v1.Sandbox](ctx, c, sandboxes+segment(id), nil)
 }
 
-// UpdateSandbox changes what is not nil in q.
+// UpdateSandbox changes the fields of q that are not nil.
 func (c *Client) UpdateSandbox(ctx context.Context, id string, q v1.SandboxUpdate) (v1.Sandbox, error) {
 	return send[v1.Sandbox](ctx, c, http.MethodPatch, sandboxes+segment(id), q)
 }
@@ -91,43 +91,43 @@ func (c *Client) PauseSandbox(ctx context.Context, id string) (v1.Sandbox, error
 	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/pause", nil)
 }
 
-// HibernateSandbox writes a sandbox to disk: with its memory, or, diskOnly,
-// without.
+// HibernateSandbox writes a sandbox to disk: with its memory, or without it if diskOnly
+// is set.
 func (c *Client) HibernateSandbox(ctx context.Context, id string, diskOnly bool) (v1.Sandbox, error) {
 	return once[v1.Sandbox](ctx, c, sandboxes+segment(id)+"/hibernate", v1.HibernateRequest{DiskOnly: diskOnly})
 }
 
-// ResumeSandbox wakes a sandbox that is frozen or on disk.
+// ResumeSandbox wakes a paused or hibernated sandbox.
 func (c *Client) ResumeSandbox(ctx context.Context, id string, q v1.ResumeRequest) (v1.Sandbox, error) {
 	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/resume", q)
 }
 
-// ExtendSandbox moves a sandbox's deadline to timeout from now, unless it is
-// farther away.
+// ExtendSandbox moves a sandbox's deadline to timeout from now, unless the deadline is
+// later.
 func (c *Client) ExtendSandbox(ctx context.Context, id string, timeout time.Duration) (v1.Sandbox, error) {
 	return send[v1.Sandbox](ctx, c, http.MethodPost, sandboxes+segment(id)+"/extend", v1.ExtendRequest{Timeout: v1.Duration(timeout)})
 }
 
-// ForkSandbox starts copies of a sandbox, which goes on. Each has its own
-// outcome. A broken connection starts no more of them.
+// ForkSandbox starts copies of a sandbox, which keeps running. Each copy has its own
+// result. A broken connection starts no further copies.
 func (c *Client) ForkSandbox(ctx context.Context, id string, q v1.ForkRequest) ([]v1.Fork, error) {
 	all, err := create[v1.List[v1.Fork]](ctx, c, sandboxes+segment(id)+"/fork", q)
 	return all.Items, err
 }
 
-// SandboxMetrics returns what a sandbox used, oldest first. Zero times mean
-// as far back as is remembered, and now.
+// SandboxMetrics returns the resource usage of a sandbox, oldest first. Zero times mean
+// the oldest kept sample, and now.
 func (c *Client) SandboxMetrics(ctx context.Context, id string, from, to time.Time) ([]v1.Sample, error) {
 	return list[v1.Sample](ctx, c, sandboxes+segment(id)+"/metrics", set("from", moment(from, time.RFC3339), "to", moment(to, time.RFC3339)))
 }
 
-// Ports returns the ports that something in a sandbox listens on.
+// Ports returns the ports on which programs in a sandbox listen.
 func (c *Client) Ports(ctx context.Context, id string) ([]v1.Port, error) {
 	return list[v1.Port](ctx, c, sandboxes+segment(id)+"/ports", nil)
 }
 
-// Port says whether something in a sandbox listens on a port, and where it is
-// reached.
+// Port returns whether a program in a sandbox listens on a port, and the port's
+// address.
 func (c *Client) Port(ctx context.Context, id string, port int) (v1.Port, error) {
 	return get[v1.Port](ctx, c, sandboxes+segment(id)+"/ports/"+strconv.Itoa(port), nil)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// RunScript runs a small program in JavaScript or TypeScript. A program that
-// fails is an answer.
+// RunScript runs a small program in JavaScript or TypeScript. A program
+// that fails is a result, not an error.
 func (c *Client) RunScript(ctx context.Context, q v1.ScriptRequest) (v1.ScriptResult, error) {
 	return send[v1.ScriptResult](ctx, c, http.MethodPost, "/v1/scripts", q)
 }

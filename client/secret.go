@@ -9,17 +9,17 @@ import (
 
 const secrets = "/v1/secrets"
 
-// CreateSecret stores a secret. A broken connection stores no second one.
+// CreateSecret stores a secret. A broken connection stores no second secret.
 func (c *Client) CreateSecret(ctx context.Context, q v1.SecretRequest) (v1.Secret, error) {
 	return create[v1.Secret](ctx, c, secrets, q)
 }
 
-// Secrets returns all by name, without their values.
+// Secrets returns all secrets by name, without their values.
 func (c *Client) Secrets(ctx context.Context) ([]v1.Secret, error) {
 	return all[v1.Secret](ctx, c, secrets, nil)
 }
 
-// Secret returns one by ID or name, without its value.
+// Secret returns one secret by ID or name, without its value.
 func (c *Client) Secret(ctx context.Context, name string) (v1.Secret, error) {
 	return get[v1.Secret](ctx, c, secrets+segment(name), nil)
 }

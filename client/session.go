@@ -10,12 +10,12 @@ import (
 
 const sessions = "/v1/sessions"
 
-// CreateSession makes a session. A broken connection makes no second one.
+// CreateSession creates a session. A broken connection creates no second session.
 func (c *Client) CreateSession(ctx context.Context, q v1.SessionRequest) (v1.Session, error) {
 	return create[v1.Session](ctx, c, sessions, q)
 }
 
-// Sessions returns the sessions that are not over, newest first.
+// Sessions returns the sessions that are not terminated, newest first.
 func (c *Client) Sessions(ctx context.Context) ([]v1.Session, error) {
 	return all[v1.Session](ctx, c, sessions, nil)
 }
@@ -25,23 +25,23 @@ func (c *Client) Session(ctx context.Context, idOrName string) (v1.Session, erro
 	return get[v1.Session](ctx, c, sessions+segment(idOrName), nil)
 }
 
-// TerminateSession ends a session, with its sandbox and its volume.
+// TerminateSession ends a session, and deletes its sandbox and its volume.
 func (c *Client) TerminateSession(ctx context.Context, idOrName string) error {
 	return c.remove(ctx, sessions+segment(idOrName))
 }
 
-// ReleaseSession lets a session's sandbox go; its volume stays.
+// ReleaseSession destroys a session's sandbox; its volume stays.
 func (c *Client) ReleaseSession(ctx context.Context, idOrName string) (v1.Session, error) {
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/release", nil)
 }
 
-// AttachSession resumes a session and notes that a client is there; an empty name
-// is the default one.
+// AttachSession resumes a session and records an attached client; an empty name
+// means the default client.
 func (c *Client) AttachSession(ctx context.Context, idOrName, client string) (v1.Session, error) {
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/attach", v1.AttachRequest{Client: client})
 }
 
-// DetachSession notes that a client has left a session.
+// DetachSession records that a client has left a session.
 func (c *Client) DetachSession(ctx context.Context, idOrName, client string) (v1.Session, error) {
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/detach", v1.AttachRequest{Client: client})
 }
@@ -56,37 +56,37 @@ func (c *Client) HibernateSession(ctx context.Context, idOrName string) (v1.Sess
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/hibernate", nil)
 }
 
-// ResumeSession lets a session run.
+// ResumeSession makes a session active again.
 func (c *Client) ResumeSession(ctx context.Context, idOrName string) (v1.Session, error) {
 	return send[v1.Session](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/resume", nil)
 }
 
-// SaveSession copies a session's files to the node's store of workspaces.
+// SaveSession copies a session's files to the node's store for copies of workspaces.
 func (c *Client) SaveSession(ctx context.Context, idOrName string) (v1.WorkspaceCopy, error) {
 	return send[v1.WorkspaceCopy](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/save", nil)
 }
 
-// PushSession commits what changed in a session's repository and pushes it.
+// PushSession commits the changes in a session's repository and pushes them.
 func (c *Client) PushSession(ctx context.Context, idOrName string, q v1.GitPush) (v1.GitPushed, error) {
 	return send[v1.GitPushed](ctx, c, http.MethodPost, sessions+segment(idOrName)+"/git/push", q)
 }
 
-// RunCode runs code in a session and returns its answer. Code that fails is an
-// answer. What may have run is not sent again.
+// RunCode runs code in a session and returns its result. Code that fails is a
+// result, not an error. A request that may have arrived is not sent again.
 func (c *Client) RunCode(ctx context.Context, session string, q v1.CodeRequest) (v1.CodeResult, error) {
 	return once[v1.CodeResult](ctx, c, sessions+segment(session)+"/run_code", q)
 }
 
-// StreamCode runs code in a session and yields what it prints while it runs,
-// then an event with its result. Leaving ends the run.
+// StreamCode runs code in a session and yields its output while it runs,
+// then an event with its result. Leaving the loop ends the run.
 func (c *Client) StreamCode(ctx context.Context, session string, q v1.CodeRequest) iter.Seq2[v1.CodeUpdate, error] {
 	x := &call{method: http.MethodPost, path: sessions + segment(session) + "/run_code", body: encode(q), once: true, header: ndjson()}
 	return events(ctx, c, x, "the session is there still: run it again if that does no harm",
 		func(e v1.CodeUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.CodeUpdate) bool { return e.Type == v1.EventResult })
 }
 
-// Dependencies returns what code in sessions may import, and how far its
-// installation is.
+// Dependencies returns the packages that code in sessions may import, and the state of
+// their installation.
 func (c *Client) Dependencies(ctx context.Context) (v1.Dependencies, error) {
 	return get[v1.Dependencies](ctx, c, "/v1/dependencies", nil)
 }

@@ -10,12 +10,12 @@ import (
 
 const sshKeys = "/v1/ssh-keys"
 
-// CreateSSHKey adds a public key. A broken connection adds no second one.
+// CreateSSHKey adds a public key. A broken connection adds no second key.
 func (c *Client) CreateSSHKey(ctx context.Context, q v1.SSHKeyRequest) (v1.SSHKey, error) {
 	return create[v1.SSHKey](ctx, c, sshKeys, q)
 }
 
-// SSHKeys returns SSH keys, the oldest first.
+// SSHKeys returns SSH keys, oldest first.
 func (c *Client) SSHKeys(ctx context.Context) ([]v1.SSHKey, error) {
 	return all[v1.SSHKey](ctx, c, sshKeys, nil)
 }
@@ -30,14 +30,14 @@ func (c *Client) DeleteSSHKey(ctx context.Context, id string) error {
 	return c.remove(ctx, sshKeys+segment(id))
 }
 
-// SSHServer says how the node serves SSH.
+// SSHServer returns the settings of the node's SSH server.
 func (c *Client) SSHServer(ctx context.Context) (v1.SSHServer, error) {
 	return get[v1.SSHServer](ctx, c, "/v1/ssh-server", nil)
 }
 
-// SSH opens a connection to the SSH server, for a client of that protocol. target is
-// a session or a sandbox; if it is empty, the name of the user in SSH is. SSH asks for
-// no key, since the client has one of the API. ctx bounds the opening only.
+// SSH opens a connection to the SSH server, for an SSH client. target is
+// a session or a sandbox; if it is empty, the name of the SSH user is the target. SSH requires
+// no SSH key, since the API key authenticates the connection. ctx limits the opening only.
 func (c *Client) SSH(ctx context.Context, target string) (net.Conn, error) {
 	return c.stream(ctx, "/v1/ssh", url.Values{"target": {target}})
 }

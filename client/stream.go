@@ -14,24 +14,24 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// ndjson is the header that asks for a stream.
+// ndjson returns the header that requests a stream.
 func ndjson() http.Header { return http.Header{"Accept": {"application/x-ndjson"}} }
 
-// A stream says how its events are read.
+// A stream defines how the events of a response are read.
 type stream[E any] struct {
-	// read returns the type of an event, and the error of one that is no more
-	// than that.
+	// read returns the type of an event, and its problem if the event is only
+	// an error.
 	read func(E) (kind string, problem *v1.Problem)
-	// each gets the events, heartbeats left out, and says whether more are
-	// wanted.
+	// each receives the events except heartbeats, and returns whether to
+	// continue.
 	each func(E) (more bool)
-	// remedy is what to do when the stream breaks.
+	// remedy is the remedy after the stream breaks.
 	remedy string
 	// open means that the stream may end after any event.
 	open bool
 }
 
-// events yields what a request streams, up to the event that is the last.
+// events yields the events of a streamed response, up to the last one.
 func events[E any](ctx context.Context, c *Client, q *call, remedy string, read func(E) (string, *v1.Problem), last func(E) bool) iter.Seq2[E, error] {
 	return func(yield func(E, error) bool) {
 		more, err := follow(ctx, c, c.do, q, stream[E]{read: read, remedy: remedy, each: func(e E) bool { return yield(e, nil) && !last(e) }})
@@ -45,8 +45,8 @@ func events[E any](ctx context.Context, c *Client, q *call, remedy string, read 
 	}
 }
 
-// follow reads one connection. It returns false when the caller has had
-// everything, and else why the connection ended.
+// follow reads one connection. It returns false when the caller has received
+// everything, and else the reason of the connection's end.
 func follow[E any](ctx context.Context, c *Client, send func(context.Context, *call) (*http.Response, error), q *call, s stream[E]) (more bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -80,8 +80,8 @@ func (s stream[E]) follow(c *Client, body io.Reader, giveUp func()) (more bool, 
 	return true, failure(v1.Unavailable, s.remedy, "the stream of %s ended too early", c.url)
 }
 
-// resumed yields a stream that is come back to when it breaks: next returns the
-// request for what was not seen yet, and seen grows with what was.
+// resumed yields a stream that is resumed when it breaks: next returns the
+// request for the unseen rest, and the result of seen grows with the seen part.
 func resumed[E any](ctx context.Context, c *Client, next func() *call, seen func() int64, s stream[E], each func(e *E) (wanted, last bool)) iter.Seq2[E, error] {
 	return func(yield func(E, error) bool) {
 		s.each = func(e E) bool {
@@ -96,8 +96,8 @@ func resumed[E any](ctx context.Context, c *Client, next func() *call, seen func
 	}
 }
 
-// resume follows a stream, and comes back to it when it breaks: next returns
-// the request for what was not seen yet, and seen grows with what was.
+// resume follows a stream, and resumes it when it breaks: next returns
+// the request for the unseen rest, and the result of seen grows with the seen part.
 func (c *Client) resume(ctx context.Context, next func() *call, seen func() int64, follow func(*call) (more bool, err error)) error {
 	for attempt := 0; ; attempt++ {
 		before, q := seen(), next()
@@ -117,8 +117,8 @@ func (c *Client) resume(ctx context.Context, next func() *call, seen func() int6
 	}
 }
 
-// lines yields the JSON values of a stream, one in each line. When nothing
-// comes for too long, it calls giveUp, which must end r.
+// lines yields the JSON values of a stream, one per line. After too long a
+// silence it calls giveUp, which must end r.
 func lines[T any](r io.Reader, giveUp func()) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		timer := time.AfterFunc(silence, giveUp)
@@ -146,8 +146,8 @@ func lines[T any](r io.Reader, giveUp func()) iter.Seq2[T, error] {
 	}
 }
 
-// readLine returns the next line without its end. It bounds how long a line
-// may be, since it must be held whole.
+// readLine returns the next line without its end. It limits the length of a
+// line, since the whole line is held in memory.
 func readLine(buf *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -167,7 +167,7 @@ func readLine(buf *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// text returns data as an event has it.
+// text returns data in the form of an event: as text, or else as bytes.
 func text(data []byte) (string, []byte) {
 	if utf8.Valid(data) {
 		return string(data), nil

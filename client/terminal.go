@@ -12,16 +12,16 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// A Terminal is a view of a process's terminal. Output must be read; Write and
-// Resize are safe to call at the same time. Close it.
+// A Terminal is a view of a process's terminal. The caller must read Output; Write and
+// Resize are safe to call at the same time. The caller closes it.
 type Terminal struct {
 	view
 	p        *Process
 	readOnly bool
 }
 
-// Terminal opens a view of the process's terminal, which begins with what was
-// printed before. A viewer that is readOnly changes nothing.
+// Terminal opens a view of the process's terminal, which starts with the earlier
+// output. A readOnly view cannot send input or sizes.
 func (p *Process) Terminal(ctx context.Context, readOnly bool) (*Terminal, error) {
 	t := &Terminal{view: view{c: p.c, at: -1}, p: p, readOnly: readOnly}
 	if err := t.dial(ctx); err != nil {
@@ -39,9 +39,9 @@ func (t *Terminal) dial(ctx context.Context) error {
 	return err
 }
 
-// Output yields what the terminal shows until the process ends. It comes back
-// to a broken connection where it left off. Data is valid until the next is
-// asked for.
+// Output yields the output of the terminal until the process ends. It resumes
+// a broken connection where it left off. Data is valid until the next
+// iteration.
 func (t *Terminal) Output(ctx context.Context) iter.Seq2[[]byte, error] {
 	return t.output(ctx, t.dial, t.read)
 }
@@ -76,16 +76,16 @@ func (t *Terminal) read(ctx context.Context, yield func([]byte, error) bool) (mo
 	}
 }
 
-// Write sends what was typed.
+// Write sends input.
 func (t *Terminal) Write(ctx context.Context, typed []byte) error {
 	return t.send(ctx, websocket.MessageBinary, typed)
 }
 
-// Resize tells the terminal its size.
+// Resize sets the size of the terminal.
 func (t *Terminal) Resize(ctx context.Context, cols, rows int) error {
 	text, err := json.Marshal(v1.TerminalControl{Type: "resize", Cols: cols, Rows: rows})
 	if err != nil {
-		panic(err) // unreachable: all types of package v1 can be written
+		panic(err) // unreachable: all types of package v1 can be encoded
 	}
 	return t.send(ctx, websocket.MessageText, text)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// dial opens a WebSocket. An empty key means the client's.
+// dial opens a WebSocket. An empty key means the client's key.
 func (c *Client) dial(ctx context.Context, path string, query url.Values, key string, protocols ...string) (*websocket.Conn, error) {
 	header := http.Header{"User-Agent": {c.agent}}
 	if key = cmp.Or(key, c.key); key != "" {
@@ -38,7 +38,7 @@ func (c *Client) dial(ctx context.Context, path string, query url.Values, key st
 	return ws, nil
 }
 
-// stream opens a WebSocket whose binary messages are the bytes of a connection.
+// stream opens a WebSocket whose binary messages form the byte stream of a connection.
 func (c *Client) stream(ctx context.Context, path string, query url.Values) (net.Conn, error) {
 	ws, err := c.dial(ctx, path, query, "")
 	if err != nil {
@@ -47,17 +47,17 @@ func (c *Client) stream(ctx context.Context, path string, query url.Values) (net
 	return websocket.NetConn(context.WithoutCancel(ctx), ws, websocket.MessageBinary), nil
 }
 
-// A view is what a terminal shows, over one WebSocket after the other.
+// A view follows the output of a terminal over a sequence of WebSockets.
 type view struct {
 	c *Client
 
 	mu   sync.Mutex
 	ws   *websocket.Conn
-	at   int64 // offset of the next byte; -1 as long as nothing was read
+	at   int64 // offset of the next byte; -1 until the first read
 	exit *v1.Exit
 }
 
-// look goes on over ws, whose messages have at most so many bytes.
+// look continues over ws, whose messages have at most most bytes.
 func (v *view) look(ws *websocket.Conn, most int64) {
 	ws.SetReadLimit(most)
 	v.mu.Lock()
@@ -84,7 +84,7 @@ func (v *view) seek(at int64) {
 	v.at = at
 }
 
-// Exit returns how the program ended, once Output has; else nil.
+// Exit returns the exit of the program after Output has ended; nil before.
 func (v *view) Exit() *v1.Exit {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -97,15 +97,15 @@ func (v *view) ended(x *v1.Exit) {
 	v.exit = x
 }
 
-// Close leaves; the program goes on.
+// Close closes the view; the program continues.
 func (v *view) Close() error {
-	_ = v.conn().Close(websocket.StatusNormalClosure, "") // the connection is gone either way
+	_ = v.conn().Close(websocket.StatusNormalClosure, "") // the connection is closed in any case
 	return nil
 }
 
-// output yields what read reads from one connection, and again from another that dial
-// opens. read returns false when the caller has had everything, and else why it ended,
-// and whether it brought anything.
+// output yields the data that read reads from one connection, and continues with others that dial
+// opens. read returns false when the caller has received everything, and else the reason of the end,
+// and whether the connection delivered data.
 func (v *view) output(ctx context.Context, dial func(context.Context) error,
 	read func(ctx context.Context, yield func([]byte, error) bool) (more, progress bool, err error)) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {

@@ -9,12 +9,12 @@ import (
 
 const webhookPath = "/v1/webhooks"
 
-// CreateWebhook makes a webhook, and returns it with its secret.
+// CreateWebhook creates a webhook, and returns it with its secret.
 func (c *Client) CreateWebhook(ctx context.Context, q v1.WebhookRequest) (v1.Webhook, error) {
 	return create[v1.Webhook](ctx, c, webhookPath, q)
 }
 
-// Webhooks returns webhooks, the oldest first.
+// Webhooks returns webhooks, oldest first.
 func (c *Client) Webhooks(ctx context.Context) ([]v1.Webhook, error) {
 	return all[v1.Webhook](ctx, c, webhookPath, nil)
 }
@@ -24,7 +24,7 @@ func (c *Client) Webhook(ctx context.Context, id string) (v1.Webhook, error) {
 	return get[v1.Webhook](ctx, c, webhookPath+segment(id), nil)
 }
 
-// UpdateWebhook changes a webhook. Nil fields stay as they are. The secret is
+// UpdateWebhook changes a webhook. Nil fields do not change. The secret is
 // returned if it was changed.
 func (c *Client) UpdateWebhook(ctx context.Context, id string, u v1.WebhookUpdate) (v1.Webhook, error) {
 	return send[v1.Webhook](ctx, c, http.MethodPatch, webhookPath+segment(id), u)
@@ -35,7 +35,7 @@ func (c *Client) RemoveWebhook(ctx context.Context, id string) error {
 	return c.remove(ctx, webhookPath+segment(id))
 }
 
-// WebhookDeliveries returns up to limit deliveries of a webhook, the newest
+// WebhookDeliveries returns up to limit deliveries of a webhook, newest
 // first; 0 means 100.
 func (c *Client) WebhookDeliveries(ctx context.Context, id string, limit int) ([]v1.WebhookDelivery, error) {
 	return list[v1.WebhookDelivery](ctx, c, webhookPath+segment(id)+"/deliveries", set("limit", number(limit)))

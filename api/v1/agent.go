@@ -60,7 +60,7 @@ type ToolCall struct {
 	Arguments string `json:"arguments,omitempty" doc:"JSON object with the arguments, unless the model wrote invalid JSON"`
 }
 
-// A ToolResult is the result of a call as the model saw it.
+// A ToolResult is the result of a call in the form that the model saw.
 type ToolResult struct {
 	CallID string  `json:"call_id"`
 	Name   string  `json:"name,omitempty"`
@@ -69,13 +69,13 @@ type ToolResult struct {
 	Failed bool    `json:"failed,omitempty"`
 }
 
-// A ContextPart is background that an agent is given with a question.
+// A ContextPart is background information for an agent, sent with a question.
 type ContextPart struct {
 	Name string `json:"name" minLength:"1" maxLength:"64" doc:"Name of the part: printable, without brackets, not NOW" example:"RECENT CHANGES"`
 	Text string `json:"text" doc:"Text of the part; a part without text is left out"`
 }
 
-// A RunRequest asks an agent to work.
+// A RunRequest starts a run of an agent.
 type RunRequest struct {
 	Input          string          `json:"input,omitempty" doc:"Message to the agent" example:"Write a function that parses CSV and show me that it works."`
 	Context        []ContextPart   `json:"context,omitempty" maxItems:"32" doc:"Context for the agent, placed before the input; put the part that changes least first, for the providers' caches"`
@@ -99,7 +99,7 @@ type RunRequest struct {
 	Effort         string          `json:"effort,omitempty" enum:"none,low,medium,high" doc:"Reasoning effort, for models that support it"`
 }
 
-// A Tool is a function that a model may ask its caller to call.
+// A Tool is a function of the caller that a model may request.
 type Tool struct {
 	Name        string          `json:"name" minLength:"1" maxLength:"64"`
 	Description string          `json:"description,omitempty"`
@@ -121,7 +121,7 @@ type ChatAnswer struct {
 	Run            AgentRun        `json:"run"`
 }
 
-// An AgentRun is one run of an agent, with every step it took.
+// An AgentRun is one run of an agent, with all of its steps.
 type AgentRun struct {
 	ID             string          `json:"id" example:"run_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner          string          `json:"owner,omitempty"`
@@ -144,7 +144,7 @@ type AgentRun struct {
 	EndedAt        *time.Time      `json:"ended_at,omitempty"`
 }
 
-// A CallDecision lets a tool call begin, or refuses it.
+// A CallDecision allows or refuses a tool call.
 type CallDecision struct {
 	Allow  *bool  `json:"allow"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Reason of the decision, one line, which the model sees"`
@@ -161,7 +161,7 @@ type TokenUsage struct {
 	Cost             float64 `json:"cost,omitempty" doc:"Cost by the node's prices, in their currency"`
 }
 
-// An AgentUpdate is something that happened in a run of an agent.
+// An AgentUpdate is one update of a run of an agent.
 type AgentUpdate struct {
 	Type   string          `json:"type" enum:"text,thought,again,waiting,call,stdout,stderr,result,partial,done,heartbeat,error" doc:"again: the step is repeated, so discard its text, reasoning and partial objects"`
 	Offset int64           `json:"offset" doc:"Offset of the event, to resume the stream"`

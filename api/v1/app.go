@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// An AppRequest asks for an app.
+// An AppRequest creates an app.
 type AppRequest struct {
 	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop"`
 	Template string            `json:"template,omitempty" maxLength:"200" doc:"Name of the template; absent means vite-react" example:"vite-react"`
@@ -42,7 +42,7 @@ type App struct {
 	AttemptOf  string            `json:"attempt_of,omitempty" doc:"ID of the app that an edit changes, if this app is a branch for an attempt of that edit; the branch is deleted when the edit ends" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 }
 
-// An ApplyRequest asks to apply what a model has written to an app.
+// An ApplyRequest applies the output of a model to an app.
 type ApplyRequest struct {
 	Text    string `json:"text" doc:"Text of the model, at most 8 MiB: files, edits, packages and commands" example:"<file path=\"src/App.jsx\">export default function App() { return <h1>Hello</h1> }</file>"`
 	Message string `json:"message,omitempty" maxLength:"200" doc:"Message of the revision, one line; absent means a message made from the changes"`
@@ -51,7 +51,7 @@ type ApplyRequest struct {
 	Snapshot bool `json:"snapshot,omitempty" doc:"Take a snapshot with the revision; if the quota has no room for it, the apply has a warning"`
 }
 
-// An Applying is an apply that has begun.
+// An Applying is an apply that has started.
 type Applying struct {
 	Seq int64 `json:"seq" doc:"Seq of the event that started the change; watch the app after this seq to follow it" example:"4711"`
 }
@@ -84,7 +84,7 @@ type AppElement struct {
 	Line     int    `json:"line,omitempty" minimum:"1"`
 }
 
-// A RollbackRequest makes the files of an app those of an earlier revision.
+// A RollbackRequest restores the files of an app from an earlier revision.
 type RollbackRequest struct {
 	Revision int64 `json:"revision,omitempty" minimum:"1" doc:"Number of the revision; absent means the one before the last, or, with snapshot, the last revision with a snapshot" example:"2"`
 	Snapshot bool  `json:"snapshot,omitempty" doc:"Restore the snapshot of the revision, with databases and processes"`
@@ -112,14 +112,14 @@ type AppSnapshot struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// An AppChange is a file that a revision has changed.
+// An AppChange is a file that a revision changed.
 type AppChange struct {
 	Path string `json:"path" example:"src/App.jsx"`
 	Op   string `json:"op" enum:"create,write,remove"`
 	Size Bytes  `json:"size" doc:"Size now, in bytes"`
 }
 
-// AppFiles are files of a revision of an app.
+// AppFiles is a list of files of a revision of an app.
 type AppFiles struct {
 	Revision  int64     `json:"revision" example:"3"`
 	Items     []AppFile `json:"items" doc:"Objects, ordered by path"`
@@ -137,7 +137,7 @@ type AppFile struct {
 	ContentBase64 []byte  `json:"content_base64,omitempty" doc:"Content in base64, if it was requested and is not UTF-8"`
 }
 
-// AppLogs are the end of what the server of an app has printed.
+// AppLogs is the end of the output of an app's server.
 type AppLogs struct {
 	Text      string     `json:"text"`
 	Truncated bool       `json:"truncated" doc:"The log has earlier output that the answer lacks"`
@@ -145,7 +145,7 @@ type AppLogs struct {
 	Faults    []AppFault `json:"faults" doc:"Problems found in the log, each once: errors of the server, and errors reported by browsers that show the page"`
 }
 
-// An AppFault is something that is wrong with an app.
+// An AppFault is a fault of an app.
 type AppFault struct {
 	Source string `json:"source" doc:"Source of the problem: server, vite, tsc, check, node, python or browser" example:"browser"`
 	Path   string `json:"path,omitempty" example:"src/App.tsx"`
@@ -153,7 +153,7 @@ type AppFault struct {
 	Text   string `json:"text" example:"TypeError: items is undefined"`
 }
 
-// An AppStatus says how an app does.
+// An AppStatus is the health of an app.
 type AppStatus struct {
 	App       App        `json:"app"`
 	Healthy   bool       `json:"healthy" doc:"The app's server answered the health check"`
@@ -168,7 +168,7 @@ type AppStatus struct {
 	Alerts    []AppAlert `json:"alerts" doc:"Alerts whose thresholds are exceeded"`
 }
 
-// Types of updates of an app. An error without seq is the end of the stream.
+// Types of updates of an app. An error without seq ends the stream.
 const (
 	AppStateChanged = "state"
 	AppStart        = "start"

@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// An AppAlert says that something of an app has been beyond its threshold for a while.
+// An AppAlert says that a metric of an app has exceeded its threshold for some time.
 type AppAlert struct {
 	Metric string    `json:"metric" enum:"memory,errors,latency,files,cache,startup,server"`
 	Value  float64   `json:"value" doc:"Value when the alert was raised: a share of 1, or seconds" example:"0.85"`

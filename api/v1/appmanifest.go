@@ -1,6 +1,6 @@
 package v1
 
-// An AppManifest says what a revision of an app consists of.
+// An AppManifest lists the parts of a revision of an app.
 type AppManifest struct {
 	AppID      string            `json:"app_id" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Revision   int64             `json:"revision" example:"3"`
@@ -14,8 +14,8 @@ type AppManifest struct {
 	Truncated  bool              `json:"truncated" doc:"Imports, exports or components of some files are missing, because the app has more than 20,000"`
 }
 
-// An AppSource is a file of an app and its place in the tree of those that import each
-// other.
+// An AppSource is a file of an app, with its place in the graph of
+// imports.
 type AppSource struct {
 	Path    string      `json:"path" example:"src/App.tsx"`
 	Type    string      `json:"type" enum:"component,script,style,config,data,document,asset,test,page,python"`
@@ -37,7 +37,7 @@ type AppImport struct {
 	Type    string `json:"type" doc:"type: the import disappears when it is compiled; jsx: compiled elements add the import" enum:"static,dynamic,require,css,url,jsx,type,python"`
 }
 
-// An AppComponent is a component of React.
+// An AppComponent is a React component.
 type AppComponent struct {
 	Name string   `json:"name" example:"Cart"`
 	File string   `json:"file" example:"src/Cart.tsx"`
@@ -45,7 +45,7 @@ type AppComponent struct {
 	Uses []string `json:"uses,omitempty" doc:"Names of components that this one renders"`
 }
 
-// An AppRoute is a path at which an app shows something.
+// An AppRoute is a path at which an app shows a page.
 type AppRoute struct {
 	Path      string `json:"path" example:"/cart"`
 	Method    string `json:"method,omitempty" doc:"HTTP method; absent for a page" example:"GET"`
@@ -54,7 +54,7 @@ type AppRoute struct {
 	Line      int    `json:"line,omitempty" doc:"Line, from 1; absent if the file itself is the route"`
 }
 
-// An AppSyntaxError is what cannot be parsed in a file.
+// An AppSyntaxError is a syntax error in a file.
 type AppSyntaxError struct {
 	File   string `json:"file" example:"src/App.tsx"`
 	Line   int    `json:"line,omitempty"`

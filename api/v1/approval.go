@@ -11,8 +11,8 @@ const (
 	ApprovalAbandoned = "abandoned"
 )
 
-// An Approval is a request of a sandbox that waited, or waits, for somebody to
-// decide. What is in host, method, path and body is from the sandbox.
+// An Approval is a request of a sandbox that waits, or waited, for a
+// decision. The sandbox chose its host, method, path and body.
 type Approval struct {
 	ID        string   `json:"id" example:"apv_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string   `json:"owner,omitempty"`
@@ -46,7 +46,7 @@ type Approval struct {
 	PublicKey []byte `json:"public_key,omitempty" doc:"Public key that verifies the signature; see /v1/approvals/key"`
 }
 
-// An ApprovalRecord is what Approval.Record holds.
+// An ApprovalRecord is the decoded form of Approval.Record.
 type ApprovalRecord struct {
 	Approval    string    `json:"approval"`
 	Owner       string    `json:"owner"`
@@ -70,15 +70,15 @@ type ApprovalRecord struct {
 	WholeRule       bool       `json:"whole_rule,omitempty"`
 }
 
-// An ApprovalDecision decides on an approval.
+// An ApprovalDecision is a decision on an approval.
 type ApprovalDecision struct {
 	Allow    *bool             `json:"allow" doc:"True allows the request, false refuses it"`
 	Reason   string            `json:"reason,omitempty" doc:"Reason, which the program sees; at most 500 bytes" example:"agreed with the bank"`
 	Remember *ApprovalRemember `json:"remember,omitempty" doc:"Apply the decision to later requests too, whatever their query and body; absent means this request only"`
 }
 
-// An ApprovalRemember says which later requests a decision is for. They are of
-// the same owner, asked about by the same rule with the same secrets.
+// An ApprovalRemember selects the later requests that a decision covers. They belong to
+// the same owner and match the same rule with the same secrets.
 type ApprovalRemember struct {
 	For          Duration   `json:"for,omitempty" doc:"Duration; at most 30 days" example:"1h"`
 	Until        *time.Time `json:"until,omitempty" doc:"End of the duration; send either for or until"`
@@ -86,7 +86,7 @@ type ApprovalRemember struct {
 	WholeRule    bool       `json:"whole_rule,omitempty" doc:"Apply the decision to all requests that match the same rule; by default to requests with the same host, port, method and path"`
 }
 
-// An ApprovalKey is what decisions are signed with now.
+// An ApprovalKey is the key that signs decisions now.
 type ApprovalKey struct {
 	Algorithm string `json:"algorithm" enum:"ed25519"`
 	PublicKey []byte `json:"public_key" doc:"Ed25519 public key, 32 bytes in base64"`

@@ -9,7 +9,7 @@ const (
 	SearchKeyword = "keyword"
 )
 
-// A DocumentRequest adds a document to the library: its text, or a URL to fetch
+// A DocumentRequest adds a document to the index: its text, or a URL to fetch
 // it from.
 type DocumentRequest struct {
 	Package string `json:"package,omitempty" maxLength:"214" doc:"Package that the document describes" example:"@linear/sdk"`
@@ -35,20 +35,20 @@ type Document struct {
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// A DocumentPackage lists the documentation of a package in the library.
+// A DocumentPackage lists the indexed documentation of a package.
 type DocumentPackage struct {
 	Name      string `json:"name" example:"@linear/sdk"`
 	Documents int    `json:"documents"`
 	Chunks    int    `json:"chunks"`
 }
 
-// A SearchRequest searches the library.
+// A SearchRequest searches the index of documentation.
 type SearchRequest struct {
 	Query   string
-	Package string // only what is about it
-	Session string // ID or name: its modules are found, too
-	Mode    string // SearchHybrid if empty
-	Limit   int    // 5 if 0; 50 at most
+	Package string // package to search in; empty means all
+	Session string // ID or name of a session whose modules are searched too
+	Mode    string // empty means SearchHybrid
+	Limit   int    // 0 means 5; at most 50
 }
 
 // A Finding is the result of a search.
@@ -70,8 +70,8 @@ type Hit struct {
 	Score      float64     `json:"score" doc:"Score that decreases with the rank; not comparable between searches"`
 }
 
-// A CodeModuleRequest describes a file in a session's volume, so that it can be
-// found again.
+// A CodeModuleRequest describes a file in a session's volume, so that a search
+// finds it.
 type CodeModuleRequest struct {
 	Path        string   `json:"path" minLength:"1" maxLength:"1024" doc:"Path below /workspace" example:"lib/linear.ts"`
 	Description string   `json:"description" example:"Fetches issues with their labels."`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// States of a function's run. The last three are final.
+// States of a function run. The last three are final.
 const (
 	FunctionQueued    = "queued"
 	FunctionRunning   = "running"
@@ -15,7 +15,7 @@ const (
 	FunctionCancelled = "cancelled"
 )
 
-// An EventRequest sends an event, which starts the functions that are bound to
+// An EventRequest sends an event, which starts the functions bound to
 // its type.
 type EventRequest struct {
 	Type string          `json:"type,omitempty" doc:"Type: 1 to 128 letters, digits and /._-; types that the server uses itself are refused" example:"engi/sandbox/create"`
@@ -23,7 +23,7 @@ type EventRequest struct {
 	Data json.RawMessage `json:"data,omitempty" doc:"Object of at most 256 KiB; absent means an empty one"`
 }
 
-// A LogEvent is an entry in the log of what has happened.
+// An Event is an entry in the event log.
 type Event struct {
 	Seq       int64           `json:"seq,omitempty" doc:"Position in the log: ascending, with gaps" example:"4711"`
 	ID        string          `json:"id,omitempty" doc:"ID of the event; absent in a heartbeat and an error" example:"evt_u2dmwmlezjgprkqrgppgcz2mgu"`
@@ -79,7 +79,7 @@ func (r FunctionRun) Over() bool {
 	return r.State == FunctionDone || r.State == FunctionFailed || r.State == FunctionCancelled
 }
 
-// A FunctionStep is a part of a run that is not repeated once it is done.
+// A FunctionStep is a part of a run that is not repeated after its completion.
 type FunctionStep struct {
 	Name      string          `json:"name" example:"create"`
 	Attempts  int             `json:"attempts"`

@@ -2,8 +2,8 @@ package v1
 
 import "time"
 
-// An ExecutionRequest runs a program once, in a fresh sandbox. The program is
-// Code, or Files with Entry; Files next to Code are its input.
+// An ExecutionRequest runs a program once, in a new sandbox. The program is
+// Code, or Files with Entry; Files besides Code are its input.
 type ExecutionRequest struct {
 	Language string `json:"language" enum:"python,javascript,typescript,go,bash" doc:"Language of the program"`
 	Code     string `json:"code,omitempty" doc:"Program; saved as main.py, main.js, main.ts, main.go or main.sh, and run" example:"print(6*7)"`
@@ -43,7 +43,7 @@ type File struct {
 	Mode          Mode   `json:"mode,omitempty" doc:"Permission bits; absent means 0644" example:"0755"`
 }
 
-// ArtifactLimits bound the artifacts of an execution.
+// ArtifactLimits limits the artifacts of an execution.
 type ArtifactLimits struct {
 	MaxBytes Bytes `json:"max_bytes,omitempty" doc:"Maximum size of all artifacts together, in bytes"`
 	MaxCount int   `json:"max_count,omitempty" minimum:"0" example:"100"`
@@ -51,10 +51,10 @@ type ArtifactLimits struct {
 
 // States of an execution.
 const (
-	Queued  = "queued"  // waits for a sandbox
-	Running = "running" // its program runs
-	Done    = "done"    // Result is there
-	Refused = "refused" // Error is there: no sandbox could be had
+	Queued  = "queued"  // the execution waits for a sandbox
+	Running = "running" // the program is running
+	Done    = "done"    // Result is set
+	Refused = "refused" // Error is set: no sandbox was available
 )
 
 // An Execution is the record of one run.
@@ -89,7 +89,7 @@ type ExecutionSummary struct {
 	Refusal   *Problem   `json:"refusal,omitempty" doc:"Reason of the refusal; only with state refused"`
 }
 
-// A Result is how an execution ended. A program that failed has one, too.
+// A Result is the result of an execution, also of a program that failed.
 type Result struct {
 	ExitCode        int        `json:"exit_code" doc:"Exit code: 0 to 255, or -1 if a signal ended the program" example:"0"`
 	Signal          string     `json:"signal,omitempty" doc:"Signal that ended the program, without SIG" example:"KILL"`
@@ -127,18 +127,18 @@ const (
 	EventStarted   = "started"
 	EventStdout    = "stdout"
 	EventStderr    = "stderr"
-	EventWarning   = "warning"   // of a build: what has no effect
-	EventResult    = "result"    // the last
-	EventError     = "error"     // the last: the run was refused, or watching it is not possible
-	EventHeartbeat = "heartbeat" // nothing happened for a while; only on NDJSON
+	EventWarning   = "warning"   // of a build: a setting without effect
+	EventResult    = "result"    // the last event
+	EventError     = "error"     // the last event: the run was refused, or it cannot be watched
+	EventHeartbeat = "heartbeat" // sent after a silence, only in NDJSON
 )
 
-// An Event is one step of an execution in a stream.
+// An ExecutionUpdate is one event of an execution in a stream.
 //
-// Offset is where to resume after this event: the number of output bytes, of
-// both streams together, that have been delivered. Events never split a
+// Offset is the offset from which to resume after this event: the number of delivered output bytes,
+// of both streams together. Events never split a
 // character. While a character of one stream is incomplete, Offset stays
-// before it, so resuming there repeats what the other stream has written since.
+// before it, so resuming there repeats later output of the other stream.
 type ExecutionUpdate struct {
 	Type       string     `json:"type" enum:"started,stdout,stderr,result,error,heartbeat"`
 	Offset     int64      `json:"offset" minimum:"0" doc:"Offset with which to resume the stream without losing events" example:"3"`

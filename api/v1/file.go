@@ -2,13 +2,13 @@ package v1
 
 import "time"
 
-// HashHeader is the SHA-256 of a file's content, in hex. Uploads may have it as
+// HashHeader is the SHA-256 of a file's content, in hex. Uploads may send it as
 // a header or trailer, which the server verifies; downloads have it as a
 // trailer if the request says "TE: trailers".
 const HashHeader = "Engi-Sha256"
 
 // CRCHeader is the CRC-32C of a file's content, eight hex digits, as a trailer
-// of downloads whose request says "Engi-Want-Hash: crc32c". It detects damage
+// of downloads whose request says "Engi-Want-Hash: crc32c". It detects accidental damage
 // at a fraction of the cost of SHA-256.
 const CRCHeader = "Engi-Crc32c"
 

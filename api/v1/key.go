@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// A KeyRequest asks for a new API key.
+// A KeyRequest creates an API key.
 type KeyRequest struct {
 	Name      string   `json:"name,omitempty" maxLength:"100" doc:"Text for people" example:"ci"`
 	Owner     string   `json:"owner,omitempty" maxLength:"64" doc:"Owner that callers with this key act for, and whose objects they see; absent means default" example:"team-a"`

@@ -1,6 +1,6 @@
 package v1
 
-// A Mirror is the package broker's state.
+// A Mirror is the state of the mirror of package registries.
 type Mirror struct {
 	Offline    bool              `json:"offline" doc:"The mirror sends no requests to registries"`
 	Files      int               `json:"files" doc:"Number of cached files"`
@@ -9,7 +9,7 @@ type Mirror struct {
 	Ecosystems []MirrorEcosystem `json:"ecosystems"`
 }
 
-// A MirrorEcosystem is one kind of registry. Numbers are those since the start of
+// A MirrorEcosystem is one kind of registry. Numbers count from the start of
 // the node.
 type MirrorEcosystem struct {
 	Name     string   `json:"name" example:"npm"`
@@ -22,7 +22,7 @@ type MirrorEcosystem struct {
 	Bytes    Bytes    `json:"bytes" doc:"Bytes received from the registry"`
 }
 
-// MirrorWarmRequest are files that name packages.
+// A MirrorWarmRequest holds files that name packages.
 type MirrorWarmRequest struct {
 	Files []MirrorFile `json:"files" minItems:"1" maxItems:"100"`
 }

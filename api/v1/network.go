@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Modes of a network policy, the narrowest first.
+// Modes of a network policy, narrowest first.
 const (
-	NetworkNone       = "none"       // loopback only
-	NetworkIsolated   = "isolated"   // peers of its group and nothing else
-	NetworkRestricted = "restricted" // peers and what allow names
-	NetworkOpen       = "open"       // peers and every public address that deny does not name
+	NetworkNone       = "none"       // only loopback
+	NetworkIsolated   = "isolated"   // only peers of the sandbox's group
+	NetworkRestricted = "restricted" // peers and the destinations in allow
+	NetworkOpen       = "open"       // peers and all public addresses except those in deny
 )
 
-// A NetworkPolicy says what a sandbox may reach. docs/network.md describes
+// A NetworkPolicy defines the network access of a sandbox. docs/network.md describes
 // the rules.
 type NetworkPolicy struct {
 	Mode     string         `json:"mode,omitempty" enum:"none,isolated,restricted,open" doc:"Mode; absent means the node's default, or restricted if there is allow, grants or requests"`
@@ -30,12 +30,12 @@ type NetworkPolicy struct {
 	Limits   *NetworkLimits `json:"limits,omitempty" doc:"Traffic limits; absent means the node's"`
 }
 
-// A NetworkChoice is the policy of an execution: in JSON an object, or just the
+// A NetworkChoice is the policy of an execution: in JSON an object, or only the
 // mode.
 type NetworkChoice NetworkPolicy
 
-// UnmarshalJSON implements json.Unmarshaler. It is for requests, so it refuses
-// unknown fields.
+// UnmarshalJSON implements json.Unmarshaler. It refuses unknown fields, because it is
+// used for requests.
 func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		return nil
@@ -58,7 +58,7 @@ func (n *NetworkChoice) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// A Grant puts a secret into requests to some hosts.
+// A Grant inserts a secret into requests to some hosts.
 type Grant struct {
 	Secret   string        `json:"secret" minLength:"1" maxLength:"128" doc:"ID or name" example:"github"`
 	Hosts    []string      `json:"hosts" doc:"Names and *.SUFFIX, with :PORT to restrict the port, and http:// in front if the secret may be sent unencrypted; these hosts are reachable over TLS even if allow does not name them" example:"[\"api.github.com\"]"`
@@ -70,8 +70,8 @@ type Grant struct {
 	Requests []RequestRule `json:"requests,omitempty" doc:"Requests that get the secret, without host; other requests go without it if the policy's requests allow them, and are refused otherwise; absent means every request"`
 }
 
-// A RequestRule judges HTTP requests by method, path and body. It matches if
-// all of its parts do. docs/network-rules.md describes them.
+// A RequestRule decides on HTTP requests by method, path and body. It matches if
+// all of its parts match. docs/network-rules.md describes the parts.
 type RequestRule struct {
 	Host    string   `json:"host,omitempty" maxLength:"300" doc:"Name or *.SUFFIX, written as in grants; absent in a grant" example:"api.example.com"`
 	Methods []string `json:"methods,omitempty" doc:"Methods in upper case; WEBSOCKET is the opening of a WebSocket; absent means every method except WEBSOCKET" example:"[\"POST\"]"`
@@ -88,14 +88,14 @@ type HeaderRule struct {
 	Headers map[string]string `json:"headers" doc:"Headers; values may name secrets as ${secrets.NAME}" example:"{\"X-Team\":\"blue\"}"`
 }
 
-// An UpstreamProxy is a proxy that all traffic goes through.
+// An UpstreamProxy is a proxy for all traffic.
 type UpstreamProxy struct {
 	Address  string `json:"address" minLength:"1" maxLength:"512" doc:"socks5://host:port, http://host:port or https://host:port; host:port means socks5" example:"socks5://proxy.example.com:1080"`
 	User     string `json:"user,omitempty" maxLength:"255"`
 	Password string `json:"password,omitempty" maxLength:"255" doc:"Password; never in a response; absent keeps the current one if address and user are unchanged"`
 }
 
-// NetworkLimits bound the traffic of one sandbox.
+// NetworkLimits limits the traffic of one sandbox.
 type NetworkLimits struct {
 	Up             Bytes `json:"up,omitempty" doc:"Bytes per second out of the sandbox"`
 	Down           Bytes `json:"down,omitempty" doc:"Bytes per second into the sandbox"`
@@ -109,14 +109,14 @@ type NetworkLimits struct {
 const (
 	NetworkLookup  = "lookup"  // a DNS question
 	NetworkConnect = "connect" // a connection or the first datagram
-	NetworkClaim   = "claim"   // the host a TLS or HTTP client named, against what was allowed
+	NetworkClaim   = "claim"   // the host that a TLS or HTTP client named, checked against the policy
 	NetworkRequest = "request" // an intercepted HTTP request
-	NetworkLimit   = "limit"   // a bound was reached
-	NetworkClose   = "close"   // the end of what connect allowed
+	NetworkLimit   = "limit"   // a limit was reached
+	NetworkClose   = "close"   // the end of an allowed connection
 )
 
-// A NetworkRecord is one decision on what crosses the wall of a sandbox.
-// Streams also have the types error (the last) and heartbeat.
+// A NetworkRecord is one decision on the traffic of a sandbox.
+// Streams also have the types error (the last one) and heartbeat.
 type NetworkRecord struct {
 	Type      string     `json:"type" enum:"lookup,connect,claim,request,limit,close,error,heartbeat"`
 	Seq       int64      `json:"seq" doc:"Seq of the record in its sandbox, from 1; send the last one as after to resume" example:"7"`

@@ -25,7 +25,7 @@ type Node struct {
 	StartedAt   time.Time `json:"started_at"`
 }
 
-// A Check is the result of checking one property of the server's machine.
+// A Check is the result of one check of the server's machine.
 type Check struct {
 	Name   string `json:"name" example:"data directory"`
 	OK     bool   `json:"ok"`

@@ -27,9 +27,9 @@ type Operation struct {
 // Over reports whether the operation has ended.
 func (x Operation) Over() bool { return x.State != OperationRunning }
 
-// An OperationUpdate is one step of an operation in a stream. Which fields are
-// set depends on Type: progress, log, result (the last: how it ended, which may
-// be a failure), error (the last: the stream broke off) or heartbeat.
+// An OperationUpdate is one update of an operation in a stream. The set fields
+// depend on Type: progress, log, result (the last one: the end of the operation, possibly
+// a failure), error (the last one: the stream broke) or heartbeat.
 type OperationUpdate struct {
 	Type      string     `json:"type" enum:"progress,log,result,error,heartbeat"`
 	Offset    int64      `json:"offset" minimum:"0" doc:"Offset with which to resume the stream without losing or repeating events"`

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A PageActionRequest is what a user did on the page of a session.
+// A PageActionRequest is an action of a user on the page of a session.
 type PageActionRequest struct {
 	Action string          `json:"action" maxLength:"128" doc:"Name of the action: 1 to 128 bytes of printable text, like the data-action of an element" example:"demo-counter"`
 	Data   json.RawMessage `json:"data,omitempty" doc:"Object of at most 64 KiB, like the fields of a form; absent means an empty one"`
@@ -13,12 +13,12 @@ type PageActionRequest struct {
 	Model  string          `json:"model,omitempty" maxLength:"200" doc:"Model, as provider:model; absent means the agent's model"`
 }
 
-// A PageAction is an action that has been queued.
+// A PageAction is a queued action.
 type PageAction struct {
 	Seq int64 `json:"seq" doc:"Seq of the action's event; watch the page after it to follow the answer" example:"4711"`
 }
 
-// A PageRestoreRequest makes a page what it was.
+// A PageRestoreRequest restores an earlier state of a page.
 type PageRestoreRequest struct {
 	Seq int64 `json:"seq" minimum:"1" doc:"Seq of the event after which the page was as wanted" example:"4711"`
 }
@@ -34,8 +34,8 @@ type Page struct {
 	UpdatedAt *time.Time `json:"updated_at,omitempty" doc:"Time of the last change; absent before the first answer"`
 }
 
-// A PagePatch is one change of a page: of the elements that a CSS selector selects. It
-// has one change beside the selector.
+// A PagePatch is one change of a page, at the elements that a CSS selector selects. Besides
+// the selector, it contains exactly one change.
 type PagePatch struct {
 	Selector string             `json:"selector" example:"#count"`
 	Text     *string            `json:"text,omitempty" doc:"Replaces the content of the elements"`
@@ -53,13 +53,13 @@ type PagePatch struct {
 	Move     *PageMove          `json:"move,omitempty" doc:"Moves the first of the elements"`
 }
 
-// A PageMove says where to.
+// A PageMove is the destination of a moved element.
 type PageMove struct {
 	To    string `json:"to" doc:"Selector of the destination; the first matching element counts"`
 	Place string `json:"place" enum:"append,prepend,before,after"`
 }
 
-// Types of updates of a page. An error with problem is the end of the stream.
+// Types of updates of a page. An error with problem ends the stream.
 const (
 	PageActed    = "action"
 	PagePatched  = "patch"

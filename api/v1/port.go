@@ -15,7 +15,7 @@ type LinkRequest struct {
 	TTL Duration `json:"ttl,omitempty" doc:"Lifetime of the link; absent means one hour" example:"1h"`
 }
 
-// A Link gives whoever has it access to a private port until it expires.
+// A Link gives its holder access to a private port until it expires.
 type Link struct {
 	URL       string    `json:"url" format:"uri"`
 	ExpiresAt time.Time `json:"expires_at"`

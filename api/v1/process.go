@@ -35,7 +35,7 @@ type Process struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 }
 
-// An Exit is how a program ended.
+// An Exit is the exit of a program.
 type Exit struct {
 	ExitCode int    `json:"exit_code" doc:"Exit code: 0 to 255, or -1 if a signal ended the program" example:"0"`
 	Signal   string `json:"signal,omitempty" doc:"Signal that ended the program, without SIG" example:"KILL"`
@@ -43,7 +43,7 @@ type Exit struct {
 	Remedy   string `json:"remedy,omitempty" doc:"Advice for a cause other than exited"`
 }
 
-// A ProcessResult is the output of a process and how it ended.
+// A ProcessResult is the output and the exit of a process.
 type ProcessResult struct {
 	Process Process `json:"process"`
 	Exit
@@ -55,13 +55,13 @@ type ProcessResult struct {
 	StderrTruncated bool   `json:"stderr_truncated"`
 }
 
-// Types of events that only processes have.
+// Types of events that only streams of processes have.
 const (
 	EventTerminal = "terminal"
-	EventExit     = "exit" // the last
+	EventExit     = "exit" // the last event
 )
 
-// A ProcessUpdate is one step of a process in a stream. Offset is as in [Event].
+// A ProcessUpdate is one event of a process in a stream. Offset is as in [ExecutionUpdate].
 type ProcessUpdate struct {
 	Type       string   `json:"type" enum:"started,stdout,stderr,terminal,exit,error,heartbeat"`
 	Offset     int64    `json:"offset" minimum:"0" doc:"Offset with which to resume the stream without losing events" example:"3"`
@@ -78,8 +78,8 @@ type SignalRequest struct {
 }
 
 // A TerminalControl is a text message on a terminal's WebSocket; input and
-// output are binary messages. The server sends started (Offset is that of the
-// first byte that follows), and exit or error as the last; clients send resize.
+// output are binary messages. The server sends started (Offset is the offset of the
+// first byte that follows), and exit or error as the last message; clients send resize.
 type TerminalControl struct {
 	Type   string   `json:"type" enum:"started,exit,error,resize"`
 	Offset int64    `json:"offset,omitempty"`

@@ -17,7 +17,7 @@ const (
 )
 
 // A SandboxRequest creates a sandbox that lives until it is deleted, reaches its
-// deadline or has been idle for too long.
+// deadline or exceeds its idle time.
 type SandboxRequest struct {
 	Template  string  `json:"template,omitempty" maxLength:"200" doc:"Name of the template; absent means the node's default, or the snapshot's" example:"base"`
 	Snapshot  string  `json:"snapshot,omitempty" maxLength:"128" doc:"ID or name of the snapshot to start from, instead of a template" example:"snp_u2dmwmlezjgprkqrgppgcz2mgu"`
@@ -37,7 +37,7 @@ type SandboxRequest struct {
 	Ports    *PortPolicy       `json:"ports,omitempty" doc:"Access to the sandbox's ports from outside"`
 }
 
-// A Lifetime says when a sandbox is ended automatically, and how.
+// A Lifetime defines the automatic end of a sandbox.
 type Lifetime struct {
 	Timeout     Duration `json:"timeout,omitempty" doc:"Time from creation, resumption or extension to the deadline; absent means the node's default" example:"5m"`
 	IdleTimeout Duration `json:"idle_timeout,omitempty" doc:"Maximum time without use from outside; absent means no limit except timeout" example:"1m"`
@@ -53,7 +53,7 @@ type VolumeMount struct {
 	Path   string `json:"path" minLength:"1" doc:"Absolute path in the sandbox" example:"/data"`
 }
 
-// A PortPolicy says who may reach the ports of a sandbox.
+// A PortPolicy defines the access to the ports of a sandbox.
 type PortPolicy struct {
 	Private bool   `json:"private,omitempty" doc:"Only the owner and holders of signed links can reach the ports; by default everybody who knows the name can"`
 	Host    string `json:"host,omitempty" doc:"Host header that services see; absent means localhost:PORT; ${PORT} is replaced" example:"app.example.com"`
@@ -86,7 +86,7 @@ type Sandbox struct {
 	DiskOnly    bool              `json:"disk_only,omitempty" doc:"The sandbox was hibernated without its memory: resuming boots it from its disk"`
 }
 
-// A Size is the most that one sandbox may use.
+// A Size is the resource limit of one sandbox.
 type Size struct {
 	VCPUs     float64 `json:"vcpus,omitempty" doc:"Number of processors; 0.5 is half the time of one" example:"1"`
 	Memory    Bytes   `json:"memory,omitempty" doc:"Memory limit, in bytes, including everything that belongs to the sandbox"`
@@ -109,18 +109,18 @@ type SandboxUpdate struct {
 	Ports       *PortPolicy        `json:"ports,omitempty"`
 }
 
-// A HibernateRequest says what to keep of a sandbox.
+// A HibernateRequest selects the parts of a sandbox to keep.
 type HibernateRequest struct {
 	DiskOnly bool `json:"disk_only,omitempty" doc:"Keep the disk and discard the memory"`
 }
 
-// A ResumeRequest says how to resume a sandbox.
+// A ResumeRequest holds the options for resuming a sandbox.
 type ResumeRequest struct {
 	Timeout Duration `json:"timeout,omitempty" doc:"Time to the new deadline; absent means the timeout of the sandbox's lifetime" example:"5m"`
 	Cold    bool     `json:"cold,omitempty" doc:"Boot the sandbox from its disk even if its memory was saved"`
 }
 
-// An ExtendRequest postpones a deadline; it never brings it forward.
+// An ExtendRequest postpones a deadline; it never makes the deadline earlier.
 type ExtendRequest struct {
 	Timeout Duration `json:"timeout" doc:"Time from now to the new deadline; a later deadline stays" example:"10m"`
 }
@@ -131,13 +131,13 @@ type ForkRequest struct {
 	Timeout Duration `json:"timeout,omitempty" doc:"Time to the deadline of each copy; absent means the original's" example:"5m"`
 }
 
-// A Fork is one copy, or why there is none.
+// A Fork is one copy, or the error of one.
 type Fork struct {
 	Sandbox *Sandbox `json:"sandbox,omitempty"`
 	Error   *Problem `json:"error,omitempty"`
 }
 
-// A Sample is what a sandbox used at one moment.
+// A Sample is the resource usage of a sandbox at one moment.
 type Sample struct {
 	Time         time.Time `json:"time"`
 	VCPUs        float64   `json:"vcpus" doc:"Processor limit, in processors"`

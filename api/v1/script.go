@@ -12,7 +12,7 @@ type ScriptRequest struct {
 	Session  string            `json:"session,omitempty" doc:"ID or name of a session: the script gets the session's sandbox as api.sandbox, a key-value store as api.kv, and fetches within the session's network policy"`
 }
 
-// A ScriptResult is how a script ended.
+// A ScriptResult is the result of a script.
 type ScriptResult struct {
 	Success     bool              `json:"success" doc:"The program ended without an error"`
 	Result      json.RawMessage   `json:"result,omitempty" doc:"Value of the last expression, or return value, as JSON; absent if there is none"`
@@ -24,7 +24,7 @@ type ScriptResult struct {
 	Environment ScriptEnvironment `json:"environment"`
 }
 
-// A ScriptError says why a script failed.
+// A ScriptError is the error of a failed script.
 type ScriptError struct {
 	Kind    string `json:"kind" enum:"syntax,exception,timeout,memory,stalled,lost"`
 	Name    string `json:"name,omitempty" doc:"Name of the exception" example:"TypeError"`
@@ -53,7 +53,7 @@ type ScriptAPI struct {
 	Session     bool            `json:"session,omitempty" doc:"The function needs a session"`
 }
 
-// ScriptAPIs describes everything that scripts can call, for people, models and
+// ScriptAPIs describes all functions that scripts can call, for users, models and
 // editors.
 type ScriptAPIs struct {
 	Items        []ScriptAPI `json:"items"`

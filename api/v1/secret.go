@@ -17,7 +17,7 @@ type SecretUpdate struct {
 	Hosts    *[]string          `json:"hosts,omitempty" doc:"Hosts to which the secret may be sent; absent means unchanged, empty means every host" example:"api.github.com"`
 }
 
-// A Secret is a named value that is put into requests of sandboxes without ever
+// A Secret is a named value that is inserted into requests of sandboxes without ever
 // entering one.
 type Secret struct {
 	ID        string            `json:"id" example:"sec_u2dmwmlezjgprkqrgppgcz2mgu"`

@@ -30,8 +30,8 @@ type SessionRequest struct {
 	Git      *Git              `json:"git,omitempty" doc:"Git repository to clone into the session's sandboxes"`
 }
 
-// A Git is the repository of a session. Its credential is put in at the wall
-// and is never inside of a sandbox.
+// A Git is the repository of a session. The egress gateway inserts its credential,
+// which is never inside of a sandbox.
 type Git struct {
 	URL        string   `json:"url" doc:"URL without user and password; plain HTTP only if the network policy allows the host" example:"https://github.com/owner/repository.git"`
 	Ref        string   `json:"ref,omitempty" maxLength:"200" doc:"Branch, tag or full ID of a commit; absent means the repository's default"`
@@ -43,7 +43,7 @@ type Git struct {
 	Push       *GitPush `json:"push,omitempty" doc:"Settings for pushes; absent means that pushes are refused"`
 }
 
-// A GitPush says how work is pushed.
+// A GitPush holds the options of a push.
 type GitPush struct {
 	OnRelease bool   `json:"on_release,omitempty" doc:"Also push when the session's sandbox is released and when the session ends"`
 	Branch    string `json:"branch,omitempty" maxLength:"200" doc:"Branch; absent means the session's, or engi/ followed by its name"`
@@ -51,7 +51,7 @@ type GitPush struct {
 	Message   string `json:"message,omitempty" maxLength:"4096" doc:"Message of the commit; absent means the session's"`
 }
 
-// A GitPushed is where work was pushed to.
+// A GitPushed is the destination of a push.
 type GitPushed struct {
 	Branch    string `json:"branch"`
 	Commit    string `json:"commit" doc:"Full ID of the commit"`
@@ -59,7 +59,7 @@ type GitPushed struct {
 	Unchanged bool   `json:"unchanged" doc:"The branch already had the commit"`
 }
 
-// A Session is a long-lived place to run code in, which outlives its sandboxes.
+// A Session is a long-lived environment to run code in, which outlives its sandboxes.
 type Session struct {
 	ID          string            `json:"id" example:"ses_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner       string            `json:"owner,omitempty"`
@@ -86,14 +86,14 @@ type Session struct {
 	ExpiresAt   time.Time         `json:"expires_at" doc:"Time at which the session ends if it is not used before; for an ended session, the time of its end"`
 }
 
-// A SessionClient is attached to a session.
+// A SessionClient is a client attached to a session.
 type SessionClient struct {
 	Client string    `json:"client" doc:"Name of the client; for SSH the ID of its key, for a terminal the ID of the terminal"`
 	Via    string    `json:"via,omitempty" doc:"ssh or terminal for a connection, which is listed while it is open; absent for a client that was attached by request"`
 	Since  time.Time `json:"since"`
 }
 
-// An AttachRequest says who attaches to a session, or detaches from it.
+// An AttachRequest names the client that attaches to a session, or detaches from it.
 type AttachRequest struct {
 	Client string `json:"client,omitempty" maxLength:"128" doc:"Name of the client: letters, digits, dots, dashes and underscores; absent means default" example:"laptop"`
 }
@@ -115,7 +115,7 @@ type CodeRequest struct {
 	Env         map[string]string `json:"env,omitempty" doc:"Additional environment variables"`
 }
 
-// A CodeResult is how code in a session ended.
+// A CodeResult is the result of code in a session.
 type CodeResult struct {
 	Success   bool            `json:"success" doc:"The program ended without an error"`
 	Result    json.RawMessage `json:"result,omitempty" doc:"Value as JSON; absent if there is none"`
@@ -131,7 +131,7 @@ type CodeResult struct {
 	SandboxID string          `json:"sandbox_id"`
 }
 
-// A CodeError says why code failed.
+// A CodeError is the error of failed code.
 type CodeError struct {
 	Cause   string `json:"cause" enum:"exited,timeout,memory,processes,disk,output,cancelled,sandbox_lost" doc:"exited after an exception or an exit, otherwise the limit that ended the run"`
 	Name    string `json:"name,omitempty" doc:"Name of the exception" example:"TypeError"`
@@ -141,7 +141,7 @@ type CodeError struct {
 	Stack   string `json:"stack,omitempty" doc:"Stack, one line per frame; main.ts is the request's code"`
 }
 
-// A CodeUpdate is one step of a run in a session in a stream. The last one is
+// A CodeUpdate is one event of a run in a session in a stream. The last one is
 // result or error.
 type CodeUpdate struct {
 	Type       string      `json:"type" enum:"stdout,stderr,result,error,heartbeat"`

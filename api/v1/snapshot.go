@@ -2,14 +2,14 @@ package v1
 
 import "time"
 
-// A SnapshotRequest says what to keep of a sandbox.
+// A SnapshotRequest holds the options of a snapshot.
 type SnapshotRequest struct {
 	Name     string   `json:"name,omitempty" maxLength:"128" doc:"Name; an older snapshot with this name loses it" example:"ready"`
 	DiskOnly bool     `json:"disk_only,omitempty" doc:"Do not save the memory"`
 	TTL      Duration `json:"ttl,omitempty" doc:"Time after which the snapshot is deleted; absent means never" example:"7d"`
 }
 
-// A Snapshot is a copy of a sandbox that can start others.
+// A Snapshot is a copy of a sandbox from which others can start.
 type Snapshot struct {
 	ID        string     `json:"id" example:"snp_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string     `json:"owner,omitempty"`

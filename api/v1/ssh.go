@@ -8,14 +8,14 @@ type SSHKeyRequest struct {
 	Name      string `json:"name,omitempty" maxLength:"100" doc:"Name, for people; absent means the comment of the line" example:"laptop"`
 }
 
-// An SSHServer is how the node serves SSH.
+// An SSHServer holds the settings of the node's SSH server.
 type SSHServer struct {
 	Address     string `json:"address,omitempty" doc:"Address of the SSH server; absent if SSH is available over HTTP only" example:"127.0.0.1:2222"`
 	HostKey     string `json:"host_key" doc:"Type and base64, as in known_hosts" example:"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDzGJ4hqzqI1bQ6cJ0dWFnBsCHzM1Y0Zc0xX1mDk3p5v"`
 	Fingerprint string `json:"fingerprint" example:"SHA256:uNiVztksCsDhcc0u9e8BrqK0hSaSn9Fv2zXdS9oy0zQ"`
 }
 
-// An SSHKey lets whoever has its private half use sessions and sandboxes of its
+// An SSHKey gives the holder of its private key access to sessions and sandboxes of its
 // owner over SSH.
 type SSHKey struct {
 	ID          string     `json:"id" example:"ssh_u2dmwmlezjgprkqrgppgcz2mgu"`

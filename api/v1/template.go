@@ -26,15 +26,15 @@ type Interpreter struct {
 	Warm bool   `json:"warm" doc:"A warm pool can start the interpreter before the code is known"`
 }
 
-// A TemplateRequest asks for a template to be built.
+// A TemplateRequest builds a template.
 type TemplateRequest struct {
 	Name       string `json:"name" minLength:"1" maxLength:"64" doc:"Name of the template; a built-in template needs no definition" example:"base"`
 	Definition string `json:"definition,omitempty" doc:"Definition in YAML, or the text of a devcontainer.json" example:"base: debian:bookworm\npackages: [jq]\n"`
 	Async      bool   `json:"async,omitempty" doc:"Answer 202 at once, with an operation to watch"`
 }
 
-// A BuildUpdate is one step of a build in a stream. Which fields are set depends
-// on Type: progress, log, warning, result (the last), error (the last) or heartbeat.
+// A BuildUpdate is one event of a build in a stream. The set fields depend
+// on Type: progress, log, warning, result (the last one), error (the last one) or heartbeat.
 type BuildUpdate struct {
 	Type     string    `json:"type" enum:"progress,log,warning,result,error,heartbeat"`
 	Step     int       `json:"step,omitempty" doc:"Number of the step, from 1"`
@@ -47,7 +47,7 @@ type BuildUpdate struct {
 	Error    *Problem  `json:"error,omitempty" doc:"Error; only with type error"`
 }
 
-// Pruned says what POST /v1/templates/prune freed.
+// A Pruned is the result of POST /v1/templates/prune.
 type Pruned struct {
 	Freed Bytes `json:"freed" doc:"Bytes on disk"`
 }

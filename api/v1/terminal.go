@@ -3,13 +3,13 @@ package v1
 import "time"
 
 // TerminalProtocol is the subprotocol of WebSockets of terminals; TerminalSecret is
-// the beginning of a second one, with the secret of a link.
+// the prefix of a second subprotocol, with the secret of a link.
 const (
 	TerminalProtocol = "engi.terminal.v1"
 	TerminalSecret   = "engi.secret."
 )
 
-// Types of messages of terminals, beside exit and error.
+// Types of messages of terminals, besides exit and error.
 const (
 	TerminalAttached = "attached"
 	TerminalOutput   = "output"
@@ -19,7 +19,7 @@ const (
 	TerminalAck      = "ack"
 	TerminalResized  = "size"
 	TerminalPresence = "presence"
-	TerminalResize   = "resize" // from clients
+	TerminalResize   = "resize" // sent by clients
 )
 
 // A TerminalRequest starts a terminal.
@@ -48,7 +48,7 @@ type Terminal struct {
 	CreatedAt time.Time        `json:"created_at"`
 }
 
-// A TerminalViewer is a client that looks at a terminal.
+// A TerminalViewer is a client attached to a terminal.
 type TerminalViewer struct {
 	ID       string    `json:"id"`
 	Name     string    `json:"name" example:"ann"`
@@ -57,7 +57,7 @@ type TerminalViewer struct {
 	Since    time.Time `json:"since"`
 }
 
-// A TerminalScreen is what a terminal shows.
+// A TerminalScreen is the screen of a terminal.
 type TerminalScreen struct {
 	Cols      int    `json:"cols"`
 	Rows      int    `json:"rows"`
@@ -68,21 +68,21 @@ type TerminalScreen struct {
 	Offset    int64  `json:"offset" doc:"Offset in the output up to which the screen is complete"`
 }
 
-// A Cursor is where the next character goes.
+// A Cursor is the position of the next character.
 type Cursor struct {
 	Col     int  `json:"col" doc:"Column, from 0"`
 	Row     int  `json:"row" doc:"Row, from 0"`
 	Visible bool `json:"visible"`
 }
 
-// A TerminalLinkRequest asks for a link to a terminal.
+// A TerminalLinkRequest creates a link to a terminal.
 type TerminalLinkRequest struct {
 	TTL   Duration `json:"ttl,omitempty" doc:"Lifetime of the link, at most 30 days; absent means one hour" example:"1h"`
 	Write bool     `json:"write,omitempty" doc:"Allow typing with the link"`
 	Name  string   `json:"name,omitempty" maxLength:"64" doc:"Name of viewers who use the link" example:"guest"`
 }
 
-// A TerminalLink opens one terminal to whoever has its secret.
+// A TerminalLink gives the holder of its secret access to one terminal.
 type TerminalLink struct {
 	ID         string    `json:"id" example:"tlk_u2dmwmlezjgprkqrgppgcz2mgu"`
 	TerminalID string    `json:"terminal_id"`
@@ -93,15 +93,15 @@ type TerminalLink struct {
 	Secret     string    `json:"secret,omitempty" doc:"Secret of the link; shown once, when the link is created"`
 }
 
-// A TerminalMessage is a text message on the WebSocket of a terminal, see
+// A TerminalMessage is a text message on the WebSocket of a terminal; see
 // docs/terminals.md.
 type TerminalMessage struct {
 	Type string `json:"type"`
 
-	Offset *int64 `json:"offset,omitempty"` // output, missing, screen, replayed
-	End    *int64 `json:"end,omitempty"`    // attached, missing
-	Start  *int64 `json:"start,omitempty"`  // attached
-	Input  *int64 `json:"input,omitempty"`  // attached, ack
+	Offset *int64 `json:"offset,omitempty"` // in messages output, missing, screen and replayed
+	End    *int64 `json:"end,omitempty"`    // in messages attached and missing
+	Start  *int64 `json:"start,omitempty"`  // in message attached
+	Input  *int64 `json:"input,omitempty"`  // in messages attached and ack
 
 	Viewer   string           `json:"viewer,omitempty"`
 	ReadOnly *bool            `json:"read_only,omitempty"`

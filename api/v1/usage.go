@@ -1,6 +1,6 @@
 package v1
 
-// A Usage is what an owner uses, and its quota.
+// A Usage is the usage of an owner, and its quota.
 type Usage struct {
 	Owner string `json:"owner,omitempty" doc:"Owner; absent for everything on the node"`
 	Used  Quota  `json:"used"`
@@ -17,7 +17,7 @@ type ModelUsage struct {
 	TokenUsage
 }
 
-// A Quota is an amount of each resource that is counted.
+// A Quota is an amount of each counted resource.
 type Quota struct {
 	Sandboxes int     `json:"sandboxes,omitempty" doc:"Number of sandboxes in any state except stopped"`
 	PerDay    int     `json:"per_day,omitempty" doc:"Number of sandboxes created in the last 24 hours"`

@@ -1,16 +1,16 @@
 // Package v1 defines the requests and responses of engi's HTTP API, version 1.
 // It imports no other package of engi, so that clients can use it alone, and
-// has no behaviour beyond encoding its values; package rest translates them
+// only encodes its values; package rest converts them
 // to the types of package engi.
 //
 // Names are in snake_case. Times are RFC 3339 in UTC. Durations are strings
 // ([Duration]), sizes numbers of bytes or strings with a unit ([Bytes]).
-// Fields left out of a request get the server's defaults. Fields may be added
+// Fields missing from a request get the server's defaults. Fields may be added
 // to responses at any time, so clients must ignore unknown ones; requests
 // with unknown fields are refused.
 package v1
 
-// A Problem says why a request failed, as an application/problem+json document
+// A Problem describes the failure of a request, as an application/problem+json document
 // (RFC 9457).
 type Problem struct {
 	Type          string   `json:"type" doc:"urn:engi:problem: followed by the kind" example:"urn:engi:problem:exhausted"`
@@ -25,7 +25,7 @@ type Problem struct {
 	Faults        []Fault  `json:"faults,omitempty" doc:"All faults of an invalid request, if there are several"`
 }
 
-// A DialectProblem is a problem on a route that speaks another API's format.
+// A DialectProblem is a problem on a route in another API's format.
 type DialectProblem struct {
 	Problem
 	Error any `json:"error" doc:"The error in the format that clients of that API read"`
@@ -33,15 +33,15 @@ type DialectProblem struct {
 
 // Kinds of problems. The set is closed.
 const (
-	Internal    = "internal"    // the server's fault; report it
+	Internal    = "internal"    // a fault of the server; report it
 	Invalid     = "invalid"     // the request can never succeed; fix it
-	NotFound    = "not_found"   // no such thing, or not yours to know about
-	Conflict    = "conflict"    // exists already, or is in the wrong state
-	Denied      = "denied"      // known caller, forbidden act
-	Anonymous   = "anonymous"   // unknown caller; authenticate
-	Exhausted   = "exhausted"   // a quota or a capacity; later may work
+	NotFound    = "not_found"   // the object does not exist, or belongs to others
+	Conflict    = "conflict"    // the object exists already, or is in the wrong state
+	Denied      = "denied"      // the caller may not do this
+	Anonymous   = "anonymous"   // the caller is unknown; authenticate
+	Exhausted   = "exhausted"   // a quota or a capacity is used up; retry later
 	Unavailable = "unavailable" // a part is down; retrying is safe
-	Unsupported = "unsupported" // cannot be done there, ever; choose another way
+	Unsupported = "unsupported" // the server can never do this; choose another way
 	Expired     = "expired"     // the deadline passed or the caller gave up
 )
 

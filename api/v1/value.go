@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// A Duration is a length of time, never negative; in JSON a string of decimal
+// A Duration is a non-negative duration; in JSON a string of decimal
 // numbers with units: "1.5s", "2m30s", "7d". Units are ns, us (or µs), ms, s, m,
 // h, and d for 24 hours.
 type Duration time.Duration
 
-// ParseDuration is the inverse of String.
+// ParseDuration parses a text that String returns.
 func ParseDuration(s string) (Duration, error) {
 	text, days := s, time.Duration(0)
 	if n, rest, ok := strings.Cut(s, "d"); ok {
@@ -43,7 +43,7 @@ func errDuration(s string) error {
 // Std returns d as a time.Duration.
 func (d Duration) Std() time.Duration { return time.Duration(d) }
 
-// String returns d as in JSON.
+// String returns d in the form of JSON.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalJSON implements json.Marshaler.
@@ -65,7 +65,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// Bytes is a size, never negative; in JSON a whole number, or a string of a
+// Bytes is a non-negative size; in JSON a whole number, or a string of a
 // decimal number and a unit: B, kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB,
 // TiB (powers of 1024).
 type Bytes int64
@@ -76,7 +76,7 @@ var byteUnits = map[string]int64{
 	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }
 
-// ParseBytes reads a size with or without unit.
+// ParseBytes parses a size with or without unit.
 func ParseBytes(s string) (Bytes, error) {
 	digits := strings.TrimRight(s, "BkKMGTi ")
 	unit, ok := byteUnits[strings.TrimLeft(s[len(digits):], " ")]
@@ -111,7 +111,7 @@ func (b Bytes) String() string {
 	return strconv.FormatInt(int64(b), 10) + "B"
 }
 
-// UnmarshalJSON implements json.Unmarshaler. Sizes are written as numbers, so
+// UnmarshalJSON implements json.Unmarshaler. Sizes are encoded as numbers, so
 // there is no MarshalJSON.
 func (b *Bytes) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
@@ -132,10 +132,10 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Mode is the permission bits of a file; in JSON an octal string, "0644".
+// Mode holds the permission bits of a file; in JSON an octal string, "0644".
 type Mode uint32
 
-// ParseMode is the inverse of String.
+// ParseMode parses a text that String returns.
 func ParseMode(s string) (Mode, error) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
 	if err != nil || n > 0o777 || strings.ContainsAny(s, "+-_") {
@@ -144,14 +144,14 @@ func ParseMode(s string) (Mode, error) {
 	return Mode(n), nil
 }
 
-// String returns m as in JSON.
+// String returns m in the form of JSON.
 func (m Mode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 
 // MarshalJSON implements json.Marshaler.
 func (m Mode) MarshalJSON() ([]byte, error) { return []byte(`"` + m.String() + `"`), nil }
 
 // UnmarshalJSON implements json.Unmarshaler. JSON has no octal numbers, so a
-// number is refused: nobody who writes 644 means 0o1204.
+// number is refused: 644 would mean 0o1204, which is never intended.
 func (m *Mode) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		return nil
@@ -167,8 +167,8 @@ func (m *Mode) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// unquote reads a JSON string without escapes other than of µ, which some
-// encoders write; nothing else in this package's values needs one.
+// unquote decodes a JSON string without escapes except for µ, which some
+// encoders escape; no other value of this package needs an escape.
 func unquote(b []byte) (string, bool) {
 	if len(b) < 2 || b[0] != '"' || b[len(b)-1] != '"' {
 		return "", false

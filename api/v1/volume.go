@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// A VolumeRequest asks for a volume.
+// A VolumeRequest creates a volume.
 type VolumeRequest struct {
 	Name     string   `json:"name" minLength:"1" maxLength:"128" doc:"Name: letters, digits, dots, dashes and underscores" example:"data"`
 	Capacity Bytes    `json:"capacity,omitempty" doc:"Name; absent means the node's default"`

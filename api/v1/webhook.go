@@ -2,7 +2,7 @@ package v1
 
 import "time"
 
-// A WebhookRequest makes a webhook.
+// A WebhookRequest creates a webhook.
 type WebhookRequest struct {
 	URL      string   `json:"url" doc:"http or https URL, which receives a POST request for each event" example:"https://example.com/hooks/engi"`
 	Name     string   `json:"name,omitempty" example:"deploys"`
@@ -12,7 +12,7 @@ type WebhookRequest struct {
 	Disabled bool     `json:"disabled,omitempty"`
 }
 
-// A WebhookUpdate changes a webhook. What is absent stays.
+// A WebhookUpdate changes a webhook. Absent fields do not change.
 type WebhookUpdate struct {
 	URL     *string   `json:"url,omitempty"`
 	Name    *string   `json:"name,omitempty"`
@@ -21,7 +21,7 @@ type WebhookUpdate struct {
 	Enabled *bool     `json:"enabled,omitempty"`
 }
 
-// A Webhook is where events are sent.
+// A Webhook is a destination of events.
 type Webhook struct {
 	ID        string    `json:"id" example:"whk_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner     string    `json:"owner,omitempty"`

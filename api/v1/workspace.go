@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A WorkspaceRequest asks for a workspace.
+// A WorkspaceRequest creates a workspace.
 type WorkspaceRequest struct {
 	Name          string            `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop"`
 	Template      string            `json:"template,omitempty" maxLength:"200" doc:"Template of the sandbox with the working copy; absent means base" example:"base"`
@@ -23,7 +23,7 @@ const (
 	WorkspaceFailed   = "failed"
 )
 
-// A Workspace is files with a history, services like databases, and who works on them.
+// A Workspace holds files with a history, services like databases, and collaborators.
 type Workspace struct {
 	ID            string            `json:"id" example:"wsp_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner         string            `json:"owner,omitempty"`
@@ -41,7 +41,7 @@ type Workspace struct {
 	UsedAt        *time.Time        `json:"used_at,omitempty"`
 }
 
-// A WorkspaceUpdate changes a workspace. What is absent stays.
+// A WorkspaceUpdate changes a workspace. Absent fields do not change.
 type WorkspaceUpdate struct {
 	Collaborators *[]Collaborator    `json:"collaborators,omitempty" maxItems:"100" doc:"All collaborators, which replace the current ones"`
 	Share         []Collaborator     `json:"share,omitempty" maxItems:"100" doc:"Collaborators to add or to give another role; the others keep theirs"`
@@ -52,13 +52,13 @@ type WorkspaceUpdate struct {
 
 // Types of previews.
 const (
-	PreviewNone      = "none" // of requests only
+	PreviewNone      = "none" // only in requests
 	PreviewStatic    = "static"
 	PreviewProxy     = "proxy"
 	PreviewWebSocket = "websocket"
 )
 
-// A PreviewRequest says what a workspace is to show.
+// A PreviewRequest selects the preview of a workspace.
 type PreviewRequest struct {
 	Type   string `json:"type" enum:"none,static,proxy,websocket" doc:"none: no preview; static: files of the last revision, which need no sandbox; proxy: a server in the workspace's sandbox; websocket: the same, with a WebSocket URL"`
 	Root   string `json:"root,omitempty" maxLength:"512" doc:"Directory with the files, relative to the workspace; absent means the whole workspace" example:"dist"`
@@ -66,7 +66,7 @@ type PreviewRequest struct {
 	Public bool   `json:"public,omitempty" doc:"Everybody who has the URL can open the preview; by default only collaborators and holders of links can. Only the owner of the workspace can set it"`
 }
 
-// A WorkspacePreview is what a workspace shows at an address of its own.
+// A WorkspacePreview is the preview of a workspace, at its own address.
 type WorkspacePreview struct {
 	URL    string `json:"url,omitempty" example:"https://ws-u2dmwmlezjgprkqrgppgcz2mgu.example.com/"`
 	Type   string `json:"type" enum:"static,proxy,websocket"`
@@ -75,21 +75,21 @@ type WorkspacePreview struct {
 	Public bool   `json:"public" doc:"Everybody who has the URL can open the preview; by default only collaborators and holders of links can"`
 }
 
-// A WorkspaceLinkRequest asks for a link to the preview of a workspace.
+// A WorkspaceLinkRequest creates a link to the preview of a workspace.
 type WorkspaceLinkRequest struct {
 	Service string   `json:"service,omitempty" maxLength:"63" doc:"Service whose pages the link opens; absent means the workspace's preview" example:"nginx"`
 	TTL     Duration `json:"ttl,omitempty" doc:"Lifetime of the link; absent means one hour" example:"1h"`
 }
 
-// Roles of collaborators. Each may do what those before it may, but that a reviewer
-// changes nothing.
+// Roles of collaborators. Each has the rights of those before it, except that a reviewer
+// cannot change anything.
 const (
 	RoleViewer   = "viewer"
 	RoleReviewer = "reviewer"
 	RoleEditor   = "editor"
 )
 
-// A Collaborator is somebody else who works in a workspace.
+// A Collaborator is another owner that works in a workspace.
 type Collaborator struct {
 	Owner string `json:"owner" minLength:"1" maxLength:"128" example:"bob"`
 	Role  string `json:"role" enum:"viewer,reviewer,editor" doc:"viewer: reads files and services; reviewer: also reads tables and runs read-only queries; editor: also changes files, services and databases" example:"editor"`
@@ -104,7 +104,7 @@ const (
 	ServiceNginx    = "nginx"
 )
 
-// A ServiceRequest asks for a service.
+// A ServiceRequest adds a service.
 type ServiceRequest struct {
 	Name    string            `json:"name,omitempty" maxLength:"63" doc:"Name: lower-case letters, digits and dashes; absent means the type" example:"postgres"`
 	Type    string            `json:"type" enum:"postgres,mysql,redis,mongodb,nginx" example:"postgres"`
@@ -142,7 +142,7 @@ type Service struct {
 	StartedAt *time.Time `json:"started_at,omitempty"`
 }
 
-// A Connection says how sandboxes of a workspace reach a service.
+// A Connection holds the address of a service for sandboxes of its workspace.
 type Connection struct {
 	Host     string `json:"host" example:"postgres.workspace.internal"`
 	Port     int    `json:"port" example:"5432"`
@@ -152,12 +152,12 @@ type Connection struct {
 	URL      string `json:"url" doc:"URL with address and credentials, as clients of the type expect it" example:"postgres://engi:secret@postgres.workspace.internal:5432/engi"`
 }
 
-// ServiceLogs are the end of what the server of a service has printed.
+// ServiceLogs is the end of the output of a service's server.
 type ServiceLogs struct {
 	Text string `json:"text"`
 }
 
-// A WorkspaceWrite is a file to write or to remove.
+// A WorkspaceWrite is a file to write or to delete.
 type WorkspaceWrite struct {
 	Path          string  `json:"path" minLength:"1" maxLength:"1024" doc:"Path relative to the workspace, with slashes" example:"src/index.html"`
 	Mode          Mode    `json:"mode,omitempty" doc:"0644 or 0755; absent means the existing file's mode, or 0644" example:"0644"`
@@ -166,7 +166,7 @@ type WorkspaceWrite struct {
 	Removed       bool    `json:"removed,omitempty" doc:"Delete the file"`
 }
 
-// A WriteRequest asks to write files, which become one revision.
+// A WriteRequest writes files as one revision.
 type WriteRequest struct {
 	Files   []WorkspaceWrite `json:"files" minItems:"1" maxItems:"10000"`
 	Message string           `json:"message,omitempty" maxLength:"200" doc:"Message of the revision; absent means a message made from the changes"`
@@ -193,13 +193,13 @@ type WorkspaceRevision struct {
 	Changed   []AppChange `json:"changed" doc:"Changes since the previous revision, by path"`
 }
 
-// A RestoreRequest makes files of a workspace what they were in a revision.
+// A RestoreRequest restores files of a workspace from a revision.
 type RestoreRequest struct {
 	Revision int64  `json:"revision" minimum:"1" example:"2"`
 	Path     string `json:"path,omitempty" maxLength:"1024" doc:"Only this file, or files below this directory; absent means all files" example:"src"`
 }
 
-// A BlameLine is a line of a file, and the revision that has made it what it is.
+// A BlameLine is a line of a file, and the revision that last changed it.
 type BlameLine struct {
 	Revision  int64     `json:"revision" example:"2"`
 	Actor     string    `json:"actor,omitempty"`
@@ -219,7 +219,7 @@ type QueryRequest struct {
 	Timeout  Duration          `json:"timeout,omitempty" doc:"Maximum run time, at most 10 minutes; absent means 30 seconds" example:"30s"`
 }
 
-// A QueryResult is what a database has answered. An error of the database is a result.
+// A QueryResult is the answer of a database. An error of the database is a result.
 type QueryResult struct {
 	Columns   []QueryColumn       `json:"columns"`
 	Rows      [][]json.RawMessage `json:"rows" doc:"Rows with a value for each column; numbers that JSON cannot represent exactly are strings"`
@@ -235,7 +235,7 @@ type QueryColumn struct {
 	Type string `json:"type" doc:"Type, as the database names it" example:"int4"`
 }
 
-// A QueryError is why a database has refused a query.
+// A QueryError is the error with which a database refused a query.
 type QueryError struct {
 	Code     string `json:"code,omitempty" doc:"SQLSTATE" example:"42601"`
 	Text     string `json:"text"`
@@ -244,7 +244,7 @@ type QueryError struct {
 	Hint     string `json:"hint,omitempty"`
 }
 
-// A QueryPlan is how a database would run a query.
+// A QueryPlan is the plan of a database for a query.
 type QueryPlan struct {
 	Text string `json:"text" doc:"Plan, as the database prints it"`
 }
@@ -258,7 +258,7 @@ type Table struct {
 	Size   *Bytes `json:"size,omitempty" doc:"Size with indexes, in bytes; absent if the database does not report it"`
 }
 
-// A TableDescription says what a table consists of.
+// A TableDescription describes the structure of a table.
 type TableDescription struct {
 	Table       Table             `json:"table"`
 	Columns     []TableColumn     `json:"columns"`
@@ -294,7 +294,7 @@ type CommandRequest struct {
 	Args []string `json:"args" minItems:"1" maxItems:"10000" example:"[\"GET\",\"key\"]"`
 }
 
-// A CommandReply is what a redis service has answered.
+// A CommandReply is the answer of a redis service.
 type CommandReply struct {
 	Reply   json.RawMessage `json:"reply"`
 	Refused bool            `json:"refused,omitempty" doc:"Redis refused the command; the reply says why"`

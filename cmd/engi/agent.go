@@ -98,7 +98,7 @@ func (a *agentShow) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// A callAnswer has the arguments of decisions on tool calls.
+// A callAnswer holds the arguments of decisions on tool calls.
 type callAnswer struct {
 	Run_   string   `arg:"" name:"run" help:"ID of the run." placeholder:"RUN"`
 	Calls  []string `arg:"" optional:"" name:"call" help:"IDs of the calls; without any, all waiting calls." placeholder:"CALL"`

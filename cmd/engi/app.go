@@ -64,7 +64,7 @@ var appCommands = appCommand{
 `+example("engi app unpublish shop"), (*client.Client).UnpublishApp, func(x v1.App) string { return x.ID + " unpublished" }),
 }
 
-const maxAppText = 8 << 20 // bytes of one apply, as the server has it
+const maxAppText = 8 << 20 // maximum bytes of one apply; the server has the same limit
 
 type appCreate struct {
 	Name     string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
@@ -103,7 +103,7 @@ func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
 	})
 }
 
-// failedApp is why an app is failed; nil if it is not.
+// failedApp returns the error of a failed app; nil for other states.
 func failedApp(x v1.App) error {
 	switch {
 	case x.State != v1.AppFailed:
@@ -114,11 +114,11 @@ func failedApp(x v1.App) error {
 	return engi.Errorf(engi.Unavailable, "the server of app %s does not answer", x.Name).WithRemedy("see 'engi app logs %s'", x.Name)
 }
 
-// buildIfNeeded builds a template that the server has the definition of, but no build.
+// buildIfNeeded builds a template whose definition is on the server but not built yet.
 func (g *globals) buildIfNeeded(ctx context.Context, d *connection, name string) error {
 	all, err := d.Templates(ctx)
 	if client.IsKind(err, v1.Denied) {
-		return nil // whether it is built shows soon
+		return nil // later steps show whether the template is built
 	}
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ Examples:
   engi app apply shop answer.txt --snapshot`
 }
 
-// An applied says what became of an apply.
+// An applied is the result of an apply.
 type applied struct {
 	Seq      int64          `json:"seq"`
 	State    string         `json:"state"` // done or failed
@@ -348,7 +348,7 @@ Examples:
   engi app edit shop - --model ollama:qwen3-coder < wish.txt`
 }
 
-// An editResult says what became of an edit.
+// An editResult is the result of an edit.
 type editResult struct {
 	Seq      int64          `json:"seq"`
 	State    string         `json:"state"` // done or failed
@@ -357,8 +357,8 @@ type editResult struct {
 	Cost     float64        `json:"cost"`
 	Tried    string         `json:"tried,omitempty"`
 	Problems []v1.AppUpdate `json:"problems"`
-	Attempt  int            `json:"attempt,omitempty"`  // that was taken
-	Attempts []v1.AppUpdate `json:"attempts,omitempty"` // how they ended
+	Attempt  int            `json:"attempt,omitempty"`  // number of the accepted attempt
+	Attempts []v1.AppUpdate `json:"attempts,omitempty"` // last update of each attempt
 	Error    *v1.Problem    `json:"error,omitempty"`
 }
 
@@ -392,7 +392,7 @@ func (a *appEdit) Run(ctx context.Context, g *globals) error {
 // followEdit shows an edit up to its end.
 func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq int64) error {
 	out := editResult{Seq: seq, State: "failed", Problems: []v1.AppUpdate{}}
-	texts := map[int]string{} // of the models, in lines that have not ended, by attempt
+	texts := map[int]string{} // unfinished lines of the models, by attempt
 	say := func(x v1.AppUpdate, lines string) {
 		for line := range strings.Lines(lines) {
 			if g.Verbose && !g.JSON {
@@ -410,7 +410,7 @@ func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq
 		case x.Edit != seq:
 			continue
 		}
-		if x.Type == v1.AppOutput { // its lines come in pieces
+		if x.Type == v1.AppOutput { // a line arrives in pieces
 			text := texts[x.Attempt] + x.Text
 			end := strings.LastIndexByte(text, '\n') + 1
 			if len(text) > 4<<10 {
@@ -455,7 +455,7 @@ func (g *globals) followEdit(ctx context.Context, d *connection, app string, seq
 	return engi.Errorf(engi.NotFound, "app %s was removed", app)
 }
 
-// ofAttempt returns what a line begins with that is of one of several attempts.
+// ofAttempt returns the prefix for lines of one of several attempts; empty for a single attempt.
 func ofAttempt(x v1.AppUpdate) string {
 	if x.Attempt == 0 {
 		return ""
@@ -463,7 +463,7 @@ func ofAttempt(x v1.AppUpdate) string {
 	return fmt.Sprintf("[%d] ", x.Attempt)
 }
 
-// appLine returns an update of an app in one line, of whose texts it has the first.
+// appLine returns an update of an app in one line, with only the first line of its texts.
 func appLine(x v1.AppUpdate) string {
 	where := printable(x.Path)
 	if x.Line > 0 {
@@ -557,7 +557,7 @@ func (a *appWrite) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// edit returns the content of the file as it is after it was in an editor.
+// edit returns the content of the file after the user edited it.
 func (a *appWrite) edit(ctx context.Context, g *globals, d *connection) (string, error) {
 	return g.edit(ctx, a.Path, func() (io.ReadCloser, error) {
 		if _, err := d.App(ctx, a.Name); err != nil {
@@ -567,7 +567,7 @@ func (a *appWrite) edit(ctx context.Context, g *globals, d *connection) (string,
 	})
 }
 
-// orEmptyFile is a file that is there, or an empty one.
+// orEmptyFile returns the existing file, or an empty one.
 func orEmptyFile(f io.ReadCloser, err error) (io.ReadCloser, error) {
 	if client.IsKind(err, v1.NotFound) {
 		return http.NoBody, nil
@@ -575,8 +575,8 @@ func orEmptyFile(f io.ReadCloser, err error) (io.ReadCloser, error) {
 	return f, err
 }
 
-// edit returns the content of a file as it is after it was in an editor; open returns
-// what it is before. If nothing has changed, that ends engi.
+// edit returns the content of a file after the user edited it; open returns
+// the content before. If nothing has changed, edit ends engi.
 func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadCloser, error)) (string, error) {
 	editor := first(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
 	if editor == "" {
@@ -587,7 +587,7 @@ func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadClo
 		return "", err
 	}
 	before, err := io.ReadAll(io.LimitReader(f, maxAppText))
-	_ = f.Close() // all that is wanted was read
+	_ = f.Close() // all needed content was read
 	if err != nil {
 		return "", engi.Errorf(engi.Unavailable, "read %s: %v", name, err)
 	}
@@ -600,7 +600,7 @@ func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadClo
 	if err := os.WriteFile(local, before, 0o600); err != nil {
 		return "", engi.Errorf(engi.Unavailable, "%v", err)
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", local) // as git has it: with arguments
+	cmd := exec.CommandContext(ctx, "sh", "-c", editor+` "$1"`, "sh", local) // the editor may have arguments, as for git
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = g.in, g.out, g.err
 	if err := cmd.Run(); err != nil {
 		return "", engi.Errorf(engi.Unavailable, "the editor %s: %v", editor, err)
@@ -800,7 +800,7 @@ func (a *appCat) Run(ctx context.Context, g *globals) error {
 	return g.cat(ctx, func(d *connection) (io.ReadCloser, error) { return d.AppFile(ctx, a.Name, a.Path, a.Revision) })
 }
 
-// copyTo prints what comes from a server.
+// copyTo prints data from a server.
 func copyTo(out io.Writer, in io.Reader) error {
 	if _, err := io.Copy(out, in); err != nil {
 		return engi.Errorf(engi.Unavailable, "the download broke: %v", err).WithRemedy("try again")
@@ -915,7 +915,7 @@ func (g *globals) writeFile(to string, from io.Reader) error {
 	}
 	switch {
 	case err != nil:
-		_ = os.Remove(to) // half of it is worth nothing
+		_ = os.Remove(to) // half a file is useless
 		return err
 	case g.JSON:
 		return g.printJSON(map[string]string{"file": to})

@@ -84,11 +84,11 @@ func (a *appRun) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
-		if x.Applying != 0 && x.SandboxID != "" { // opening it would wait for the end of the apply
+		if x.Applying != 0 && x.SandboxID != "" { // opening the app would wait for the end of the apply
 			in.ID = x.SandboxID
 			return nil
 		}
-		if x, err = d.OpenApp(ctx, a.Name); err != nil { // its server may be what the command is to repair
+		if x, err = d.OpenApp(ctx, a.Name); err != nil { // the command may be meant to repair the app's server
 			now, e := d.App(ctx, a.Name)
 			if e != nil || now.SandboxID == "" {
 				return err

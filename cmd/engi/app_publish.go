@@ -56,7 +56,7 @@ func (a *appSnapshot) Run(ctx context.Context, g *globals) error {
 		func(x v1.AppRevision) string { return fmt.Sprint(x.Number) })
 }
 
-// showNewApp prints the ID of an app, and where it is.
+// showNewApp prints the ID of an app, and its address.
 func (g *globals) showNewApp(x v1.App) (err error) {
 	if g.JSON {
 		err = g.printJSON(x)

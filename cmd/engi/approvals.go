@@ -29,12 +29,12 @@ type approvalsCommand struct {
 	Verify     approvalsVerify     `cmd:"" help:"Check the signature of a decision."`
 }
 
-// approvalRows are approvals as a table.
+// approvalRows prints approvals as a table.
 var approvalRows = table[v1.Approval]{"APPROVAL\tSTATE\tREQUEST\tSECRETS\tSANDBOX\tCREATED", func(a v1.Approval) []any {
 	return []any{a.ID, a.State, clip(requestLine(a)), strings.Join(a.Secrets, " "), a.SandboxID, ago(a.CreatedAt)}
 }, func(a v1.Approval) string { return a.ID }}
 
-// requestLine returns the request in a line.
+// requestLine returns the request in one line.
 func requestLine(a v1.Approval) string {
 	host := a.Host
 	if a.Port != 443 && a.Port != 80 {
@@ -43,7 +43,7 @@ func requestLine(a v1.Approval) string {
 	return fmt.Sprintf("%s %s%s", a.Method, host, a.Path)
 }
 
-// clip shortens what would fill a line.
+// clip shortens a text that would fill a line.
 func clip(s string) string {
 	if r := []rune(s); len(r) > 80 {
 		return string(r[:79]) + "…"
@@ -87,8 +87,8 @@ func (s *approvalsShow) Run(ctx context.Context, g *globals) error {
 	return show(ctx, g, func(d *connection) (v1.Approval, error) { return d.Approval(ctx, s.ID) }, func(a v1.Approval) { approvalFacts(a).print(g) })
 }
 
-// approvalFacts has what somebody needs to judge a request by, and what was
-// decided.
+// approvalFacts returns the facts that a user needs to judge a request, and its
+// decision.
 func approvalFacts(a v1.Approval) (f facts) {
 	f.add("approval", "%s", a.ID)
 	f.add("request", "%s", requestLine(a))
@@ -124,7 +124,7 @@ func approvalFacts(a v1.Approval) (f facts) {
 	return f
 }
 
-// rememberedLine says which later requests a decision is for.
+// rememberedLine returns a text for the later requests that a decision covers.
 func rememberedLine(a v1.Approval) string {
 	what, where := "requests like it", "of this sandbox"
 	if a.WholeRule {
@@ -136,7 +136,7 @@ func rememberedLine(a v1.Approval) string {
 	return fmt.Sprintf("%s %s until %s", what, where, a.RememberedUntil.Local().Format(time.DateTime))
 }
 
-// An approvalAnswer has the flags of decisions.
+// An approvalAnswer holds the flags of decisions.
 type approvalAnswer struct {
 	IDs          []string      `arg:"" name:"id" help:"Approvals." placeholder:"ID"`
 	Reason       string        `short:"r" help:"Reason, which the program sees." placeholder:"TEXT"`
@@ -355,8 +355,8 @@ func (approvalsWatch) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// lines returns the lines of standard input. Reading goes on until the process
-// ends, since nothing can interrupt it.
+// lines returns the lines of standard input. It reads until the process
+// ends, since a read cannot be interrupted.
 func (g *globals) lines() <-chan string {
 	c := make(chan string)
 	go func() {
@@ -370,16 +370,16 @@ func (g *globals) lines() <-chan string {
 	return c
 }
 
-// askAbout shows what waits, and sends the answer in the next line; done says that
-// nobody answers any more.
+// askAbout shows a waiting request, and sends the answer in the next line; done says that
+// the input has ended.
 func (g *globals) askAbout(ctx context.Context, d *connection, id string, lines <-chan string) (done bool, err error) {
 	a, err := d.Approval(ctx, id)
 	if err != nil || a.State != v1.ApprovalPending {
-		return false, err // it has ended while others were asked about
+		return false, err // the request has ended while others were shown
 	}
 	fmt.Fprintln(g.out)
 	approvalFacts(a).print(g)
-	if isTerminal(g.in) { // what was typed before is no answer to this
+	if isTerminal(g.in) { // input typed before is no answer to this request
 		select {
 		case <-lines:
 		default:

@@ -163,7 +163,7 @@ func isHere(address string) bool {
 	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// onHost puts a file and listeners on this machine, which no sandbox may see.
+// onHost creates a file and listeners on this machine, which no sandbox may reach.
 func onHost(o *attack.Options) (leave func(), err error) {
 	dir, err := os.MkdirTemp("", "engi-attack-")
 	if err != nil {
@@ -205,7 +205,7 @@ func onHost(o *attack.Options) (leave func(), err error) {
 	}, err
 }
 
-// pins returns what isolates sandboxes, as this program was built with it.
+// pins returns the versions of the programs that isolate sandboxes, as built into this program.
 func pins(now time.Time) (all []attack.Pin) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -45,7 +45,7 @@ func (b *benchAgent) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	defer end()
-	bench.Agents(ctx, m, p.Agents(), max(b.N/10, 1)) // connections and caches
+	bench.Agents(ctx, m, p.Agents(), max(b.N/10, 1)) // opens connections and fills caches
 	t := bench.Agents(ctx, m, p.Agents(), b.N)
 	if b.Chunks > 0 {
 		if t.Search, err = bench.Search(ctx, p.Docs(), b.Chunks, 500); err != nil {

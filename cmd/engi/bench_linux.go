@@ -58,10 +58,10 @@ type benchFlags struct {
 	Spans       string        `help:"Write the start and end of each request to FILE, in nanoseconds of the monotonic clock, for profilers." type:"path" placeholder:"FILE"`
 
 	lang   engi.Language
-	refuse bool // when the queue is full, as the node is configured
+	refuse bool // refuse requests when the queue is full, as the node's configuration says
 }
 
-// prepare fills in defaults and checks.
+// prepare sets defaults and checks the flags.
 func (b *benchFlags) prepare(n int, lang engi.Language) (err error) {
 	if b.N == 0 {
 		b.N = n
@@ -77,8 +77,8 @@ func (b *benchFlags) prepare(n int, lang engi.Language) (err error) {
 	return nil
 }
 
-// benched starts a private node whose configuration change has changed, for at most limit:
-// ctx ends then. The caller calls end.
+// benched starts a private node with a configuration that change adjusts. ctx ends after limit.
+// The caller calls end.
 func (g *globals) benched(ctx context.Context, limit time.Duration, change func(*config.Config)) (_ context.Context, p *node.Private, end func(), err error) {
 	c, _, err := g.config()
 	if err != nil {
@@ -99,7 +99,7 @@ func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig
 	if err != nil {
 		return bench.Rig{}, nil, err
 	}
-	if err := priority.Raise(); err != nil { // as the server does
+	if err := priority.Raise(); err != nil { // like the server
 		g.note("the node's priority stays as it is: %v", err)
 	}
 	c.Pools = nil
@@ -117,7 +117,7 @@ func (b *benchFlags) rig(ctx context.Context, g *globals, target int) (bench.Rig
 	return bench.Rig{Run: bench.Post(p.Endpoint().URL, p.AdminKey()), Pools: p.Pools()}, p, nil
 }
 
-// finish stamps a timing and prints it.
+// finish adds the host to a timing and prints it.
 func finish(g *globals, t bench.Timing, name string) error {
 	t.Bench, t.Host = name, bench.Stamp(version)
 	if g.JSON {
@@ -147,7 +147,7 @@ func printHost(g *globals, h bench.Host) {
 	fmt.Fprintf(g.out, "%d x %s, %d MiB, Linux %s, kvm %t, root %t, load %s, engi %s\n", h.CPUs, h.CPU, h.MemoryMiB, h.Kernel, h.KVM, h.Root, h.Load, h.Engi)
 }
 
-// timed runs a benchmark that gives a timing, on a rig.
+// timed runs a benchmark that returns a timing, on a rig.
 func (b *benchFlags) timed(ctx context.Context, g *globals, name string, target int, f func(context.Context, bench.Rig) bench.Timing) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, b.Limit)
 	defer cancel()
@@ -261,7 +261,7 @@ func (b *benchDensity) Run(ctx context.Context, g *globals) error {
 	if err := rig.WaitFull(ctx); err != nil {
 		return err
 	}
-	time.Sleep(time.Second) // until the garbage of the start is collected
+	time.Sleep(time.Second) // wait until the garbage of the start is collected
 	bytes, processes, err := bench.Shares(p.Endpoint().DataDir)
 	if err != nil {
 		return err
@@ -304,7 +304,7 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	c := bench.Comparison{Bench: "compare", Lang: string(b.lang), Template: warm.Template}
 	c.Rivals = append(c.Rivals, bench.FromTiming("engi warm", warm))
 
-	// A node without pools, so that nothing is refilled while the others run.
+	// A node without pools, so that no pool refills while the others run.
 	cold, q, err := b.rig(ctx, g, 0)
 	if err != nil {
 		return err
@@ -354,7 +354,7 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// bursts times as many runs at the same moment by every means.
+// bursts times the same number of runs at the same moment for each rival.
 func (b *benchCompare) bursts(ctx context.Context, g *globals, rivals []rival) ([]bench.Rival, error) {
 	rig, p, err := b.rig(ctx, g, b.Burst)
 	if err != nil {
@@ -370,18 +370,18 @@ func (b *benchCompare) bursts(ctx context.Context, g *globals, rivals []rival) (
 	return all, nil
 }
 
-// A rival is a means other than engi to run the program.
+// A rival is a way other than engi to run the program.
 type rival struct {
-	name, skipped string // why it cannot be had
+	name, skipped string // skipped is the reason why the rival is not available
 	command       func(ctx context.Context) *exec.Cmd
 }
 
 type rivals struct {
 	all    []rival
-	remove func() // what they have left
+	remove func() // deletes the remains of the rivals
 }
 
-// rivals finds other means to run the program, on the same root file system if
+// rivals finds other ways to run the program, on the same root file system if
 // possible.
 func (b *benchFlags) rivals(ctx context.Context, g *globals, p *node.Private, template string) (rivals, error) {
 	none := rivals{remove: func() {}}
@@ -436,12 +436,12 @@ func (b *benchFlags) rivals(ctx context.Context, g *globals, p *node.Private, te
 		{name: "runsc run", command: func(ctx context.Context) *exec.Cmd {
 			return exec.CommandContext(ctx, programs[0].Path, "--root", state, "--platform", "systrap", "--network", "none", "run", "--bundle", tmp, fmt.Sprintf("bench%03d", n.Add(1)))
 		}},
-		// Root without CAP_SYS_RESOURCE may not raise limits, as podman does
-		// unless it is told some.
+		// Root without CAP_SYS_RESOURCE may not raise limits, but podman does
+		// unless it is given some.
 		installed("podman run", "podman", "run", "--rm", "--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--rootfs", t.Root+":O"),
 		installed("bwrap", "bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", t.Root, "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"),
 	}
-	// The same interpreter, as far as possible without isolation.
+	// The same interpreter, with as little isolation as possible.
 	path, sys := args[0], &syscall.SysProcAttr{Chroot: t.Root}
 	if os.Geteuid() != 0 {
 		sys = nil

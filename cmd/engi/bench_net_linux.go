@@ -100,7 +100,7 @@ func (b *benchNet) gateway(ctx context.Context, p *node.Private, args []string) 
 	return x, err
 }
 
-// forwarded runs the program with the same interpreter without the gateway: in a
+// forwarded runs the program with the same interpreter but without the gateway: in a
 // sandbox, and without one.
 func (b *benchNet) forwarded(ctx context.Context, g *globals, p *node.Private, rig *bench.NetRig, template string, args []string) ([]bench.Path, error) {
 	t, err := p.Templates().Get(ctx, template)
@@ -124,6 +124,6 @@ func (b *benchNet) forwarded(ctx context.Context, g *globals, p *node.Private, r
 	}
 	out, err := rig.Forwarded(ctx, t.Root, args)
 	bare := path("no sandbox, kernel forwarding", out, err)
-	out, err = rig.ForwardedSandbox(ctx, programs[0].Path, t.Root, args) // last: it keeps the addresses
+	out, err = rig.ForwardedSandbox(ctx, programs[0].Path, t.Root, args) // the last step, because it keeps the addresses
 	return []bench.Path{path("sandbox, kernel forwarding", out, err), bare}, nil
 }

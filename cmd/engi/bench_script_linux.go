@@ -42,7 +42,7 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 	if b.Compare {
 		return b.compare(ctx, g, run)
 	}
-	bench.Scripts(ctx, run, lang, min(b.N, 50*b.Concurrency), b.Concurrency) // helpers start
+	bench.Scripts(ctx, run, lang, min(b.N, 50*b.Concurrency), b.Concurrency) // starts the helpers
 	t := bench.Scripts(ctx, run, lang, b.N, b.Concurrency)
 	t.Bench, t.Host = "script", bench.Stamp(version)
 	if g.JSON {
@@ -58,7 +58,7 @@ func (b *benchScript) Run(ctx context.Context, g *globals) error {
 	return failed(g, t.Failures, t.Failure)
 }
 
-// compare times others right after engi. They run without HTTP and, except for
+// compare times rivals right after engi. They run without HTTP and, except for
 // Deno, without isolation.
 func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.Context, v1.ScriptRequest) (v1.ScriptResult, error)) error {
 	const several = 4

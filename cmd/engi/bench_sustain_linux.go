@@ -87,7 +87,7 @@ func (b *benchSustain) Run(ctx context.Context, g *globals) error {
 	for _, percent := range percents {
 		rate := s.PerSecond * float64(percent) / 100
 		at := bench.Arrivals(b.Seed, rate, time.Duration(b.Seconds*float64(time.Second)))
-		// measured adds a point, with what it used by the time that everything is quiet.
+		// measured adds a point, with the processor time used until everything is quiet.
 		measured := func(name string, run func() bench.Point) error {
 			before, err := meter.Read()
 			if err != nil {
@@ -104,7 +104,7 @@ func (b *benchSustain) Run(ctx context.Context, g *globals) error {
 			point.Means, point.Percent, point.Rate = name, percent, cents(rate)
 			used := after.Sub(before)
 			if name == "engi" {
-				if used.Group == 0 { // without control groups
+				if used.Group == 0 { // there are no control groups
 					used.Group = used.Children
 				}
 				point.Processor, point.Node = bench.MillisEach(used.Self+used.Group, point.Done), bench.MillisEach(used.Self, point.Done)
@@ -148,10 +148,10 @@ func (b *benchSustain) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// cents rounds what cannot be less than 0 to hundredths.
+// cents rounds a non-negative value to hundredths.
 func cents(v float64) float64 { return max(0, math.Round(v*100)/100) }
 
-// bare measures what a sandbox without an interpreter costs to boot and to remove.
+// bare measures the cost of booting and removing a sandbox without an interpreter.
 func (b *benchSustain) bare(ctx context.Context, g *globals) (boot, teardown float64, err error) {
 	bare := b.benchFlags
 	bare.lang = ""

@@ -23,7 +23,7 @@ type chatCommand struct {
 
 	Confirm []string `help:"Tools whose calls wait for a decision, which you are asked for; * means all." placeholder:"TOOL"`
 
-	lines <-chan string // of standard input, once somebody is asked
+	lines <-chan string // lines of standard input, after the first question
 }
 
 func (chatCommand) Help() string {
@@ -57,7 +57,7 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 		agent = all[0].Name
 	}
 	q := v1.RunRequest{Model: c.Model, SandboxID: c.Sandbox, Session: c.Session, Workspace: c.Workspace, ConversationID: c.Resume, Confirm: c.Confirm}
-	if c.Message == "-" { // nobody can be asked
+	if c.Message == "-" { // questions are not possible
 		raw, err := io.ReadAll(io.LimitReader(g.in, 1<<20))
 		if err != nil {
 			return engi.Errorf(engi.Unavailable, "read standard input: %v", err)
@@ -75,7 +75,7 @@ func (c *chatCommand) Run(ctx context.Context, g *globals) error {
 	for {
 		fmt.Fprint(g.err, "> ")
 		select {
-		case q.Input = <-c.lines: // empty at their end, too
+		case q.Input = <-c.lines: // also empty at the end of input
 		case <-ctx.Done():
 			q.Input = ""
 		}
@@ -135,7 +135,7 @@ func (c *chatCommand) say(ctx context.Context, g *globals, d *connection, agent 
 	return x, nil
 }
 
-// ask has whoever talks to the agent decide on a call, if there is somebody.
+// ask asks the user for a decision on a call, if input is interactive.
 func (c *chatCommand) ask(ctx context.Context, g *globals, d *connection, run string, call v1.ToolCall) error {
 	leave := func() error {
 		g.note("%s waits for a decision: engi agent allow %s %s", call.Name, run, call.ID)
@@ -162,7 +162,7 @@ func (c *chatCommand) ask(ctx context.Context, g *globals, d *connection, run st
 	err := d.DecideCall(ctx, run, call.ID, answer)
 	if client.IsKind(err, v1.Conflict) || client.IsKind(err, v1.Denied) {
 		g.complain(err)
-		return nil // others may decide, or have
+		return nil // others may decide, or have decided
 	}
 	return err
 }
@@ -185,15 +185,15 @@ func (c *chatCommand) show(g *globals, e v1.AgentUpdate) {
 	}
 }
 
-// showCall prints a call. What the model wrote must not move the cursor over it.
+// showCall prints a call. It escapes control characters of the model.
 func showCall(g *globals, call v1.ToolCall) {
 	for line := range strings.SplitSeq(fmt.Sprintf("\n[%s] %s", call.Name, brief(call.Arguments)), "\n") {
 		fmt.Fprintln(g.err, printable(strings.ReplaceAll(line, "\t", "    ")))
 	}
 }
 
-// brief returns the arguments of a call for people: code as it is, the rest in one
-// line. Nothing is left out, since people decide by it.
+// brief returns the arguments of a call for users: code unchanged, the rest in one
+// line. It omits nothing, since users decide by it.
 func brief(arguments string) string {
 	var a map[string]any
 	if json.Unmarshal([]byte(arguments), &a) != nil {

@@ -74,7 +74,7 @@ func printConfig(g *globals, c config.Config, from config.Sources) {
 			name = rest
 		}
 		if pools, ok := k.Value.Interface().([]config.Pool); ok {
-			// Tables come last in a file.
+			// Tables must come last in a file.
 			fmt.Fprintf(g.out, "\n# %s; %s\n", k.Help, source(from, k.Name))
 			for _, p := range pools {
 				fmt.Fprintf(g.out, "[[pools]]\ntemplate = %q\nlanguage = %q\ntarget = %d\nmax = %d\n", p.Template, p.Language, p.Target, p.Max)

@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Where a command may find a node.
+// A where says where a command may find a node.
 type where int
 
 const (
 	serverOnly where = iota // a running server
-	orPrivate               // else a node of its own
+	orPrivate               // a running server, or else a private node
 )
 
 // A connection is a client of the node that a command uses.
@@ -25,7 +25,7 @@ type connection struct {
 	close   func()
 }
 
-// connect finds a node: the one that ENGI_URL names, else the server of the
+// connect finds a node: the one in ENGI_URL, else the server of the
 // data directory, else, if allowed, a private one. The caller must close the
 // connection.
 func (g *globals) connect(ctx context.Context, w where) (*connection, error) {

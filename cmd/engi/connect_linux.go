@@ -15,19 +15,19 @@ import (
 	"github.com/engi-dev/engi/internal/node/datadir"
 )
 
-// testOptions lets tests of this package run commands on fake machines; nothing
-// else sets it.
+// testOptions lets tests of this package run commands on fake machines. Only
+// tests set it.
 var testOptions node.Options
 
-// enter makes this process able to run sandboxes if it was not started by root,
+// enter enables this process to run sandboxes if it was not started by root,
 // for commands that may start a node.
 func enter(args []string) {
 	if len(args) == 0 || !slices.Contains([]string{"run", "shell", "serve", "template", "doctor", "bench", "stop"}, args[0]) || os.Getenv("ENGI_URL") != "" ||
 		slices.ContainsFunc(args, func(a string) bool { return a == "--url" || a == "--help" || strings.HasPrefix(a, "--url=") }) {
 		return
 	}
-	// If the host does not allow it, there may be a server, and 'engi doctor'
-	// says what is wrong.
+	// On an error, a server may still be available, and 'engi doctor'
+	// reports the cause.
 	_ = node.EnterNamespaces()
 }
 
@@ -66,7 +66,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*con
 	if !engi.Is(err, engi.NotFound) || w == serverOnly {
 		return nil, err
 	}
-	c.Pools = nil // only sandboxes that this command needs
+	c.Pools = nil // start only sandboxes that this command needs
 	p, err := g.openPrivate(ctx, c)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (g *globals) connectPrivate(p *node.Private) *connection {
 }
 
 // openPrivate starts a node in this process. It logs only errors, unless the user
-// wants more.
+// asks for more.
 func (g *globals) openPrivate(ctx context.Context, c config.Config) (*node.Private, error) {
 	level := slog.LevelError
 	if g.Verbose {

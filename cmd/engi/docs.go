@@ -35,8 +35,8 @@ var docsCommands = docsCommand{
 }
 
 const (
-	maxDocument  = 8 << 20 // bytes; the server's own bound is the same
-	maxDocuments = 5000    // of one directory
+	maxDocument  = 8 << 20 // maximum bytes of a document; the server has the same limit
+	maxDocuments = 5000    // maximum number of documents in one directory
 )
 
 var documentNames = []string{".md", ".mdx", ".markdown", ".txt"}
@@ -59,9 +59,9 @@ Examples:
   engi docs list --json | engi docs add - --title "What there is"`
 }
 
-// A document is a document to add.
+// A report is a document to add.
 type report struct {
-	name string // for people
+	name string // name for users
 	read func() (v1.DocumentRequest, error)
 }
 
@@ -116,7 +116,7 @@ func (s report) add(ctx context.Context, d *connection, a *docsAdd) (v1.Document
 	return d.AddDocument(ctx, q)
 }
 
-// documentsOf returns the documents that the arguments name. It reads only directories.
+// documentsOf returns the documents in the arguments. It reads only directories.
 func (a *docsAdd) documentsOf(g *globals) (all []report, _ error) {
 	for _, arg := range a.Sources {
 		if strings.HasPrefix(arg, "http://") || strings.HasPrefix(arg, "https://") {
@@ -185,7 +185,7 @@ func paperOf(path, title string) report {
 	}}
 }
 
-// documentBar shows how many of n documents are done.
+// documentBar shows the progress of adding n documents.
 func (g *globals) documentBar(n int) (one, done func()) {
 	if n < 3 || g.JSON || width(g.err) < 60 {
 		return func() {}, func() {}
@@ -308,7 +308,7 @@ func (s *docsSearch) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// hitHead returns where a piece comes from, in one or two lines.
+// hitHead returns the source of a hit, in one or two lines.
 func hitHead(h v1.Hit) string {
 	if m := h.Module; m != nil {
 		return printable(fmt.Sprintf("module %s of scope %s: %s", m.Path, m.Scope, m.Description))

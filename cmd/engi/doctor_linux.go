@@ -118,7 +118,7 @@ func (dr *doctorCommand) leaks(ctx context.Context, g *globals) error {
 	}
 	found, served, err := g.look(ctx, c, dr.Fix)
 	// While a server runs, sandboxes that are being created or destroyed look
-	// like leaks. What is still there later is one.
+	// like leaks. Those that are still there later are leaks.
 	for try := 0; err == nil && served && len(found) > 0 && try < 5; try++ {
 		if clock.Sleep(ctx, time.Second) != nil {
 			return engi.Errorf(engi.Expired, "look for leaks: %v", context.Cause(ctx))

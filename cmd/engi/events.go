@@ -37,7 +37,7 @@ var eventsCommands = eventsCommand{
 `+example("engi events cancel fnr_u2dmwmlezjgprkqrgppgcz2mgu"), "cancelled", (*client.Client).CancelFunctionRun),
 }
 
-// maxData is more than an event may have, for which the server has a better error.
+// maxData is more than the maximum of an event, for which the server returns a better error.
 const maxData = 1 << 20
 
 type eventsSend struct {
@@ -82,7 +82,7 @@ func (g *globals) object(data string) (json.RawMessage, error) {
 		var f *os.File
 		if f, err = os.Open(name); err == nil {
 			raw, err = io.ReadAll(io.LimitReader(f, maxData))
-			_ = f.Close() // opened for reading only
+			_ = f.Close() // the file was opened for reading only
 		}
 	}
 	switch {
@@ -94,7 +94,7 @@ func (g *globals) object(data string) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// sent prints what was sent, or its runs.
+// sent prints the sent event, or its runs.
 func (g *globals) sent(ctx context.Context, d *connection, x v1.Event, wait bool) error {
 	if !wait {
 		if g.JSON {
@@ -133,7 +133,7 @@ func (g *globals) sent(ctx context.Context, d *connection, x v1.Event, wait bool
 	return nil
 }
 
-// follow waits for a run that an event has started, and prints its steps as they
+// follow waits for a run that an event has started, and prints its steps when they
 // end.
 func (g *globals) follow(ctx context.Context, d *connection, sent v1.Event, id string) (x v1.FunctionRun, err error) {
 	told, failure := map[string]bool{}, ""
@@ -205,7 +205,7 @@ func (g *globals) outcome(x v1.FunctionRun) {
 	}
 }
 
-// An eventSelection has the flags that select events.
+// An eventSelection holds the flags that select events.
 type eventSelection struct {
 	Type    []string `help:"Only events of these types; sandbox.* means all with this prefix." placeholder:"TYPE"`
 	Name    string   `help:"Alias of --type." hidden:""`

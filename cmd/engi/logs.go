@@ -22,7 +22,7 @@ Examples:
   engi logs -f $(engi run -d train.py)`
 }
 
-// quiet is how long a running execution must print nothing until its output so far
+// quiet is the silence after which the output of a running execution so far
 // counts as complete.
 const quiet = 300 * time.Millisecond
 
@@ -45,7 +45,7 @@ func (l *logsCommand) Run(ctx context.Context, g *globals) error {
 	for e, err := range d.Watch(watch, l.ID, l.From) {
 		if err != nil {
 			if watch.Err() != nil && ctx.Err() == nil {
-				return nil // everything so far was printed
+				return nil // all output so far was printed
 			}
 			return err
 		}

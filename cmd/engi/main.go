@@ -21,16 +21,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Set by the build.
+// Variables that the build sets.
 var (
 	version = "unknown"
 	commit  = "unknown"
 )
 
-// Exit codes. Those of "engi run" are in docs/cli.md; a program's own code
-// wins over all of them.
+// Exit codes. Those of "engi run" are in docs/cli.md; a program's own exit code
+// takes precedence.
 const (
-	exitFailed    = 1   // engi could not do what was asked
+	exitFailed    = 1   // engi could not perform the command
 	exitUsage     = 2   // the command line is invalid
 	exitLimit     = 123 // run: a limit other than time and memory ended the program
 	exitTimeout   = 124 // run: the program ran too long
@@ -108,7 +108,7 @@ func main() {
 	os.Exit(engiMain(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// engiMain is the program without the exit of the process.
+// engiMain runs the program and returns its exit code.
 func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 	var c commands
 	c.in, c.out, c.err = in, out, errOut
@@ -122,13 +122,13 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 		args = []string{"--help"}
 	}
 	k, err := parser.Parse(args)
-	if done >= 0 { // help was printed
+	if done >= 0 { // the help was printed
 		return done
 	}
 	ours := exitFailed
 	if len(args) > 0 && (args[0] == "run" || args[0] == "shell" || args[0] == "ssh") ||
 		len(args) > 1 && (args[0] == "sandbox" || args[0] == "box") && (args[1] == "exec" || args[1] == "shell") {
-		ours = exitEngi // the program has the other codes
+		ours = exitEngi // other codes belong to the program
 	}
 	if err != nil {
 		fmt.Fprintf(errOut, "engi: %v\n", err)
@@ -152,7 +152,7 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 	defer stop()
 	k.BindTo(ctx, (*context.Context)(nil))
 	err = k.Run(&c.globals)
-	// Remedies are not found in joined errors, and kong joins even a single one.
+	// A joined error hides the remedy, and kong joins even a single error.
 	if many, ok := err.(interface{ Unwrap() []error }); ok && len(many.Unwrap()) == 1 {
 		err = many.Unwrap()[0]
 	}
@@ -168,7 +168,7 @@ func engiMain(args []string, in *os.File, out, errOut io.Writer) int {
 }
 
 func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, error) {
-	// These have functions in their fields.
+	// These commands have functions in their fields.
 	c.Agent, c.App, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, appCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
 	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.SSHKey, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, sshKeyCommands, volumeCommands, webhookCommands
 	c.Workspace = workspaceCommands
@@ -221,7 +221,7 @@ func (g *globals) printEvent(e v1.ExecutionUpdate) error {
 // printLine prints v as one line of JSON.
 func (g *globals) printLine(v any) error { return json.NewEncoder(g.out).Encode(v) }
 
-// note prints a message for people, which is not part of the output.
+// note prints a message for users, which is not part of the output.
 func (g *globals) note(format string, args ...any) {
 	fmt.Fprintf(g.err, "engi: "+format+"\n", args...)
 }

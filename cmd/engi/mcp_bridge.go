@@ -19,38 +19,38 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A bridge carries the messages of an MCP client on standard input and output to
-// a server on HTTP, as they are, so that client and server speak any revision of
-// the protocol and any extension with each other. It outlives the server: it
-// waits for the next one, comes back to answers whose connection broke, and opens
+// A bridge forwards the messages of an MCP client on standard input and output to
+// a server on HTTP unchanged, so that client and server can use any revision of
+// the protocol and any extension. It outlives the server: it
+// waits for the next one, resumes answers whose connection broke, and opens
 // a session again that the server has lost.
 type bridge struct {
 	url, secret string
-	patience    time.Duration // with a server that does not answer
+	patience    time.Duration // maximum time without an answer of the server
 	http        *http.Client
 
 	outMu sync.Mutex
 	out   io.Writer
 
 	mu      sync.Mutex
-	hello   *rpc                          // what opened the session
-	session string                        // its ID; empty for none
+	hello   *rpc                          // message that opened the session
+	session string                        // ID of the session; empty for none
 	running map[string]context.CancelFunc // requests without a session, by ID
-	again   map[string]bool               // tools that may be called again, by name, as they were listed
+	again   map[string]bool               // tools that may be called again, by name, as in the last list of tools
 
-	opening sync.Mutex // held while a lost session is opened again
+	opening sync.Mutex // held while a lost session is reopened
 }
 
 const (
 	bridgePatience   = 2 * time.Minute
-	bridgePause      = 100 * time.Millisecond // after a failure, at first
-	bridgeLongest    = 2 * time.Second        // between attempts
-	bridgeGrace      = 30 * time.Second       // for answers when the client has closed its end
+	bridgePause      = 100 * time.Millisecond // pause after the first failure
+	bridgeLongest    = 2 * time.Second        // maximum pause between attempts
+	bridgeGrace      = 30 * time.Second       // time for answers after the client has closed its end
 	statelessVersion = "2026-07-28"           // the first revision without sessions
-	resumingVersion  = "2025-11-25"           // one whose answers can be come back to
+	resumingVersion  = "2025-11-25"           // a revision whose answers can be resumed
 )
 
-// An rpc is a message, as far as a bridge looks at it.
+// An rpc holds the fields of a message that the bridge uses.
 type rpc struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -69,14 +69,14 @@ type rpc struct {
 func (m *rpc) isRequest() bool { return len(m.ID) > 0 && m.Method != "" }
 func (m *rpc) stateless() bool { return m.Params.Meta.Version >= statelessVersion }
 
-// passOn carries messages between a client and the server at url until the client
+// passOn forwards messages between a client and the server at url until the client
 // closes in, or ctx ends.
 func passOn(ctx context.Context, url, secret string, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	b := newBridge(url, secret, out)
 	lines := make(chan []byte)
-	go func() { // ends with in, or with the process: reading cannot be interrupted
+	go func() { // the goroutine ends with in, or with the process: a read cannot be interrupted
 		defer close(lines)
 		r := bufio.NewReader(in)
 		for {
@@ -113,13 +113,13 @@ func passOn(ctx context.Context, url, secret string, in io.Reader, out io.Writer
 
 func newBridge(url, secret string, out io.Writer) *bridge {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	// Of a connection that the last server left behind, nobody can tell whether
+	// On a connection kept from an earlier server, it is unknown whether
 	// that server has still read a message.
 	transport.DisableKeepAlives = true
 	return &bridge{url: url, secret: secret, patience: bridgePatience, http: &http.Client{Transport: transport}, out: out, running: map[string]context.CancelFunc{}, again: map[string]bool{}}
 }
 
-// take carries one message. Requests are answered side by side, other messages
+// take handles one message. Requests are answered concurrently; other messages
 // keep their order.
 func (b *bridge) take(ctx context.Context, wg *sync.WaitGroup, line []byte) {
 	m := &rpc{raw: line}
@@ -137,7 +137,7 @@ func (b *bridge) take(ctx context.Context, wg *sync.WaitGroup, line []byte) {
 		b.mu.Lock()
 		stop := b.running[string(m.Params.RequestID)]
 		b.mu.Unlock()
-		if stop != nil { // without a session, a request is given up by hanging up
+		if stop != nil { // without a session, closing the connection cancels a request
 			stop()
 			return
 		}
@@ -171,7 +171,7 @@ func rpcError(code int, text string) map[string]any {
 	return map[string]any{"code": code, "message": text}
 }
 
-// say sends a message of the bridge's own to the client.
+// say sends the client a message that the bridge itself made.
 func (b *bridge) say(v any) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -180,7 +180,7 @@ func (b *bridge) say(v any) {
 	b.pass(raw)
 }
 
-// pass sends a message to the client, in one line.
+// pass sends a message to the client, as one line.
 func (b *bridge) pass(raw []byte) {
 	var line bytes.Buffer
 	if json.Compact(&line, raw) != nil {
@@ -189,18 +189,18 @@ func (b *bridge) pass(raw []byte) {
 	line.WriteByte('\n')
 	b.outMu.Lock()
 	defer b.outMu.Unlock()
-	// A client that has gone closes its other end, too, which ends the bridge.
+	// A client that has left also closes its other end, which ends the bridge.
 	_, _ = b.out.Write(line.Bytes())
 }
 
-// Outcomes of an attempt that are not the last.
+// Errors of an attempt after which another one follows.
 var (
-	errAway = errors.New("the server does not answer")           // it has not seen the message
-	errCut  = errors.New("the connection to the server broke")   // it may have
-	errGone = errors.New("the server does not know the session") // it has not done what was asked
+	errAway = errors.New("the server does not answer")           // the server has not received the message
+	errCut  = errors.New("the connection to the server broke")   // the server may have received the message
+	errGone = errors.New("the server does not know the session") // the server has not processed the request
 )
 
-// carry carries a message to the server, and what it answers back.
+// carry sends a message to the server, and returns the answer to the client.
 func (b *bridge) carry(ctx context.Context, m *rpc) {
 	pause := bridgePause
 	wait := func() bool {
@@ -252,7 +252,7 @@ func (b *bridge) carry(ctx context.Context, m *rpc) {
 	}
 }
 
-// learn remembers which tools of a list may be called again.
+// learn stores which tools of a list may be called again.
 func (b *bridge) learn(answer []byte) {
 	var list struct {
 		Result struct {
@@ -287,7 +287,7 @@ func (b *bridge) current() string {
 	return b.session
 }
 
-// reopen opens a session again that the server has lost, as one does that has
+// reopen opens a session again that the server has lost, for example because it
 // expired.
 func (b *bridge) reopen(ctx context.Context, lost string) error {
 	b.opening.Lock()
@@ -313,13 +313,13 @@ func (b *bridge) end(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	// A server that cannot be told forgets the session in time.
+	// If this fails, the session expires on the server.
 	if resp, err := b.send(ctx, http.MethodDelete, &exchange{session: session}); err == nil {
 		resp.Body.Close()
 	}
 }
 
-// send sends a request of HTTP.
+// send sends an HTTP request.
 func (b *bridge) send(ctx context.Context, method string, x *exchange) (*http.Response, error) {
 	var body io.Reader
 	if method == http.MethodPost {
@@ -339,8 +339,8 @@ func (b *bridge) send(ctx context.Context, method string, x *exchange) (*http.Re
 	set("Mcp-Session-Id", x.session)
 	set("Last-Event-ID", x.last)
 	if x.session != "" && (x.m == nil || x.m.raw[0] != '[') {
-		// Whatever client and server agreed on: the bridge itself can come back
-		// to answers.
+		// Whatever revision client and server use, the bridge itself can resume
+		// answers.
 		set("Mcp-Protocol-Version", resumingVersion)
 	}
 	if method == http.MethodPost {
@@ -354,7 +354,7 @@ func (b *bridge) send(ctx context.Context, method string, x *exchange) (*http.Re
 	return b.http.Do(r)
 }
 
-// headerText writes text so that it may stand in a header.
+// headerText encodes text so that it is valid in a header.
 func headerText(text string) string {
 	for _, c := range []byte(text) {
 		if c <= ' ' || c > '~' {
@@ -364,18 +364,18 @@ func headerText(text string) string {
 	return text
 }
 
-// An exchange is one attempt to have a message answered.
+// An exchange is one attempt to get an answer to a message.
 type exchange struct {
 	*bridge
 	m       *rpc
 	session string
 	last    string // ID of the last event
-	silent  bool   // the answer is not for the client
-	reached bool   // the server has answered since this was last looked at
+	silent  bool   // the bridge itself asked, and the client does not see the answer
+	reached bool   // the server has answered since the last check
 }
 
-// post sends the message and passes on what comes back. It returns nil once the
-// message is answered, or accepted if it is no request.
+// post sends the message and passes on the response. It returns nil once the
+// message is answered, or accepted if it is not a request.
 func (x *exchange) post(ctx context.Context) error {
 	resp, err := x.send(ctx, http.MethodPost, x)
 	if err != nil {
@@ -397,7 +397,7 @@ func (x *exchange) post(ctx context.Context) error {
 	return x.read(resp)
 }
 
-// deliver passes a message on, unless the bridge itself has asked for it.
+// deliver passes a message on to the client, unless the bridge itself has asked for it.
 func (x *exchange) deliver(raw []byte) {
 	if x.m.Method == "tools/list" {
 		x.learn(raw)
@@ -407,7 +407,7 @@ func (x *exchange) deliver(raw []byte) {
 	}
 }
 
-// resume asks for what came after the last event.
+// resume requests the events after the last one.
 func (x *exchange) resume(ctx context.Context) error {
 	resp, err := x.send(ctx, http.MethodGet, x)
 	if err != nil {
@@ -418,13 +418,13 @@ func (x *exchange) resume(ctx context.Context) error {
 	case http.StatusOK:
 		x.reached = true
 		return x.read(resp)
-	case http.StatusNotFound, http.StatusBadRequest: // the server has lost it
+	case http.StatusNotFound, http.StatusBadRequest: // the server has lost the stream
 		x.last = ""
 	}
-	return errCut // it is starting, or has not seen yet that the connection broke
+	return errCut // the server is starting, or has not noticed the broken connection yet
 }
 
-// read passes on what the server answers.
+// read passes on the response of the server.
 func (x *exchange) read(resp *http.Response) error {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	switch {

@@ -18,7 +18,7 @@ type netCommand struct {
 	Log  netLog  `cmd:"" help:"Print the allowed and refused connections of a sandbox."`
 }
 
-// networkFlags say what a sandbox may reach.
+// networkFlags are the flags for the network policy of a sandbox.
 type networkFlags struct {
 	Net     string   `aliases:"mode" help:"Network mode: none, isolated, restricted or open (default: restricted with --allow, --secret or --request; otherwise the node's default)." placeholder:"MODE"`
 	Allow   []string `help:"Allow a host name, *.SUFFIX, address or network, optionally with :PORT; may be repeated." placeholder:"RULE" sep:"none"`
@@ -34,7 +34,7 @@ func (f *networkFlags) given() bool {
 	return f.Net != "" || len(f.Allow)+len(f.Deny)+len(f.Secret)+len(f.Request) > 0 || f.Group != "" || f.As != ""
 }
 
-// apply changes p to what the flags ask for.
+// apply changes p according to the flags.
 func (f *networkFlags) apply(p *v1.NetworkPolicy) error {
 	if f.Net != "" {
 		p.Mode = f.Net
@@ -77,7 +77,7 @@ func (f *networkFlags) apply(p *v1.NetworkPolicy) error {
 	return nil
 }
 
-// rulesOf returns the rules of a list that is not just the word none.
+// rulesOf returns the rules of a list, which are none if it is the word none.
 func rulesOf(list []string) []string {
 	if len(list) == 1 && list[0] == "none" {
 		return nil
@@ -85,7 +85,7 @@ func rulesOf(list []string) []string {
 	return list
 }
 
-// policy returns what the flags ask for; nil if there is none.
+// policy returns the policy of the flags; nil if no flag is set.
 func (f *networkFlags) policy() (*v1.NetworkPolicy, error) {
 	if !f.given() {
 		return nil, nil
@@ -102,7 +102,7 @@ const grantForm = "write it like github@api.github.com, or key@api.example.com:h
 // ways are the ways to use a secret on a command line.
 var ways = []string{"bearer", "basic", "header", "query", "env", "format", "strip"}
 
-// grantOf reads NAME@HOST[,HOST][:HOW][:strip], where a host may have a scheme
+// grantOf parses NAME@HOST[,HOST][:HOW][:strip], where a host may have a scheme
 // and a port.
 func grantOf(text string) (g v1.Grant, err error) {
 	name, rest, ok := strings.Cut(text, "@")
@@ -149,7 +149,7 @@ func grantOf(text string) (g v1.Grant, err error) {
 	return g, nil
 }
 
-// requestOf reads [allow|deny|ask] METHOD[,METHOD]|* HOST[/PATH] [where CONDITION{; CONDITION}],
+// requestOf parses [allow|deny|ask] METHOD[,METHOD]|* HOST[/PATH] [where CONDITION{; CONDITION}],
 // where a host may have a scheme and a port.
 func requestOf(text string) (r v1.RequestRule, err error) {
 	head, conditions, conditional := strings.Cut(text, " where ")
@@ -180,7 +180,7 @@ func requestOf(text string) (r v1.RequestRule, err error) {
 	return r, nil
 }
 
-// requestText returns a rule as requestOf reads it.
+// requestText returns a rule in the form that requestOf parses.
 func requestText(r v1.RequestRule) string {
 	text := strings.Join(r.Methods, ",")
 	if text == "" {
@@ -365,7 +365,7 @@ func (n *netLog) Run(ctx context.Context, g *globals) error {
 		}
 		for e, err := range events {
 			if err != nil {
-				if n.Follow && ctx.Err() != nil { // that is how following ends
+				if n.Follow && ctx.Err() != nil { // the user ended the stream
 					return exitCode(exitCancelled)
 				}
 				return err
@@ -387,7 +387,7 @@ func (n *netLog) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// networkLine returns a record as one line. Names in it come from the sandbox.
+// networkLine returns a record as one line. The sandbox chooses the names in it.
 func networkLine(e v1.NetworkRecord) string {
 	at := "-"
 	if e.Time != nil {
@@ -417,7 +417,7 @@ func networkLine(e v1.NetworkRecord) string {
 	return printable(strings.TrimRight(fmt.Sprintf("%6d  %s  %-7s  %-7s  %s  %s", e.Seq, at, e.Type, verdict, orDash(target), why), " "))
 }
 
-// printable replaces what would move the cursor of a terminal.
+// printable replaces characters that would move the cursor of a terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -49,7 +49,7 @@ func (o *openCommand) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// browse opens a URL in the user's browser; false if there is none.
+// browse opens a URL in the user's browser; it returns false if there is none.
 func browse(ctx context.Context, url string) bool {
 	switch {
 	case runtime.GOOS == "darwin":

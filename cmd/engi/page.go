@@ -114,7 +114,7 @@ func (u *pageWatch) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// watchPage prints what happens on a page, up to the end of an answer if that is the last.
+// watchPage prints the updates of a page; if ends is set, only up to the end of an answer.
 func (g *globals) watchPage(ctx context.Context, d *connection, session string, after int64, ends bool) error {
 	for x, err := range d.WatchPage(ctx, session, after) {
 		switch {
@@ -156,7 +156,7 @@ func updateLine(x v1.PageUpdate) string {
 	case len(x.Patches) > 0:
 		var all []string
 		for _, p := range x.Patches {
-			if b, err := json.Marshal(p); err == nil { // it came as JSON
+			if b, err := json.Marshal(p); err == nil { // the value was JSON
 				all = append(all, string(b))
 			}
 		}

@@ -75,7 +75,7 @@ func orDash(s string) string {
 	return s
 }
 
-// ago returns how long ago a time is, for people.
+// ago returns the time since t as a text for users.
 func ago(t time.Time) string {
 	if t.IsZero() {
 		return "-"

@@ -11,17 +11,17 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// These helpers implement the commands that are alike for all kinds of objects:
-// create, list, show and remove, for people or as JSON.
+// These helpers implement the commands that are the same for all kinds of objects:
+// create, list, show and remove, with output for users or in JSON.
 
 // A table prints objects in columns.
 type table[T any] struct {
-	head string         // names of the columns, with tabs between
-	row  func(T) []any  // cells; an empty text is shown as a dash
-	id   func(T) string // for lists of nothing else; nil if there are none
+	head string         // names of the columns, separated by tabs
+	row  func(T) []any  // returns the cells of a row; an empty text is shown as a dash
+	id   func(T) string // returns the ID, for lists of IDs only; nil if the objects have none
 }
 
-// print shows objects, or prints them as JSON.
+// print prints objects as a table or in JSON.
 func (t table[T]) print(g *globals, all []T) error {
 	if g.JSON {
 		return g.printJSON(all)
@@ -34,7 +34,7 @@ func (t table[T]) print(g *globals, all []T) error {
 	return nil
 }
 
-// list shows what from returns; quiet prints IDs only.
+// list prints the objects that from returns; quiet prints IDs only.
 func (t table[T]) list(ctx context.Context, g *globals, quiet bool, from func(*connection) ([]T, error)) error {
 	return t.listAt(ctx, g, serverOnly, quiet, from)
 }
@@ -55,20 +55,20 @@ func (t table[T]) listAt(ctx context.Context, g *globals, w where, quiet bool, f
 	})
 }
 
-// show shows one object as a table of one row.
+// show prints one object as a table of one row.
 func (t table[T]) show(g *globals, x T) { g.columns(t.head, [][]any{t.row(x)}) }
 
-// example is the end of a help text.
+// example returns the end of a help text.
 func example(lines ...string) string { return "Examples:\n  " + strings.Join(lines, "\n  ") }
 
-// A listCommand lists objects. It, a showCommand and an actCommand are values,
-// which have their functions from lists, shows, acts and ends.
+// A listCommand lists objects. Values of listCommand, showCommand and actCommand
+// have their functions from lists, shows, acts and ends.
 type listCommand struct {
 	help string
 	run  func(context.Context, *globals) error
 }
 
-// lists is the command that lists what from returns.
+// lists returns a command that lists the objects that from returns.
 func lists[T any](help string, t table[T], from func(*client.Client, context.Context) ([]T, error)) listCommand {
 	return listCommand{help, func(ctx context.Context, g *globals) error {
 		return t.list(ctx, g, false, func(d *connection) ([]T, error) { return from(d.Client, ctx) })
@@ -86,7 +86,7 @@ type showCommand struct {
 	run  func(ctx context.Context, g *globals, name string) error
 }
 
-// shows is the command that shows what from returns, as print does.
+// shows returns a command that prints the object that from returns, with print.
 func shows[T any](help string, print func(*globals, T), from func(*client.Client, context.Context, string) (T, error)) showCommand {
 	return showCommand{help: help, run: func(ctx context.Context, g *globals, name string) error {
 		return show(ctx, g, func(d *connection) (T, error) { return from(d.Client, ctx, name) }, func(x T) { print(g, x) })
@@ -97,7 +97,7 @@ func (s showCommand) Help() string { return s.help }
 
 func (s showCommand) Run(ctx context.Context, g *globals) error { return s.run(ctx, g, s.Name) }
 
-// An actCommand does something with several objects, which its arguments A name.
+// An actCommand performs an action on several objects, which its arguments A name.
 type actCommand[A interface{ names() []string }] struct {
 	On   A `embed:""`
 	help string
@@ -125,15 +125,15 @@ func (a appNames) names() []string     { return a.Names }
 func (a sandboxIDs) names() []string   { return a.IDs }
 func (a sessionNames) names() []string { return a.Names }
 
-// acts is the command that calls do with each object, and prints what line returns for
-// the result.
+// acts returns a command that calls do with each object, and prints the line for
+// its result.
 func acts[A interface{ names() []string }, T any](help string, do func(*client.Client, context.Context, string) (T, error), line func(T) string) actCommand[A] {
 	return actCommand[A]{help: help, run: func(ctx context.Context, g *globals, names []string) error {
 		return each(ctx, g, names, func(d *connection, name string) (T, error) { return do(d.Client, ctx, name) }, line)
 	}}
 }
 
-// ends is the command that removes objects, or ends them, and prints which, under the
+// ends returns a command that deletes or ends objects, and prints their names under the
 // key done.
 func ends[A interface{ names() []string }](help, done string, end func(*client.Client, context.Context, string) error) actCommand[A] {
 	return actCommand[A]{help: help, run: func(ctx context.Context, g *globals, names []string) error {
@@ -141,7 +141,7 @@ func ends[A interface{ names() []string }](help, done string, end func(*client.C
 	}}
 }
 
-// A removeCommand ends objects of any kind.
+// A removeCommand deletes or ends objects of any kind.
 type removeCommand = actCommand[objectNames]
 
 func removes(help, done string, end func(*client.Client, context.Context, string) error) removeCommand {
@@ -154,8 +154,8 @@ func (c actCommand[A]) Run(ctx context.Context, g *globals) error {
 	return c.run(ctx, g, c.On.names())
 }
 
-// follow prints what comes until it ends or the user interrupts it: each as a line of
-// JSON, or as line returns it.
+// follow prints the items of a stream until it ends or the user interrupts it: each as a line of
+// JSON, or as the text that line returns.
 func follow[T any](ctx context.Context, g *globals, from func(*connection) iter.Seq2[T, error], line func(T) string) error {
 	return g.atServer(ctx, func(d *connection) error {
 		for x, err := range from(d) {
@@ -177,7 +177,7 @@ func follow[T any](ctx context.Context, g *globals, from func(*connection) iter.
 	})
 }
 
-// cat prints what open returns.
+// cat prints the data that open returns.
 func (g *globals) cat(ctx context.Context, open func(*connection) (io.ReadCloser, error)) error {
 	return g.atServer(ctx, func(d *connection) error {
 		f, err := open(d)
@@ -195,11 +195,11 @@ func (g *globals) showDiff(ctx context.Context, from func(*connection) (string, 
 		text, err := from(d)
 		return map[string]string{"diff": text}, err
 	}, func(x map[string]string) {
-		_ = copyTo(g.out, strings.NewReader(x["diff"])) // nobody reads it any more
+		_ = copyTo(g.out, strings.NewReader(x["diff"])) // an error means that the reader of the output has left
 	})
 }
 
-// show prints one object: as JSON, or as print does.
+// show prints one object: in JSON, or with print.
 func show[T any](ctx context.Context, g *globals, from func(*connection) (T, error), print func(T)) error {
 	return g.at(ctx, serverOnly, func(d *connection) error {
 		x, err := from(d)
@@ -214,13 +214,13 @@ func show[T any](ctx context.Context, g *globals, from func(*connection) (T, err
 	})
 }
 
-// create prints the ID of a new object, and nothing else, so that scripts can
+// create prints only the ID of a new object, so that scripts can
 // use it.
 func create[T any](ctx context.Context, g *globals, from func(*connection) (T, error), id func(T) string) error {
 	return show(ctx, g, from, func(x T) { fmt.Fprintln(g.out, id(x)) })
 }
 
-// each applies f to several objects and prints the results.
+// each calls act for several objects and prints the results.
 func each[T any](ctx context.Context, g *globals, ids []string, act func(*connection, string) (T, error), line func(T) string) error {
 	return g.at(ctx, serverOnly, func(d *connection) error {
 		all := []T{}
@@ -245,7 +245,7 @@ func each[T any](ctx context.Context, g *globals, ids []string, act func(*connec
 	})
 }
 
-// removeAll removes objects by name, and prints which, under the key done.
+// removeAll deletes objects by name, and prints their names under the key done.
 func (g *globals) removeAll(ctx context.Context, done string, names []string, remove func(*connection, string) error) error {
 	return g.at(ctx, serverOnly, func(d *connection) error {
 		var errs []error
@@ -292,7 +292,7 @@ func (g *globals) several(errs []error) error {
 	return nil
 }
 
-// columns prints rows under a head. It escapes control characters, because values
+// columns prints rows below a head. It escapes control characters, because values
 // may come from others.
 func (g *globals) columns(head string, rows [][]any) {
 	w := tabwriter.NewWriter(g.out, 0, 0, 2, ' ', 0)
@@ -304,7 +304,7 @@ func (g *globals) columns(head string, rows [][]any) {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	_ = w.Flush() // nobody reads it any more
+	_ = w.Flush() // an error means that the reader of the output has left
 }
 
 // facts are the properties of one object, each with a name and a text.
@@ -317,16 +317,16 @@ func (f *facts) add(name, format string, args ...any) {
 	}
 }
 
-// print shows facts below each other.
+// print prints facts below each other.
 func (f facts) print(g *globals) {
 	w := tabwriter.NewWriter(g.out, 11, 0, 1, ' ', 0)
 	for _, x := range f {
 		fmt.Fprintf(w, "%s\t%s\n", x[0], printable(x[1]))
 	}
-	_ = w.Flush() // nobody reads it any more
+	_ = w.Flush() // an error means that the reader of the output has left
 }
 
-// table prints rows under a head.
+// table prints rows below a head.
 func (g *globals) table(head string, rows [][]string) {
 	all := make([][]any, len(rows))
 	for i, row := range rows {

@@ -85,9 +85,9 @@ func (r *runCommand) Run(ctx context.Context, g *globals) error {
 	return r.conclude(ctx, g, d, x)
 }
 
-// request reads everything the program needs.
+// request reads the inputs of the program.
 func (r *runCommand) request(g *globals) (v1.ExecutionRequest, error) {
-	if r.Code != "" && r.Program != "" { // the first word is an argument then
+	if r.Code != "" && r.Program != "" { // with code, the first word is an argument
 		r.Args, r.Program = append([]string{r.Program}, r.Args...), ""
 	}
 	if err := r.tier(); err != nil {
@@ -170,17 +170,17 @@ func size(flag, s string) (v1.Bytes, error) {
 	return b, nil
 }
 
-// pipedStdin reads standard input if something is piped into engi. A person
-// at a terminal is not asked.
+// pipedStdin reads standard input if it is a pipe or a file. It does not read from a
+// terminal.
 func (g *globals) pipedStdin(limit int64) ([]byte, error) {
 	info, err := g.in.Stat()
-	if err != nil { // closed
+	if err != nil { // standard input is closed
 		return nil, nil
 	}
 	if m := info.Mode(); !m.IsRegular() && m&(fs.ModeNamedPipe|fs.ModeSocket) == 0 {
 		return nil, nil
 	}
-	// If nobody writes to the pipe, the user should know why engi waits.
+	// If the pipe has no data, the user should know why engi waits.
 	hint := time.AfterFunc(3*time.Second, func() {
 		g.note("waiting for the end of standard input; use --no-stdin if the program needs none")
 	})
@@ -214,7 +214,7 @@ func (r *runCommand) detach(ctx context.Context, g *globals, d *connection, req 
 	return nil
 }
 
-// stream runs the program and passes its output on. When ctx ends, it cancels
+// stream runs the program and prints its output. When ctx ends, it cancels
 // the run and waits a moment for the result.
 func (r *runCommand) stream(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) (x v1.Execution, err error) {
 	x, err = d.Start(ctx, req)
@@ -224,8 +224,8 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *connection, req 
 	watch, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	cancelled := context.AfterFunc(ctx, func() {
-		// The first signal asks the run to end; a second one ends engi. A
-		// signal may arrive twice by different ways.
+		// The first signal cancels the run; a second one ends engi. One
+		// signal may arrive twice in different ways.
 		time.Sleep(200 * time.Millisecond)
 		again := make(chan os.Signal, 1)
 		signal.Notify(again, os.Interrupt)
@@ -254,10 +254,10 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *connection, req 
 			x = *e.Execution
 		}
 		if g.JSON {
-			continue // output is in the result
+			continue // the result has the output
 		}
 		if err := g.printEvent(e); err != nil {
-			// The reader has gone: exit quietly, like other programs in pipes.
+			// The reader of the output has left: exit quietly, like other programs in pipes.
 			soon, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer done()
 			_ = d.Cancel(soon, x.ID)
@@ -267,7 +267,7 @@ func (r *runCommand) stream(ctx context.Context, g *globals, d *connection, req 
 	return x, nil
 }
 
-// conclude collects artifacts and turns the result into an exit code.
+// conclude collects artifacts and converts the result to an exit code.
 func (r *runCommand) conclude(ctx context.Context, g *globals, d *connection, x v1.Execution) error {
 	res := x.Result
 	saved := error(nil)
@@ -328,7 +328,7 @@ func exitOf(res v1.Result) int {
 	case engi.CauseSandboxLost:
 		return exitEngi
 	case engi.CauseProcesses, engi.CauseDisk, engi.CauseOutput:
-		// The program may have exited by itself when it met the limit.
+		// The program may have exited by itself after it reached the limit.
 		if res.ExitCode > 0 {
 			return res.ExitCode
 		}

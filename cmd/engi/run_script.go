@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// tier checks --tier. Isolation may be stronger than requested, never weaker. The
-// script tier is different from sandboxes and used only if it is named.
+// tier checks --tier. Isolation may be stronger than requested, but never weaker. The
+// script tier differs from sandboxes and is used only if the flag names it.
 func (r *runCommand) tier() error {
 	switch engi.Tier(r.Tier) {
 	case "", engi.TierGVisor, engi.TierMicroVM:
@@ -32,8 +32,8 @@ func (r *runCommand) tier() error {
 	return nil
 }
 
-// script runs the program in the script tier. What it prints and its exit code
-// are as from a sandbox; 'engi script' prints values too.
+// script runs the program in the script tier. Its output and exit code
+// are the same as in a sandbox; 'engi script' also prints values.
 func (r *runCommand) script(ctx context.Context, g *globals, d *connection, req v1.ExecutionRequest) error {
 	lang, code := engi.Language(req.Language), req.Code
 	if lang != engi.JavaScript && lang != engi.TypeScript {

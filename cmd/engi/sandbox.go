@@ -39,7 +39,7 @@ var sandboxCommands = sandboxCommand{
 	Kill:  ends[sandboxIDs](example("engi sandbox kill sbx_u2dmwmlezjgprkqrgppgcz2mgu"), "killed", (*client.Client).StopSandbox),
 }
 
-// sandboxFlags are the settings of a new sandbox.
+// sandboxFlags are the flags for a new sandbox.
 type sandboxFlags struct {
 	Snapshot    string            `help:"Start from this snapshot." placeholder:"NAME"`
 	Memory      string            `help:"Memory, like 512MiB." placeholder:"SIZE"`
@@ -58,7 +58,7 @@ type sandboxFlags struct {
 	networkFlags
 }
 
-// request returns what the flags ask for.
+// request returns the request according to the flags.
 func (f *sandboxFlags) request(template string) (q v1.SandboxRequest, err error) {
 	q = v1.SandboxRequest{
 		Template: template, Snapshot: f.Snapshot, VCPUs: f.VCPUs, Processes: f.Pids, Env: f.Env, Metadata: f.Meta,
@@ -147,7 +147,7 @@ func (s *sandboxList) Run(ctx context.Context, g *globals) error {
 	return sandboxes.list(ctx, g, s.Quiet, func(d *connection) ([]v1.Sandbox, error) { return upTo(s.Limit, d.FindSandboxes(ctx, f)) })
 }
 
-// upTo returns the beginning of a sequence, limit at most.
+// upTo returns at most limit items from the beginning of a sequence.
 func upTo[T any](limit int, all iter.Seq2[T, error]) ([]T, error) {
 	found := []T{}
 	for x, err := range all {
@@ -159,7 +159,7 @@ func upTo[T any](limit int, all iter.Seq2[T, error]) ([]T, error) {
 	return found, nil
 }
 
-// until returns how far away a time is, for people.
+// until returns the time until t as a text for users.
 func until(t *time.Time) string {
 	if t == nil {
 		return "-"
@@ -447,7 +447,7 @@ func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
 		for e, err := range p.Output(watch, s.From) {
 			if err != nil {
 				if watch.Err() != nil && ctx.Err() == nil {
-					return nil // everything so far was printed
+					return nil // all output so far was printed
 				}
 				return err
 			}
@@ -465,12 +465,12 @@ func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// printProcessEvent prints a step of a process.
+// printProcessEvent prints an update of a process.
 func (g *globals) printProcessEvent(e v1.ProcessUpdate) error {
 	return g.printEvent(v1.ExecutionUpdate{Type: streamName(e.Type), Offset: e.Offset, Data: e.Data, DataBase64: e.DataBase64})
 }
 
-// streamName returns where output of a process goes.
+// streamName returns the stream for a kind of output of a process.
 func streamName(kind string) string {
 	if kind == v1.EventTerminal {
 		return v1.EventStdout
@@ -478,7 +478,7 @@ func streamName(kind string) string {
 	return kind
 }
 
-// endLike ends a command like the program that it ran.
+// endLike ends a command with the exit of the program that it ran.
 func endLike(x v1.Exit) error {
 	if code := exitOf(v1.Result{ExitCode: x.ExitCode, Signal: x.Signal, Cause: x.Cause}); code != 0 {
 		return exitCode(code)

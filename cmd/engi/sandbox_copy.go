@@ -42,7 +42,7 @@ func (s *sandboxCopy) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// remoteFile has the files of a sandbox or a volume.
+// A remoteFile gives access to the files of a sandbox or a volume.
 type remoteFile struct {
 	*client.Files
 	trees bool // it supports archives
@@ -50,12 +50,12 @@ type remoteFile struct {
 
 // place is one end of a copy.
 type place struct {
-	name string // of the sandbox or the volume; empty means here
+	name string // name of the sandbox or the volume; empty means this machine
 	path string
 }
 
-// placeOf parses an end of a copy. A local path with a colon needs a slash before
-// it.
+// placeOf parses an end of a copy. A local path with a colon needs a slash before the
+// colon.
 func placeOf(s string) place {
 	name, p, ok := strings.Cut(s, ":")
 	if !ok || name == "" || strings.ContainsAny(name, `/\`) || !strings.HasPrefix(p, "/") {
@@ -102,7 +102,7 @@ func (g *globals) copy(ctx context.Context, from, to string, open func(*connecti
 	})
 }
 
-// upload copies from here.
+// upload copies files from this machine.
 func (g *globals) upload(ctx context.Context, f remoteFile, from, to string, m *copyMeter) (copied, error) {
 	if from == "-" {
 		w, err := f.Write(ctx, to, m.count("standard input", -1, g.in))
@@ -140,7 +140,7 @@ func (f remoteFile) uploadFile(ctx context.Context, from, to string, info fs.Fil
 	return f.Write(ctx, to, m.count(path.Base(to), info.Size(), in), client.WithSize(info.Size()), client.WithMode(v1.Mode(info.Mode().Perm())))
 }
 
-// into returns to, or the path below it if it is a directory.
+// into returns to, or to joined with base if to is a directory.
 func (f remoteFile) into(ctx context.Context, to, base string) (string, error) {
 	if strings.HasSuffix(to, "/") {
 		return path.Join(to, base), nil
@@ -157,7 +157,7 @@ func (f remoteFile) into(ctx context.Context, to, base string) (string, error) {
 	return to, nil
 }
 
-// uploadTree sends a directory as a tar stream while it is made.
+// uploadTree sends a directory as a tar stream while it creates the stream.
 func (f remoteFile) uploadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
 	pr, pw := io.Pipe()
@@ -175,7 +175,7 @@ func (f remoteFile) uploadTree(ctx context.Context, from, to string, m *copyMete
 	return c, err
 }
 
-// pack writes a directory as tar; names begin with base.
+// pack writes a directory as tar; names start with base.
 func pack(w io.Writer, dir, base string, c *copied) error {
 	t := tar.NewWriter(w)
 	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
@@ -260,7 +260,7 @@ func (f remoteFile) uploadEach(ctx context.Context, from, to string, m *copyMete
 	return c, err
 }
 
-// download copies to here.
+// download copies files to this machine.
 func (g *globals) download(ctx context.Context, f remoteFile, from, to string, m *copyMeter) (copied, error) {
 	info, err := f.Stat(ctx, from)
 	if err != nil {
@@ -305,7 +305,7 @@ func (f remoteFile) downloadFile(ctx context.Context, from string, m *copyMeter,
 	return copied{Bytes: n, SHA256: in.SHA256()}, err
 }
 
-// downloadTree writes an untrusted directory. No name or link leads out of its
+// downloadTree writes an untrusted directory. Names and links cannot lead out of its
 // destination.
 func (f remoteFile) downloadTree(ctx context.Context, from, to string, m *copyMeter) (copied, error) {
 	c := copied{To: to}
@@ -334,13 +334,13 @@ func (f remoteFile) downloadTree(ctx context.Context, from, to string, m *copyMe
 		if err != nil {
 			return c, engi.Errorf(engi.Unavailable, "the archive is truncated: %v", err)
 		}
-		// Names begin with the last element of the requested path.
+		// Names start with the last element of the requested path.
 		_, name, ok := strings.Cut(strings.TrimPrefix(path.Clean(h.Name), "/"), "/")
 		if from == "/" {
 			name, ok = strings.TrimPrefix(path.Clean(h.Name), "/"), true
 		}
 		if !ok || name == "" {
-			continue // the directory itself
+			continue // the entry is the directory itself
 		}
 		if !filepath.IsLocal(filepath.FromSlash(name)) {
 			return c, engi.Errorf(engi.Invalid, "%.200q leads out of the directory", h.Name)
@@ -359,7 +359,7 @@ func extract(root *os.Root, name string, h *tar.Header, r io.Reader, c *copied) 
 	case tar.TypeDir:
 		return root.MkdirAll(name, fs.FileMode(h.Mode).Perm()|0o700)
 	case tar.TypeSymlink:
-		_ = root.Remove(name) // replace what was there
+		_ = root.Remove(name) // replace an existing file
 		return root.Symlink(h.Linkname, name)
 	case tar.TypeReg:
 		_ = root.Remove(name)
@@ -426,7 +426,7 @@ func (g *globals) meterOf() *copyMeter {
 	return m
 }
 
-// count shows the progress of reading r; size -1 is unknown. Small sizes get no
+// count shows the progress of reading r; a size of -1 means unknown. Small sizes get no
 // bar.
 func (m *copyMeter) count(name string, size int64, r io.Reader) io.Reader {
 	if m.bars == nil || size >= 0 && size < 1<<20 {

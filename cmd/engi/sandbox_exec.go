@@ -31,7 +31,7 @@ type sandboxExec struct {
 	Timeout  string            `help:"Maximum run time of the program." placeholder:"D"`
 }
 
-// execFlags say what to run where there is a sandbox for it.
+// execFlags are the flags for a program in a sandbox.
 type execFlags struct {
 	Command []string `arg:"" optional:"" help:"Program and arguments, after --." placeholder:"COMMAND"`
 
@@ -98,19 +98,19 @@ func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// piped reports whether something is piped into engi.
+// piped reports whether standard input is a pipe or a file.
 func (g *globals) piped() bool {
 	info, err := g.in.Stat()
 	return err == nil && (info.Mode().IsRegular() || info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0)
 }
 
-// attend passes input and output on until the process ends, and returns its exit
+// attend copies input and output until the process ends, and returns its exit
 // code. The first signal interrupts the process, the second kills it.
 func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) error {
 	watch, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	if stdin {
-		// Nobody waits for this, because reading a terminal cannot be interrupted.
+		// The goroutine is not waited for, because a read of a terminal cannot be interrupted.
 		go func() {
 			if err := p.Input(watch, g.in); err == nil {
 				_ = p.CloseInput(watch) // the process may have ended
@@ -144,7 +144,7 @@ func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) err
 				return err
 			}
 		} else if err := g.printProcessEvent(e); err != nil {
-			_ = p.Signal(watch, "PIPE") // the reader has gone
+			_ = p.Signal(watch, "PIPE") // the reader of the output has left
 			return exitCode(128 + signalNumber("PIPE"))
 		}
 		if e.Exit != nil {
@@ -157,11 +157,11 @@ func (g *globals) attend(ctx context.Context, p *client.Process, stdin bool) err
 	return nil
 }
 
-// Detaching is by Ctrl-].
+// detachKey is Ctrl-], with which the user detaches.
 const detachKey = 0x1d
 
-// inTerminal starts a program in a terminal and shows it here until it ends,
-// or until the user leaves: errDetached.
+// inTerminal starts a program in a terminal and shows the terminal here until the program ends,
+// or until the user detaches: errDetached.
 func (g *globals) inTerminal(ctx context.Context, d *connection, sandbox string, q v1.ProcessRequest) (*client.Process, error) {
 	cols, rows := g.windowSize()
 	q.Terminal = &v1.TerminalSize{Cols: cols, Rows: rows}
@@ -200,16 +200,16 @@ func (g *globals) show(ctx context.Context, p *client.Process) error {
 	return g.view(ctx, &processView{Terminal: t, ctx: context.WithoutCancel(ctx)})
 }
 
-// processView is the terminal of a process that is no terminal of its own.
+// processView shows a process in the terminal that belongs to the process.
 type processView struct {
 	*client.Terminal
-	ctx context.Context // of what is sent; ending one would break the connection
+	ctx context.Context // context of writes; the end of a write's context would break the connection
 }
 
 func (v *processView) Write(typed []byte) (int, error) {
 	return len(typed), v.Terminal.Write(v.ctx, typed)
 }
-func (v *processView) Resize(cols, rows int)       { _ = v.Terminal.Resize(v.ctx, cols, rows) } // Output notices
+func (v *processView) Resize(cols, rows int)       { _ = v.Terminal.Resize(v.ctx, cols, rows) } // Output notices an error
 func (v *processView) Flush(context.Context) error { return nil }
 
 type sandboxShell struct {
@@ -288,7 +288,7 @@ func (s *shellCommand) Run(ctx context.Context, g *globals) (err error) {
 		return g.leave(err, "sandbox", b.ID)
 	}
 	if errors.Is(err, errDetached) {
-		return nil // the node ends with this command, and the sandbox with it
+		return nil // the node ends with this command, and the sandbox with the node
 	}
 	if kept = s.Keep; kept && !d.private {
 		g.note("kept %s", b.ID)

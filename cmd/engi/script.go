@@ -34,7 +34,7 @@ Examples:
   engi script --apis > api.d.ts`
 }
 
-// maxScript bounds what is read, far above the limit of any node.
+// maxScript is the maximum number of bytes read, far above the limit of any node.
 const maxScript = 8 << 20
 
 func (j *scriptCommand) Run(ctx context.Context, g *globals) error {

@@ -43,7 +43,7 @@ Examples:
   pass show github | engi secret set github -m for=ci`
 }
 
-// maxSecret bounds a value; the server's own bound is the same.
+// maxSecret is the maximum number of bytes of a value; the server has the same limit.
 const maxSecret = 64 << 10
 
 func (s *secretSet) Run(ctx context.Context, g *globals) error {

@@ -58,9 +58,9 @@ func (s *serveCommand) flags() (all []config.Flag) {
 	return all
 }
 
-// softMemory is where the server begins to collect garbage more often instead of
-// growing. What a busy node needs at once is far less; what clients can make it need
-// is bounded elsewhere.
+// softMemory is the size of memory above which the server collects garbage more often instead of
+// growing. A busy node needs far less at once; other limits bound the memory that clients can make
+// it use.
 const softMemory = 448 << 20
 
 func (s *serveCommand) Run(ctx context.Context, g *globals) error {
@@ -76,14 +76,14 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 		return err
 	}
 	slog.SetDefault(log)
-	// Libraries may log what untrusted peers send, such as unsolicited responses
+	// Libraries may log data of untrusted peers, such as unsolicited responses
 	// of services in sandboxes.
 	slog.SetLogLoggerLevel(slog.LevelDebug)
 	log.Info("engi starts", "version", version, "data_dir", c.DataDir, "chosen", from)
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(softMemory)
 	}
-	if err := priority.Raise(); err != nil { // as an ordinary user
+	if err := priority.Raise(); err != nil { // fails for an ordinary user
 		log.Debug("the server's priority stays as it is", "error", err)
 	}
 	n, err := node.Open(ctx, c, g.options(log))
@@ -99,7 +99,7 @@ func (s *serveCommand) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// detach starts the same command in a session of its own and waits until it
+// detach starts the same command in its own session and waits until it
 // serves.
 func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) error {
 	if at, _, err := datadir.Discover(c.DataDir); err == nil {

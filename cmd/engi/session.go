@@ -294,7 +294,7 @@ func (g *globals) showCode(x v1.CodeResult) {
 		return
 	}
 	if len(x.Result) > 0 {
-		_, _ = io.WriteString(g.out, string(x.Result)+"\n") // nobody reads it any more
+		_, _ = io.WriteString(g.out, string(x.Result)+"\n") // an error means that the reader of the output has left
 	}
 }
 

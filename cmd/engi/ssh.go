@@ -65,7 +65,7 @@ func (s *sshCommand) Run(ctx context.Context, g *globals) error {
 		shake.Stop()
 		if err != nil {
 			conn.Close()
-			if text, remedy, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(said), "engi: "), "\r\n"); ok { // as the server describes errors
+			if text, remedy, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(said), "engi: "), "\r\n"); ok { // the form of the server's errors
 				return engi.Errorf(engi.NotFound, "%s", printable(text)).WithRemedy("%s", printable(strings.TrimSpace(remedy)))
 			}
 			return engi.Errorf(engi.Unavailable, "connect by SSH: %v", err)
@@ -76,21 +76,21 @@ func (s *sshCommand) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// pipe connects the standard streams with a connection until it ends.
+// pipe copies between the standard streams and a connection until it ends.
 func (g *globals) pipe(ctx context.Context, conn net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	// Nobody waits for this, because reading standard input cannot be interrupted.
+	// The goroutine is not waited for, because a read of standard input cannot be interrupted.
 	go func() {
 		io.Copy(conn, g.in)
 		conn.Close()
 	}()
-	io.Copy(g.out, conn) // how it ends is between the two that speak SSH
+	io.Copy(g.out, conn) // the SSH client and the server handle an error
 	conn.Close()
 	return nil
 }
 
-// attend runs a program with the standard streams of this one.
+// attend runs a program with the standard streams of this process.
 func (s *sshCommand) attend(ctx context.Context, g *globals, c *xssh.Client) error {
 	session, err := c.NewSession()
 	if err != nil {
@@ -111,12 +111,12 @@ func (s *sshCommand) attend(ctx context.Context, g *globals, c *xssh.Client) err
 	if len(s.Command) == 0 {
 		err = session.Shell()
 	} else {
-		err = session.Start(strings.Join(s.Command, " ")) // as ssh joins it
+		err = session.Start(strings.Join(s.Command, " ")) // joined like ssh does
 	}
 	if err != nil {
 		return engi.Errorf(engi.Unavailable, "start the program: %v", err)
 	}
-	// Nobody waits for this, because reading a terminal cannot be interrupted.
+	// The goroutine is not waited for, because a read of a terminal cannot be interrupted.
 	go func() {
 		io.Copy(in, g.in)
 		in.Close()
@@ -144,7 +144,7 @@ func (s *sshCommand) attend(ctx context.Context, g *globals, c *xssh.Client) err
 	return engi.Errorf(engi.Unavailable, "the connection broke: %v", err)
 }
 
-// sshTerminal asks for a terminal like this one, which it makes raw until restore.
+// sshTerminal requests a terminal like this one, and makes this one raw until restore.
 func (g *globals) sshTerminal(ctx context.Context, session *xssh.Session) (restore func(), err error) {
 	cols, rows := g.windowSize()
 	if err := session.RequestPty(cmp.Or(os.Getenv("TERM"), "xterm-256color"), rows, cols, xssh.TerminalModes{}); err != nil {
@@ -160,7 +160,7 @@ func (g *globals) sshTerminal(ctx context.Context, session *xssh.Session) (resto
 	}
 	resized, stop := watchWindow()
 	ctx, cancel := context.WithCancel(ctx)
-	go func() { // ends with ctx
+	go func() { // the goroutine ends with ctx
 		for {
 			select {
 			case <-resized:
@@ -238,10 +238,10 @@ func (s *sshConfigCommand) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// alias is the name of the node in known_hosts.
+// alias returns the name of the node in known_hosts.
 func (s *sshConfigCommand) alias() string { return "engi-" + s.Name }
 
-// block is the part of ssh's configuration.
+// block returns the part of ssh's configuration for the node.
 func (s *sshConfigCommand) block(g *globals, d *connection, known string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -274,7 +274,7 @@ Host %s
 `, strings.Join(hosts, " "), strings.Join(words, " "), s.Name, s.alias(), known), nil
 }
 
-// replace writes a file, whole or not at all.
+// replace writes a file atomically.
 func replace(file string, text []byte) error {
 	part := file + ".new"
 	err := os.WriteFile(part, text, 0o600)
@@ -287,8 +287,8 @@ func replace(file string, text []byte) error {
 	return nil
 }
 
-// include has ssh's configuration read the files of engi. It must be at the
-// beginning: further down, it would be part of what is about some host.
+// include makes ssh's configuration include the files of engi. The line must be at the
+// beginning: further down, it would belong to the section of a host.
 func include(file string) error {
 	const line = "Include engi/*.conf\n"
 	text, err := os.ReadFile(file)
@@ -298,7 +298,7 @@ func include(file string) error {
 	if strings.HasPrefix("\n"+string(text), "\n"+line) || strings.Contains(string(text), "\n"+line) {
 		return nil
 	}
-	if real, err := filepath.EvalSymlinks(file); err == nil { // people keep it elsewhere
+	if real, err := filepath.EvalSymlinks(file); err == nil { // the file may be a link to another place
 		file = real
 	}
 	return replace(file, append([]byte(line+"\n"), text...))

@@ -96,7 +96,7 @@ func (t *templateBuild) Run(ctx context.Context, g *globals) error {
 	return nil
 }
 
-// folderName returns the name of the folder that a devcontainer.json is about.
+// folderName returns the name of the folder of a devcontainer.json.
 func folderName(file string) (string, error) {
 	at, err := filepath.Abs(file)
 	if err != nil {
@@ -109,14 +109,14 @@ func folderName(file string) (string, error) {
 	return strings.ToLower(strings.ReplaceAll(filepath.Base(dir), " ", "-")), nil
 }
 
-// A progress shows the progress of a build: bars on terminals, lines in logs.
+// A progress shows the progress of a build: bars on terminals, lines elsewhere.
 type progress struct {
 	g     *globals
 	bars  *mpb.Progress // nil without a terminal
 	bar   *mpb.Bar
 	now   int
 	known bool     // the size of the step is known
-	lines []string // the last ones of the step, shown when it fails
+	lines []string // last lines of the step, shown when it fails
 }
 
 func newProgress(g *globals) *progress {
@@ -160,7 +160,7 @@ func (p *progress) step(e v1.BuildUpdate) {
 	}
 }
 
-// left returns the decorator that shows how long a step still takes, if that is
+// left returns a decorator for the remaining time of a step, if it is
 // known.
 func left(began time.Time) decor.DecorFunc {
 	return func(s decor.Statistics) string {

@@ -38,7 +38,7 @@ type terminalCommand struct {
 	Kill    terminalKill    `cmd:"" aliases:"rm" help:"End the program of a terminal."`
 }
 
-// A terminalArg names a terminal.
+// A terminalArg is an argument that names a terminal.
 type terminalArg struct {
 	Place string `arg:"" help:"Session, or ID of a sandbox." placeholder:"SESSION"`
 	ID    string `arg:"" optional:"" help:"Terminal (default: the newest running one)." placeholder:"TERMINAL"`
@@ -56,7 +56,7 @@ func (a terminalArg) id(ctx context.Context, d *connection) (string, error) {
 	return t.ID, err
 }
 
-// newestTerminal returns the newest terminal that runs, which is empty if none does.
+// newestTerminal returns the newest running terminal; empty if there is none.
 func newestTerminal(ctx context.Context, d *connection, place string) (v1.Terminal, error) {
 	all, err := d.Terminals(ctx, place)
 	if i := slices.IndexFunc(all, func(t v1.Terminal) bool { return t.Running }); i >= 0 {
@@ -233,7 +233,7 @@ type terminalWatch struct {
 func (terminalWatch) Help() string { return example("engi terminal watch $SECRET") }
 
 func (s *terminalWatch) Run(ctx context.Context, g *globals) error {
-	g.Key = s.Secret // who has a link needs no key
+	g.Key = s.Secret // a link needs no key
 	return g.atServer(ctx, func(d *connection) error {
 		err := g.viewNew(ctx, func(o client.AttachOptions) (*client.Attachment, error) { return d.FollowTerminal(ctx, s.Secret, o) },
 			client.AttachOptions{Offset: client.FromOldest, ReadOnly: s.ReadOnly, Name: s.Name})
@@ -299,7 +299,7 @@ Examples:
   engi terminal replay --speed 4 demo.cast`
 }
 
-// maxCastLine bounds one event of a recording, in bytes.
+// maxCastLine is the maximum size of one event of a recording in bytes.
 const maxCastLine = 16 << 20
 
 func (s *terminalReplay) Run(ctx context.Context, g *globals) error {
@@ -374,7 +374,7 @@ func (s *terminalKill) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// terminalRequest asks for a shell in a terminal like this one.
+// terminalRequest returns a request for a shell in a terminal like this one.
 func (g *globals) terminalRequest(user, dir string) v1.TerminalRequest {
 	cols, rows := g.windowSize()
 	q := v1.TerminalRequest{User: user, Dir: dir, Cols: min(cols, 512), Rows: min(rows, 256)}
@@ -384,7 +384,7 @@ func (g *globals) terminalRequest(user, dir string) v1.TerminalRequest {
 	return q
 }
 
-// shell comes back to the newest terminal of a session or sandbox, or starts one.
+// shell attaches to the newest terminal of a session or sandbox, or starts one.
 func (g *globals) shell(ctx context.Context, place, user, dir string, fresh bool) error {
 	return g.atServer(ctx, func(d *connection) error {
 		var t v1.Terminal
@@ -406,7 +406,7 @@ func (g *globals) shell(ctx context.Context, place, user, dir string, fresh bool
 	})
 }
 
-// leave prints how to come back to a detached terminal, if err says that it is one.
+// leave prints how to reattach to a terminal, if err says that it was detached.
 func (g *globals) leave(err error, noun, place string) error {
 	if !errors.Is(err, errDetached) {
 		return err
@@ -424,7 +424,7 @@ func (g *globals) attach(ctx context.Context, d *connection, place, id string, o
 	return g.viewNew(ctx, func(o client.AttachOptions) (*client.Attachment, error) { return d.AttachTerminal(ctx, place, id, o) }, o)
 }
 
-// viewNew shows what attach attaches to.
+// viewNew shows the terminal that attach attaches to.
 func (g *globals) viewNew(ctx context.Context, attach func(client.AttachOptions) (*client.Attachment, error), o client.AttachOptions) error {
 	v := &quietView{real: term.IsTerminal(int(g.in.Fd()))}
 	o.Message = func(m v1.TerminalMessage) {
@@ -445,11 +445,11 @@ func (g *globals) viewNew(ctx context.Context, attach func(client.AttachOptions)
 	return g.view(ctx, v)
 }
 
-// quietView is an attachment that does not pass on what the terminal here answers
-// to queries in old output: those were answered when they were new.
+// quietView is an attachment that drops the local terminal's answers
+// to queries in old output: they were answered when they were new.
 type quietView struct {
 	*client.Attachment
-	real     bool // somebody types; else input is piped in
+	real     bool // input is interactive, not piped in
 	readOnly atomic.Bool
 	replayed atomic.Bool
 }
@@ -468,20 +468,20 @@ func (v *quietView) Resize(cols, rows int) {
 	}
 }
 
-// A terminalView is a terminal elsewhere.
+// A terminalView is a terminal on the server.
 type terminalView interface {
 	Output(ctx context.Context) iter.Seq2[[]byte, error]
 	Write(typed []byte) (int, error)
-	Flush(ctx context.Context) error // waits until what was typed has arrived
+	Flush(ctx context.Context) error // waits until all input has arrived
 	Resize(cols, rows int)
 	Exit() *v1.Exit
 	Close() error
 }
 
-// view shows a terminal in this one until its program ends, or until the user
-// leaves: errDetached. It closes t.
+// view shows a terminal in the local one until its program ends, or until the user
+// detaches: errDetached. It closes t.
 func (g *globals) view(ctx context.Context, t terminalView) error {
-	// Keys like Ctrl-C go to the program; signals to engi end the connection.
+	// Keys like Ctrl-C are sent to the program; signals to engi end the connection.
 	defer t.Close()
 	restore := func() {}
 	if fd := int(g.in.Fd()); term.IsTerminal(fd) {
@@ -497,7 +497,7 @@ func (g *globals) view(ctx context.Context, t terminalView) error {
 	defer cancel(nil)
 	resized, stop := watchWindow()
 	defer stop()
-	go func() { // ends with ctx
+	go func() { // the goroutine ends with ctx
 		for {
 			t.Resize(g.windowSize())
 			select {
@@ -507,7 +507,7 @@ func (g *globals) view(ctx context.Context, t terminalView) error {
 			}
 		}
 	}()
-	// Nobody waits for this, because reading a terminal cannot be interrupted.
+	// The goroutine is not waited for, because a read of a terminal cannot be interrupted.
 	go func() {
 		buf := make([]byte, 4096)
 		for {
@@ -515,14 +515,14 @@ func (g *globals) view(ctx context.Context, t terminalView) error {
 			if i := slices.Index(buf[:n], detachKey); i >= 0 {
 				_, _ = t.Write(buf[:i])
 				soon, done := context.WithTimeout(ctx, time.Second)
-				_ = t.Flush(soon) // who leaves does not wait for a program that does not read
+				_ = t.Flush(soon) // do not wait for a program that does not read
 				done()
 				cancel(errDetached)
 				return
 			}
 			if n > 0 {
 				if _, err := t.Write(buf[:n]); err != nil {
-					fmt.Fprint(g.err, "\a") // the program does not read; as terminals do
+					fmt.Fprint(g.err, "\a") // the program does not read, so ring the bell like a terminal
 				}
 			}
 			if err != nil {

@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// watchWindow does nothing, because there is no signal for it.
+// watchWindow does nothing, because this system has no signal for it.
 func watchWindow() (changed <-chan os.Signal, stop func()) { return nil, func() {} }

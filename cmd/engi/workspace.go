@@ -75,15 +75,15 @@ func (w *workspaceCreate) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		name := w.Name
 		if _, err := d.Workspace(ctx, name); name == "" || !client.IsKind(err, v1.NotFound) {
-			name = "" // that one has other services
+			name = "" // the new workspace has other services
 		}
 		return g.showStarting(ctx, d, name, func() (v1.Workspace, error) { return d.CreateWorkspace(ctx, q) }, func(x v1.Workspace) string { return x.ID })
 	})
 }
 
-// showStarting waits for work, during which services of a workspace start, shows how they
-// do, and prints what line returns for the workspace that it results in. An empty name is
-// one that is not known yet.
+// showStarting waits for work, during which services of a workspace start. It prints their
+// states, and the line for the workspace that work returns. An empty name means that it is not
+// known yet.
 func (g *globals) showStarting(ctx context.Context, d *connection, name string, work func() (v1.Workspace, error), line func(v1.Workspace) string) error {
 	seen := map[string]string{}
 	tell := func(x v1.Workspace) {
@@ -101,7 +101,7 @@ func (g *globals) showStarting(ctx context.Context, d *connection, name string, 
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		x, err := work() // ends with ctx
+		x, err := work() // work ends with ctx
 		done <- outcome{x, err}
 	}()
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -112,7 +112,7 @@ func (g *globals) showStarting(ctx context.Context, d *connection, name string, 
 			if name == "" || g.JSON {
 				continue
 			}
-			if x, err := d.Workspace(ctx, name); err == nil { // else work says what is wrong
+			if x, err := d.Workspace(ctx, name); err == nil { // otherwise work returns the error
 				tell(x)
 			}
 			continue
@@ -133,7 +133,7 @@ func (g *globals) showStarting(ctx context.Context, d *connection, name string, 
 	}
 }
 
-// failedWorkspace is why a workspace or one of its services has failed; nil if none has.
+// failedWorkspace returns the error of a failed workspace or of its first failed service; nil if none has failed.
 func failedWorkspace(x v1.Workspace) error {
 	if x.State == v1.WorkspaceFailed && x.Error != nil {
 		return &client.Error{Problem: *x.Error}
@@ -146,7 +146,7 @@ func failedWorkspace(x v1.Workspace) error {
 	return nil
 }
 
-// failedService is why a service has failed; nil if it has not.
+// failedService returns the error of a failed service; nil for other states.
 func failedService(workspace string, s v1.Service) error {
 	switch {
 	case s.State != v1.ServiceFailed:
@@ -210,7 +210,7 @@ func (g *globals) showWorkspace(x v1.Workspace) {
 	f.print(g)
 	if len(x.Services) > 0 {
 		fmt.Fprintln(g.out)
-		_ = services.print(g, x.Services) // as a table, it reports no errors
+		_ = services.print(g, x.Services) // a table reports no errors
 	}
 }
 

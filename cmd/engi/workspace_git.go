@@ -46,7 +46,7 @@ func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
 		}
 		from := strings.TrimRight(d.url, "/") + "/v1/workspaces/" + x.ID + "/git"
 		helper := "credential." + from + ".helper="
-		// The empty one is for all helpers before it, which would keep the key.
+		// The empty helper removes all earlier helpers, which would store the key.
 		args := []string{"-c", "init.defaultBranch=main", "clone", "-c", helper, "-c", helper + "!" + shellQuoted(self) + " workspace git-credential"}
 		if w.Depth > 0 {
 			args = append(args, "--depth", fmt.Sprint(w.Depth))
@@ -65,11 +65,11 @@ func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// shellQuoted is a word for a shell.
+// shellQuoted returns s quoted for a shell.
 func shellQuoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// A gitCredential answers programs of git that look for a password, as gitcredentials(7)
-// has it: the key is the one of the server that they ask for, and of no other.
+// A gitCredential answers git's requests for a password, as in gitcredentials(7).
+// It returns the key for its own server, and no password for other servers.
 type gitCredential struct {
 	Action string `arg:"" help:"Operation of git's credential protocol: get; store and erase do nothing." placeholder:"ACTION"`
 }
@@ -97,7 +97,7 @@ func (c *gitCredential) Run(ctx context.Context, g *globals) error {
 			return engi.Errorf(engi.Invalid, "%q is no address: %v", d.url, err)
 		}
 		if asked["protocol"] != u.Scheme || asked["host"] != u.Host {
-			return nil // git asks the user then
+			return nil // git then asks the user
 		}
 		_, err = fmt.Fprintf(g.out, "username=engi\npassword=%s\n", d.secret)
 		return err

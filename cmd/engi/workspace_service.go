@@ -52,7 +52,7 @@ func (s *serviceAdd) Run(ctx context.Context, g *globals) error {
 	return g.startService(ctx, s.Workspace, func(d *connection) (v1.Service, error) { return d.AddService(ctx, s.Workspace, q) })
 }
 
-// startService prints where a service is that was started.
+// startService prints the address of a started service.
 func (g *globals) startService(ctx context.Context, workspace string, start func(*connection) (v1.Service, error)) error {
 	return g.atServer(ctx, func(d *connection) error {
 		if !g.JSON {
@@ -162,7 +162,7 @@ func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
-		first, err := d.ConnectService(ctx, s.Workspace, s.Service) // says what is wrong, before anybody comes
+		first, err := d.ConnectService(ctx, s.Workspace, s.Service) // reports an error before the first connection
 		if err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
 			c, err := l.Accept()
 			switch {
 			case ctx.Err() != nil:
-				return nil // it was interrupted
+				return nil // the user interrupted it
 			case err != nil:
 				return engi.Errorf(engi.Unavailable, "listen: %v", err)
 			}
@@ -230,7 +230,7 @@ func (s *serviceConnection) Run(ctx context.Context, g *globals) error {
 		func(x v1.Connection) string { return x.URL })
 }
 
-// databaseFlags say which database a command is about.
+// databaseFlags are the flags that select a database.
 type databaseFlags struct {
 	Service  string `short:"s" help:"Service (default: the only SQL service)." placeholder:"SERVICE"`
 	Database string `help:"Database (default: the service's)." placeholder:"NAME"`
@@ -263,7 +263,7 @@ func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
 	for _, a := range w.Args {
 		raw := json.RawMessage(a)
 		if !json.Valid(raw) {
-			raw, _ = json.Marshal(a) // a string can be marshalled
+			raw, _ = json.Marshal(a) // a string can be encoded
 		}
 		q.Args = append(q.Args, raw)
 	}
@@ -304,7 +304,7 @@ func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-// refusedQuery is why a database has refused a text.
+// refusedQuery returns the error for a text that a database refused.
 func refusedQuery(text string, e *v1.QueryError) error {
 	said := printable(e.Text)
 	if e.Code != "" {
@@ -324,7 +324,7 @@ func refusedQuery(text string, e *v1.QueryError) error {
 	return engi.Errorf(engi.Invalid, "the database: %s", said).WithRemedy("%s", cmp.Or(printable(e.Hint), "correct the text"))
 }
 
-// printRows prints an object for each row, whose members are in the order of the columns.
+// printRows prints an object for each row, with members in the order of the columns.
 func (g *globals) printRows(x v1.QueryResult) error {
 	var b bytes.Buffer
 	b.WriteByte('[')
@@ -351,7 +351,7 @@ func (g *globals) printRows(x v1.QueryResult) error {
 	return g.printJSON(json.RawMessage(b.Bytes()))
 }
 
-// showRows prints rows as a table, which does not hide what is empty.
+// showRows prints rows as a table, in which empty values are visible.
 func (g *globals) showRows(x v1.QueryResult) {
 	w := tabwriter.NewWriter(g.out, 0, 0, 2, ' ', 0)
 	cells := make([]string, len(x.Columns))
@@ -365,14 +365,14 @@ func (g *globals) showRows(x v1.QueryResult) {
 			switch {
 			case string(value) == "null":
 				s = "NULL"
-			case json.Unmarshal(value, &s) != nil: // it is no string
+			case json.Unmarshal(value, &s) != nil: // the value is not a string
 				s = string(value)
 			}
 			cells[i] = printable(s)
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	_ = w.Flush() // nobody reads it any more
+	_ = w.Flush() // an error means that the reader of the output has left
 }
 
 type workspaceExplain struct {

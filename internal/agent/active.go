@@ -20,20 +20,20 @@ type activeRun struct {
 	cancel   context.CancelCauseFunc
 	recorded chan struct{} // closed once the record is in the store
 	done     chan struct{} // closed when the goroutine has finished
-	released bool          // see release; guarded by runner.mu
+	released bool          // the run gave up its conversation and slot, see release; guarded by runner.mu
 
-	// Owned by the goroutine; callTools shares them with the calls, under a
+	// The goroutine owns these fields; callTools shares them with the calls, under a
 	// lock of its own.
 	rec      Record
 	messages []engi.Message
-	saved    int      // messages that are in the store
-	deps     any      // of tools
-	missing  []string // servers whose tools cannot be had
+	saved    int      // number of messages in the store
+	deps     any      // dependencies of tools
+	missing  []string // servers whose tools are not available
 	resumed  bool
-	confirm  func(tool string) bool // its calls wait for a decision
+	confirm  func(tool string) bool // reports whether calls of the tool wait for a decision
 
 	mu    sync.Mutex
-	asked map[string]*question // of this step, by call; guarded by mu
+	asked map[string]*question // waiting calls of this step, by call; guarded by mu
 
 	emitMu sync.Mutex
 	events *outputlog.Log // one line of JSON per event
@@ -80,17 +80,17 @@ func (r *Runner) launch(rec Record, messages []engi.Message, resume bool) (*acti
 func (a *activeRun) discard() {
 	a.cancel(errCancelled)
 	<-a.done
-	_ = os.Remove(a.runner.eventFile(a.rec.ID)) // else removeOldEvents does
+	_ = os.Remove(a.runner.eventFile(a.rec.ID)) // on failure, removeOldEvents deletes the file
 }
 
-// run works on the run until it ends or the node stops.
+// run works on the run until the run ends or the node stops.
 func (a *activeRun) run() {
 	defer a.finish()
 	select {
 	case <-a.recorded:
 	case <-a.ctx.Done():
 		select {
-		case <-a.recorded: // cancelled right after it was stored: the cancellation must be stored too
+		case <-a.recorded: // the run was cancelled right after it was stored: store the cancellation too
 		default:
 			return
 		}
@@ -116,7 +116,7 @@ func (a *activeRun) run() {
 	a.rec.Ended = time.Now().UTC()
 	a.rec.Waiting, a.rec.Decided = nil, nil
 	ended := a.rec.Run
-	a.rec.Seq = a.events.Len() + 1 // the end event comes after it
+	a.rec.Seq = a.events.Len() + 1 // the end event follows this Seq
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	if err := a.runner.opt.Store.Update(ctx, a.rec, a.saved, a.messages[a.saved:]); err != nil {
@@ -127,12 +127,12 @@ func (a *activeRun) run() {
 	if a.runner.opt.OnEnd != nil {
 		a.runner.opt.OnEnd(ctx, ended)
 	}
-	a.release() // whoever sees the end may go on
+	a.release() // a watcher that sees the end may continue the conversation
 	a.emit(engi.RunUpdate{Kind: engi.RunEnd})
 }
 
-// release lets other runs have the conversation and the slot of this one. It may be
-// repeated.
+// release lets other runs use the conversation and the slot of this run. Further calls do
+// nothing.
 func (a *activeRun) release() {
 	a.runner.mu.Lock()
 	defer a.runner.mu.Unlock()

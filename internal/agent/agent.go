@@ -31,10 +31,10 @@ import (
 type Record struct {
 	engi.Run
 	Spec        engi.RunSpec // without Messages, Images and Context, which are in the stored messages
-	Fingerprint string       // of the request, to tell a retry from a reused idempotency key
-	Seq         int64        // of the last event emitted before the record was stored
+	Fingerprint string       // fingerprint of the request, to tell a retry from a reused idempotency key
+	Seq         int64        // Seq of the last event emitted before the record was stored
 
-	Decided []engi.CallDecision // on calls of the current step
+	Decided []engi.CallDecision // decisions on calls of the current step
 }
 
 // A Store stores runs durably. It is safe for concurrent use.
@@ -60,11 +60,11 @@ type Store interface {
 	Forget(ctx context.Context, before time.Time) error
 }
 
-// A Filter selects runs. Zero fields select all.
+// A Filter selects runs. Zero fields select all runs.
 type Filter struct {
 	Conversation engi.ConversationID
-	Running      bool // only those that have not ended
-	Limit        int  // 0 means all
+	Running      bool // select only runs that have not ended
+	Limit        int  // maximum number of runs; 0 means all
 }
 
 // Results stores tool results that are too long for the model, for as long as
@@ -75,32 +75,32 @@ type Results interface {
 	GetResult(ctx context.Context, id engi.RunID, call string) ([]byte, error)
 }
 
-// Options configure a Runner.
+// Options configures a Runner.
 type Options struct {
 	Agents    []engi.AgentSpec // at least one; the first is the default
 	Models    func(ref string) (llm.Model, error)
 	Tools     []tool.Tool
-	Sources   []tool.Source // of more tools; agents choose them by name, or by *
+	Sources   []tool.Source // sources of further tools; agents select them by name, or by *
 	Store     Store
 	Results   Results
-	Dir       string        // absolute; for the event files of runs
+	Dir       string        // directory for the event files of runs; absolute
 	Log       *slog.Logger  // nil discards
-	MaxRuns   int           // at once; 0 means 64
-	Timeout   time.Duration // of a run, since its start or the last restart; 0 means 1 h
-	Retention time.Duration // of ended runs; 0 means 30 days
+	MaxRuns   int           // maximum number of runs at once; 0 means 64
+	Timeout   time.Duration // maximum time of a run, since its start or the last restart; 0 means 1 h
+	Retention time.Duration // time for which ended runs are kept; 0 means 30 days
 
 	// CheckTarget reports NotFound for a sandbox, session or workspace that the owner does not
 	// have; nil accepts all.
 	CheckTarget func(ctx context.Context, e tool.Env) error
 	// CheckBudget reports Exhausted for an owner whose budget is used up, which
-	// may then start no runs. Models check by themselves during a run. nil
+	// may then start no runs. Models check their budget themselves during a run. nil
 	// means no limit.
 	CheckBudget func(ctx context.Context, owner engi.Owner) error
 	// Deps returns the dependencies of a run's tools, see [tool.Env]: clients,
-	// passwords, whatever the model must not see. It is called when the run
+	// passwords and other values that the model must not see. It is called when the run
 	// starts and when it is resumed; an error fails the run. nil means none.
 	Deps func(ctx context.Context, r engi.Run) (any, error)
-	// OnEnd, if not nil, is called with a run that has ended, before its
+	// OnEnd, if not nil, is called with each run that has ended, before its
 	// watchers see the end. It must return quickly.
 	OnEnd func(ctx context.Context, r engi.Run)
 }
@@ -111,16 +111,16 @@ type Runner struct {
 	opt     Options
 	agents  map[string]engi.AgentSpec
 	tools   map[string]tool.Tool
-	schemas map[string]*llm.Schema // of agents' outputs
+	schemas map[string]*llm.Schema // schemas of outputs by agent
 
-	base context.Context // parent of all runs; cancelled by Run
+	base context.Context // parent context of all runs; cancelled by Run
 	stop context.CancelCauseFunc
 	wg   sync.WaitGroup // active runs
 
 	mu            sync.Mutex
 	slots         *engi.Shares // for active runs
 	active        map[engi.RunID]*activeRun
-	conversations map[engi.ConversationID]bool // that have an active run
+	conversations map[engi.ConversationID]bool // conversations that have an active run
 	closed        bool
 }
 
@@ -129,8 +129,8 @@ var (
 	_ engi.RunDeleter = (*Runner)(nil)
 )
 
-// New returns a Runner; call Run. It reports Invalid for agents that cannot
-// work.
+// New returns a Runner; call Run. It reports Invalid for an unusable
+// agent.
 func New(opt Options) (*Runner, error) {
 	if !filepath.IsAbs(opt.Dir) {
 		return nil, engi.Errorf(engi.Invalid, "the directory for runs of agents, %.80q, is not absolute", opt.Dir)
@@ -255,7 +255,7 @@ func (r *Runner) Run(ctx context.Context, ready func()) error {
 // errStopping interrupts runs, which the next process resumes.
 var errStopping = engi.Errorf(engi.Unavailable, "the node is stopping")
 
-// errCancelled ends a run on request.
+// errCancelled is the error of a run that the caller cancelled.
 var errCancelled = engi.Errorf(engi.Expired, "the run was cancelled")
 
 // Start implements [engi.Agents].

@@ -20,7 +20,7 @@ const (
 
 var _ engi.CallDecider = (*Runner)(nil)
 
-// checkConfirm reports Invalid for names of tools that cannot be any.
+// checkConfirm reports Invalid for names that are not valid names of tools.
 func checkConfirm(names []string) error {
 	if len(names) > maxConfirm {
 		return engi.Errorf(engi.Invalid, "%d tools to confirm are more than %d", len(names), maxConfirm).WithRemedy("use * for all")
@@ -33,9 +33,9 @@ func checkConfirm(names []string) error {
 	return nil
 }
 
-// confirms returns the tools whose calls wait for a decision. It reports Invalid
-// for one that does not exist: its calls would be made without a decision, if
-// only its name is misspelt.
+// confirms returns a function that reports whether calls of a tool wait for a decision. It reports
+// Invalid for a tool that does not exist, because a misspelt name would let calls pass
+// without a decision.
 func (a *activeRun) confirms(spec engi.AgentSpec, tools []tool.Tool) (func(name string) bool, error) {
 	names := slices.Concat(spec.Confirm, a.rec.Spec.Confirm)
 	for _, n := range names {
@@ -46,24 +46,24 @@ func (a *activeRun) confirms(spec engi.AgentSpec, tools []tool.Tool) (func(name 
 	}
 	all := slices.Contains(names, "*")
 	return func(name string) bool {
-		// What read_result shows is the result of a call that was made.
+		// read_result shows only the result of an earlier call.
 		return all && name != "read_result" || slices.Contains(names, name)
 	}, nil
 }
 
 // A question is a call that waits for a decision.
 type question struct {
-	verdict chan verdict // has room for one
-	taken   bool         // somebody has decided; guarded by activeRun.mu
+	verdict chan verdict // has a buffer of one
+	taken   bool         // a decision was taken; guarded by activeRun.mu
 }
 
-// A verdict is a decision on its way to the call that waits.
+// A verdict is a decision on its way to the waiting call.
 type verdict struct {
 	engi.CallDecision
-	stored chan error // has room for one
+	stored chan error // has a buffer of one
 }
 
-// ask records which of the calls wait for a decision that nobody has taken yet.
+// ask records the calls that wait for a decision and do not have one yet.
 func (a *activeRun) ask(ctx context.Context, calls []engi.ToolCall) error {
 	a.rec.Waiting = nil
 	asked := map[string]*question{}
@@ -88,7 +88,7 @@ func (a *activeRun) ask(ctx context.Context, calls []engi.ToolCall) error {
 	return nil
 }
 
-// decision returns what was decided on a call of this step; nil if nothing was.
+// decision returns the decision on a call of this step; nil if there is none.
 func (a *activeRun) decision(call string) *engi.CallDecision {
 	if i := slices.IndexFunc(a.rec.Decided, func(d engi.CallDecision) bool { return d.Call == call }); i >= 0 {
 		return &a.rec.Decided[i]
@@ -96,8 +96,8 @@ func (a *activeRun) decision(call string) *engi.CallDecision {
 	return nil
 }
 
-// decide waits until somebody has decided on a call that needs it, and stores that.
-// It reports whether that happened only now, so that the call cannot have begun
+// decide waits for the decision on a call that needs one, and stores it.
+// It reports whether the decision is new, so that the call cannot have started
 // before. lock guards the record.
 func (a *activeRun) decide(ctx context.Context, lock *sync.Mutex, c engi.ToolCall) (d engi.CallDecision, now bool, err error) {
 	a.mu.Lock()
@@ -109,7 +109,7 @@ func (a *activeRun) decide(ctx context.Context, lock *sync.Mutex, c engi.ToolCal
 		if d := a.decision(c.ID); d != nil {
 			return *d, false, nil
 		}
-		return engi.CallDecision{Allowed: true}, false, nil // ask has found that it needs none
+		return engi.CallDecision{Allowed: true}, false, nil // ask has found that the call needs no decision
 	}
 	select {
 	case x := <-q.verdict:
@@ -125,7 +125,7 @@ func (a *activeRun) decide(ctx context.Context, lock *sync.Mutex, c engi.ToolCal
 	}
 }
 
-// refusal is the result of a call that somebody has refused.
+// refusal returns the result of a refused call.
 func refusal(d engi.CallDecision) tool.Result {
 	why := "somebody refused the call"
 	if d.Reason != "" {

@@ -17,14 +17,14 @@ import (
 )
 
 // The events of a run are lines of JSON in an output log, which is a file. The
-// Seq of an event is the offset after its line, so a reader finds its place
-// again after a restart, and no number is used twice.
+// Seq of an event is the offset after its line, so a reader can resume
+// after a restart, and no number is used twice.
 
 const (
-	// maxEventFile is the size in bytes after which output of tools and partial
+	// maxEventFile is the size in bytes above which output of tools and partial
 	// objects are left out.
 	maxEventFile = 64 << 20
-	// keepEventFile is how long the file is kept after the end of a run. Then
+	// keepEventFile is the time for which the file is kept after the end of a run. After that,
 	// events are reconstructed from the run's messages.
 	keepEventFile = 24 * time.Hour
 )
@@ -63,8 +63,8 @@ func (a *activeRun) emit(e engi.RunUpdate) {
 	}
 }
 
-// emitMissing emits what a crash has prevented: the results that were stored
-// but not emitted, and that the step in progress starts over.
+// emitMissing emits the events that a crash has prevented: results that were stored
+// but not emitted, and the restart of the step in progress.
 func (a *activeRun) emitMissing() error {
 	emitted := map[string]bool{}
 	log, err := outputlog.Open(a.runner.eventFile(a.rec.ID))
@@ -116,7 +116,7 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 				buf = rest
 				var x eventLine
 				if err := json.Unmarshal(raw, &x); err != nil {
-					continue // the caller's after was within a line, so not the Seq of an event
+					continue // the caller's after was within a line, so it is not the Seq of an event
 				}
 				if !yield(engi.RunUpdate{
 					Seq: after, Time: time.UnixMilli(x.Time).UTC(), Kind: x.Kind, Step: x.Step, Text: x.Text, Stream: x.Stream,
@@ -172,8 +172,8 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 	}
 }
 
-// eventsAfter returns the events of a run after seq; of an active run also those
-// to come.
+// eventsAfter returns the events of a run after seq; for an active run, also its future
+// events.
 func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunUpdate, error], error) {
 	r.mu.Lock()
 	a := r.active[rec.ID]
@@ -194,7 +194,7 @@ func (r *Runner) eventsAfter(ctx context.Context, rec Record, seq int64) (iter.S
 	return readEvents(ctx, log.Read(seq), seq), nil
 }
 
-// reconstructEvents returns events made of a run's messages.
+// reconstructEvents returns events built from a run's messages.
 func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (iter.Seq2[engi.RunUpdate, error], error) {
 	messages, err := r.opt.Store.Messages(ctx, rec.ID)
 	if err != nil {
@@ -237,7 +237,7 @@ func (r *Runner) reconstructEvents(ctx context.Context, rec Record, seq int64) (
 	}, nil
 }
 
-// removeOldEvents deletes event files of runs that ended a while ago.
+// removeOldEvents deletes the event files of runs that ended more than keepEventFile ago.
 func (r *Runner) removeOldEvents() error {
 	files, err := os.ReadDir(r.opt.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

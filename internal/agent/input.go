@@ -16,16 +16,16 @@ import (
 
 const (
 	maxInput    = 1 << 20 // bytes of input, context and system prompt
-	maxParts    = 32      // of context
+	maxParts    = 32      // maximum number of parts of context
 	maxImages   = 16
 	maxImage    = 8 << 20
-	maxName     = 255     // bytes of the name of a document
+	maxName     = 255     // maximum bytes of the name of a document
 	maxHistory  = 4 << 20 // bytes of earlier messages
 	maxMessages = 1000
 	maxTools    = 128
 )
 
-// userText returns the text of the user's message. Parts without text are left
+// userText returns the text of the user's message. Parts without text are omitted
 // out entirely, so that the beginning stays the same and in the provider's
 // cache.
 func userText(parts []engi.ContextPart, input string) string {
@@ -80,7 +80,7 @@ func checkInput(spec engi.RunSpec) error {
 	return checkImages(images)
 }
 
-// endsWithResults reports whether messages go on without a word of the user.
+// endsWithResults reports whether messages end with results instead of text of the user.
 func endsWithResults(messages []engi.Message) bool {
 	return len(messages) > 0 && messages[len(messages)-1].Role == engi.RoleTool
 }
@@ -126,8 +126,8 @@ func checkMessages(messages []engi.Message) error {
 	return nil
 }
 
-// checkCalls checks that calls have results, and results calls: providers refuse
-// others.
+// checkCalls checks that each call has a result, and each result a call: providers refuse
+// other conversations.
 func checkCalls(messages []engi.Message) error {
 	open := map[string]bool{} // calls without results
 	for i, m := range messages {
@@ -172,7 +172,7 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) == 0 || runs[0].Owner != owner { // the empty owner would see all
+	if len(runs) == 0 || runs[0].Owner != owner { // the empty owner sees all runs
 		return nil, engi.Errorf(engi.NotFound, "there is no conversation %.60s", id).WithRemedy("leave it out to start a new one")
 	}
 	last := runs[0]
@@ -186,8 +186,8 @@ func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.Conversa
 	return latest(messages, maxHistory), nil
 }
 
-// latest returns the last messages, of so many bytes at most. If some are left out,
-// the first is the user's.
+// latest returns the last messages, with at most the given number of bytes. If some are omitted,
+// the first one left is the user's.
 func latest(messages []engi.Message, bytes int) []engi.Message {
 	size := 0
 	for i, m := range slices.Backward(messages) {
@@ -200,15 +200,15 @@ func latest(messages []engi.Message, bytes int) []engi.Message {
 	return messages
 }
 
-// after returns what was said up to the end of run spec.After, with the messages of
-// spec after that, and the conversation that goes on: the run's, unless that went on
+// after returns the messages up to the end of run spec.After, followed by the messages of
+// spec, and the conversation that continues: the run's, or a new one if the run's has continued
 // already.
 func (r *Runner) after(ctx context.Context, spec engi.RunSpec) (conversation engi.ConversationID, messages []engi.Message, err error) {
 	rec, err := r.opt.Store.Get(ctx, spec.Owner, spec.After)
 	switch {
 	case err != nil:
 		return "", nil, err
-	case rec.Owner != spec.Owner: // the empty owner would see all
+	case rec.Owner != spec.Owner: // the empty owner sees all runs
 		return "", nil, engi.Errorf(engi.NotFound, "there is no run %s", spec.After)
 	case rec.State == engi.RunRunning:
 		return "", nil, engi.Errorf(engi.Conflict, "run %s is still active", rec.ID).WithRemedy("wait for it, or cancel it")
@@ -224,7 +224,7 @@ func (r *Runner) after(ctx context.Context, spec engi.RunSpec) (conversation eng
 	if rec.State != engi.RunDone {
 		messages = withoutPendingCalls(messages)
 	}
-	// The agent's own tools may have been called in the same answer.
+	// The same answer may also have called the agent's own tools.
 	if n := len(messages) - 1; n >= 0 && messages[n].Role == engi.RoleTool && len(later) > 0 && later[0].Role == engi.RoleTool {
 		messages[n].Results = append(slices.Clone(messages[n].Results), later[0].Results...)
 		later = later[1:]
@@ -247,7 +247,7 @@ var (
 	choices  = []llm.Choice{"", llm.ChoiceAuto, llm.ChoiceNone, llm.ChoiceRequired}
 )
 
-// checkTools checks what the caller wants of tools and sampling.
+// checkTools checks the caller's tools, tool choice and sampling.
 func checkTools(spec engi.RunSpec) error {
 	if len(spec.Tools) > maxTools {
 		return engi.Errorf(engi.Invalid, "%d tools, %d at most", len(spec.Tools), maxTools)
@@ -306,7 +306,7 @@ func withResults(messages []engi.Message, results []engi.ToolResult) ([]engi.Mes
 		pending = slices.Delete(slices.Clone(pending), at, at+1)
 	}
 	messages = slices.Clone(messages)
-	if n := len(messages) - 1; messages[n].Role == engi.RoleTool { // of the agent's own tools
+	if n := len(messages) - 1; messages[n].Role == engi.RoleTool { // results of the agent's own tools
 		m := messages[n]
 		m.Results = append(slices.Clone(m.Results), named...)
 		messages[n] = m

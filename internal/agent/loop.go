@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// loop takes steps until the run ends, and records how it ended.
+// loop runs steps until the run ends, and records the end.
 func (a *activeRun) loop(ctx context.Context) error {
 	spec := a.runner.agents[a.rec.Agent]
 	if spec.Name == "" {
@@ -44,7 +44,7 @@ func (a *activeRun) loop(ctx context.Context) error {
 	defer release()
 	system := a.system(ctx, spec, tools)
 	if schema != nil && len(tools)+len(a.rec.Spec.Tools) > 0 {
-		// Asking for it apart would cost a call more.
+		// A separate request for the JSON would cost one more call.
 		system += "\n\nWhen the work is done, give the final answer as JSON that conforms to this schema, and nothing else:\n" + string(schema.JSON())
 	}
 	if a.confirm, err = a.confirms(spec, tools); err != nil {
@@ -61,9 +61,9 @@ func (a *activeRun) loop(ctx context.Context) error {
 		q.Tools = append(q.Tools, t.Tool)
 	}
 	q.Tools = append(q.Tools, theirs...)
-	// What a run waits for, if not for its tools, is the model.
+	// If no calls are pending, the interrupted run was waiting for the model.
 	q.Interrupted = a.resumed && len(pendingCalls(a.messages)) == 0
-	faults := 0 // answers in a row that the model was asked to correct
+	faults := 0 // consecutive answers that the model was asked to correct
 	for {
 		if calls := pendingCalls(a.messages); len(calls) > 0 {
 			own := slices.DeleteFunc(slices.Clone(calls), func(c engi.ToolCall) bool { return isNamed(theirs, c.Name) })
@@ -78,7 +78,7 @@ func (a *activeRun) loop(ctx context.Context) error {
 		}
 		if n := len(a.messages); schema != nil && n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
 			if value, err := schema.Check(a.messages[n-1].Text); err == nil {
-				return a.finishOutput(value) // it took the form at once
+				return a.finishOutput(value) // the first answer conforms
 			}
 			q.Messages = append(slices.Clone(a.messages), engi.Message{Role: engi.RoleUser, Text: "Now give the final answer in the form that is asked for."})
 			return a.generateOutput(ctx, model, q, schema)
@@ -92,7 +92,7 @@ func (a *activeRun) loop(ctx context.Context) error {
 		q.Messages = a.messages
 		q.Choice = llm.Choice(a.rec.Spec.Choice)
 		if a.rec.Steps > 0 && q.Choice != llm.ChoiceNone {
-			q.Choice = "" // else it would call tools for ever
+			q.Choice = "" // a forced choice would make the model call tools for ever
 		}
 		if schema != nil && len(q.Tools) == 0 {
 			return a.generateOutput(ctx, model, q, schema)
@@ -116,7 +116,7 @@ func (a *activeRun) loop(ctx context.Context) error {
 		}
 		faults = 0
 		if len(reply.Message.Calls) == 0 {
-			// The last answer is stored together with the end of the run: after
+			// The last answer is stored together with the end of the run. Otherwise, after
 			// a crash in between, the model would be asked again.
 			switch {
 			case reply.Stop == llm.StopLength:
@@ -148,11 +148,11 @@ func (a *activeRun) handOver(calls []engi.ToolCall) error {
 	return a.end(engi.RunDone, "")
 }
 
-// maxFaults is how often in a row a model is asked to correct an answer.
+// maxFaults is the maximum number of consecutive requests to correct an answer.
 const maxFaults = 3
 
-// correction returns what to tell a model whose calls nobody can make, because
-// they are cut off or broken: without a word, it would make the same ones again
+// correction returns a message for a model whose calls cannot be made, because
+// they are cut off or broken. Without a message, the model would repeat them
 // for ever. It is empty if there is nothing to correct.
 func correction(r llm.Reply) string {
 	switch {
@@ -177,7 +177,7 @@ func (a *activeRun) end(s engi.RunState, reason string) error {
 	return nil
 }
 
-// generateOutput asks for the answer in the form of schema, and ends the run.
+// generateOutput requests the answer in the form of schema, and ends the run.
 func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.Request, schema *llm.Schema) error {
 	q.Tools = nil
 	value, reply, err := llm.GenerateJSON(ctx, model, q, schema, a.emitDelta)
@@ -197,11 +197,11 @@ func (a *activeRun) generateOutput(ctx context.Context, model llm.Model, q llm.R
 	return a.finishOutput(value)
 }
 
-// finishOutput ends the run with the answer in the form that was asked for.
+// finishOutput ends the run with the answer in the requested form.
 func (a *activeRun) finishOutput(value json.RawMessage) error {
 	a.rec.Output, a.rec.Text = value, string(value)
 	if n := len(a.messages); n > 0 && a.messages[n-1].Role == engi.RoleAssistant {
-		// It replaces the prose that led to it.
+		// The value replaces the prose before it.
 		a.messages[n-1].Text, a.messages[n-1].Signed = string(value), nil
 		a.saved = min(a.saved, n-1)
 	} else {
@@ -210,7 +210,7 @@ func (a *activeRun) finishOutput(value json.RawMessage) error {
 	return a.end(engi.RunDone, "")
 }
 
-// system returns the system prompt: the agent's, that of its tools, and the
+// system returns the system prompt: the agent's, the one of its tools, and the
 // run's.
 func (a *activeRun) system(ctx context.Context, spec engi.AgentSpec, tools []tool.Tool) string {
 	parts := []string{spec.System}
@@ -234,7 +234,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 	wants := func(name string) bool { return slices.Contains(spec.Tools, "*") || slices.Contains(spec.Tools, name) }
 	for _, t := range a.runner.tools {
 		if env.May(t.Scope()) != nil {
-			continue // whoever began the run could not do it either
+			continue // the run's caller lacks the scope for this tool
 		}
 		if (wants(t.Name) || t.Name == "read_result" && len(spec.Tools) > 0) && env.Has(t.Needs) && (t.Available == nil || t.Available(ctx, env)) {
 			all = append(all, t)
@@ -252,7 +252,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 		}
 		more, releaseSource, err := s.Open(ctx, env)
 		if err != nil && ctx.Err() == nil {
-			// A server that is down costs its tools, not the run.
+			// If a server is down, the run goes on without its tools.
 			a.runner.opt.Log.WarnContext(ctx, "run without the tools of a server", "run", a.rec.ID, "server", s.Name(), "error", err)
 			a.missing = append(a.missing, s.Name())
 			continue
@@ -300,8 +300,8 @@ func (a *activeRun) emitDelta(d llm.Delta) error {
 	return nil
 }
 
-// uniqueCallIDs replaces missing, overlong and repeated IDs of calls, so that
-// they are unique within the messages: not all providers see to that.
+// uniqueCallIDs replaces missing, overlong and duplicate IDs of calls, so that
+// they are unique within the messages. Not all providers ensure this.
 func uniqueCallIDs(m engi.Message, before []engi.Message) engi.Message {
 	m.Calls = slices.Clone(m.Calls)
 	seen, n := map[string]bool{}, len(before)
@@ -324,11 +324,11 @@ func uniqueCallIDs(m engi.Message, before []engi.Message) engi.Message {
 }
 
 const (
-	parallel   = 8  // calls at once
-	maxPerStep = 64 // calls of one answer
+	parallel   = 8  // maximum number of calls at once
+	maxPerStep = 64 // maximum number of calls in one answer
 )
 
-// callTools makes calls in parallel and stores each result as it comes. Calls
+// callTools makes calls in parallel and stores each result when it arrives. Calls
 // that a crash has interrupted are repeated only if the tool is repeatable.
 func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []engi.ToolCall) error {
 	last := len(a.messages) - 1
@@ -336,7 +336,7 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 	if !resumed {
 		a.messages = append(a.messages, engi.Message{Role: engi.RoleTool})
 		last++
-		// The stored message says from now on that the calls may have begun.
+		// After this save, the stored message says that the calls may have started.
 		if err := a.save(ctx); err != nil {
 			return err
 		}
@@ -375,8 +375,8 @@ func (a *activeRun) callTools(ctx context.Context, tools []tool.Tool, calls []en
 	return first
 }
 
-// decideAndCall makes a call once somebody has allowed it, if that is needed, and
-// there is a slot. lock guards the record.
+// decideAndCall makes a call after it was allowed, if it needs a decision, and when
+// a slot is free. lock guards the record.
 func (a *activeRun) decideAndCall(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool, lock *sync.Mutex, slots chan struct{}) (engi.ToolResult, error) {
 	d, now, err := a.decide(ctx, lock, c)
 	switch {
@@ -391,8 +391,8 @@ func (a *activeRun) decideAndCall(ctx context.Context, tools []tool.Tool, c engi
 	return a.callTool(ctx, tools, c, i, resumed && !now)
 }
 
-// callTool makes the i-th call of an answer. What goes wrong with it is a
-// result; an error ends the run.
+// callTool makes the i-th call of an answer. An error of the call becomes a
+// result; a returned error ends the run.
 func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.ToolCall, i int, resumed bool) (_ engi.ToolResult, err error) {
 	result := engi.ToolResult{Call: c.ID, Name: c.Name}
 	a.emit(engi.RunUpdate{Kind: engi.RunCall, Call: &c})

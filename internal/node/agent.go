@@ -22,7 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// mcpPath is where other programs' agents find the tools of this node.
+// mcpPath is the path at which agents of other programs find the tools of this node.
 const mcpPath = "/mcp"
 
 // openAgents opens the services that tools use, the docs, the tool servers
@@ -31,7 +31,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	c, log := n.config, n.log.With("component", "agent")
 	n.services = tool.Services{Executions: n.fleet.Executions(), Sandboxes: n.workspaces.Shared(n.fleet.Sandboxes())}
 	if c.Sessions.Enabled {
-		n.services.Sessions = n.Sessions() // else models are told nothing of them
+		n.services.Sessions = n.Sessions() // set it only then, because models are told about sessions if it is set
 	}
 	if n.wall != nil && len(c.Models.Fetch) > 0 {
 		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
@@ -90,7 +90,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	return nil
 }
 
-// Pages are the pages of sessions; nil if there are no agents to write them.
+// Pages returns the pages of sessions; nil if there are no agents to write them.
 func (n *Node) Pages() engi.Pages {
 	if n.pages == nil {
 		return nil
@@ -123,7 +123,7 @@ func (n *Node) openModels() (*llm.Registry, error) {
 	return llm.New(opt)
 }
 
-// Agents runs agents; nil if there are none.
+// Agents returns the agents; nil if they are off.
 func (n *Node) Agents() engi.Agents {
 	if n.agents == nil {
 		return nil
@@ -131,7 +131,7 @@ func (n *Node) Agents() engi.Agents {
 	return n.agents
 }
 
-// openMCP returns the MCP server for other programs' agents.
+// openMCP returns the MCP server for agents of other programs.
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
 	opt := mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")}
 	if n.pages != nil {

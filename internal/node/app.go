@@ -14,8 +14,8 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// openStudio opens the service of apps that models write. Their sandboxes reach the
-// registries of packages and nothing else, unless the node has no network.
+// openStudio opens the service of apps. Their sandboxes reach the
+// registries of packages and no other hosts, or nothing if the node has no network.
 func (n *Node) openStudio(metrics prometheus.Registerer) {
 	n.apps = app.New(app.Options{
 		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Models: authors{n}, Log: n.log.With("component", "studio"),
@@ -24,7 +24,7 @@ func (n *Node) openStudio(metrics prometheus.Registerer) {
 	})
 }
 
-// authors are the models that write apps. The demo model is none unless it is named.
+// authors are the models that write apps. The demo model is used only if a request names it.
 type authors struct{ *Node }
 
 func (a authors) Check(ctx context.Context, owner engi.Owner, model string) error {
@@ -42,5 +42,5 @@ func (a authors) Answer(ctx context.Context, owner engi.Owner, model, system str
 	return a.models.Answer(ctx, owner, model, system, said, schema)
 }
 
-// Apps keeps apps that models write.
+// Apps returns the service of apps.
 func (n *Node) Apps() engi.Apps { return n.apps }

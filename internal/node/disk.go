@@ -49,8 +49,8 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	return err
 }
 
-// diskParts returns what openDisk opened. They start after the fleet, which by
-// then has claimed what the sandboxes of an earlier process use.
+// diskParts returns the services of openDisk. They start after the fleet, which by
+// then has claimed the templates, snapshots and volumes that earlier sandboxes use.
 func (n *Node) diskParts() []part {
 	return []part{
 		{"templates", n.templates.Run, 10 * time.Second},

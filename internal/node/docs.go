@@ -14,7 +14,7 @@ import (
 )
 
 // openDocs opens the index of documents unless it is off. A nil models
-// means that it uses its built-in embedder.
+// means the built-in embedder.
 func (n *Node) openDocs(ctx context.Context, models *llm.Registry) (err error) {
 	c := n.config.Docs
 	n.embedder = docs.BuiltIn()
@@ -68,7 +68,7 @@ func hostsOf(sources []engi.DocumentSpec) []string {
 	return hosts
 }
 
-// Docs is the index of documentation; nil if there is none.
+// Docs returns the index of documentation; nil if it is off.
 func (n *Node) Docs() engi.Docs {
 	if n.docs == nil {
 		return nil

@@ -24,26 +24,26 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// What providers report about a host, for cmd, which does not import provider.
+// Reports of providers about a host, for cmd, which does not import provider.
 type (
 	Check  = engi.Check
 	Report = provider.Report
 	Leak   = provider.Leak
 )
 
-// A Diagnosis is what Doctor found.
+// A Diagnosis is the result of Doctor.
 type Diagnosis struct {
 	Checks []Check // common to all tiers
 	Tiers  []Report
 }
 
-// Works reports whether programs can be run: whether any tier works.
+// Works reports whether any tier can run programs.
 func (d Diagnosis) Works() bool {
 	return slices.ContainsFunc(d.Tiers, func(t Report) bool { return t.Works })
 }
 
-// Examine makes those checks of Doctor that take milliseconds and boot nothing. It
-// may run beside a server, and in one.
+// Examine runs the checks of Doctor that take milliseconds and boot nothing. It
+// may run beside a server, and inside one.
 func Examine(ctx context.Context, c config.Config) (checks []Check, err error) {
 	add := func(name string, err error, detail string) {
 		check := Check{Name: name, OK: err == nil, Detail: detail}
@@ -76,22 +76,22 @@ func Examine(ctx context.Context, c config.Config) (checks []Check, err error) {
 	return checks, nil
 }
 
-// Doctor examines the machine and boots one sandbox per tier. It needs no
-// server and disturbs none.
+// Doctor examines the machine and boots one sandbox per tier. It does not need
+// or disturb a server.
 func Doctor(ctx context.Context, c config.Config, o Options) (d Diagnosis, err error) {
 	if d.Checks, err = Examine(ctx, c); err != nil {
 		return d, err
 	}
 	programs, err := FindPrograms(ctx, c)
 	if err != nil {
-		return d, nil // which Examine has said
+		return d, nil // a check of Examine reports it
 	}
 	root, err := d.findRoot(ctx, c)
 	if err != nil || root == "" {
 		return d, err
 	}
-	// The directory is held like that of a private node, so that the next start
-	// removes what a killed doctor leaves.
+	// The directory is held like one of a private node, so that the next start
+	// deletes the remains of a killed doctor.
 	dir := filepath.Join(c.DataDir, datadir.PrivateName, strings.ToLower(rand.Text()[:8]))
 	release, err := datadir.Hold(dir)
 	if err != nil {
@@ -143,8 +143,8 @@ func examineBase(ctx context.Context, c config.Config) (check Check, root string
 	return check, base.Root, nil
 }
 
-// findRoot returns the root of a template to boot from; empty if there is none,
-// which it adds to the checks.
+// findRoot returns the root of a template to boot from. If there is none, it returns "" and
+// adds a failed check.
 func (d *Diagnosis) findRoot(ctx context.Context, c config.Config) (root string, err error) {
 	if _, root, err = examineBase(ctx, c); err != nil || root != "" {
 		return root, err
@@ -161,12 +161,12 @@ func (d *Diagnosis) findRoot(ctx context.Context, c config.Config) (root string,
 	return host.Root, nil
 }
 
-// templatesDir is where templates are, without symbolic links on the way:
+// templatesDir returns the directory of templates, without symbolic links in its path:
 // gVisor refuses a root file system behind one.
 func templatesDir(c config.Config) string { return resolve(filepath.Join(c.CacheDir, "templates")) }
 
 // resolve returns path without symbolic links, or path itself if it cannot be
-// resolved: whoever uses it next reports why.
+// resolved: the next use reports the reason.
 func resolve(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		return real
@@ -174,8 +174,8 @@ func resolve(path string) string {
 	return path
 }
 
-// freeSpace makes dir and returns the bytes free on its disk; less than 2 GiB is
-// Exhausted.
+// freeSpace creates dir and returns the bytes free on its disk. It reports Exhausted for less than
+// 2 GiB.
 func freeSpace(dir string) (free int64, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write")
@@ -194,10 +194,10 @@ func freeSpace(dir string) (free int64, err error) {
 	return free, nil
 }
 
-// Leaks lists what sandboxes left behind, in this data directory and in those of
-// dead private nodes. live are the sandboxes of the running server; if none
-// runs, those that the next one will adopt are looked up. With fix, it first
-// removes what dead private nodes left, and, if no server runs, what the next
+// Leaks lists the remains of sandboxes, in this data directory and in those of
+// dead private nodes. live are the sandboxes of the running server; if no server
+// runs, Leaks determines those that the next one will adopt. With fix, it first
+// removes the remains of dead private nodes. If no server runs, it also removes those that the next
 // one would not adopt.
 func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxID, fix bool) (leaks []provider.Leak, err error) {
 	if fix {
@@ -247,7 +247,7 @@ func Leaks(ctx context.Context, c config.Config, o Options, live []engi.SandboxI
 			if err != nil {
 				return nil, err
 			}
-			live = append(slices.Clone(live), builds...) // of the server, which removes them itself
+			live = append(slices.Clone(live), builds...) // builds of the server, which removes them itself
 		}
 		t, ok := provider.Provider(p).(provider.Tracer)
 		if !ok {
@@ -290,8 +290,8 @@ func HasTemplate(c config.Config, name string) (bool, error) {
 	return err == nil && t.Digest != "", nil
 }
 
-// Destroy removes every sandbox of a data directory whose server does not
-// run, and returns how many there were. It reports Conflict if one runs.
+// Destroy removes every sandbox of a data directory without a running
+// server, and returns their number. It reports Conflict if a server runs.
 func Destroy(ctx context.Context, c config.Config) (int, error) {
 	if _, err := os.Stat(machinesDir(c.DataDir)); err != nil {
 		return 0, nil

@@ -13,7 +13,7 @@ import (
 
 // openE2B opens the server for E2B's clients.
 func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
-	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, "tokens.key")) // tokens are derived from it
+	secret, err := e2b.LoadSecret(filepath.Join(n.config.DataDir, "tokens.key")) // key from which tokens are derived
 	if err != nil {
 		return err
 	}

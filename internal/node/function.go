@@ -20,7 +20,7 @@ import (
 )
 
 // openWorkflows opens webhooks and durable functions, built-in and declared ones,
-// unless they are off. It reports Invalid for a declaration that cannot work.
+// unless they are off. It reports Invalid for an invalid declaration.
 func (n *Node) openWorkflows(ctx context.Context) error {
 	c, log := n.config, n.log.With("component", "workflow")
 	if c.Events.Off {
@@ -78,7 +78,7 @@ func (n *Node) openWorkflows(ctx context.Context) error {
 	return err
 }
 
-// Webhooks sends events to other servers; nil if workflows are off.
+// Webhooks returns the webhooks; nil if functions are off.
 func (n *Node) Webhooks() engi.Webhooks {
 	if n.webhooks == nil {
 		return nil
@@ -86,7 +86,7 @@ func (n *Node) Webhooks() engi.Webhooks {
 	return n.webhooks
 }
 
-// Functions runs durable functions; nil if they are off.
+// Functions returns the durable functions; nil if they are off.
 func (n *Node) Functions() engi.Functions {
 	if n.workflows == nil {
 		return nil
@@ -94,11 +94,11 @@ func (n *Node) Functions() engi.Functions {
 	return n.workflows
 }
 
-// Events is the log of what has happened on the node.
+// Events returns the event log of the node.
 func (n *Node) Events() engi.Events { return store.Events(n.db) }
 
 // inngestHandler answers the calls of an Inngest server at [config.InngestPath],
-// until leave ends; nil if none is used.
+// until leave ends; nil if the node uses no such server.
 func (n *Node) inngestHandler(leave context.Context) http.Handler {
 	if n.inngest == nil {
 		return nil

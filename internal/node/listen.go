@@ -30,17 +30,17 @@ func (n *Node) listen(ctx context.Context) (err error) {
 	return err
 }
 
-// maxConns is how many connections clients may have: half of the descriptors of
-// this process, so that the rest is there for sandboxes and files.
+// maxConns returns the maximum number of client connections: half of the descriptors of
+// this process, so that the rest is available for sandboxes and files.
 func maxConns() int {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
-		return 0 // no limit is known
+		return 0 // the process has no known limit
 	}
 	return int(min(limit.Cur/2, 1<<20))
 }
 
-// Endpoint says how to reach the node.
+// Endpoint returns the addresses of the node.
 func (n *Node) Endpoint() datadir.Endpoint {
 	return datadir.Endpoint{
 		URL: n.listener.URL(), PID: os.Getpid(), Version: n.version, Started: n.started,

@@ -10,7 +10,7 @@ import (
 )
 
 // mirroredTemplates implements [fleet.Templates]. It adds the configured
-// package mirrors to a template's environment, whose own variables win.
+// package mirrors to a template's environment, whose own variables take precedence.
 type mirroredTemplates struct {
 	*disk.Templates
 	mirrors config.Mirrors

@@ -1,6 +1,6 @@
 // Package node assembles a server from a configuration: it opens the services
-// in order, serves HTTP, and closes them in reverse. A node has its data
-// directory to itself; its sandboxes outlive it.
+// in order, serves HTTP, and closes the services in reverse order. A node owns its data
+// directory; its sandboxes outlive it.
 //
 // Logic belongs in the packages that node uses. Only cmd/engi and end-to-end
 // tests import it.
@@ -58,13 +58,13 @@ import (
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
-// Options are what a node needs besides its configuration. The zero value is
+// Options holds the options of a node besides its configuration. The zero value means
 // an ordinary server.
 type Options struct {
-	Version   string            // of this build
+	Version   string            // version of this build
 	Log       *slog.Logger      // nil discards
-	Provider  provider.Provider // instead of gVisor; for tests
-	Ephemeral bool              // destroy every sandbox when Run ends
+	Provider  provider.Provider // replaces gVisor, for tests
+	Ephemeral bool              // destroy all sandboxes when Run ends
 }
 
 // A Node is one server. It is safe for concurrent use.
@@ -86,17 +86,17 @@ type Node struct {
 	apps       *app.Service
 	workspaces *workspace.Service
 	models     *llm.Registry // nil if agents are off
-	docs       *docs.Index   // nil if it is off
+	docs       *docs.Index   // nil if docs are off
 	embedder   docs.Embedder
-	agents     *agent.Runner // nil if they are off
-	pages      *page.Service // nil if agents are
+	agents     *agent.Runner // nil if the service is off
+	pages      *page.Service // nil if agents are off
 	budget     *budget.Tracker
-	workflows  *function.Runner // nil if they are off
-	inngest    *inngest.Engine  // nil if it does not execute them
-	webhooks   *webhook.Manager // nil if workflows are off
+	workflows  *function.Runner // nil if the service is off
+	inngest    *inngest.Engine  // nil if functions run on the node itself
+	webhooks   *webhook.Manager // nil if functions are off
 	refusals   *store.Refusals
-	remote     *remote.Remote // tool servers
-	services   tool.Services  // what tools use
+	remote     *remote.Remote // tool servers of agents
+	services   tool.Services  // services for tools
 	operations *operation.Manager
 	listener   *listener.Listener
 	secrets    *secret.Service
@@ -109,7 +109,7 @@ type Node struct {
 	ssh        *ssh.Server
 	handler    http.Handler
 	leave      context.CancelFunc // ends streams, so that the server can stop
-	secret     string             // of the admin key
+	secret     string             // secret of the admin key
 	closers    undo.Stack
 }
 
@@ -237,7 +237,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	}
 	n.handler = n.dispatch(leave, n.dashboard(keys, n.api(rest.Options{
 		Keys: keys, Idempotency: store.Idempotency(n.db), Secret: n.secrets.Derive("fingerprints of requests"), Version: o.Version, Started: n.started, Register: metrics, Log: n.log.With("component", "api"), Leave: leave, Hosts: n.hosts(), Origins: c.CORS.Origins,
-		// Base64 in JSON makes the input a third longer.
+		// Base64 in JSON makes the input a third larger.
 		MaxBody: int64(c.Admission.MaxInput)*3/2 + 1<<20,
 	}, rest.NodeInfo{
 		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced, Examine: func(ctx context.Context) ([]Check, error) { return Examine(ctx, c) },
@@ -285,8 +285,8 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 	)
 }
 
-// machinesDir is where the provider keeps machines. The name is short, since
-// the path of a Unix socket below it may have 107 bytes.
+// machinesDir returns the directory of the provider's machines. The name is short, since
+// the path of a Unix socket below it may have at most 107 bytes.
 func machinesDir(dataDir string) string { return filepath.Join(resolve(dataDir), "m") }
 func volumesDir(dataDir string) string  { return filepath.Join(dataDir, "volumes") }
 
@@ -304,12 +304,12 @@ func FindPrograms(ctx context.Context, c config.Config) ([]bundle.Program, error
 }
 
 // defaultTemplate returns the configured default template. An empty one means
-// base if it is built, and otherwise host, which needs no building.
+// base if it is built, and otherwise host, which needs no build.
 func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 	if n.config.Templates.Default != "" {
 		return n.config.Templates.Default, nil
 	}
-	// A partly built base is good enough.
+	// A partly built base is sufficient.
 	_, release, err := n.templates.Use(ctx, "base")
 	switch {
 	case err == nil:
@@ -350,7 +350,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 // AdminKey returns the secret of the admin key.
 func (n *Node) AdminKey() string { return n.secret }
 
-// The services of the node, for programs in the same process.
+// Executions, and the methods below, return the services of the node for programs in the same process.
 func (n *Node) Executions() engi.Executions { return n.fleet.Executions() }
 func (n *Node) Sandboxes() engi.Sandboxes   { return n.fleet.Sandboxes() }
 func (n *Node) Lifecycle() engi.Lifecycle   { return n.fleet.Lifecycle() }
@@ -359,7 +359,7 @@ func (n *Node) Templates() engi.Templates   { return n.templates }
 func (n *Node) Volumes() engi.Volumes       { return n.volumes }
 
 // Run runs the node until ctx ends; ready is called once it serves. When Run
-// returns, the node is closed. Its sandboxes live on unless it is ephemeral.
+// returns, the node is closed. Its sandboxes keep running unless it is ephemeral.
 func (n *Node) Run(ctx context.Context, ready func()) error {
 	defer n.closers.Run()
 	parts := []part{
@@ -389,5 +389,5 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)
 }
 
-// Close closes a node that was never run.
+// Close closes a node that never ran.
 func (n *Node) Close() { n.closers.Run() }

@@ -9,18 +9,18 @@ import (
 )
 
 // A part is a service of the node. Run blocks until ctx ends or the part fails;
-// when it returns, none of its goroutines is left.
+// it has ended all of its goroutines when it returns.
 type part struct {
 	name string
 	run  func(ctx context.Context, ready func()) error
-	stop time.Duration // how long it may take to stop
+	stop time.Duration // maximum time to stop
 }
 
 var errNoReason = errors.New("it gave no reason")
 
 // runParts starts parts in order, each when the one before is ready, and
-// calls ready after the last. When ctx ends or a part fails, it stops them
-// all in reverse order and returns the failure, if that was the cause. A part
+// calls ready after the last one. When ctx ends or a part fails, it stops all of them
+// in reverse order and returns the failure, if there was one. A part
 // that does not stop in time is logged and abandoned.
 func runParts(ctx context.Context, log *slog.Logger, ready func(), parts ...part) error {
 	running, fail := context.WithCancelCause(ctx)
@@ -41,7 +41,7 @@ func runParts(ctx context.Context, log *slog.Logger, ready func(), parts ...part
 			defer close(l.done)
 			err := p.run(pctx, func() { close(started) })
 			if pctx.Err() != nil {
-				return // it was asked to stop
+				return // the part was asked to stop
 			}
 			if err == nil {
 				err = errNoReason

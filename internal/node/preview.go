@@ -38,7 +38,7 @@ func (n *Node) openPreviews(keys engi.Keys, leave context.Context) {
 func (n *Node) publicAddress() (scheme, domain, port string) {
 	c := n.config.Preview
 	domain, port = c.Name()
-	if c.Scheme != "" { // a proxy is in front
+	if c.Scheme != "" { // a proxy is in front of the node
 		return c.Scheme, domain, port
 	}
 	scheme, served := n.listener.Public()
@@ -48,8 +48,8 @@ func (n *Node) publicAddress() (scheme, domain, port string) {
 	return scheme, domain, port
 }
 
-// domain returns the domain of sandboxes, with the port if it is not the default
-// one, as E2B's clients want it.
+// domain returns the domain of sandboxes, with the port if it is not the default,
+// in the form that E2B's clients require.
 func (n *Node) domain() string {
 	scheme, domain, port := n.publicAddress()
 	if port == "" || scheme == "http" && port == "80" || scheme == "https" && port == "443" {
@@ -58,7 +58,7 @@ func (n *Node) domain() string {
 	return net.JoinHostPort(domain, port)
 }
 
-// hosts returns the host names that the API answers to.
+// hosts returns the host names that requests to the API may name.
 func (n *Node) hosts() []string {
 	all := n.config.ServedHosts()
 	domain, _ := n.config.Preview.Name()
@@ -98,7 +98,7 @@ func (n *Node) dispatch(leave context.Context, rest, tools http.Handler) http.Ha
 	})
 }
 
-// InitTLS makes a certificate for domains in dir, see [cert.Make]. An empty dir is
+// InitTLS makes a certificate for domains in dir; see [cert.Make]. An empty dir means
 // tls in the data directory.
 func InitTLS(dataDir, dir string, domains []string, anew bool) (cert.Files, error) {
 	if dir == "" {

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider/gvisor"
 )
 
-// A Private is a node in this process with a data directory of its own, which
+// A Private is a node in this process with its own data directory, which
 // Close removes. It uses the templates of the ordinary node. It is safe for
 // concurrent use.
 type Private struct {
@@ -28,9 +28,9 @@ type Private struct {
 	done   chan error
 }
 
-// OpenPrivate starts a private node of the given configuration on a free
-// loopback port, and first removes what killed private nodes left. The
-// caller closes it, also after a signal: it must not die with sandboxes alive.
+// OpenPrivate starts a private node with the given configuration on a free
+// loopback port. It first removes the remains of killed private nodes. The
+// caller closes the node, also after a signal, because its sandboxes would outlive the process.
 func OpenPrivate(ctx context.Context, c config.Config, o Options) (_ *Private, err error) {
 	base := filepath.Join(c.DataDir, datadir.PrivateName)
 	if err := sweepPrivate(ctx, c, o.Log); err != nil && o.Log != nil {
@@ -69,11 +69,11 @@ func (p *Private) Close() error {
 	return err
 }
 
-// EnterNamespaces makes a process that was not started by root able to run
+// EnterNamespaces enables a process that was not started by root to run
 // sandboxes; see package gvisor.
 func EnterNamespaces() error { return gvisor.EnterNamespaces() }
 
-// deadPrivate returns the directories of private nodes whose process is gone.
+// deadPrivate returns the directories of private nodes whose process has ended.
 func deadPrivate(c config.Config) ([]string, error) {
 	base := filepath.Join(c.DataDir, datadir.PrivateName)
 	entries, err := os.ReadDir(base)
@@ -93,7 +93,7 @@ func deadPrivate(c config.Config) ([]string, error) {
 	return dead, nil
 }
 
-// sweepPrivate destroys what dead private nodes left.
+// sweepPrivate destroys the remains of dead private nodes.
 func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error {
 	dead, err := deadPrivate(c)
 	if err != nil || len(dead) == 0 {
@@ -107,7 +107,7 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 	for _, dir := range dead {
 		release, err := datadir.Hold(dir)
 		if err != nil {
-			continue // another process removes it or is just creating it
+			continue // another process is removing or creating it
 		}
 		p, err := gvisor.New(gvisor.Options{Runsc: programs[0].Path, Guest: programs[1].Path, Dir: machinesDir(dir), Log: log})
 		if err == nil {
@@ -122,8 +122,8 @@ func sweepPrivate(ctx context.Context, c config.Config, log *slog.Logger) error 
 	return errors.Join(all...)
 }
 
-// destroy destroys every machine of p, whose data directory is dir, and leaves
-// nothing mounted there.
+// destroy destroys every machine of p, whose data directory is dir, and unmounts
+// everything there.
 func destroy(ctx context.Context, p provider.Provider, dir string) error {
 	if err := removeOthers(ctx, p, nil); err != nil {
 		return err

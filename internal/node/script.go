@@ -99,7 +99,7 @@ func (n *Node) scriptAPIs() ([]script.API, error) {
 	return apis, nil
 }
 
-// Scripts runs scripts; nil if they are not served.
+// Scripts returns the script tier; nil if scripts are off.
 func (n *Node) Scripts() engi.Scripts {
 	if n.script == nil {
 		return nil

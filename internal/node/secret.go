@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// secretKeyName is the file without which secrets cannot be read.
+	// secretKeyName is the name of the file with the key of secrets.
 	secretKeyName = "secret.key"
-	// secretKeyVariable holds the content of the file, for those who keep keys
+	// secretKeyVariable holds the contents of the file, for operators that keep keys
 	// elsewhere.
 	secretKeyVariable = "ENGI_SECRET_KEY"
 )
 
-// openSecrets opens the store of secrets, with those of the configuration, whose
+// openSecrets opens the store of secrets, with the secrets of the configuration, whose
 // values are in the environment.
 func (n *Node) openSecrets(ctx context.Context) (err error) {
 	o := secret.Options{
@@ -38,8 +38,8 @@ func (n *Node) openSecrets(ctx context.Context) (err error) {
 	return n.db.SealStored(ctx)
 }
 
-// RotateSecrets replaces the key of a data directory's secrets and returns how
-// many secrets it encrypted again. It reports Conflict while a server runs there.
+// RotateSecrets replaces the key of a data directory's secrets and returns the number
+// of secrets that it encrypted again. It reports Conflict while a server runs there.
 func RotateSecrets(ctx context.Context, dataDir string, log *slog.Logger) (int, error) {
 	release, err := datadir.Hold(dataDir)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// sessions are the session manager and what installs its packages.
+// sessions holds the session manager and the installer of its packages.
 type sessions struct {
 	*session.Manager
 	packages interface {
@@ -32,8 +32,8 @@ type sessions struct {
 	}
 }
 
-// openSessions opens sessions, with packages if they are enabled, else with a
-// template that there is.
+// openSessions opens sessions, with packages if they are enabled, else with an
+// existing template.
 func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer, template string) error {
 	c, log := n.config, n.log.With("component", "session")
 	s := c.Sessions
@@ -82,11 +82,11 @@ func (s *sessions) Run(ctx context.Context, ready func()) error {
 	return errors.Join(err, <-installed)
 }
 
-// Sessions manages sessions.
+// Sessions returns the session manager.
 func (n *Node) Sessions() engi.Sessions { return n.sessions }
 
 // sessionNetwork returns the network policy of sessions, which allows the hosts
-// of packages and those of the configuration, and the grants of packages'
+// of packages and of the configuration, and the grants of packages'
 // secrets.
 func sessionNetwork(c config.Config) (p engi.NetworkPolicy, grants []engi.Grant) {
 	p = engi.NetworkPolicy{Mode: engi.NetworkNone, Allow: slices.Clone(c.Sessions.Allow)}
@@ -118,7 +118,7 @@ func packageSecrets(c config.Config) (all []secret.Package) {
 	return all
 }
 
-// diagnoseSessions checks the sessions section of c and says which template has
+// diagnoseSessions checks the sessions section of c and returns a text about the template with
 // their packages.
 func diagnoseSessions(ctx context.Context, c config.Config) (detail string, err error) {
 	if err := c.Sessions.CheckEnvironment(os.LookupEnv); err != nil {

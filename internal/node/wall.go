@@ -21,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// A wall is the egress gateway with the node's defaults and bounds applied to
+// A wall is the egress gateway with the node's defaults and limits applied to
 // every policy. It implements [fleet.Wall] and internal/network/fetch's Wall and is safe
 // for concurrent use.
 type wall struct {
@@ -31,11 +31,11 @@ type wall struct {
 	config  config.Network
 
 	mu     sync.Mutex
-	opened map[engi.SandboxID]bool // sandboxes that had a network at some time
+	opened map[engi.SandboxID]bool // sandboxes that had a network at any time
 }
 
-// openWall opens the network boundary of sandboxes. Where the host or the
-// provider cannot have one, it logs why, and sandboxes have no network.
+// openWall opens the egress gateway of sandboxes. If the host or the
+// provider does not support it, it logs the reason, and sandboxes have no network.
 func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) error {
 	if engi.Network(n.config.Network.Max) == engi.NetworkNone {
 		return nil
@@ -86,14 +86,14 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 }
 
 // Close closes the gateway and the pool of links. The links of running
-// sandboxes stay for the next node to adopt.
+// sandboxes stay, for the next node to adopt.
 func (w *wall) Close() error {
 	err := w.Gateway.Close()
 	return cmp.Or(err, w.links.Close())
 }
 
-// complete fills in the node's default for an empty policy and refuses what the
-// node does not allow. Every policy goes through it.
+// complete fills in the node's default for an empty policy and refuses a policy that the
+// node does not allow. Every policy passes through it.
 func (w *wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
 	if err := w.secrets.Check(p); err != nil {
 		return p, err
@@ -124,10 +124,10 @@ func (w *wall) Check(p engi.NetworkPolicy) error {
 	return w.Gateway.Check(p)
 }
 
-// checkNetwork reports why no sandbox may have a policy.
+// checkNetwork reports the reason why sandboxes may not have a policy.
 func (n *Node) checkNetwork(p engi.NetworkPolicy) error {
 	if n.wall == nil {
-		return nil // the fleet says so
+		return nil // the fleet reports that there is no network
 	}
 	return n.wall.Check(p)
 }
@@ -155,8 +155,8 @@ func (w *wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p 
 	return w.Gateway.Open(ctx, id, owner, p)
 }
 
-// Transport carries requests on an owner's behalf as a sandbox with the policy
-// would. It does not inject secrets.
+// Transport returns a transport whose requests for an owner are checked like those of a sandbox with
+// the policy. It does not insert secrets.
 func (w *wall) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
 	p, err := w.complete(p)
 	if err != nil {
@@ -173,8 +173,8 @@ func (w *wall) Detach(ctx context.Context, id engi.SandboxID) error {
 	return w.Gateway.Detach(ctx, id)
 }
 
-// probeLinks reports whether links can be made on this host, and how long one
-// took.
+// probeLinks reports whether network links can be created on this host, and the time
+// for one.
 func probeLinks(ctx context.Context) (time.Duration, error) {
 	began := time.Now()
 	p, err := link.Open(ctx, link.Options{})
@@ -184,7 +184,7 @@ func probeLinks(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), p.Close()
 }
 
-// fleetWall returns n.wall as an interface that is nil if there is none.
+// fleetWall returns n.wall as an interface, which is nil if n.wall is nil.
 func (n *Node) fleetWall() fleet.Wall {
 	if n.wall == nil {
 		return nil
@@ -192,7 +192,7 @@ func (n *Node) fleetWall() fleet.Wall {
 	return n.wall
 }
 
-// NetworkLog returns what the gateway logged of sandboxes' connections; nil if
+// NetworkLog returns the log of sandboxes' connections; nil if
 // sandboxes have no network.
 func (n *Node) NetworkLog() engi.NetworkLog {
 	if n.wall == nil {

@@ -17,8 +17,8 @@ func (n *Node) openWorkspaces() {
 	})
 }
 
-// packagesOnly is the network of sandboxes that install packages and reach nothing else; a
-// node without a network gives them none.
+// packagesOnly returns the policy of sandboxes that reach registries of packages only; on a
+// node without a network, it allows nothing.
 func (n *Node) packagesOnly() engi.NetworkPolicy {
 	if most := engi.Network(n.config.Network.Max); n.wall == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
 		return engi.NetworkPolicy{Mode: engi.NetworkNone}
@@ -26,5 +26,5 @@ func (n *Node) packagesOnly() engi.NetworkPolicy {
 	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}
 }
 
-// Workspaces keeps files with a history, and services.
+// Workspaces returns the service of workspaces.
 func (n *Node) Workspaces() engi.Workspaces { return n.workspaces }

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An agentStore keeps runs of agents.
+// An agentStore stores runs of agents.
 type agentStore struct{ db *DB }
 
 // Agents returns the store of runs of agents.
@@ -22,7 +22,7 @@ func AgentResults(db *DB) agent.Results { return agentStore{db} }
 
 const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
 
-// agentDetail has the fields of a run that no query selects by.
+// agentDetail holds the fields of a run that no query selects by.
 type agentDetail struct {
 	Agent       string          `json:"agent"`
 	Model       string          `json:"model"`
@@ -232,7 +232,7 @@ func decodeMessage(text string) (engi.Message, error) {
 	return m, nil
 }
 
-// putMessages stores the messages from the n-th on, and returns those that it
+// putMessages stores the messages from number n on, and returns the messages that they
 // replaced.
 func putMessages(ctx context.Context, t *tx, id engi.RunID, n int, messages []engi.Message) (before []engi.Message, err error) {
 	if before, err = list(ctx, t, scanMessage, `SELECT message FROM agent_messages WHERE run = ? AND n >= ? ORDER BY n`, id, n); err != nil {
@@ -332,8 +332,8 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 	})
 }
 
-// messageEvents appends events about how message old became m: a step of the
-// model, calls that may have begun, results.
+// messageEvents appends events for the change of message old to m: a step of the
+// model, calls that may have started, results.
 func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, old, m engi.Message) error {
 	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
 	switch {
@@ -359,8 +359,8 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 	return nil
 }
 
-// decisionEvents appends events about calls that wait for a decision since was, and
-// those that do not wait any more because of one.
+// decisionEvents appends events for calls that started to wait for a decision since was, and
+// for calls that received one.
 func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Record) error {
 	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
 	for _, c := range r.Waiting {
@@ -382,7 +382,7 @@ func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Reco
 	return nil
 }
 
-const maxEventText = 4 << 10 // bytes of a text in an event
+const maxEventText = 4 << 10 // maximum bytes of a text in an event
 
 var errNoRun = engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
 

@@ -23,7 +23,7 @@ const (
 	fileColumns = `path, size, mode, digest, blob`
 )
 
-// appDetail has the fields of an app that no query selects by.
+// appDetail holds the fields of an app that no query selects by.
 type appDetail struct {
 	Template string             `json:"template"`
 	State    engi.AppState      `json:"state"`
@@ -45,10 +45,10 @@ type appDetail struct {
 	Stray     app.Stray       `json:"stray,omitzero"`
 	AttemptOf engi.AppID      `json:"attempt_of,omitempty"`
 
-	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+	Sealed []byte `json:"sealed,omitempty"` // replaces Env and Network if one of them may be secret
 }
 
-// A publication is what an app has published, beside the files.
+// A publication describes the publication of an app, apart from its files.
 type publication struct {
 	Revision int64 `json:"revision"`
 	At       int64 `json:"at"`
@@ -57,7 +57,7 @@ type publication struct {
 	Private  bool  `json:"private,omitempty"`
 }
 
-// revisionDetail has the fields of a revision that no query selects by.
+// revisionDetail holds the fields of a revision that no query selects by.
 type revisionDetail struct {
 	Parent  int64            `json:"parent,omitempty"`
 	Of      int64            `json:"of,omitempty"`
@@ -73,11 +73,11 @@ var (
 	errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows those that are kept")
 )
 
-// appKey is what keys of an app's events begin with, so that they are not those of
+// appKey returns the key of an app's event with a prefix, so that it differs from keys of
 // other events.
 func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + "\x1f" + key }
 
-// appValues are the values of appColumns.
+// appValues returns the values of appColumns.
 func (db *DB) appValues(r app.Record) ([]any, error) {
 	var p *publication
 	if x := r.Published; x.Revision != 0 {
@@ -129,7 +129,7 @@ func (s appStore) Put(ctx context.Context, r app.Record) (err error) {
 	return s.db.tx(ctx, func(t *tx) error { return s.put(ctx, t, r, nil) })
 }
 
-// put adds an app, with more in its event.
+// put adds an app, with additional data in its event.
 func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]any) error {
 	values, err := s.db.appValues(r)
 	if err != nil {
@@ -282,7 +282,7 @@ func (x appTx) Revise(r engi.Revision, put []app.File, removed []string, content
 	}
 	for digest, data := range contents {
 		if data == nil {
-			data = []byte{} // nil is NULL
+			data = []byte{} // nil would be stored as NULL
 		}
 		if err := exec(`INSERT INTO app_contents (app, digest, size, data) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, x.app, digest, len(data), data); err != nil {
 			return err
@@ -315,7 +315,7 @@ func (x appTx) Revise(r engi.Revision, put []app.File, removed []string, content
 	return x.measure(b)
 }
 
-// drop removes revisions before the last one that b does not allow.
+// drop deletes revisions before the last one that exceed b.
 func (x appTx) drop(last int64, b app.Bounds) error {
 	count := func(query string) (int64, error) {
 		return first(x.ctx, x.t, nil, value[int64], query, x.app)

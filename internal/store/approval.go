@@ -12,13 +12,13 @@ type approvalStore struct{ db *DB }
 
 var _ approval.Store = approvalStore{}
 
-// Approvals returns the store of held requests.
+// Approvals returns the store of approvals.
 func Approvals(db *DB) approval.Store { return approvalStore{db} }
 
 var errNoApproval = engi.Errorf(engi.NotFound, "there is no such approval").WithRemedy("'engi approvals list' shows yours")
 
-// approvalEvent is the data of events about approvals. What came from the sandbox
-// beside that is in the approval only.
+// approvalEvent is the data of events about approvals. Other data from the sandbox
+// is stored in the approval only.
 type approvalEvent struct {
 	Sandbox  engi.SandboxID `json:"sandbox_id"`
 	Host     string         `json:"host"`
@@ -72,7 +72,7 @@ func (s approvalStore) Put(ctx context.Context, a engi.Approval) (_ engi.Approva
 	return a, err
 }
 
-// bytesOf returns bytes as they are stored: not as NULL.
+// bytesOf returns a copy of b that is not nil, so that it is not stored as NULL.
 func bytesOf(b []byte) []byte { return append([]byte{}, b...) }
 
 func (s approvalStore) End(ctx context.Context, a engi.Approval) (err error) {

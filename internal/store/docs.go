@@ -27,7 +27,7 @@ func Docs(db *DB) docs.Store { return libraryStore{db} }
 
 const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
 
-// libraryDetail has the fields of a record that no query selects by.
+// libraryDetail holds the fields of a record that no query selects by.
 type libraryDetail struct {
 	Owner      engi.Owner         `json:"owner,omitempty"`
 	URL        string             `json:"url,omitempty"`
@@ -94,8 +94,8 @@ func (f libraryStore) Put(ctx context.Context, r docs.Record, pieces []docs.Chun
 	return r, err
 }
 
-// withinQuota reports Exhausted if the collection would have more than quota with
-// r, which replaces a record with the same key.
+// withinQuota reports Exhausted if the collection would exceed quota with
+// r. Like Put, it replaces a record that has the same key.
 func withinQuota(ctx context.Context, t *tx, r docs.Record, quota docs.Quota) error {
 	if quota == (docs.Quota{}) {
 		return nil
@@ -169,8 +169,8 @@ func insertPieces(ctx context.Context, t *tx, record int64, r docs.Record, piece
 	return nil
 }
 
-// The column places of the full-text index has words that say where a row belongs:
-// everywhere, and those of the two functions. No tokenizer splits them and no
+// The column places of the full-text index holds words for the places of a row:
+// everywhere, and the words of the two functions. No tokenizer splits them and no
 // stemmer changes them.
 const everywhere = "xx0"
 
@@ -182,7 +182,7 @@ func place(kind, name string) string {
 	return "x" + kind + hex.EncodeToString(sum[:8]) + "0"
 }
 
-// enough is how many rows BM25 ranks. Ranking every row that has a frequent word
+// enough is the number of rows that BM25 ranks. Ranking every row with a frequent word
 // takes a hundred times as long as finding the rows.
 const enough = 500
 
@@ -216,7 +216,7 @@ func (f libraryStore) Match(ctx context.Context, q docs.Query) ([]int64, error) 
 		if err != nil || len(ids) == q.Limit {
 			return ids, err
 		}
-		// All rows with the rare words belong to others.
+		// Too few rows within the search have the rare words.
 	}
 	return f.rank(ctx, `(`+within+`) AND (`+all+`)`, q.Limit)
 }
@@ -225,7 +225,7 @@ func anyOf(words []string) string {
 	return `{headings body names} : (` + strings.Join(words, " OR ") + `)`
 }
 
-// rare returns the least frequent words, as many as it takes to find enough rows.
+// rare returns the least frequent words, so many that they find enough rows.
 // It is empty if no row has any of them.
 func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error) {
 	const count = `(SELECT count(*) FROM (SELECT 1 FROM library_words WHERE library_words MATCH ? LIMIT ?))`
@@ -271,7 +271,7 @@ func (f libraryStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record
 	w.and(q.Documents, `NOT module`)
 	w.and(q.Key != "", `package = ? AND place = ?`, q.Package, q.Key)
 	if p := q.Page; p.Limit > 0 && len(q.Collections) > 1 {
-		// Each shelf has them in order, all together do not.
+		// The index is ordered within a collection only, so query each collection and merge.
 		if p.After != "" {
 			if err := selected(ctx, f.db, p, `library_records`, w); err != nil {
 				return nil, err
@@ -374,7 +374,7 @@ func values[T any](all []T) []any {
 // marks returns n placeholders.
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
-// vectorBytes returns nil, which is NULL, for no vector.
+// vectorBytes returns nil, which is stored as NULL, for an empty vector.
 func vectorBytes(v []float32) []byte {
 	if v == nil {
 		return nil

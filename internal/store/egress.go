@@ -13,9 +13,9 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress"
 )
 
-// Default bounds of the network log.
+// Default limits of the network log.
 const (
-	EgressKeep = 10_000 // records of one sandbox
+	EgressKeep = 10_000 // records per sandbox
 	EgressAge  = 7 * 24 * time.Hour
 )
 
@@ -25,13 +25,13 @@ type egressStore struct {
 	keep int
 	age  time.Duration
 
-	swept *atomic.Int64 // when old records were last removed
+	swept *atomic.Int64 // time at which old records were last deleted
 }
 
 var _ egress.Store = egressStore{}
 
 // Egress returns the store of the network log. It keeps the last keep records of
-// each sandbox, none older than age; zero means EgressKeep and EgressAge.
+// each sandbox, and none older than age; zero means EgressKeep and EgressAge.
 func Egress(db *DB, keep int, age time.Duration) egress.Store {
 	if keep <= 0 {
 		keep = EgressKeep
@@ -44,7 +44,7 @@ func Egress(db *DB, keep int, age time.Duration) egress.Store {
 
 const egressColumns = `sandbox, seq, time, owner, kind, allowed, protocol, host, address, rule, reason, up, down`
 
-// Records are removed by age every sweepEvery, at most sweepMost at a time so
+// Records are deleted by age every sweepEvery, at most sweepMost at a time so
 // that the transaction stays short.
 const (
 	sweepEvery = time.Minute
@@ -56,7 +56,7 @@ func (s egressStore) Append(ctx context.Context, events []engi.NetworkRecord) (e
 		return nil
 	}
 	defer engi.Annotate(&err, "append %d network events", len(events))
-	seqs := make([]int64, len(events)) // records get theirs when they are stored
+	seqs := make([]int64, len(events)) // set when the records are stored
 	err = s.db.tx(ctx, func(t *tx) error {
 		last := map[engi.SandboxID]int64{}
 		insert, err := t.prepare(ctx, `INSERT INTO network_events (`+egressColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
@@ -146,7 +146,7 @@ func recordRefusals(ctx context.Context, t *tx, events []engi.NetworkRecord) err
 	return nil
 }
 
-// sweep removes old records, at most every sweepEvery.
+// sweep deletes old records, at most once every sweepEvery.
 func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	now := time.Now()
 	if at := s.swept.Load(); now.Sub(time.Unix(0, at)) < sweepEvery || !s.swept.CompareAndSwap(at, now.UnixNano()) {

@@ -14,10 +14,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An eventLog is the log of events in the database.
+// An eventLog is the event log in the database.
 type eventLog struct{ db *DB }
 
-// Events returns the log of what has happened.
+// Events returns the event log.
 func Events(db *DB) engi.EventLog { return eventLog{db} }
 
 const (
@@ -28,9 +28,9 @@ const (
 	appendFirstEvent = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, data, prev)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)`
 
-	maxEventData = 256 << 10 // bytes
-	maxEventPage = 8 << 20   // bytes of data in one list
-	eventPage    = 256       // events that a follower reads at a time
+	maxEventData = 256 << 10 // maximum bytes of an event's data
+	maxEventPage = 8 << 20   // maximum bytes of data in one list
+	eventPage    = 256       // number of events that a follower reads at a time
 )
 
 var eventType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
@@ -44,16 +44,16 @@ func (t *tx) append(ctx context.Context, s engi.EventSpec) (e engi.Event, err er
 	return t.add(ctx, s, false)
 }
 
-// A recorder is record or recordFirst.
+// A recorder is tx.record or tx.recordFirst.
 type recorder = func(ctx context.Context, owner engi.Owner, subject, kind string, data any) error
 
-// record appends an event about a change of a record.
+// record appends an event for a change of a record.
 func (t *tx) record(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
 	return t.recordOf(ctx, owner, subject, kind, data, false)
 }
 
-// recordFirst appends the first event about a record that is made in this
-// transaction, which is faster than record.
+// recordFirst appends the first event for a record that this transaction
+// creates, which is faster than record.
 func (t *tx) recordFirst(ctx context.Context, owner engi.Owner, subject, kind string, data any) error {
 	return t.recordOf(ctx, owner, subject, kind, data, true)
 }
@@ -68,7 +68,7 @@ func (t *tx) recordOf(ctx context.Context, owner engi.Owner, subject, kind strin
 	return err
 }
 
-// add inserts an event; first says that there is none about its subject.
+// add inserts an event; first says that its subject has no events yet.
 func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Event, err error) {
 	e := engi.Event{
 		ID: s.ID, Owner: s.Owner, Subject: s.Subject, Type: s.Type, Time: time.Now().UTC(),
@@ -136,9 +136,9 @@ func (l eventLog) Get(ctx context.Context, owner engi.Owner, id engi.EventID) (e
 func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 	owned := `owner = ?`
 	if f.Subject != "" {
-		// The events about a subject are in the same order by prev as by seq, and
-		// there is an index on that. The plus keeps SQLite from using the owner's,
-		// which would read everything of theirs.
+		// Events of one subject have the same order by prev as by seq, and
+		// there is an index on prev. The plus keeps SQLite from using the owner's index,
+		// which would read all events of the owner.
 		owned = `+owner = ?`
 		w.and(true, `subject = ?`, f.Subject)
 		w.and(f.After > 0, `prev >= coalesce((SELECT max(prev) FROM events WHERE subject = ? AND prev <= ?), 0)`, f.Subject, f.After)
@@ -153,7 +153,7 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 		var args []any
 		for _, t := range f.Types {
 			if prefix, tree := strings.CutSuffix(t, "*"); tree {
-				// Any other character could be a wildcard of GLOB.
+				// Other characters could be wildcards of GLOB.
 				anyOf, args = append(anyOf, `substr(type, 1, ?) = ?`), append(args, len(prefix), prefix)
 			} else {
 				anyOf, args = append(anyOf, `type = ?`), append(args, t)
@@ -175,8 +175,8 @@ func (l eventLog) List(ctx context.Context, owner engi.Owner, f engi.EventFilter
 	return events, err
 }
 
-// read returns up to f.Limit events, or fewer if they are large together; all
-// says that there are no more.
+// read returns up to f.Limit events, or fewer if their data is large; all
+// says that there are no more events.
 func (l eventLog) read(ctx context.Context, owner engi.Owner, f engi.EventFilter) (events []engi.Event, all bool, err error) {
 	if err := f.Check(); err != nil {
 		return nil, false, err
@@ -202,7 +202,7 @@ func (l eventLog) Last(ctx context.Context) (int64, error) {
 	return first(ctx, l.db.read, nil, value[int64], `SELECT coalesce(max(seq), 0) FROM events`)
 }
 
-// Follow yields events as they come.
+// Follow yields events as they are appended.
 func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilter) iter.Seq2[engi.Event, error] {
 	f.Before, f.Limit, f.Oldest = 0, 0, true
 	if owner != "" && f.Owner != "" && owner != f.Owner {
@@ -249,8 +249,8 @@ func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilt
 	}
 }
 
-// page reads the next events that f selects from the database, and returns the
-// Seq up to which none is missing; last is the Seq of the newest published event.
+// page reads the next events that f selects from the database, and returns a
+// Seq up to which no event is missing; last is the Seq of the newest published event.
 func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]engi.Event, int64, error) {
 	f.Limit = eventPage
 	events, all, err := l.read(ctx, "", f)
@@ -268,7 +268,7 @@ func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]e
 }
 
 // dropped returns the marker for dropped events after f.After; its Type is empty
-// if none were dropped.
+// if no event was dropped.
 func (l eventLog) dropped(ctx context.Context, f engi.EventFilter) (e engi.Event, err error) {
 	type gap struct{ count, through int64 }
 	g, err := first(ctx, l.db.read, nil, func(row scanner) (g gap, err error) {
@@ -283,27 +283,27 @@ func (l eventLog) dropped(ctx context.Context, f engi.EventFilter) (e engi.Event
 	}, nil
 }
 
-// EventBounds limit the log of each owner.
+// EventBounds limits the event log of each owner.
 type EventBounds struct {
-	Age   time.Duration // 0 means 30 days
-	Count int64         // events; 0 means 200,000
-	Bytes int64         // of their data and names; 0 means 128 MiB
+	Age   time.Duration // maximum age; 0 means 30 days
+	Count int64         // maximum number of events; 0 means 200,000
+	Bytes int64         // maximum bytes of data and names; 0 means 128 MiB
 }
 
-// eventBytes is roughly the size of an event without its data.
+// eventBytes is the approximate size of an event without its data.
 const eventBytes = `sum(150 + length(type) + length(subject) + length(actor) + length(data))`
 
-// dropMost limits how many events are dropped in one transaction, so that it
+// dropMost is the maximum number of events dropped in one transaction, so that it
 // stays short.
 const dropMost = 5000
 
-// TrimEvents drops the oldest events of owners that exceed b, except those that an
-// unfinished function run needs and the newest of all, and returns how many it
-// dropped.
+// TrimEvents drops the oldest events of owners that exceed b, and returns the number of dropped
+// events. It keeps the newest event of all, and events that an unfinished function run
+// needs.
 func TrimEvents(ctx context.Context, db *DB, b EventBounds) (dropped int64, err error) {
 	defer engi.Annotate(&err, "trim the log of events")
 	b.Age, b.Count, b.Bytes = cmp.Or(b.Age, 30*24*time.Hour), cmp.Or(b.Count, 200_000), cmp.Or(b.Bytes, 128<<20)
-	// Only events since the last time are counted.
+	// Count only events since the last call.
 	if _, err := db.exec(ctx, `INSERT INTO event_totals (owner, seq, count, bytes, dropped, through)
 		SELECT e.owner, max(e.seq), count(*), `+strings.NewReplacer("type", "e.type", "subject", "e.subject", "actor", "e.actor", "data", "e.data").Replace(eventBytes)+`, 0, 0
 		FROM events e WHERE e.seq > (SELECT coalesce(max(seq), 0) FROM event_totals) GROUP BY e.owner
@@ -344,7 +344,7 @@ func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64
 		most := int64(dropMost)
 		oldest := nanos(time.Now().Add(-b.Age))
 		excess := max(count-b.Count, 0)
-		if size > b.Bytes { // as many as hold the excess on average
+		if size > b.Bytes { // the number of events that hold the excess on average
 			excess = max(excess, count*(size-b.Bytes)/max(size, 1)+1)
 		}
 		ids, err := list(ctx, t, value[int64], `SELECT seq FROM events e WHERE owner = ?1

@@ -19,7 +19,7 @@ var _ fleet.Store = fleetStore{}
 // Fleet returns the store of executions and sandboxes.
 func Fleet(db *DB) fleet.Store { return fleetStore{db} }
 
-// Every execution runs these, so they are prepared when the database opens.
+// Every execution runs these statements, so they are prepared when the database opens.
 const (
 	insertExecution = `INSERT INTO executions
 	(id, owner, state, language, template, sandbox, created, started, ended, idempotency, fingerprint, tape_file, detail, tape)
@@ -36,7 +36,7 @@ const (
 	stopped = excluded.stopped, made = excluded.made, idempotency = excluded.idempotency, detail = excluded.detail`
 )
 
-// fleetDetail has the fields of an execution that no query selects by.
+// fleetDetail holds the fields of an execution that no query selects by.
 type fleetDetail struct {
 	Limits    fleetLimits  `json:"limits"`
 	OutputDir string       `json:"output_dir,omitempty"`
@@ -139,7 +139,7 @@ func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r flee
 	})
 }
 
-// executionEvent appends the event of r's state by record.
+// executionEvent appends the event of r's state with record.
 func (f fleetStore) executionEvent(ctx context.Context, record recorder, r fleet.Record) error {
 	data := struct {
 		Language engi.Language  `json:"language"`
@@ -182,16 +182,16 @@ func (f fleetStore) List(ctx context.Context, owner engi.Owner, q engi.Execution
 	var w where
 	w.and(owner != "", "owner = ?", owner)
 	w.and(q.State != "", "state = ?", q.State)
-	w.and(q.State == engi.ExecutionQueued || q.State == engi.ExecutionRunning, "state IN ('queued', 'running')") // lets SQLite use the small index
+	w.and(q.State == engi.ExecutionQueued || q.State == engi.ExecutionRunning, "state IN ('queued', 'running')") // allows SQLite to use the small index
 	w.and(q.Before != "", "seq < (SELECT seq FROM executions WHERE id = ?)", q.Before)
 	return list(ctx, f.db.read, scanExecution(false), `SELECT `+executionColumns+` FROM executions`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(cmp.Or(max(q.Limit, 0), 100)))...)
 }
 
-// Expire selects on a connection for reading, so that writers wait only for the
+// Expire selects on a reading connection, so that writers wait only for the
 // deletions.
 func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit int) (_ []engi.ExecutionID, err error) {
 	defer engi.Annotate(&err, "expire executions")
-	// The newest of those that are too many.
+	// The newest execution beyond the number to keep.
 	var ended, seq int64
 	err = f.db.read.QueryRowContext(ctx, `SELECT ended, seq FROM executions WHERE ended > 0 ORDER BY ended DESC, seq DESC LIMIT 1 OFFSET ?`, max(keep, 0)).Scan(&ended, &seq)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
@@ -226,7 +226,7 @@ func (f fleetStore) Expire(ctx context.Context, before time.Time, keep, limit in
 	return gone, err
 }
 
-// scanExecution reads executionColumns, and the output if it is selected too.
+// scanExecution scans executionColumns, and also the output if it is selected.
 func scanExecution(output bool) func(scanner) (fleet.Record, error) {
 	return func(row scanner) (r fleet.Record, err error) {
 		var detail string

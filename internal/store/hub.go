@@ -7,20 +7,20 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A hub wakes followers of the log when there are events for them, and caches the
-// newest events, so that they need not read the database. It is safe for
+// A hub wakes followers of the event log when events for them arrive, and caches the
+// newest events, so that followers need not read the database. It is safe for
 // concurrent use.
 type hub struct {
 	mu        sync.Mutex
 	last      int64        // Seq of the newest event
-	tail      []engi.Event // the newest, without a gap
-	bytes     int          // of their data
+	tail      []engi.Event // newest events, without a gap
+	bytes     int          // bytes of data in tail
 	bySubject map[string]map[*follower]bool
 	byOwner   map[engi.Owner]map[*follower]bool
 	others    map[*follower]bool
 }
 
-// Bounds of the events that are kept in memory.
+// Limits of the events in memory.
 const (
 	tailEvents = 4096
 	tailBytes  = 8 << 20
@@ -29,7 +29,7 @@ const (
 // A follower waits for events.
 type follower struct {
 	filter engi.EventFilter
-	wake   chan struct{} // of capacity 1
+	wake   chan struct{} // has capacity 1
 }
 
 func newHub(last int64) *hub {
@@ -67,7 +67,7 @@ func (h *hub) publish(events []engi.Event) {
 	h.tail = h.tail[drop:]
 }
 
-// tell wakes the follower if e is one of its events.
+// tell wakes the follower if its filter selects e.
 func (f *follower) tell(e engi.Event) {
 	if !f.filter.Matches(e) {
 		return
@@ -115,8 +115,8 @@ func leave[K comparable](h *hub, m map[K]map[*follower]bool, key K, f *follower)
 	}
 }
 
-// after returns the cached events that f selects, and the Seq up to which none is
-// missing. It is not ok if some events since f.After are not cached.
+// after returns the cached events that f selects, and a Seq up to which no event is
+// missing. ok is false if some events since f.After are not cached.
 func (h *hub) after(f engi.EventFilter) (events []engi.Event, through int64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// keepReservations is how long a reservation is remembered.
+// keepReservations is the time for which a reservation is kept.
 const keepReservations = 7 * 24 * time.Hour
 
 type idempotencyStore struct{ db *DB }
@@ -28,7 +28,7 @@ func (s idempotencyStore) Reserve(ctx context.Context, r engi.Reservation) (_ en
 	if err != nil || n == 1 {
 		return r, n == 1, err
 	}
-	// A missing one was released a moment ago.
+	// A missing reservation was released a moment ago.
 	missing := engi.Errorf(engi.Unavailable, "another request with this key has just failed").WithRetry(engi.Retry{AfterMillis: 100})
 	r, err = first(ctx, s.db.read, missing, func(row scanner) (engi.Reservation, error) {
 		var ids string

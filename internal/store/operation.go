@@ -28,8 +28,8 @@ type operationEvent struct {
 	Error   *keptError `json:"error,omitempty"`
 }
 
-// record appends the event of an operation's new state, and that of the template
-// if a build has completed.
+// record appends the event of an operation's new state, and the event of the template
+// after a completed build.
 func (s operationStore) record(ctx context.Context, t *tx, op engi.Operation) error {
 	kind := map[engi.OperationState]string{
 		engi.OperationRunning: engi.EventOperationStarted, engi.OperationDone: engi.EventOperationDone,

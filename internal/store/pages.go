@@ -15,19 +15,19 @@ type pageStore struct{ db *DB }
 
 var _ page.Store = pageStore{}
 
-// Pages returns the store of pages that models write.
+// Pages returns the store of the pages of sessions.
 func Pages(db *DB) page.Store { return pageStore{db} }
 
 const pageColumns = `session, owner, html, seq, first, updated, detail`
 
-// pageDetail has the fields of a page that no query selects by.
+// pageDetail holds the fields of a page that no query selects by.
 type pageDetail struct {
 	Waiting []page.Action  `json:"waiting,omitempty"`
 	Batch   *page.Batch    `json:"batch,omitempty"`
 	Modules []page.Modules `json:"modules,omitempty"`
 }
 
-// pageKey is what keys of actions begin with, so that they are not those of other
+// pageKey is the prefix of the keys of actions, which keeps them apart from keys of other
 // events.
 const pageKey = "page\x1f"
 
@@ -64,7 +64,7 @@ func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r 
 		r.Updated = time.Now().UTC()
 		var detail strings.Builder
 		e := json.NewEncoder(&detail)
-		e.SetEscapeHTML(false) // models read what users sent as they sent it
+		e.SetEscapeHTML(false) // models read the text of users unescaped
 		if err := e.Encode(pageDetail{r.Waiting, r.Batch, r.Modules}); err != nil {
 			return engi.Errorf(engi.Invalid, "encode page: %v", err)
 		}

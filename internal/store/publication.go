@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// dropParts deletes the contents of an app that nothing published has.
+// dropParts deletes the contents of an app that no publication uses.
 const dropParts = `DELETE FROM app_parts WHERE app = ?1 AND digest NOT IN (SELECT digest FROM app_published WHERE app = ?1 UNION SELECT packed FROM app_published WHERE app = ?1)`
 
 func (x appTx) Publish(files []app.Published, contents map[string][]byte, b app.Bounds) error {
@@ -28,7 +28,7 @@ func (x appTx) Publish(files []app.Published, contents map[string][]byte, b app.
 	for digest, data := range contents {
 		size := len(data)
 		if data == nil {
-			data = []byte{} // nil is NULL
+			data = []byte{} // nil would be stored as NULL
 		}
 		for part := 0; part == 0 || len(data) > 0; part++ {
 			n := min(len(data), app.PartSize)
@@ -57,8 +57,8 @@ func (x appTx) Publish(files []app.Published, contents map[string][]byte, b app.
 	return x.measure(b)
 }
 
-// measure records how much the contents of an app take, and reports Exhausted if its
-// owner has more than b allows.
+// measure records the size of an app's contents, and reports Exhausted if all apps of its
+// owner exceed b.
 func (x appTx) measure(b app.Bounds) error {
 	if _, err := x.t.exec(x.ctx, `UPDATE apps SET bytes = (SELECT coalesce(sum(size), 0) FROM app_contents WHERE app = ?1) + (SELECT coalesce(sum(size), 0) FROM app_parts WHERE app = ?1 AND part = 0) WHERE id = ?1`, x.app); err != nil {
 		return err

@@ -25,8 +25,8 @@ func list[T any](ctx context.Context, q querier, scan func(scanner) (T, error), 
 	return listWhile(ctx, q, scan, func(T) bool { return true }, query, args...)
 }
 
-// listWhile returns the rows of a query, up to the first of which more says that
-// it is enough.
+// listWhile returns the rows of a query, up to the first row for which more returns
+// false.
 func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, error), more func(T) bool, query string, args ...any) ([]T, error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -50,8 +50,8 @@ func listWhile[T any](ctx context.Context, q querier, scan func(scanner) (T, err
 	return all, nil
 }
 
-// page lists a page of the rows of table that w selects, in the order of columns; desc
-// turns that around. It reports Invalid unless the row to go on after is one of them.
+// listPage returns a page of the rows of table that w selects, in the order of columns, or in
+// the opposite order with desc. It reports Invalid unless w selects the row that the page follows.
 func listPage[T any](ctx context.Context, db *DB, p engi.Paging, scan func(scanner) (T, error), columns, table string, w where, desc bool, order ...string) ([]T, error) {
 	key, than, end := strings.Join(order, ", "), ">", ""
 	if desc {
@@ -67,7 +67,7 @@ func listPage[T any](ctx context.Context, db *DB, p engi.Paging, scan func(scann
 	return list(ctx, db.read, scan, query, append(w.args, limit(p.Limit))...)
 }
 
-// selected reports Invalid unless w selects the row that a page goes on after.
+// selected reports Invalid unless w selects the row that a page follows.
 func selected(ctx context.Context, db *DB, p engi.Paging, table string, w where) error {
 	w = where{slices.Clone(w.text), slices.Clone(w.args)}
 	w.and(true, `id = ?`, p.After)
@@ -75,7 +75,7 @@ func selected(ctx context.Context, db *DB, p engi.Paging, table string, w where)
 	return err
 }
 
-// byName is the order by name and owner, of which one suffices for one owner: SQLite
+// byName returns the order by name and then owner. For a single owner the name suffices. SQLite
 // has an index for each.
 func byName(owner engi.Owner) []string {
 	if owner != "" {
@@ -97,8 +97,8 @@ func first[T any](ctx context.Context, q querier, missing error, scan func(scann
 	return all[0], nil
 }
 
-// named returns the single row of a query by ID or name that sorts rows of the
-// empty owner first. Two rows of other owners are a Conflict.
+// named returns the single row of a query by ID or name that orders rows of the
+// empty owner first. It reports Conflict for two rows of other owners.
 func named[T any](ctx context.Context, q querier, noun string, missing error, owner func(T) engi.Owner, scan func(scanner) (T, error), query string, args ...any) (none T, err error) {
 	all, err := list(ctx, q, scan, query, args...)
 	switch {
@@ -112,8 +112,8 @@ func named[T any](ctx context.Context, q querier, noun string, missing error, ow
 	return all[0], nil
 }
 
-// total returns how many of a noun an owner has, and what they may take of the disk.
-// Triggers count them.
+// total returns the number of an owner's objects of a kind, and the disk space that they may use.
+// Triggers maintain both.
 func (db *DB) total(ctx context.Context, noun string, owner engi.Owner) (count int, bytes int64, err error) {
 	_, err = list(ctx, db.read, func(row scanner) (struct{}, error) { return struct{}{}, row.Scan(&count, &bytes) },
 		`SELECT count, bytes FROM owner_totals WHERE noun = ? AND owner = ?`, noun, owner)
@@ -123,7 +123,7 @@ func (db *DB) total(ctx context.Context, noun string, owner engi.Owner) (count i
 // value scans a row with one column.
 func value[T any](row scanner) (v T, err error) { return v, row.Scan(&v) }
 
-// fault turns an error of the driver into an [engi.Error]. It returns others
+// fault converts an error of the driver to an [engi.Error]. It returns others
 // unchanged.
 func fault(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
@@ -152,19 +152,19 @@ type where struct {
 	args []any
 }
 
-// and adds a condition if cond holds.
+// and adds a condition if cond is true.
 func (w *where) and(cond bool, text string, args ...any) {
 	if cond {
 		w.text, w.args = append(w.text, text), append(w.args, args...)
 	}
 }
 
-// owned adds that a record is of owner, unless that is empty. "? = ” OR owner = ?"
-// would say the same to a reader, but not to SQLite, which would read all records.
+// owned adds the condition that a record belongs to owner, unless owner is empty. "? = ” OR owner = ?"
+// would be equivalent, but SQLite would read all records.
 func (w *where) owned(owner engi.Owner) { w.and(owner != "", `owner = ?`, string(owner)) }
 
-// ownedFew is owned where other conditions leave few records. The plus keeps SQLite
-// from an index that has all of the owner's.
+// ownedFew is owned for queries whose other conditions leave few records. The plus keeps SQLite
+// from using the index of all of the owner's records.
 func (w *where) ownedFew(owner engi.Owner) { w.and(owner != "", `+owner = ?`, string(owner)) }
 
 func (w *where) String() string {
@@ -174,7 +174,7 @@ func (w *where) String() string {
 	return " WHERE " + strings.Join(w.text, " AND ")
 }
 
-// limit returns n as an SQL limit: none if it is not positive.
+// limit returns n as an SQL limit; n <= 0 means no limit.
 func limit(n int) int {
 	if n <= 0 {
 		return -1
@@ -182,7 +182,7 @@ func limit(n int) int {
 	return n
 }
 
-// nanos returns a time as it is stored: 0 for none.
+// nanos returns a time as it is stored, in nanoseconds; 0 for the zero time.
 func nanos(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -197,7 +197,7 @@ func moment(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
-// A stamp is a time to scan that nanos returned: Scan((*stamp)(&x.Created)).
+// A stamp scans a time that nanos returned: Scan((*stamp)(&x.Created)).
 type stamp time.Time
 
 // Scan implements [sql.Scanner].
@@ -226,7 +226,7 @@ func encode(what string, v any) (string, error) {
 	return string(text), nil
 }
 
-// decode reads JSON that encode wrote. The error does not contain any of it,
+// decode decodes JSON that encode returned. The error contains none of the text,
 // because it may be secret.
 func decode(what, text string, v any) error {
 	if json.Unmarshal([]byte(text), v) != nil {
@@ -240,11 +240,11 @@ type keptError struct {
 	Kind     string `json:"kind"`
 	Text     string `json:"text"`
 	Remedy   string `json:"remedy,omitempty"`
-	After    int64  `json:"after_ms,omitempty"` // when to retry
-	Position int    `json:"position,omitempty"` // in a queue
+	After    int64  `json:"after_ms,omitempty"` // time until the retry
+	Position int    `json:"position,omitempty"` // position in a queue
 }
 
-// keepError returns nil for nil.
+// keepError converts an error for the detail; nil for nil.
 func keepError(e *engi.Error) *keptError {
 	if e == nil {
 		return nil
@@ -252,7 +252,7 @@ func keepError(e *engi.Error) *keptError {
 	return &keptError{Kind: e.Kind.String(), Text: e.Text, Remedy: e.Remedy, After: e.Retry.AfterMillis, Position: e.Retry.Position}
 }
 
-// decode returns nil for nil.
+// decode returns the error; nil for nil.
 func (e *keptError) decode() *engi.Error {
 	if e == nil {
 		return nil

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	refusalBeat = 10 * time.Second // between two events about one owner's quota
-	maxRefusals = 10_000           // owners and quotas between two
+	refusalBeat = 10 * time.Second // time between two events about one owner's quota
+	maxRefusals = 10_000           // maximum number of owners and quotas counted between two events
 )
 
-// Refusals tell of what quotas have refused, summed, in the log of events: a
-// client that tries again all the time must not fill it. It is safe for
+// Refusals counts the refusals of quotas and appends the sums to the event log: a
+// client that retries all the time must not fill the log. It is safe for
 // concurrent use.
 type Refusals struct {
 	db *DB
@@ -30,10 +30,10 @@ type refusal struct {
 	quota string
 }
 
-// NewRefusals returns an empty sum. Run appends it.
+// NewRefusals returns refusals without counts. Run appends them.
 func NewRefusals(db *DB) *Refusals { return &Refusals{db: db, counts: map[refusal]int{}} }
 
-// Add counts one refusal of the quota of that name.
+// Add counts one refusal of the named quota.
 func (r *Refusals) Add(owner engi.Owner, quota string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,7 +42,7 @@ func (r *Refusals) Add(owner engi.Owner, quota string) {
 	}
 }
 
-// Run appends what was counted now and then, and once more when ctx ends.
+// Run appends the counts at intervals, and once more when ctx ends.
 func (r *Refusals) Run(ctx context.Context, ready func()) error {
 	ready()
 	for range clock.Later(ctx, refusalBeat) {
@@ -53,7 +53,7 @@ func (r *Refusals) Run(ctx context.Context, ready func()) error {
 	return r.Flush(context.WithoutCancel(ctx))
 }
 
-// Flush appends what was counted.
+// Flush appends the counts.
 func (r *Refusals) Flush(ctx context.Context) error {
 	r.mu.Lock()
 	counts := r.counts

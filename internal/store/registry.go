@@ -16,7 +16,7 @@ var _ registry.Store = registryStore{}
 // Registry returns the store of package registry's templates.
 func Registry(db *DB) registry.Store { return registryStore{db} }
 
-// registryDetail has the fields of a template that no query selects by.
+// registryDetail holds the fields of a template that no query selects by.
 type registryDetail struct {
 	Builds []registryBuild `json:"builds,omitempty"`
 	Tags   []registryTag   `json:"tags,omitempty"`

@@ -38,7 +38,7 @@ func (f fleetStore) putSandbox(ctx context.Context, t *tx, s *fleet.SandboxRecor
 	}
 	var state engi.State
 	var before string
-	if s.Made { // the others have no events
+	if s.Made { // other sandboxes have no events
 		row := t.row(ctx, sandboxState, string(s.ID))
 		if err := row.Scan(&state, &before); err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
@@ -63,11 +63,11 @@ type sandboxEvent struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Deadline time.Time         `json:"deadline,omitzero"`
 	Changed  []string          `json:"changed,omitempty"`
-	Snapshot engi.SnapshotID   `json:"snapshot_id,omitempty"` // that was made of it
+	Snapshot engi.SnapshotID   `json:"snapshot_id,omitempty"` // snapshot that was made of the sandbox
 
 	Throttled bool `json:"throttled,omitempty"`
 
-	// Of sandboxes that owners have created and that have run.
+	// Only of sandboxes that owners created and that have run.
 	Started time.Time         `json:"started,omitzero"`
 	VCPUs   float64           `json:"vcpus,omitempty"`
 	Memory  int64             `json:"memory,omitempty"` // bytes
@@ -83,8 +83,8 @@ func newSandboxEvent(s *fleet.SandboxRecord) sandboxEvent {
 }
 
 // appendEvent appends the event of s's new state, which was before, or of a change
-// by its owner. Instances that wait in pools and those of executions, which have
-// events of their own, are nobody's sandboxes and have none.
+// by its owner. Instances in pools and sandboxes of executions, whose executions have
+// events, belong to no owner and have none.
 func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxRecord, before engi.State, detail string) error {
 	if !s.Made {
 		return nil
@@ -112,8 +112,8 @@ func (f fleetStore) appendEvent(ctx context.Context, t *tx, s *fleet.SandboxReco
 	return record(ctx, s.Owner, string(s.ID), kind, d)
 }
 
-// changedFields returns the names of the fields that an owner has changed, or the
-// fleet while it ran.
+// changedFields returns the names of the fields that were changed by the owner, or by
+// the fleet while the sandbox was running.
 func changedFields(s *fleet.SandboxRecord, old lifeDetail) (names []string) {
 	var was fleet.SandboxRecord
 	was.Made = true
@@ -195,7 +195,7 @@ func (db *DB) scanSandbox(row scanner) (s fleet.SandboxRecord, err error) {
 	return s, db.decodeLife(detail, &s)
 }
 
-// encodeSize returns the JSON of a size, "" for the zero one.
+// encodeSize returns the JSON of a size; "" for the zero size.
 func encodeSize(size engi.Size) (string, error) {
 	if size == (engi.Size{}) {
 		return "", nil
@@ -212,7 +212,7 @@ func decodeSize(text string) (engi.Size, error) {
 	return engi.Size(size), err
 }
 
-// lifeDetail has the fields of an owner's sandbox that no query selects by.
+// lifeDetail holds the fields of an owner's sandbox that no query selects by.
 type lifeDetail struct {
 	Fingerprint string            `json:"fingerprint,omitempty"`
 	Timeout     int64             `json:"timeout_ns,omitempty"`
@@ -237,7 +237,7 @@ type lifeDetail struct {
 	Credit      int64             `json:"cpu_credit_ns,omitempty"`
 	Throttled   bool              `json:"throttled,omitempty"`
 	Notes       map[string]string `json:"notes,omitempty"`
-	Sealed      []byte            `json:"sealed,omitempty"` // instead of Env, Notes and Network, unless none of these may be secret
+	Sealed      []byte            `json:"sealed,omitempty"` // replaces Env, Notes and Network if one of them may be secret
 }
 
 type lifeVolume struct {
@@ -343,11 +343,11 @@ func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
 	return n
 }
 
-// encodeLife returns the detail of an owner's sandbox, "" for that of a pool or
+// encodeLife returns the detail of an owner's sandbox; "" for a sandbox of a pool or
 // an execution.
 func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 	network := encodeNetwork(s.Network)
-	if !s.Made { // that of an execution has at most a network
+	if !s.Made { // the sandbox of an execution has at most a network
 		if s.Network.Mode == "" {
 			return "", nil
 		}
@@ -411,7 +411,7 @@ func (d *lifeDetail) show(p sealedPart) error {
 	return decode("network policy", string(p.Network), &d.Network)
 }
 
-// openLife reads the detail of a sandbox, which a pool's has not.
+// openLife decodes the detail of a sandbox; the sandbox of a pool has none.
 func (db *DB) openLife(id string, owner engi.Owner, text string) (d lifeDetail, err error) {
 	if text == "" {
 		return d, nil
@@ -423,7 +423,7 @@ func (db *DB) openLife(id string, owner engi.Owner, text string) (d lifeDetail, 
 	return d, err
 }
 
-// restore sets the fields of s that d has.
+// restore sets the fields of s from d.
 func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	if s.Network = decodeNetwork(d.Network); !s.Made {
 		return

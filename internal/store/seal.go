@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Sealer encrypts values, bound to what they are for. What it returns begins
-// with the fingerprint of its key. It is implemented by [secret.Service].
+// A Sealer encrypts values and binds them to a purpose. Encrypted values begin
+// with the fingerprint of the key. [secret.Service] implements it.
 type Sealer interface {
 	Seal(purpose, value string) []byte
 	Unseal(purpose string, sealed []byte) (string, error)
@@ -20,16 +20,16 @@ type Sealer interface {
 // fingerprintSize is the length of a key's fingerprint.
 const fingerprintSize = 16
 
-// sealedPart is what may be secret of a record. It is kept encrypted.
+// sealedPart holds the fields of a record that may be secret. It is stored encrypted.
 type sealedPart struct {
 	Env     map[string]string `json:"env,omitempty"`
 	Notes   map[string]string `json:"notes,omitempty"`
 	Network json.RawMessage   `json:"network,omitempty"`
 
-	Services json.RawMessage `json:"services,omitempty"` // of a workspace
+	Services json.RawMessage `json:"services,omitempty"` // only for workspaces
 }
 
-// sealPurpose binds what is sealed to its row and its owner.
+// sealPurpose returns a purpose that binds sealed data to its row and its owner.
 func sealPurpose(table, id string, owner engi.Owner) string {
 	return fmt.Sprintf("%s %s of %s", table, id, owner)
 }
@@ -42,8 +42,8 @@ func (db *DB) seal(table, id string, owner engi.Owner, p sealedPart) ([]byte, er
 	return db.Sealer.Seal(sealPurpose(table, id, owner), text), nil
 }
 
-// unseal returns what was sealed. ok is false if it is lost, because the key it was
-// sealed with was given up.
+// unseal decrypts sealed data. ok is false if the data is lost, because its key was
+// given up.
 func (db *DB) unseal(table, id string, owner engi.Owner, sealed []byte) (p sealedPart, ok bool, err error) {
 	if db.Sealer == nil {
 		return p, false, engi.Errorf(engi.Internal, "decode %s %s: there is no key", table, id)
@@ -55,7 +55,7 @@ func (db *DB) unseal(table, id string, owner engi.Owner, sealed []byte) (p seale
 	return p, true, decode(table+" "+id, text, &p)
 }
 
-// lostNetwork is the policy of who has lost its own.
+// lostNetwork is the policy of a record whose own policy is lost.
 var lostNetwork = engi.NetworkPolicy{Mode: engi.NetworkNone}
 
 // hasSecrets reports whether a policy has fields that may be secret.
@@ -63,15 +63,15 @@ func hasSecrets(p engi.NetworkPolicy) bool {
 	return len(p.Headers) > 0 || p.Proxy != nil || len(p.Detail) > 0
 }
 
-// A detail is a part of a record, stored as JSON, of which something may be secret.
+// A detail is the part of a record stored as JSON, some of whose fields may be secret.
 type detail interface {
-	secret() (p sealedPart, any bool, err error) // what may be secret
-	hide(sealed []byte)                          // keeps what is sealed instead of that
-	hidden() []byte                              // what hide has kept; nil if nothing is
-	show(p sealedPart) error                     // puts it back
+	secret() (p sealedPart, any bool, err error) // returns the fields that may be secret; any is false if there are none
+	hide(sealed []byte)                          // replaces these fields with sealed data
+	hidden() []byte                              // returns the data that hide stored; nil if there is none
+	show(p sealedPart) error                     // sets the fields from p
 }
 
-// closeDetail returns the JSON of d, sealed where it may be secret.
+// closeDetail returns the JSON of d, with the fields that may be secret sealed.
 func (db *DB) closeDetail(table, id string, owner engi.Owner, d detail) (string, error) {
 	p, any, err := d.secret()
 	if err != nil {
@@ -87,8 +87,8 @@ func (db *DB) closeDetail(table, id string, owner engi.Owner, d detail) (string,
 	return encode(table, d)
 }
 
-// openDetail reads what closeDetail wrote, or an earlier version. lost says that the key
-// for what is sealed was given up.
+// openDetail decodes JSON of closeDetail or of an earlier version. lost says that the key
+// of the sealed data was given up.
 func (db *DB) openDetail(table, id string, owner engi.Owner, text string, d detail) (lost bool, err error) {
 	if err := decode(id, text, d); err != nil || d.hidden() == nil {
 		return false, err
@@ -100,7 +100,7 @@ func (db *DB) openDetail(table, id string, owner engi.Owner, text string, d deta
 	return false, d.show(p)
 }
 
-// networkPart returns the sealed part of an environment and a network policy.
+// networkPart returns the sealed part for an environment and a network policy.
 func networkPart(env map[string]string, n engi.NetworkPolicy) (p sealedPart, any bool, err error) {
 	if len(env) == 0 && !hasSecrets(n) {
 		return p, false, nil
@@ -112,11 +112,11 @@ func networkPart(env map[string]string, n engi.NetworkPolicy) (p sealedPart, any
 // A sealedColumn is a column of rows with sealed parts.
 type sealedColumn struct {
 	table, column string
-	key           string // expression for the start of what is sealed in base64, NULL if nothing is
+	key           string // SQL expression for the start of the sealed data in base64, NULL if there is none
 	again         func(db *DB, id string, owner engi.Owner, text string) (string, error)
 }
 
-// sealedDetail is the column of a table with details.
+// sealedDetail returns the detail column of a table.
 func sealedDetail[D any, P interface {
 	*D
 	detail
@@ -147,15 +147,15 @@ var sealedColumns = []sealedColumn{
 	}},
 }
 
-// Reseal seals what may be secret in records again, with the current key and also
-// what an earlier version has stored unsealed. It returns how many records those
-// were. What cannot be decrypted stays as it is.
+// Reseal encrypts the fields of records that may be secret again, with the current key. This includes
+// fields that an earlier version stored unencrypted. It returns the number of changed
+// records. Data that cannot be decrypted stays unchanged.
 func (db *DB) Reseal(ctx context.Context) (n int, err error) {
 	return db.sealRows(ctx, func(c sealedColumn) string { return `1` })
 }
 
-// SealStored seals what an earlier version has stored unsealed, and removes every
-// trace of it from the database's files.
+// SealStored encrypts fields that an earlier version stored unencrypted, and removes every
+// trace of the plain text from the database's files.
 func (db *DB) SealStored(ctx context.Context) error {
 	n, err := db.sealRows(ctx, func(c sealedColumn) string { return `(` + c.key + `) IS NULL` })
 	if err != nil || n == 0 {
@@ -168,7 +168,7 @@ func (db *DB) SealStored(ctx context.Context) error {
 	return err
 }
 
-// sealRows seals the rows that a condition selects.
+// sealRows encrypts the rows that a condition selects.
 func (db *DB) sealRows(ctx context.Context, condition func(sealedColumn) string) (n int, err error) {
 	defer engi.Annotate(&err, "seal records")
 	type row struct {
@@ -217,10 +217,10 @@ func (db *DB) sealKeys(ctx context.Context) (keys []string, err error) {
 	return keys, nil
 }
 
-// sealedPrefix begins text that is sealed.
+// sealedPrefix is the prefix of sealed text.
 const sealedPrefix = "sealed:"
 
-// encodeEnv returns an environment sealed, "" for none.
+// encodeEnv returns an environment sealed; "" for an empty one.
 func (db *DB) encodeEnv(id string, owner engi.Owner, env map[string]string) (string, error) {
 	if len(env) == 0 {
 		return "", nil

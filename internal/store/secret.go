@@ -84,7 +84,7 @@ func (s secretStore) Replace(ctx context.Context, sec engi.Secret, v secret.Seal
 			sec.Version, metadata, nanos(sec.Updated), strings.Join(sec.Hosts, " "), v.Key, v.Data, sec.ID); err != nil {
 			return err
 		}
-		if sec.Version == was { // encrypted with another key
+		if sec.Version == was { // only the encryption key has changed
 			return nil
 		}
 		return t.record(ctx, sec.Owner, string(sec.ID), engi.EventSecretUpdated, map[string]any{"name": sec.Name, "version": sec.Version})
@@ -114,7 +114,7 @@ func (s secretStore) Keys(ctx context.Context) ([]string, error) {
 
 func scanSecret(row scanner) (engi.Secret, error) { return scanSecretWith(row) }
 
-// scanSecretWith reads secretColumns and then more.
+// scanSecretWith scans secretColumns and then more.
 func scanSecretWith(row scanner, more ...any) (s engi.Secret, err error) {
 	var metadata, hosts string
 	if err := row.Scan(append([]any{&s.ID, &s.Owner, &s.Name, &s.Version, &metadata, (*stamp)(&s.Created), (*stamp)(&s.Updated), &hosts}, more...)...); err != nil {

@@ -19,7 +19,7 @@ func Sessions(db *DB) session.Store { return sessionStore{db} }
 
 const sessionColumns = `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`
 
-// sessionDetail has the fields of a session that no query selects by.
+// sessionDetail holds the fields of a session that no query selects by.
 type sessionDetail struct {
 	Mode        engi.SessionMode   `json:"mode"`
 	Persistence engi.Persistence   `json:"persistence"`
@@ -48,10 +48,10 @@ type sessionDetail struct {
 	CPUQuota float64              `json:"cpu_quota,omitempty"`
 	Freed    time.Time            `json:"freed,omitzero"`
 
-	Sealed []byte `json:"sealed,omitempty"` // instead of Env and Network, unless neither may be secret
+	Sealed []byte `json:"sealed,omitempty"` // replaces Env and Network if one of them may be secret
 }
 
-// sessionValues are the values of sessionColumns.
+// sessionValues returns the values of sessionColumns.
 func (db *DB) sessionValues(r session.Record) ([]any, error) {
 	detail, err := db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
 		Mode: r.Mode, Persistence: r.Persistence, Template: r.Template, Size: r.Size, Capacity: r.Capacity, TTL: r.TTL, Dormancy: r.Dormancy, Network: r.Network, Metadata: r.Metadata, Env: r.Env, Git: r.Git, MaxDuration: r.MaxDuration, Boots: r.Boots, Why: r.EndReason, Cleared: r.Cleared,
@@ -122,7 +122,7 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 
 var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
 
-// Find prefers the session that has the name now to the last one that had it.
+// Find prefers the session that has the name now to the last one that had it earlier.
 func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
 	now, then := where{}, where{}
 	now.and(true, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName)

@@ -13,7 +13,7 @@ type signInStore struct{ db *DB }
 
 var _ signin.Store = signInStore{}
 
-// SignIns returns the store of browsers that are signed in.
+// SignIns returns the store of signed-in browsers.
 func SignIns(db *DB) signin.Store { return signInStore{db} }
 
 var errNoSignIn = engi.Errorf(engi.NotFound, "no such browser")

@@ -18,7 +18,7 @@ func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
 
 const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
 
-// snapshotsSeen selects the snapshots that are there at a time.
+// snapshotsSeen selects the snapshots that exist at a time.
 func snapshotsSeen(now time.Time) (w where) {
 	w.and(true, `removed = 0 AND (expires = 0 OR expires > ?)`, nanos(now))
 	return w
@@ -104,7 +104,7 @@ func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
 	return f.remove(ctx, nil, "expired", `expires > 0 AND expires <= ?`, nanos(now))
 }
 
-// remove removes the snapshots that a condition selects; missing is the error
+// remove deletes the snapshots that a condition selects; missing is the error
 // if there are none.
 func (f snapshotStore) remove(ctx context.Context, missing error, why, condition string, arg any) error {
 	return f.db.tx(ctx, func(t *tx) error {

@@ -10,14 +10,14 @@ import (
 // A SpendStore implements the store of package internal/agent/budget. It is safe for concurrent use.
 type SpendStore struct{ db *DB }
 
-// Spending returns the store for what owners spend on language models.
+// Spending returns the store for owners' spending on language models.
 func Spending(db *DB) SpendStore { return SpendStore{db} }
 
 const day = 24 * time.Hour
 
 func dayOf(t time.Time) int64 { return t.Unix() / int64(day/time.Second) }
 
-// Add adds u to what its owner spent that day. It is durable when Add returns.
+// Add adds u to its owner's spending of that day. It is durable when Add returns.
 func (s SpendStore) Add(ctx context.Context, u engi.ModelUsage) (err error) {
 	defer engi.Annotate(&err, "record what %s cost", u.Model)
 	t := u.Tokens
@@ -36,7 +36,7 @@ func (s SpendStore) Add(ctx context.Context, u engi.ModelUsage) (err error) {
 	})
 }
 
-// Total returns what owner has spent since the given day.
+// Total returns the spending of owner since the given day.
 func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time) (t engi.Tokens, err error) {
 	defer engi.Annotate(&err, "sum up what %s spent", owner)
 	err = s.db.read.QueryRowContext(ctx, `SELECT coalesce(sum(calls), 0), coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(reasoning), 0),

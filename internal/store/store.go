@@ -1,21 +1,21 @@
-// Package store keeps the records of a node in SQL. Each package declares the
-// storage that it needs as an interface; store has one file for each that
-// implements it, and the migrations.
+// Package store stores the records of a node in SQL. Each package declares the
+// storage that it needs as an interface; this package has one file for each
+// implementation, and the migrations.
 //
-// It is not for files, which packages keep in directories of their own, and has no
-// policies. Only node opens a DB.
+// It stores no files, which packages keep in their own directories, and decides no
+// policies. Only package node opens a DB.
 //
-// One connection writes, several read (SQLite in WAL mode: readers never wait
-// for the writer). What a method has written survives a kill -9; a power failure
+// One connection writes, several read (SQLite in WAL mode, in which readers never wait
+// for the writer). A completed write survives a kill -9; a power failure
 // may lose the last transactions, but never reorders them.
 //
 // Every method that changes a record appends an event in the same transaction (see
-// event.go), and followers get it once it is committed.
+// event.go), and followers receive it after the commit.
 //
-// To add a resource: a numbered file migrations/NNNNN_name.sql with its goose
-// "-- +goose Up" part (numbers are never reused, files never edited once
-// released), and a file name.go with a type around *DB that reads by list and
-// first and writes by DB.tx, and a constructor named for the resource.
+// To add a resource, add a numbered file migrations/NNNNN_name.sql with its goose
+// "-- +goose Up" part (numbers are never reused, and files never edited after a
+// release), and a file name.go with a type around *DB that reads with list and
+// first and writes with DB.tx, and a constructor named after the resource.
 package store
 
 import (
@@ -34,7 +34,7 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "modernc.org/sqlite" // registers the driver "sqlite"
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
@@ -46,15 +46,15 @@ var migrations embed.FS
 // readers is the number of connections for reading.
 const readers = 4
 
-// Run drops events beyond their bounds every trimEvery, and once trimBytes of data
+// Run drops events beyond their limits every trimEvery, and when trimBytes of data
 // were appended since the last time.
 const (
 	trimEvery = time.Minute
 	trimBytes = 32 << 20
 )
 
-// checkpointEvery is how often Run moves the write-ahead log into the
-// database, so that no caller's commit has to.
+// checkpointEvery is the interval at which Run moves the write-ahead log into the
+// database, so that no commit of a caller has to.
 const checkpointEvery = 5 * time.Second
 
 // A DB is an open database. It is safe for concurrent use.
@@ -63,16 +63,16 @@ type DB struct {
 	write *writer
 	hub   *hub // tells followers of new events
 
-	appended atomic.Int64 // bytes of events' data since Run trimmed the log
+	appended atomic.Int64 // bytes of events' data since Run last trimmed the log
 
-	// Keep bounds the log of events of each owner, and Log is told what Run
-	// cannot do; nil discards it. Set both before Run.
+	// Keep limits the event log of each owner, and Log receives errors of
+	// Run; nil discards them. Set both before Run.
 	Keep EventBounds
 	Log  *slog.Logger
 
-	// Sealer encrypts what may be secret in records of sandboxes, sessions and
-	// snapshots: environments, headers, proxies. Set it before those are used;
-	// without it they are stored as they are, and sealed ones are not read.
+	// Sealer encrypts fields of records of sandboxes, sessions and
+	// snapshots that may be secret: environments, headers, proxies. Set it before these are used.
+	// Without it they are stored unencrypted, and encrypted ones are not read.
 	Sealer Sealer
 }
 
@@ -91,7 +91,7 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 	}
 	defer engi.Annotate(&err, "open store %s", path)
 	// SQLite would create the file with the mode of the umask, but programs and
-	// hashes of keys are not for everybody to read.
+	// hashes of keys must not be readable by other users.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
@@ -191,8 +191,8 @@ func migrate(ctx context.Context, db *sql.DB, version int64) error {
 	return nil
 }
 
-// Run checkpoints the write-ahead log, so that commits need not, and trims the log
-// of events until ctx ends. A database works without it, too.
+// Run checkpoints the write-ahead log, so that commits need not, and trims the event
+// log until ctx ends. A database also works without Run.
 func (db *DB) Run(ctx context.Context, ready func()) error {
 	log := cmp.Or(db.Log, slog.New(slog.DiscardHandler))
 	ready()
@@ -205,8 +205,8 @@ func (db *DB) Run(ctx context.Context, ready func()) error {
 				log.WarnContext(ctx, "trim the log of events; it is tried again", "error", err)
 			}
 		}
-		// A passive checkpoint waits for nobody. What it cannot move now, it
-		// moves next time.
+		// A passive checkpoint does not wait for other connections. The next one moves
+		// the rest.
 		_, _ = db.exec(ctx, `PRAGMA wal_checkpoint(PASSIVE)`)
 	}
 	return nil

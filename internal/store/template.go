@@ -7,23 +7,23 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// announceEvery is how often templates that other processes built are noticed.
+// announceEvery is the interval at which templates that other processes built are noticed.
 const announceEvery = time.Minute
 
-// ChangingTemplates are templates that tell when they change.
+// ChangingTemplates are templates that announce changes.
 type ChangingTemplates interface {
-	// Changed returns a channel that is closed when this process next changes one.
+	// Changed returns a channel that is closed when this process next changes a template.
 	Changed() <-chan struct{}
 	List(ctx context.Context) ([]engi.Template, error)
 }
 
-// An Announcer tells the log of events what changes about templates.
+// An Announcer appends events about changes of templates.
 type Announcer struct {
 	db        *DB
 	templates ChangingTemplates
 }
 
-// NewAnnouncer returns an announcer, which works while it runs.
+// NewAnnouncer returns an announcer, which works while Run runs.
 func NewAnnouncer(db *DB, t ChangingTemplates) *Announcer { return &Announcer{db, t} }
 
 // Run announces changes until ctx ends.
@@ -49,9 +49,9 @@ func (a *Announcer) Run(ctx context.Context, ready func()) error {
 	}
 }
 
-// Announce appends events for what has changed about templates since the last
-// time. Templates are directories that any process may build or remove, so the
-// log follows them instead of changing with them.
+// Announce appends events for the changes of templates since the last
+// call. Templates are directories that any process may build or remove, so the
+// log records changes after they happened.
 func Announce(ctx context.Context, db *DB, templates []engi.Template) error {
 	known, err := list(ctx, db.read, scanTemplateName, selectTemplateNames)
 	if err != nil {
@@ -94,15 +94,15 @@ func scanTemplateName(row scanner) (t engi.Template, err error) {
 	return t, row.Scan(&t.Name, &t.Owner, &t.Digest)
 }
 
-// compareTemplates returns the templates that are not as they were known, and the
-// known ones that are no more.
+// compareTemplates returns the templates that are new or changed, and the
+// known templates that are gone.
 func compareTemplates(known, templates []engi.Template) (built, gone []engi.Template) {
 	before := map[string]engi.Template{}
 	for _, k := range known {
 		before[k.Name] = k
 	}
 	for _, x := range templates {
-		if x.Digest == "" { // not built
+		if x.Digest == "" { // the template is not built
 			continue
 		}
 		if k := before[x.Name]; k.Digest != x.Digest || k.Owner != x.Owner {

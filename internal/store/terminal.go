@@ -30,7 +30,7 @@ type terminalEvent struct {
 	Expires *time.Time          `json:"expires_at,omitempty"`
 }
 
-// What a program's arguments say may be secret, so only its name is kept.
+// A program's arguments may be secret, so only its name is stored.
 const terminalColumns = `id, owner, session, sandbox, program, cols, rows, created`
 
 func (s terminalStore) Put(ctx context.Context, x engi.TerminalInfo) (err error) {

@@ -14,7 +14,7 @@ type toolClientStore struct{ db *DB }
 
 var _ engi.ToolClients = toolClientStore{}
 
-// ToolClients returns the store of sessions of programs that use tools.
+// ToolClients returns the store of sessions of MCP clients.
 func ToolClients(db *DB) engi.ToolClients { return toolClientStore{db} }
 
 var (
@@ -70,7 +70,7 @@ func (s toolClientStore) unseal(client, stream string, data []byte) ([]byte, err
 	}
 	text, err := s.db.Sealer.Unseal(sealPurpose("tool_requests", client+" "+stream, ""), data)
 	if err != nil {
-		return nil, errNoToolRequest // the key that it was sealed with was given up
+		return nil, errNoToolRequest // the key that sealed it was given up
 	}
 	return []byte(text), nil
 }

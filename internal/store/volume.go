@@ -80,8 +80,8 @@ func (f volumeStore) Remove(ctx context.Context, id engi.VolumeID, before time.T
 		`UPDATE volumes SET removed = 1 WHERE id = ? AND removed = 0 AND holder = '' AND (? = 0 OR accessed < ?)`, id, nanos(before), nanos(before))
 }
 
-// change runs an update of one volume and appends its event unless kind is empty.
-// If nothing changed, it reports why.
+// change runs an update of one volume and appends its event, unless kind is empty.
+// If no row changed, it reports the reason.
 func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, data any, update string, args ...any) error {
 	return f.db.tx(ctx, func(t *tx) error {
 		before, err := first(ctx, t, errNoVolume, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE id = ? AND removed = 0`, id)
@@ -93,7 +93,7 @@ func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, 
 		case err != nil:
 			return err
 		case n > 0 && (kind == "" || kind == engi.EventVolumeAttached && before.Holder == args[0] || kind == engi.EventVolumeDetached && before.Holder == ""):
-			return nil // no change
+			return nil // the volume did not change
 		case n > 0:
 			return t.record(ctx, before.Owner, string(id), kind, data)
 		case before.Holder == "":

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/function"
 )
 
-// A workflowStore keeps runs of durable functions.
+// A workflowStore stores runs of durable functions.
 type workflowStore struct{ db *DB }
 
 // Workflow returns the store of runs of durable functions.
@@ -17,7 +17,7 @@ func Workflow(db *DB) function.Store { return workflowStore{db} }
 
 const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
 
-// fnRunDetail has the fields of a run that no query selects by.
+// fnRunDetail holds the fields of a run that no query selects by.
 type fnRunDetail struct {
 	Attempt int             `json:"attempt"`
 	Output  json.RawMessage `json:"output,omitempty"`
@@ -83,7 +83,7 @@ func (s workflowStore) Put(ctx context.Context, r function.Record) error {
 	})
 }
 
-// insert adds a run unless there is one with its key.
+// insert adds a run unless a run with its key exists.
 func (s workflowStore) insert(ctx context.Context, t *tx, r function.Record) (fresh bool, err error) {
 	detail, err := fnRunDetailOf(r)
 	if err != nil {
@@ -120,8 +120,8 @@ func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) erro
 	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
 }
 
-// shownOutput is how many bytes of output an event of a run or a step may have;
-// longer outputs are only in the record.
+// shownOutput is the maximum number of bytes of output in the event of a run or a step;
+// longer outputs are stored in the record only.
 const shownOutput = 16 << 10
 
 const functionCursor = "functions"

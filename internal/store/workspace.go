@@ -25,7 +25,7 @@ const (
 	revisionFrom     = `SELECT number, created, detail FROM workspace_revisions`
 )
 
-// workspaceDetail has the fields of a workspace that no query selects by.
+// workspaceDetail holds the fields of a workspace that no query selects by.
 type workspaceDetail struct {
 	Template      string                `json:"template"`
 	State         engi.WorkspaceState   `json:"state"`
@@ -39,8 +39,8 @@ type workspaceDetail struct {
 	Preview       *keptPreview          `json:"preview,omitempty"`
 	Metadata      map[string]string     `json:"metadata,omitempty"`
 	Services      []keptService         `json:"services,omitempty"`
-	Secrets       map[string]keptSecret `json:"secrets,omitempty"` // of services, by name
-	Sealed        []byte                `json:"sealed,omitempty"`  // instead of Secrets
+	Secrets       map[string]keptSecret `json:"secrets,omitempty"` // secrets of services, by name
+	Sealed        []byte                `json:"sealed,omitempty"`  // replaces Secrets
 }
 
 type keptCollaborator struct {
@@ -55,7 +55,7 @@ type keptPreview struct {
 	Public bool             `json:"public,omitempty"`
 }
 
-// A keptService is what is kept of a service, but its secret.
+// A keptService is a stored service without its secret.
 type keptService struct {
 	Name     string            `json:"name"`
 	Type     engi.ServiceType  `json:"type"`
@@ -79,7 +79,7 @@ type keptService struct {
 	Going    bool              `json:"going,omitempty"`
 }
 
-// A keptSecret is what may be secret of a service.
+// A keptSecret holds the fields of a service that may be secret.
 type keptSecret struct {
 	Password string            `json:"password,omitempty"`
 	Env      map[string]string `json:"env,omitempty"`
@@ -102,7 +102,7 @@ func (k keptService) decode(secret keptSecret) workspace.ServiceRecord {
 	}
 }
 
-// workspaceRevision has the fields of a revision that no query selects by.
+// workspaceRevision holds the fields of a revision that no query selects by.
 type workspaceRevision struct {
 	Parent  int64            `json:"parent,omitempty"`
 	Of      int64            `json:"of,omitempty"`
@@ -117,7 +117,7 @@ var (
 	errNoWorkspaceRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi workspace history' shows them")
 )
 
-// workspaceValues are the values of workspaceColumns.
+// workspaceValues returns the values of workspaceColumns.
 func (db *DB) workspaceValues(r workspace.Record) ([]any, error) {
 	d := workspaceDetail{
 		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Revision: r.Revision, Base: r.Base, Size: r.Size, Boots: r.Boots, Error: keepError(r.Error), Metadata: r.Metadata,
@@ -202,7 +202,7 @@ func (s workspaceStore) Put(ctx context.Context, r workspace.Record, f func(work
 	})
 }
 
-// collaborate records who works on a workspace.
+// collaborate stores the collaborators of a workspace.
 func (t *tx) collaborate(ctx context.Context, r workspace.Record) error {
 	if _, err := t.exec(ctx, `DELETE FROM workspace_collaborators WHERE workspace = ?`, r.ID); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (t *tx) collaborate(ctx context.Context, r workspace.Record) error {
 	return nil
 }
 
-// shared adds that a workspace is of owner, or that owner works on it, unless that is
+// shared adds the condition that owner owns a workspace or is its collaborator, unless owner is
 // empty.
 func (w *where) shared(owner engi.Owner) {
 	w.and(owner != "", `(owner = ? OR id IN (SELECT workspace FROM workspace_collaborators WHERE owner = ?))`, string(owner), string(owner))
@@ -355,7 +355,7 @@ func (x workspaceTx) Emit(kind string, data any) error {
 	return x.t.record(x.ctx, x.owner, string(x.id), kind, data)
 }
 
-// rowBytes is what a row takes beside its data, roughly.
+// rowBytes is the approximate size of a row without its data.
 const rowBytes = 100
 
 func (x workspaceTx) Revise(r engi.WorkspaceRevision, objects []repo.Object, most int64) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// hotQueries run often in transactions, so they are prepared when the database
+// hotQueries are run often in transactions, so they are prepared when the database
 // opens.
 var hotQueries = []string{begin, commit, insertExecution, updateExecution, putSandbox, sandboxState, appendEvent, appendFirstEvent}
 
@@ -19,14 +19,14 @@ const (
 	rollback = `ROLLBACK`
 )
 
-// A writer is the one connection that writes. It is not a pool of one, since that
-// starts a goroutine for each transaction and looks up each prepared statement.
+// A writer is the one connection that writes. It is not an sql.DB with one connection, since that
+// starts a goroutine for each transaction and searches for each prepared statement.
 type writer struct {
 	pool     *sql.DB
 	conn     *sql.Conn
-	prepared map[string]*sql.Stmt // by text; immutable
-	free     chan struct{}        // holds a value while nobody writes
-	close    func() error         // closes it, once
+	prepared map[string]*sql.Stmt // prepared statements by their text; immutable
+	free     chan struct{}        // holds a value while no transaction writes
+	close    func() error         // closes the connection, once
 }
 
 func newWriter(ctx context.Context, pool *sql.DB) (_ *writer, err error) {
@@ -42,14 +42,14 @@ func newWriter(ctx context.Context, pool *sql.DB) (_ *writer, err error) {
 	w.free <- struct{}{}
 	w.close = sync.OnceValue(func() error {
 		<-w.free
-		defer w.unlock() // whoever comes later learns that it is closed
+		defer w.unlock() // later callers find the connection closed
 		err := w.conn.Close()
 		return errors.Join(err, w.pool.Close())
 	})
 	return w, nil
 }
 
-// lock waits until nobody writes. Callers must call unlock after it.
+// lock waits until no transaction writes. Callers must call unlock after it.
 func (w *writer) lock(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -66,7 +66,7 @@ func (w *writer) lock(ctx context.Context) error {
 
 func (w *writer) unlock() { w.free <- struct{}{} }
 
-// Close waits for who writes. It may be called again.
+// Close waits for the running transaction. Further calls do nothing.
 func (w *writer) Close() error { return w.close() }
 
 // exec runs a statement in a transaction of its own and returns how many rows
@@ -80,8 +80,8 @@ func (db *DB) exec(ctx context.Context, query string, args ...any) (int64, error
 }
 
 // A tx is a write transaction and the events that it appends. Its statements are
-// short, and run even if their context ends meanwhile: watching a context takes
-// the driver a goroutine for each.
+// short, and run even if their context ends in the meantime, because the driver starts
+// a goroutine to watch a context.
 type tx struct {
 	w      *writer
 	events []engi.Event
@@ -121,11 +121,11 @@ func (t *tx) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
 	return t.w.conn.PrepareContext(context.WithoutCancel(ctx), query)
 }
 
-// tx runs f in one write transaction and publishes its events once they are
-// committed. If f fails, the transaction is rolled back and its error is returned.
+// tx runs f in one write transaction and publishes its events after the
+// commit. If f fails, the transaction is rolled back and the error of f is returned.
 func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
-	// Nobody else may write until the events are published, which keeps
-	// followers in the order of the commits.
+	// No other transaction may write until the events are published, which keeps
+	// the events of followers in the order of the commits.
 	if err := db.write.lock(ctx); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	committed := false
 	defer func() {
 		if !committed {
-			// It fails if SQLite has rolled back by itself.
+			// The rollback fails if SQLite has already rolled back.
 			_, _ = t.run(ctx, rollback)
 		}
 	}()
@@ -155,7 +155,7 @@ func (db *DB) tx(ctx context.Context, f func(*tx) error) error {
 	return nil
 }
 
-// change runs a statement that returns the row that it changes or removes, and appends
+// change runs a statement that returns the row that it changes or deletes, and appends
 // its event in the same transaction.
 func change[T any](ctx context.Context, db *DB, missing error, scan func(scanner) (T, error), event func(*tx, T) error, query string, args ...any) error {
 	return db.tx(ctx, func(t *tx) error {

@@ -22,16 +22,16 @@ import (
 type AgentTiming struct {
 	Bench    string      `json:"bench"`
 	Steps    int         `json:"steps"`
-	Ms       Millis      `json:"ms"`      // from the end of an answer to the next request to the model
-	Bare     Millis      `json:"bare_ms"` // the same of a client that only reads and asks again
-	Ratio    float64     `json:"ratio"`   // of the medians
+	Ms       Millis      `json:"ms"`      // time from the end of an answer to the next request to the model
+	Bare     Millis      `json:"bare_ms"` // the same time for a client that only reads and asks again
+	Ratio    float64     `json:"ratio"`   // ratio of the medians
 	Search   *SearchTime `json:"search,omitempty"`
 	Failures int         `json:"failures"`
-	Failure  string      `json:"failure,omitempty"` // the first one
+	Failure  string      `json:"failure,omitempty"` // the first failure
 	Host     Host        `json:"host"`
 }
 
-// A SearchTime is how long searches of the library take.
+// A SearchTime is the time of searches in indexed documentation.
 type SearchTime struct {
 	Chunks   int    `json:"chunks"`
 	Embedder string `json:"embedder"`
@@ -39,7 +39,7 @@ type SearchTime struct {
 	Ms       Millis `json:"ms"`
 }
 
-// A Model follows a script: it requests a tool call until a run has used its steps.
+// A Model follows a script: it requests a tool call until a run has used up its steps.
 // It measures the time between an answer and the next request. The caller must
 // close it.
 type Model struct {
@@ -47,7 +47,7 @@ type Model struct {
 	web *http.Server
 
 	mu    sync.Mutex
-	ended time.Time // of the last answer
+	ended time.Time // time at which the last answer ended
 	gaps  []time.Duration
 }
 
@@ -73,7 +73,7 @@ func NewModel() (*Model, error) {
 	return m, nil
 }
 
-// stamped records when an answer ends: before its last bytes are sent, because the
+// stamped records the end of an answer before its last bytes are sent, because the
 // caller does not wait for the end of the connection.
 type stamped struct {
 	http.ResponseWriter
@@ -176,7 +176,7 @@ func (m *Model) bare(ctx context.Context, n int) ([]time.Duration, error) {
 	return m.take(), nil
 }
 
-// Search fills a library with pieces of documentation and times n questions.
+// Search fills an index with pieces of documentation and times n questions.
 func Search(ctx context.Context, l engi.Docs, chunks, n int) (*SearchTime, error) {
 	const owner = "bench"
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -30,14 +30,14 @@ type AppTimes struct {
 	Host     Host               `json:"host"`
 }
 
-// AppActs are the operations in the order in which they are measured.
+// AppActs lists the operations in the order in which they are measured.
 var AppActs = []string{
 	"create, nothing ready", createToPage, pageCreated, pageAnswered, pageLoaded, pageShown, "its sandbox alone", "page with modules, the first time", "page with modules", "apply 1 file", "apply 10 files", "apply 50 files",
 	shownReload, "hot reload of a file", "hot reload of an apply", "reconnect", "reconnect, sandbox asleep", "open", "open, sandbox lost",
 }
 
-// From the request for an app to its page is one sample, and the parts that it consists of.
-// The last three are of a page in a browser.
+// One sample is the time from the request for an app to its page, with its parts.
+// The last three parts concern a page in a browser.
 const (
 	createToPage = "create, to the page"
 	pageCreated  = "  of that: create"
@@ -51,7 +51,7 @@ const (
 const appTemplate = "vite-react"
 
 // Apps measures an app, n samples of each operation. base is the address of the node. Pages
-// are shown in b, or fetched with all their modules if that is nil.
+// are shown in b, or fetched with all their modules if b is nil.
 func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, n int, b *Browser) (t AppTimes, err error) {
 	t = AppTimes{Bench: "app", Template: appTemplate, Times: map[string]Sampled{}}
 	if b != nil {
@@ -142,7 +142,7 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 			if files == 1 {
 				act = "apply 1 file"
 			}
-			time.Sleep(500 * time.Millisecond) // until the repository in the sandbox is up to date
+			time.Sleep(500 * time.Millisecond) // wait until the repository in the sandbox is up to date
 			if err := timed(act, func() error { return applyFiles(ctx, c, app.ID, files, i) }); err != nil {
 				return t, err
 			}
@@ -175,7 +175,7 @@ func Apps(ctx context.Context, c *client.Client, pools engi.Pools, base string, 
 	return t, c.RemoveApp(ctx, app.ID)
 }
 
-// untilReady waits until a sandbox of the template is kept ready.
+// untilReady waits until the pool has a sandbox of the template ready.
 func untilReady(ctx context.Context, pools engi.Pools) error {
 	for {
 		for _, p := range pools.Pools(ctx) {
@@ -189,7 +189,7 @@ func untilReady(ctx context.Context, pools engi.Pools) error {
 	}
 }
 
-// applyFiles applies files in a version to an app, and waits for the end.
+// applyFiles applies files of a version to an app, and waits for the end.
 func applyFiles(ctx context.Context, c *client.Client, id string, files, version int) error {
 	var text strings.Builder
 	for i := range files {
@@ -207,7 +207,7 @@ func applyFiles(ctx context.Context, c *client.Client, id string, files, version
 		switch {
 		case err != nil:
 			return err
-		case u.Type == v1.AppDone && u.Apply == seq: // another is of what was changed by hand before
+		case u.Type == v1.AppDone && u.Apply == seq: // other updates are about an earlier change by hand
 			return nil
 		case u.Type == v1.AppError && u.Error != nil:
 			return engi.Errorf(engi.Unavailable, "%s", u.Error.Detail)
@@ -216,7 +216,7 @@ func applyFiles(ctx context.Context, c *client.Client, id string, files, version
 	return engi.Errorf(engi.Unavailable, "the stream ended before the apply")
 }
 
-// page returns what an app serves at a path, through its preview.
+// page returns the response of an app at a path, through its preview.
 func page(ctx context.Context, base string, app v1.App, path string) (string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
 	if err != nil {
@@ -247,10 +247,10 @@ func previewHost(app v1.App) (string, error) {
 
 var reloadToken = regexp.MustCompile(`wsToken = "([^"]+)"`)
 
-// A reloader gets what the development server of an app tells its pages.
+// A reloader receives the messages of an app's development server to its pages.
 type reloader struct {
 	c        *websocket.Conn
-	messages chan string // closed at the end of the connection
+	messages chan string // closed when the connection ends
 }
 
 // listen connects as a page does.
@@ -312,7 +312,7 @@ func (r *reloader) wait(kind string) error {
 }
 
 // shownReloads measures the time from the answer to a request that writes a file until a
-// browser shows what it says.
+// browser shows the new content.
 func shownReloads(ctx context.Context, c *client.Client, b *Browser, app v1.App, n int, record func(act string, took time.Duration, err error)) error {
 	t, err := c.Template(ctx, app.Template)
 	if err != nil {
@@ -342,15 +342,15 @@ func shownReloads(ctx context.Context, c *client.Client, b *Browser, app v1.App,
 	return nil
 }
 
-// reloads measures the time from a change until a page was told and has the module, and
-// from the end of the connection until a page has all it needs again.
+// reloads measures the time from a change until a page was notified and has the module, and
+// the time from the end of the connection until a page has reloaded everything.
 func reloads(ctx context.Context, c *client.Client, base string, app v1.App, n int, timed func(act string, f func() error) error) error {
 	r, err := listen(ctx, base, app)
 	if err != nil {
 		return err
 	}
 	defer func() { r.close() }()
-	// The server tells of modules that a page has.
+	// The server sends messages only about modules that a page has loaded.
 	if err := modules(ctx, base, app); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package bench measures a node as its users see it: whole requests over HTTP on
+// Package bench measures a node from the view of its users: whole requests over HTTP on
 // loopback, each in a new sandbox. Results have the number of samples and a
 // description of the machine. It prints nothing itself.
 package bench
@@ -31,8 +31,8 @@ type Timing struct {
 	Concurrency int    `json:"concurrency"`
 	Ms          Millis `json:"ms"`
 	Failures    int    `json:"failures"`
-	Failure     string `json:"failure,omitempty"` // the first one
-	Cold        int    `json:"cold,omitempty"`    // answers from sandboxes that were not warm
+	Failure     string `json:"failure,omitempty"` // the first failure
+	Cold        int    `json:"cold,omitempty"`    // number of answers from sandboxes that were not warm
 	Host        Host   `json:"host"`
 }
 
@@ -42,7 +42,7 @@ type Density struct {
 	Lang          string  `json:"lang"`
 	Template      string  `json:"template"`
 	N             int     `json:"n"`
-	MiBPerSandbox float64 `json:"mib_per_sandbox"` // proportional share, the last half of the pool
+	MiBPerSandbox float64 `json:"mib_per_sandbox"` // proportional share, for the last half of the pool
 	Processes     float64 `json:"processes_per_sandbox"`
 	Host          Host    `json:"host"`
 }
@@ -78,12 +78,12 @@ type Run func(ctx context.Context, req v1.ExecutionRequest) (v1.Execution, error
 
 // A Rig is a node to measure.
 type Rig struct {
-	Run   Run        // over HTTP
-	Pools engi.Pools // of the same node
+	Run   Run        // runs a program over HTTP
+	Pools engi.Pools // pools of the same node
 	Span  Span       // may be nil
 }
 
-// A Span is called when a request begins; what it returns, when it has ended.
+// A Span is called when a request starts, and returns a function to call when it has ended.
 // Both are safe for concurrent use.
 type Span func() (ended func())
 
@@ -126,7 +126,7 @@ func (r Rig) Exec(ctx context.Context, req v1.ExecutionRequest, n, concurrency i
 	return r.sample(ctx, req, n, concurrency, func(took time.Duration, _ v1.Execution) time.Duration { return took })
 }
 
-// Claim times how long n requests wait for a warm sandbox.
+// Claim measures the wait of n requests for a warm sandbox.
 func (r Rig) Claim(ctx context.Context, req v1.ExecutionRequest, n, concurrency int) Timing {
 	return r.sample(ctx, req, n, concurrency, func(_ time.Duration, x v1.Execution) time.Duration { return x.Result.ClaimTime.Std() })
 }
@@ -187,7 +187,7 @@ func (r Rig) Burst(ctx context.Context, req v1.ExecutionRequest, n int) Timing {
 	return r.sample(ctx, req, n, max(n, 2), func(took time.Duration, _ v1.Execution) time.Duration { return took })
 }
 
-// Replenish empties a full pool of n at once and times until it is full
+// Replenish empties a full pool of n at once and measures the time until it is full
 // again: running, destroying and booting n sandboxes.
 func (r Rig) Replenish(ctx context.Context, req v1.ExecutionRequest, n int) Rate {
 	rate := Rate{Lang: req.Language, N: n}
@@ -208,7 +208,7 @@ func (r Rig) Replenish(ctx context.Context, req v1.ExecutionRequest, n int) Rate
 	return rate
 }
 
-// WaitFull waits until every pool has as many warm sandboxes as it wants and none
+// WaitFull waits until every pool has all of its warm sandboxes and none
 // is booting.
 func (r Rig) WaitFull(ctx context.Context) error {
 	tick := time.NewTicker(2 * time.Millisecond)

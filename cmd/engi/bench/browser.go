@@ -15,9 +15,9 @@ import (
 )
 
 // A Browser is Chromium without a window, which shows one page at a time. It belongs to
-// one goroutine. A nil one is none.
+// one goroutine. A nil Browser means that there is none.
 type Browser struct {
-	Name string // with its version
+	Name string // name and version
 
 	cmd     *exec.Cmd
 	dir     string
@@ -64,7 +64,7 @@ func OpenBrowser(ctx context.Context) (_ *Browser, err error) {
 	defer out.Close()
 	b.cmd = exec.CommandContext(ctx, program, "--headless", "--remote-debugging-pipe", "--user-data-dir="+b.dir, "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "about:blank")
-	b.cmd.ExtraFiles = []*os.File{in, out} // its files 3 and 4
+	b.cmd.ExtraFiles = []*os.File{in, out} // become its files 3 and 4
 	if err := b.cmd.Start(); err != nil {
 		b.cmd = nil
 		return nil, err
@@ -83,8 +83,8 @@ func (b *Browser) Close() {
 		return
 	}
 	if b.cmd != nil {
-		_ = b.cmd.Process.Kill() // it may have ended
-		_ = b.cmd.Wait()         // which says that it was killed
+		_ = b.cmd.Process.Kill() // the process may have ended
+		_ = b.cmd.Wait()         // the error says that it was killed
 	}
 	for _, f := range []*os.File{b.in, b.out} {
 		if f != nil {
@@ -94,7 +94,7 @@ func (b *Browser) Close() {
 	os.RemoveAll(b.dir)
 }
 
-// send sends a request to the browser, or to a page of it.
+// send sends a request to the browser, or to one of its pages.
 func (b *Browser) send(session, method string, params any) (id int, err error) {
 	b.last++
 	raw, err := json.Marshal(struct {
@@ -112,7 +112,7 @@ func (b *Browser) send(session, method string, params any) (id int, err error) {
 	return b.last, nil
 }
 
-// reply waits for the reply to a request. What the browser says besides is of no interest.
+// reply waits for the reply to a request and ignores other messages of the browser.
 func (b *Browser) reply(id int, result any) error {
 	for {
 		raw, err := b.replies.ReadBytes(0)
@@ -147,7 +147,7 @@ func (b *Browser) call(session, method string, params, result any) error {
 	return b.reply(id, result)
 }
 
-// fresh makes an empty page the one that is shown.
+// fresh makes a new empty page the shown page.
 func (b *Browser) fresh() error {
 	type target struct {
 		ID string `json:"targetId"`
@@ -170,12 +170,12 @@ func (b *Browser) fresh() error {
 	return err
 }
 
-// A showing is how long the steps took until a page was rendered: until its first byte,
-// until the last of its modules, and what was left then.
+// A showing holds the times of the steps until a page was rendered: until its first byte, then
+// until the last of its modules, then the rest.
 type showing struct{ answered, loaded, shown time.Duration }
 
-// see is an expression whose value comes once a page is such that a condition holds: the
-// time since it was asked for, when its first byte came, and the last one of all it has
+// see is a JavaScript expression whose value comes when a condition holds: the times since the page
+// was requested, for the condition, for its first byte, and for the last byte of all that it has
 // loaded.
 const see = `new Promise((done) => {
   const look = () => {
@@ -187,7 +187,7 @@ const see = `new Promise((done) => {
   if (!look()) new MutationObserver(look).observe(document, { subtree: true, childList: true, characterData: true })
 })`
 
-// open shows an address and waits until something is in the element that React renders to.
+// open shows an address and waits until the element that React renders to is not empty.
 func (b *Browser) open(address string) (x showing, err error) {
 	defer engi.Annotate(&err, "show %s", address)
 	var opened struct{ ErrorText string }
@@ -205,8 +205,8 @@ func (b *Browser) open(address string) (x showing, err error) {
 	return showing{ms(at[1]), ms(at[2] - at[1]), ms(at[0] - at[2])}, nil
 }
 
-// await returns a function that waits until the page shows a text, for which the page
-// looks from now on.
+// await returns a function that waits until the page shows a text. The page
+// looks for the text from now on.
 func (b *Browser) await(text string) (func() error, error) {
 	raw, err := json.Marshal(text)
 	if err != nil {
@@ -216,7 +216,7 @@ func (b *Browser) await(text string) (func() error, error) {
 	return func() error { _, err := b.seen(id, err); return err }, err
 }
 
-// lateAfter is how long a page may take to be what is waited for.
+// lateAfter is the maximum time until a page meets a condition.
 const lateAfter = time.Minute
 
 func (b *Browser) evaluate(condition string) (id int, err error) {
@@ -226,7 +226,7 @@ func (b *Browser) evaluate(condition string) (id int, err error) {
 
 func (b *Browser) seen(id int, err error) ([3]float64, error) {
 	var value struct {
-		Result           struct{ Value json.RawMessage } // what failed is there, too
+		Result           struct{ Value json.RawMessage } // contains errors too
 		ExceptionDetails *struct {
 			Exception struct{ Description string }
 		}

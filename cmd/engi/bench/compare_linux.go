@@ -21,25 +21,25 @@ type Rival struct {
 	Name  string  `json:"name"`
 	N     int     `json:"n"`
 	Ms    Millis  `json:"ms"`
-	Ratio float64 `json:"ratio"` // of its median to that of the first rival
+	Ratio float64 `json:"ratio"` // ratio of its median to the median of the first rival
 
-	PerSecond float64 `json:"per_second,omitempty"` // of scripts
+	PerSecond float64 `json:"per_second,omitempty"` // only for scripts
 
 	Skipped string `json:"skipped,omitempty"`
 	Failure string `json:"failure,omitempty"`
 }
 
-// A Comparison is the result of the comparison.
+// A Comparison is the result of a comparison.
 type Comparison struct {
 	Bench    string  `json:"bench"`
 	Lang     string  `json:"lang"`
 	Template string  `json:"template,omitempty"`
 	Rivals   []Rival `json:"rivals"`
-	Bursts   []Rival `json:"bursts,omitempty"` // the same, all runs at the same moment
+	Bursts   []Rival `json:"bursts,omitempty"` // the same, with all runs started at the same moment
 	Host     Host    `json:"host"`
 }
 
-// Compare adds ratios to the first rival's median.
+// Compare sets the ratios to the first rival's median.
 func (c *Comparison) Compare() {
 	for _, rivals := range [][]Rival{c.Rivals, c.Bursts} {
 		for i := range rivals {
@@ -56,7 +56,7 @@ func FromTiming(name string, t Timing) Rival {
 	return Rival{Name: name, N: t.N - t.Failures, Ms: t.Ms, Failure: t.Failure}
 }
 
-// commands are the command lines of interpreters that run code.
+// commands holds the command lines of interpreters that run code.
 var commands = map[engi.Language][]string{
 	engi.Python: {"-c"}, engi.JavaScript: {"-e"}, engi.Bash: {"-c"}, engi.TypeScript: {"eval", "--ext=ts"},
 }

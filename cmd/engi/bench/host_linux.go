@@ -27,7 +27,7 @@ type Host struct {
 	Kernel    string    `json:"kernel"`
 	KVM       bool      `json:"kvm"` // /dev/kvm can be opened, which does not prove that it works
 	Root      bool      `json:"root"`
-	Load      string    `json:"load"` // of the last minute, at the end
+	Load      string    `json:"load"` // load average of the last minute, at the end
 	Engi      string    `json:"engi"`
 	Go        string    `json:"go"`
 	Time      time.Time `json:"time"`
@@ -57,7 +57,7 @@ func SpansTo(file string) (Span, func() error, error) {
 			ended := monotonic()
 			mu.Lock()
 			defer mu.Unlock()
-			fmt.Fprintf(w, "%d %d\n", began, ended) // an error stays in w
+			fmt.Fprintf(w, "%d %d\n", began, ended) // w keeps the error
 		}
 	}
 	done := func() error {
@@ -99,7 +99,7 @@ func Stamp(version string) Host {
 	return h
 }
 
-// Shares returns the memory of all processes that work for machines below
+// Shares returns the memory of all processes of machines below
 // dir: those that name it on their command line and all their descendants.
 // A page that k processes share counts 1/k for each.
 func Shares(dir string) (bytes int64, processes int, err error) {
@@ -123,7 +123,7 @@ func Shares(dir string) (bytes int64, processes int, err error) {
 			if ours[up] {
 				share, err := shareOf(pid)
 				if errors.Is(err, fs.ErrNotExist) {
-					break // it has just ended
+					break // the process has just ended
 				}
 				if err != nil {
 					return 0, 0, err
@@ -142,7 +142,7 @@ func parentOf(pid int) int {
 	if err != nil {
 		return 0
 	}
-	// The name in parentheses may hold anything, parentheses too.
+	// The name in parentheses may contain anything, including parentheses.
 	_, rest, ok := bytes.Cut(stat[max(bytes.LastIndexByte(stat, ')'), 0):], []byte(" "))
 	if fields := strings.Fields(string(rest)); ok && len(fields) > 1 {
 		n, _ := strconv.Atoi(fields[1])

@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// A Live is the result of the benchmark of sandboxes. Times are of whole requests
+// A Live is the result of the benchmark of sandboxes. Times are those of whole requests
 // over HTTP, by operation.
 type Live struct {
 	Bench    string             `json:"bench"`
@@ -23,7 +23,7 @@ type Live struct {
 	Host     Host               `json:"host"`
 }
 
-// Sampled are the times of one operation.
+// Sampled holds the times of one operation.
 type Sampled struct {
 	N        int    `json:"n"`
 	Ms       Millis `json:"ms"`
@@ -33,8 +33,8 @@ type Sampled struct {
 
 // Moved is the throughput of transfers.
 type Moved struct {
-	MiB          float64 `json:"mib"`            // of each file
-	MiBPerSecond float64 `json:"mib_per_second"` // of the median
+	MiB          float64 `json:"mib"`            // size of each file
+	MiBPerSecond float64 `json:"mib_per_second"` // throughput at the median time
 	N            int     `json:"n"`
 	Failures     int     `json:"failures"`
 	Failure      string  `json:"failure,omitempty"`
@@ -86,7 +86,7 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 			break
 		}
 		stop(create("create", warm))
-		time.Sleep(300 * time.Millisecond) // until the pool is full again
+		time.Sleep(300 * time.Millisecond) // wait until the pool is full again
 	}
 
 	sandbox := create("create, other size", plain)
@@ -108,7 +108,7 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 	for range n {
 		timed("list files", func() error { _, err := c.Files(sandbox).List(ctx, "/etc", 1); return err })
 	}
-	// An idle Python, so that there is something to freeze.
+	// An idle Python, so that the sandbox has something to freeze.
 	idle := create("create", warm)
 	if _, err := c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"python3", "-c", "import time; print(1, flush=True); time.sleep(1e6)"}, Detach: true}); err != nil {
 		_, _ = c.StartProcess(ctx, idle, v1.ProcessRequest{Args: []string{"sleep", "1000000"}, Detach: true})
@@ -149,12 +149,12 @@ func Sandboxes(ctx context.Context, c *client.Client, template string, n int, si
 	return l
 }
 
-// startInside is the time that the sandbox's kernel needs to start a program, which
-// is a lower bound for starting one from the host.
+// startInside is the name of the time that the sandbox's kernel needs to start a program, which
+// is a lower bound for a start from the host.
 const startInside = "start /bin/true from within"
 
-// startInSandbox starts /bin/true from a program in the sandbox and returns how long
-// each start took; nothing if there is no Python.
+// startInSandbox starts /bin/true from a program in the sandbox and returns the time of
+// each start; nothing if there is no Python.
 func startInSandbox(ctx context.Context, c *client.Client, sandbox string, n int) (all []time.Duration) {
 	r, err := c.Exec(ctx, sandbox, v1.ProcessRequest{Args: []string{"python3", "-c", `
 import os, sys, time
@@ -222,7 +222,7 @@ func (l *Live) move(ctx context.Context, files *client.Files, n int, size int64)
 	}
 }
 
-// again reads a block of bytes over and over.
+// An again repeats a block of bytes without end.
 type again struct {
 	block []byte
 	at    int

@@ -30,10 +30,10 @@ type Net struct {
 	Bench    string `json:"bench"`
 	Template string `json:"template"`
 	Paths    []Path `json:"paths"`
-	// Of the first path to the second, which differ only in the gateway.
+	// ratio of the first path to the second, which differs only in the gateway
 	RatioUp   float64 `json:"ratio_up,omitempty"`
 	RatioDown float64 `json:"ratio_down,omitempty"`
-	AddedMs   float64 `json:"added_ms,omitempty"` // to the median round trip
+	AddedMs   float64 `json:"added_ms,omitempty"` // added to the median round trip
 	Host      Host    `json:"host"`
 }
 
@@ -42,13 +42,13 @@ type Path struct {
 	Name      string  `json:"name"`
 	UpMbps    float64 `json:"up_mbps"` // megabits per second out of the sandbox
 	DownMbps  float64 `json:"down_mbps"`
-	RoundTrip Millis  `json:"round_trip_ms"` // of one byte on an open connection
-	Connect   Millis  `json:"connect_ms"`    // of a new connection and one byte
+	RoundTrip Millis  `json:"round_trip_ms"` // one byte on an open connection
+	Connect   Millis  `json:"connect_ms"`    // a new connection and one byte
 	Skipped   string  `json:"skipped,omitempty"`
 	Failure   string  `json:"failure,omitempty"`
 }
 
-// Compare fills in the ratios of the first two paths.
+// Compare sets the ratios of the first two paths.
 func (n *Net) Compare() {
 	if len(n.Paths) < 2 || n.Paths[0].UpMbps == 0 || n.Paths[1].UpMbps == 0 {
 		return
@@ -58,7 +58,7 @@ func (n *Net) Compare() {
 	n.AddedMs = math.Round((a.RoundTrip.P50-b.RoundTrip.P50)*1000) / 1000
 }
 
-// NetProgram is what measures a path, in Python: it takes the server's address
+// NetProgram is the Python program that measures a path. Its arguments are the server's address
 // and port, the number of samples and the seconds per direction.
 const NetProgram = `
 import json, socket, struct, sys, time
@@ -108,7 +108,7 @@ up = struct.unpack(">Q", got)[0] / (time.perf_counter() - began)
 print(json.dumps({"up": up, "down": down, "trips": trips, "fresh": fresh}))
 `
 
-// ParsePath reads what NetProgram prints.
+// ParsePath parses the output of NetProgram.
 func ParsePath(name, out string) Path {
 	var r struct {
 		Up, Down     float64
@@ -121,7 +121,7 @@ func ParsePath(name, out string) Path {
 	return Path{Name: name, UpMbps: mbps(r.Up), DownMbps: mbps(r.Down), RoundTrip: Summarize(r.Trips), Connect: Summarize(r.Fresh)}
 }
 
-// Addresses of the benchmark, from the network that is reserved for benchmarks.
+// Addresses of the benchmark, from the network reserved for benchmarks.
 var (
 	NetServer   = netip.MustParseAddr("198.18.77.2")
 	netToServer = netip.MustParsePrefix("198.18.77.1/30")
@@ -133,7 +133,7 @@ var (
 // kernel forwards to it.
 type NetRig struct {
 	Port   uint16
-	names  []string // of the namespaces
+	names  []string // names of the namespaces
 	listen net.Listener
 	work   sync.WaitGroup
 }
@@ -176,7 +176,7 @@ func OpenNet(ctx context.Context) (_ *NetRig, err error) {
 				return nil, err
 			}
 		}
-		// Only between these two namespaces, which are deleted afterwards.
+		// Forward only between these two namespaces, which are deleted afterwards.
 		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+near+"/forwarding", []byte("1"), 0); err != nil {
 			return nil, engi.Errorf(engi.Unsupported, "forward packets: %v", err)
 		}
@@ -200,7 +200,7 @@ func ip(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// inNamespace runs f on a thread of its own that ends with it.
+// inNamespace runs f on a separate thread, which ends with f.
 func inNamespace(name string, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -263,8 +263,8 @@ func unmountNull(state string) {
 }
 
 // ForwardedSandbox runs a command in a bare sandbox of runsc's, in the namespace
-// from which the kernel forwards, and returns what it prints. The sandbox takes
-// the namespace's addresses for good.
+// from which the kernel forwards, and returns its output. The sandbox takes
+// the namespace's addresses permanently.
 func (r *NetRig) ForwardedSandbox(ctx context.Context, runsc, root string, args []string) (out string, err error) {
 	dir, err := os.MkdirTemp("", "engi-bench-")
 	if err != nil {
@@ -294,8 +294,8 @@ func (r *NetRig) ForwardedSandbox(ctx context.Context, runsc, root string, args 
 	return string(b), nil
 }
 
-// Forwarded runs a command, with root for its root directory, in the namespace
-// from which the kernel forwards, and returns what it prints.
+// Forwarded runs a command, with root as its root directory, in the namespace
+// from which the kernel forwards, and returns its output.
 func (r *NetRig) Forwarded(ctx context.Context, root string, args []string) (out string, err error) {
 	err = inNamespace(r.names[1], func() error {
 		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -313,7 +313,7 @@ func (r *NetRig) Forwarded(ctx context.Context, root string, args []string) (out
 	return out, err
 }
 
-// Close removes the namespaces and waits for the server.
+// Close deletes the namespaces and waits for the server.
 func (r *NetRig) Close() error {
 	if r.listen != nil {
 		r.listen.Close()

@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Post runs programs by one POST each, which responds with the result. This is the
-// request whose performance is promised.
+// Post runs each program with one POST, whose response is the result. This is the
+// request whose performance is documented.
 func Post(url, key string) Run {
 	return post[v1.ExecutionRequest, v1.Execution](url+"/v1/executions", key)
 }
@@ -61,7 +61,7 @@ func post[Q, X any](url, key string) func(context.Context, Q) (X, error) {
 	}
 }
 
-// A Refusal is the error of a node that has too much to do and says when to come back.
+// A Refusal is the error of an overloaded node, with the time after which to retry.
 type Refusal struct{ Status, After string }
 
 // Error implements error.

@@ -10,10 +10,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// ScriptProgram is what the benchmark of scripts runs.
+// ScriptProgram is the program of the benchmark of scripts.
 const ScriptProgram = "1 + 1"
 
-// A ScriptTiming is the answer of the benchmark of scripts.
+// A ScriptTiming is the result of the benchmark of scripts.
 type ScriptTiming struct {
 	Bench       string  `json:"bench"`
 	Lang        string  `json:"lang"`
@@ -22,7 +22,7 @@ type ScriptTiming struct {
 	Ms          Millis  `json:"ms"`
 	PerSecond   float64 `json:"per_second"`
 	Failures    int     `json:"failures"`
-	Failure     string  `json:"failure,omitempty"` // the first one
+	Failure     string  `json:"failure,omitempty"` // the first failure
 	Host        Host    `json:"host"`
 }
 

@@ -33,7 +33,7 @@ func NodeVM(ctx context.Context, name, node string, n int) Rival {
 	return timed(ctx, name, n, node, "-e", nodeProgram, "--", ScriptProgram)
 }
 
-// Goja times the program in goja; path is that of test/bench/goja.
+// Goja times the program in goja; path is the path of test/bench/goja.
 func Goja(ctx context.Context, name, path string, n int) Rival {
 	return timed(ctx, name, n, path, ScriptProgram)
 }
@@ -48,8 +48,8 @@ func DenoProcess(ctx context.Context, name, deno, dir string, n int) Rival {
 	})
 }
 
-// timed runs a command that does n runs, and a tenth before that to warm up,
-// and prints how long each took.
+// timed runs a command that does n runs, after n/10 runs to warm up,
+// and prints the time of each.
 func timed(ctx context.Context, name string, n int, args ...string) Rival {
 	r := Rival{Name: name}
 	warm := max(n/10, 1)

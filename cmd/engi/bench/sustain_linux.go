@@ -26,38 +26,38 @@ type Sustained struct {
 	Lang      string  `json:"lang"`
 	Template  string  `json:"template"`
 	Seed      uint64  `json:"seed"`
-	Seconds   float64 `json:"seconds"`    // of arrivals for each point
-	PerSecond float64 `json:"per_second"` // what the node could do, in a short calibration
+	Seconds   float64 `json:"seconds"`    // duration of the arrivals for each point
+	PerSecond float64 `json:"per_second"` // throughput of the node, from a short calibration
 	Parts     Parts   `json:"parts"`
 	Points    []Point `json:"points"`
 	Host      Host    `json:"host"`
 }
 
-// Parts is the processor time of one execution in milliseconds, by what it is for. The
-// first three are measured while nothing else is asked of a node; what the sandboxes
-// use beyond that under load is the run's. All but Node are 0 without control groups.
+// Parts is the processor time of one execution in milliseconds, by purpose. The
+// first three are measured while the node does nothing else. The remaining time of the sandboxes
+// under load belongs to the run. All but Node are 0 without control groups.
 type Parts struct {
 	Boot     float64 `json:"boot"`
-	WarmUp   float64 `json:"warm_up"` // starting the interpreter
+	WarmUp   float64 `json:"warm_up"` // start of the interpreter
 	Run      float64 `json:"run"`
 	Teardown float64 `json:"teardown"`
-	Node     float64 `json:"node"` // and the benchmark's client
+	Node     float64 `json:"node"` // node and the benchmark's client
 }
 
-// A Point is one means under one rate of arrivals.
+// A Point holds the measurements of one rival at one rate of arrivals.
 type Point struct {
 	Means     string  `json:"means"`
-	Percent   int     `json:"percent"` // of PerSecond
-	Rate      float64 `json:"rate"`    // offered, per second
+	Percent   int     `json:"percent"` // percentage of PerSecond
+	Rate      float64 `json:"rate"`    // offered rate per second
 	N         int     `json:"n"`
 	Done      int     `json:"done"`
-	Cold      int     `json:"cold"`    // of Done, in sandboxes that were not warm
-	Refused   int     `json:"refused"` // with a time to come back
+	Cold      int     `json:"cold"`    // number of Done in sandboxes that were not warm
+	Refused   int     `json:"refused"` // refused with a time to retry
 	Failures  int     `json:"failures"`
 	Failure   string  `json:"failure,omitempty"`
-	Ms        Millis  `json:"ms"`                  // of Done, from when each should have begun
-	RefusalMs Millis  `json:"refusal_ms,omitzero"` // of Refused
-	Processor float64 `json:"processor_ms"`        // for each done
+	Ms        Millis  `json:"ms"`                  // latency of Done, from the planned start of each
+	RefusalMs Millis  `json:"refusal_ms,omitzero"` // latency of Refused
+	Processor float64 `json:"processor_ms"`        // processor time for each done execution
 	Node      float64 `json:"node_ms,omitempty"`
 }
 
@@ -73,13 +73,13 @@ func Arrivals(seed uint64, rate float64, within time.Duration) (at []time.Durati
 	}
 }
 
-// An outcome is how one request of an open loop ended.
+// An outcome is the result of one request of an open loop.
 type outcome struct {
 	cold, refused bool
 	err           error
 }
 
-// openLoop makes a request at each of the times, whether or not others have ended, and
+// openLoop makes a request at each of the times, whether or not earlier ones have ended, and
 // waits for all. Latencies count from those times.
 func openLoop(ctx context.Context, at []time.Duration, do func(ctx context.Context) outcome) (p Point) {
 	var mu sync.Mutex
@@ -133,8 +133,8 @@ func SustainCommand(ctx context.Context, at []time.Duration, make func(ctx conte
 	})
 }
 
-// Capacity returns how many executions per second the node ends when so many are
-// always under way, after as many as were warm before.
+// Capacity returns the number of executions per second that the node ends when concurrency
+// executions are always running, after warm executions to warm up.
 func (r Rig) Capacity(ctx context.Context, req v1.ExecutionRequest, concurrency, n, warm int) (perSecond float64, t Timing) {
 	took := func(took time.Duration, _ v1.Execution) time.Duration { return took }
 	if t = r.sample(ctx, req, warm, max(concurrency, 2), took); t.Failures > 0 {
@@ -145,21 +145,21 @@ func (r Rig) Capacity(ctx context.Context, req v1.ExecutionRequest, concurrency,
 	return float64(n-t.Failures) / time.Since(began).Seconds(), t
 }
 
-// A Usage is processor time that was used up to a moment.
+// A Usage is the processor time used up to a moment.
 type Usage struct {
-	Self, Children time.Duration // of this process, and of those it has waited for
-	Group          time.Duration // of the sandboxes of a node; 0 without control groups
+	Self, Children time.Duration // time of this process, and of children that it has waited for
+	Group          time.Duration // time of the node's sandboxes; 0 without control groups
 }
 
-// A Meter reads what is used on behalf of a node.
-type Meter struct{ group string } // file; empty without control groups
+// A Meter reads the processor time used for a node.
+type Meter struct{ group string } // file of the control group; empty without control groups
 
-// NewMeter returns a meter of the node whose directory is dir. It finds the control
-// group by one of the node's sandboxes: without any there is none.
+// NewMeter returns a meter for the node with directory dir. It finds the control
+// group through one of the node's sandboxes, and finds none without a sandbox.
 func NewMeter(dir string) Meter {
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
-		return Meter{} // unreachable: the pattern is right
+		return Meter{} // unreachable: the pattern is valid
 	}
 	for _, line := range lines {
 		if text, err := os.ReadFile(line); err != nil || !strings.Contains(string(text), dir) {
@@ -180,8 +180,8 @@ func NewMeter(dir string) Meter {
 	return Meter{}
 }
 
-// groupFile returns the file that has the usage of the parent of a process's group,
-// which outlives the group: the kernel counts in both.
+// groupFile returns the file with the usage of the parent of a process's group,
+// which outlives the group; the kernel counts usage in both.
 func groupFile(groups string) string {
 	for line := range strings.Lines(groups) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
@@ -201,7 +201,7 @@ func groupFile(groups string) string {
 	return ""
 }
 
-// Read returns what was used until now.
+// Read returns the usage until now.
 func (m Meter) Read() (u Usage, err error) {
 	for who, to := range map[int]*time.Duration{unix.RUSAGE_SELF: &u.Self, unix.RUSAGE_CHILDREN: &u.Children} {
 		var r unix.Rusage
@@ -221,8 +221,8 @@ func (m Meter) Read() (u Usage, err error) {
 	return u, err
 }
 
-// parseUsage reads cpuacct.usage, which is a number of nanoseconds, or cpu.stat, whose
-// first line has one of microseconds.
+// parseUsage parses cpuacct.usage, which is a number of nanoseconds, or cpu.stat, whose
+// first line has a number of microseconds.
 func parseUsage(text string) (time.Duration, error) {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	digits, stat := strings.CutPrefix(line, "usage_usec ")
@@ -236,8 +236,8 @@ func parseUsage(text string) (time.Duration, error) {
 	return time.Duration(n), nil
 }
 
-// Last reads until stop is called, or there is nothing to read any more, and returns
-// the last usage: that of a group which goes away meanwhile.
+// Last reads repeatedly until stop is called, or the group is gone, and returns
+// the last usage.
 func (m Meter) Last() (stop func() Usage) {
 	end, last := make(chan struct{}), make(chan Usage)
 	go func() {
@@ -257,12 +257,12 @@ func (m Meter) Last() (stop func() Usage) {
 	return func() Usage { close(end); return <-last }
 }
 
-// Sub returns what was used since.
+// Sub returns the usage since an earlier one.
 func (u Usage) Sub(since Usage) Usage {
 	return Usage{u.Self - since.Self, u.Children - since.Children, u.Group - since.Group}
 }
 
-// MillisEach returns a duration for each of n, in milliseconds.
+// MillisEach returns a duration divided by n, in milliseconds.
 func MillisEach(d time.Duration, n int) float64 {
 	if n == 0 {
 		return 0
@@ -270,7 +270,7 @@ func MillisEach(d time.Duration, n int) float64 {
 	return math.Round(d.Seconds()*1e5/float64(n)) / 100
 }
 
-// ParsePercents reads percentages with commas between.
+// ParsePercents parses percentages separated by commas.
 func ParsePercents(text string) (all []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(part), "%"))

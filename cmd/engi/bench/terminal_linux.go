@@ -16,15 +16,15 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// Keys is the result of the benchmark of terminals: times from pressing a key to
-// the byte that it shows.
+// Keys is the result of the benchmark of terminals: times from a key press to
+// the byte that appears.
 type Keys struct {
 	Bench     string             `json:"bench"`
 	Template  string             `json:"template"`
 	Terminals int                `json:"terminals"`
-	PerSecond float64            `json:"keys_per_second"` // in all terminals together
+	PerSecond float64            `json:"keys_per_second"` // total of all terminals
 	Times     map[string]Sampled `json:"times"`           // "engi", "bare"
-	Ratio50   float64            `json:"ratio_p50"`       // engi to bare
+	Ratio50   float64            `json:"ratio_p50"`       // ratio of engi to bare
 	Ratio99   float64            `json:"ratio_p99"`
 	Host      Host               `json:"host"`
 }
@@ -33,14 +33,14 @@ type Keys struct {
 // one for each key.
 var echo = []string{"/bin/sh", "-c", "stty raw -echo; printf r; exec cat"}
 
-// A keyboard is at a terminal.
+// A keyboard sends keys to a terminal.
 type keyboard interface {
-	press(ctx context.Context) error // one key
+	press(ctx context.Context) error // presses one key
 	shown(ctx context.Context) error // waits for one byte
 	close()
 }
 
-// pressed is the time from a key to what it shows.
+// pressed returns the time from a key press to the byte that appears.
 func pressed(ctx context.Context, k keyboard) (time.Duration, error) {
 	began := time.Now()
 	err := k.press(ctx)
@@ -50,7 +50,7 @@ func pressed(ctx context.Context, k keyboard) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// Terminals measures n keys in each of so many terminals at once, one every pause,
+// Terminals measures n keys in each of the given number of terminals at once, one every pause,
 // in sandboxes of a template with up to perSandbox terminals, and the same with a
 // bare terminal of this machine behind the same WebSocket library.
 func Terminals(ctx context.Context, c *client.Client, template string, terminals, perSandbox, n int, pause time.Duration) (Keys, error) {
@@ -86,7 +86,7 @@ func Terminals(ctx context.Context, c *client.Client, template string, terminals
 	return k, nil
 }
 
-// pressKeys opens keyboards, and measures them all at the same time.
+// pressKeys opens keyboards, and measures all of them at the same time.
 func pressKeys(ctx context.Context, open func(i int) (keyboard, error), terminals, n int, pause time.Duration) (s Sampled, _ error) {
 	boards := make([]keyboard, terminals)
 	defer func() {
@@ -104,7 +104,7 @@ func pressKeys(ctx context.Context, open func(i int) (keyboard, error), terminal
 		if err := boards[i].shown(ctx); err != nil {
 			return s, err
 		}
-		if _, err := pressed(ctx, boards[i]); err != nil { // not measured: the first is slower
+		if _, err := pressed(ctx, boards[i]); err != nil { // not measured, because the first key is slower
 			return s, err
 		}
 	}
@@ -113,7 +113,7 @@ func pressKeys(ctx context.Context, open func(i int) (keyboard, error), terminal
 	var work sync.WaitGroup
 	for i, b := range boards {
 		work.Go(func() {
-			time.Sleep(pause * time.Duration(i) / time.Duration(terminals)) // people do not type in step
+			time.Sleep(pause * time.Duration(i) / time.Duration(terminals)) // users do not type at the same moments
 			tick := time.NewTicker(pause)
 			defer tick.Stop()
 			for range n {
@@ -138,10 +138,10 @@ func pressKeys(ctx context.Context, open func(i int) (keyboard, error), terminal
 	return s, ctx.Err()
 }
 
-// attachment is a keyboard at a terminal of engi.
+// attachment is a keyboard for a terminal of engi.
 type attachment struct {
 	*client.Attachment
-	bytes chan error // one element for each byte shown
+	bytes chan error // receives a value for each byte that appears
 	stop  context.CancelFunc
 	done  chan struct{}
 }
@@ -200,20 +200,20 @@ func bareServer() (address string, stop func(), _ error) {
 	}
 	srv := &http.Server{Handler: http.HandlerFunc(serveBare)}
 	var serving sync.WaitGroup
-	serving.Go(func() { _ = srv.Serve(l) }) // until it is closed
+	serving.Go(func() { _ = srv.Serve(l) }) // until the listener is closed
 	return "ws://" + l.Addr().String(), func() { srv.Close(); serving.Wait() }, nil
 }
 
 func serveBare(w http.ResponseWriter, r *http.Request) {
 	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return // Accept has responded
+		return // Accept has sent the response
 	}
 	defer ws.CloseNow()
 	cmd := exec.Command(echo[0], echo[1:]...)
 	tty, err := pty.Start(cmd)
 	if err != nil {
-		_ = ws.Close(websocket.StatusInternalError, "no terminal") // the client sees that it is closed
+		_ = ws.Close(websocket.StatusInternalError, "no terminal") // the client sees the end
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -237,13 +237,13 @@ func serveBare(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	cancel()
-	_ = cmd.Process.Kill() // it may have ended
+	_ = cmd.Process.Kill() // the process may have ended
 	_ = cmd.Wait()
 	tty.Close()
 	reading.Wait()
 }
 
-// bareKeyboard is a keyboard at a bare terminal.
+// bareKeyboard is a keyboard for a bare terminal.
 type bareKeyboard struct{ ws *websocket.Conn }
 
 func openBare(ctx context.Context, address string) (keyboard, error) {

@@ -71,7 +71,7 @@ func (b *OutputDir) Write(name string, mode fs.FileMode, size int64, sum string,
 	return err
 }
 
-// printable reports whether a name shows what it is when it is listed.
+// printable reports whether a name has only printable characters.
 func printable(name string) bool {
 	for _, c := range name {
 		if c < ' ' || c == 0x7f || c == 0xfffd {

@@ -1,6 +1,6 @@
-// Package program is what "engi run" reads and writes on the caller's disk:
-// the files of a program, whose language it guesses, and the artifacts that
-// come back, which cannot be written outside of their directory.
+// Package program reads and writes the files of "engi run" on the caller's disk:
+// the files of a program, whose language it guesses, and the artifacts of
+// a result, which cannot be written outside of their directory.
 package program
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Limits on what is read, so that a mistake like "engi run /" fails soon. The
-// server has limits of its own.
+// Limits on the files read, so that a mistake like "engi run /" fails soon. The
+// server has its own limits.
 const (
 	maxFiles = 10_000
 	maxBytes = 256 << 20
@@ -43,7 +43,7 @@ var names = map[string]engi.Language{
 }
 
 // Guess returns the language of a file by its name or its first line, or "" if
-// neither tells.
+// neither determines it.
 func Guess(name string, content []byte) engi.Language {
 	if l, ok := extensions[strings.ToLower(filepath.Ext(name))]; ok {
 		return l
@@ -83,7 +83,7 @@ func Language(name string) (engi.Language, error) {
 	return l, nil
 }
 
-// entries are tried in order when a directory is to be run.
+// entries holds the file names that are tried in order to run a directory.
 var entries = map[engi.Language][]string{
 	engi.Python:     {"main.py", "__main__.py", "app.py"},
 	engi.JavaScript: {"main.js", "index.js", "main.mjs", "index.mjs"},
@@ -92,15 +92,15 @@ var entries = map[engi.Language][]string{
 	engi.Bash:       {"main.sh", "run.sh"},
 }
 
-// A Source says where a program is: Code, or a file or directory at Path.
+// A Source is the source of a program: Code, or a file or directory at Path.
 type Source struct {
 	Path     string
 	Code     string
-	Language string   // empty means guess
-	Entry    string   // in a directory
-	Extra    []string // more files: PATH or PATH=NAME
+	Language string   // language; empty means that it is guessed
+	Entry    string   // file to run in a directory
+	Extra    []string // further files: PATH or PATH=NAME
 
-	// Left is told of directories that are not sent; may be nil.
+	// Left receives directories that are not sent; may be nil.
 	Left func(dir string)
 }
 
@@ -143,8 +143,8 @@ func (s Source) Request() (req v1.ExecutionRequest, err error) {
 	return req, nil
 }
 
-// read reads the program at s.Path and returns the directory it is relative
-// to and its language.
+// read reads the program at s.Path and returns its language and the directory to which its
+// files are relative.
 func (s Source) read(c *collector, lang engi.Language) (string, engi.Language, error) {
 	info, err := os.Stat(s.Path)
 	if err != nil {
@@ -209,7 +209,7 @@ func (c *collector) guess(entry string) engi.Language {
 	for _, l := range engi.Languages() {
 		if slices.ContainsFunc(entries[l], func(name string) bool { return c.seen[name] }) {
 			if found != "" {
-				return "" // ambiguous
+				return "" // the language is ambiguous
 			}
 			found = l
 		}
@@ -256,8 +256,8 @@ func placeOf(file, base string) string {
 	return filepath.Base(file)
 }
 
-// Directories that are part of a program only if they are named: those that no
-// program needs, and packages, which programs look for and are made for the machine
+// Directories that are sent only if they are named: those that no
+// program needs, and packages, which are built for the machine that
 // they are on.
 var (
 	skipped  = []string{".git", ".hg", ".svn", "__pycache__"}
@@ -286,9 +286,9 @@ func (c *collector) tree(dir, prefix string) error {
 		if err != nil {
 			return engi.Errorf(engi.Invalid, "%v", err)
 		}
-		info, err := os.Stat(file) // follows links
+		info, err := os.Stat(file) // Stat follows links
 		if err != nil || !info.Mode().IsRegular() {
-			return nil // dangling links, sockets and directories behind links
+			return nil // skip dangling links, sockets and directories behind links
 		}
 		return c.file(file, path.Join(prefix, filepath.ToSlash(rel)))
 	})

@@ -1,15 +1,15 @@
-// Package approval holds requests that a rule of a network policy asks about
-// until somebody decides, remembers decisions for requests to come, and signs
-// each decision, so that it can be checked without the node ([Record]).
+// Package approval holds requests that match an ask rule of a network policy until
+// a decision, remembers decisions for later requests, and signs
+// each decision, so that it can be verified without the node ([Record]).
 //
-// It does not know which requests a rule is about and does not send them: the
-// wall asks ([engi.Approver]). Who may decide is checked by whoever offers
-// [engi.Approvals], and records are stored by a [Store].
+// It does not evaluate rules and does not send requests: the
+// egress gateway calls it ([engi.Approver]). The callers of [engi.Approvals] check
+// who may decide, and a [Store] stores the records.
 //
-// An approval lives as long as requests wait for it in this process. What a
-// killed process has left pending is abandoned by the next one, since the
-// connections of the programs that waited are gone. The store is what decides
-// between those who end an approval at the same time.
+// An approval lives as long as requests wait for it in this process. The next process
+// abandons approvals that a killed process left pending, since the
+// connections of the waiting programs are gone. If several callers end an approval at the
+// same time, the store determines which one succeeds.
 package approval
 
 import (
@@ -36,37 +36,37 @@ import (
 
 // Limits.
 const (
-	maxPerSandbox = 100  // requests that wait
-	maxPerOwner   = 1000 // requests that wait
+	maxPerSandbox = 100  // maximum number of waiting requests
+	maxPerOwner   = 1000 // maximum number of waiting requests
 	maxWaiting    = 10_000
-	maxRemembered = 1000                // decisions of an owner
-	maxMemory     = 30 * 24 * time.Hour // how long one is remembered
-	perSecond     = 5                   // new approvals of an owner, after the first maxPerOwner
-	maxBody       = 4 << 10             // bytes that are shown
+	maxRemembered = 1000                // maximum number of remembered decisions of an owner
+	maxMemory     = 30 * 24 * time.Hour // maximum time to remember a decision
+	perSecond     = 5                   // maximum rate of new approvals of an owner, after the first maxPerOwner
+	maxBody       = 4 << 10             // maximum bytes of a body shown
 	maxHost       = 255
 	maxMethod     = 64
 	maxPath       = 4 << 10
 	maxReason     = 500
 	maxWait       = 24 * time.Hour
-	keepCount     = 2000 // ended approvals of an owner
+	keepCount     = 2000 // maximum number of ended approvals of an owner
 	tidyEvery     = 10 * time.Minute
 )
 
-// A Store keeps approvals durably, and appends an event for each change in the
-// same transaction. Package approvaltest has its promises as tests.
+// A Store stores approvals durably, and appends an event for each change in the
+// same transaction. Package approvaltest tests these promises.
 //
-//  1. Put records a pending approval and returns it with its Maker, who caused
+//  1. Put records a pending approval and returns it with its Maker, the actor of
 //     the first event about its sandbox.
-//  2. End replaces what a pending approval got by its end: State, Ended,
+//  2. End sets the fields of a pending approval that its end determines: State, Ended,
 //     Decider, Reason, Memory, Record, Signature and PublicKey. It reports Conflict
-//     if it has ended, and NotFound if it is not there.
-//  3. Get returns an approval of owner, or of anybody if owner is empty; NotFound.
-//  4. List returns approvals of owner, or of everybody, newest first. Those that
-//     are remembered are so at now.
-//  5. Forget sets Memory.Until to now; NotFound if the approval is not owner's,
-//     Conflict if it is not remembered any more.
-//  6. Abandon ends all pending approvals, and returns how many.
-//  7. Trim deletes ended approvals that nobody remembers: those of an owner beyond
+//     if the approval has ended, and NotFound if it does not exist.
+//  3. Get returns an approval of owner, or of any owner if owner is empty; NotFound.
+//  4. List returns approvals of owner, or of all if owner is empty, newest first. A filter for
+//     remembered ones selects those remembered at the time now.
+//  5. Forget sets Memory.Until to now; NotFound if the approval does not belong to owner,
+//     Conflict if it is no longer remembered.
+//  6. Abandon ends all pending approvals, and returns their number.
+//  7. Trim deletes ended approvals that are not remembered: those of an owner beyond
 //     the newest keep, and those that ended before a time.
 type Store interface {
 	Put(ctx context.Context, a engi.Approval) (engi.Approval, error)
@@ -78,12 +78,12 @@ type Store interface {
 	Trim(ctx context.Context, keep int, before, now time.Time) error
 }
 
-// Options configure a Manager.
+// Options configures a Manager.
 type Options struct {
 	Store Store
-	Seed  []byte        // 32 secret bytes, which the key of signatures is made from
-	Wait  time.Duration // how long a request waits; 0 means 15 minutes, 24 hours at most
-	Keep  time.Duration // how long approvals are kept after their end; 0 means 30 days
+	Seed  []byte        // 32 secret bytes from which the signing key is derived
+	Wait  time.Duration // maximum wait of a request; 0 means 15 minutes; at most 24 hours
+	Keep  time.Duration // time for which ended approvals are kept; 0 means 30 days
 	Log   *slog.Logger  // nil discards
 }
 
@@ -93,25 +93,25 @@ type Manager struct {
 	o   Options
 	key ed25519.PrivateKey
 
-	deciding sync.Mutex // held by Decide and Forget, so that the bound of what is remembered holds
+	deciding sync.Mutex // held by Decide and Forget, so that the limit of remembered decisions holds
 
 	mu         sync.Mutex
-	alike      map[string]*held               // requests that wait, by digest; guarded by mu
-	byID       map[engi.ApprovalID]*held      // the same; guarded by mu
-	waiting    map[any]int                    // requests that wait by owner, by sandbox, and in all (nil); guarded by mu
+	alike      map[string]*held               // pending approvals by digest of their request; guarded by mu
+	byID       map[engi.ApprovalID]*held      // pending approvals by ID; guarded by mu
+	waiting    map[any]int                    // number of waiting requests by owner, by sandbox, and in all (nil); guarded by mu
 	remembered map[engi.Owner][]engi.Approval // guarded by mu
-	rates      map[engi.Owner]*rate.Limiter   // of new approvals; guarded by mu
+	rates      map[engi.Owner]*rate.Limiter   // rate limiters of new approvals; guarded by mu
 }
 
-// held is an approval that requests wait for in this process.
+// held is a pending approval with waiting requests in this process.
 type held struct {
 	approval engi.Approval // immutable once stored is closed
-	stored   chan struct{} // closed when it is recorded, or could not be
-	done     chan struct{} // closed when it has ended
+	stored   chan struct{} // closed when the approval is stored, or could not be
+	done     chan struct{} // closed when the approval has ended
 	requests int           // guarded by Manager.mu
 	expiring bool          // guarded by Manager.mu
 
-	// Written before done is closed.
+	// The fields below are written before done is closed.
 	decision engi.ApprovalDecision
 	err      error
 }
@@ -121,7 +121,7 @@ var (
 	_ engi.Approvals = (*Manager)(nil)
 )
 
-// Open returns a Manager. It abandons what an earlier process has left pending.
+// Open returns a Manager. It abandons approvals that an earlier process left pending.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open approvals")
 	if o.Log == nil {
@@ -145,7 +145,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	return m, err
 }
 
-// Run forgets what is over until ctx ends.
+// Run deletes expired decisions and approvals until ctx ends.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	for range clock.Every(ctx, tidyEvery) {
@@ -170,7 +170,7 @@ func (m *Manager) tidy(ctx context.Context, now time.Time) error {
 	return m.o.Store.Trim(ctx, keepCount, now.Add(-m.o.Keep), now)
 }
 
-// prune removes what is remembered of an owner. Callers hold m.mu.
+// prune removes remembered decisions of an owner for which gone returns true. Callers hold m.mu.
 func (m *Manager) prune(owner engi.Owner, gone func(engi.Approval) bool) {
 	if m.remembered[owner] = slices.DeleteFunc(m.remembered[owner], gone); len(m.remembered[owner]) == 0 {
 		delete(m.remembered, owner)
@@ -180,16 +180,16 @@ func (m *Manager) prune(owner engi.Owner, gone func(engi.Approval) bool) {
 // PublicKey implements [engi.Approvals].
 func (m *Manager) PublicKey() []byte { return slices.Clone(m.key.Public().(ed25519.PublicKey)) }
 
-// digest identifies a request: requests with the same one are alike.
+// digest returns a digest that is equal for equal requests.
 func digest(r engi.HeldRequest) (string, error) {
-	body := sha256.Sum256(r.Body) // which may be large
+	body := sha256.Sum256(r.Body) // the body may be large
 	text, err := json.Marshal([]any{r.Owner, r.Sandbox, r.Host, r.Port, r.Method, r.Path, r.Secrets, r.Rule, body[:]})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
 }
 
-// unclear returns why nobody could judge a request by what is shown of it; empty
-// if somebody can.
+// unclear returns the reason why the host, method or path of a request cannot be shown; empty
+// if they can.
 func unclear(r engi.HeldRequest) string {
 	strange := func(s string) bool {
 		return strings.ContainsFunc(s, func(c rune) bool { return c <= ' ' || c >= 0x7f })
@@ -208,7 +208,7 @@ func withoutQuery(path string) string {
 	return path
 }
 
-// Ask implements [engi.Approver]. Requests that are alike to the last byte
+// Ask implements [engi.Approver]. Requests that are equal to the last byte
 // wait for one approval.
 func (m *Manager) Ask(ctx context.Context, r engi.HeldRequest) (_ engi.ApprovalDecision, err error) {
 	defer engi.Annotate(&err, "ask about a request of sandbox %s", r.Sandbox)
@@ -240,7 +240,7 @@ func (m *Manager) Ask(ctx context.Context, r engi.HeldRequest) (_ engi.ApprovalD
 		m.expire(ctx, h)
 	case <-h.done:
 	case <-ctx.Done():
-		// What was decided at the same time still counts.
+		// A decision at the same time still counts.
 		select {
 		case <-h.done:
 		default:
@@ -259,7 +259,7 @@ func gone(ctx context.Context) error {
 	return engi.Errorf(engi.Expired, "the program has not waited: %v", context.Cause(ctx))
 }
 
-// A recalled is a decision from memory; nil is none.
+// A recalled is a remembered decision; nil means none.
 type recalled engi.ApprovalDecision
 
 func (d *recalled) decided() engi.ApprovalDecision {
@@ -269,8 +269,8 @@ func (d *recalled) decided() engi.ApprovalDecision {
 	return engi.ApprovalDecision(*d)
 }
 
-// join returns the decision that is remembered for a request, or what it waits
-// for; fresh says that the caller must record that.
+// join returns the remembered decision for a request, or the approval that it waits
+// for; fresh says that the caller must store that approval.
 func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *recalled, err error) {
 	now := time.Now().UTC()
 	m.mu.Lock()
@@ -307,7 +307,7 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 	return h, fresh, nil, nil
 }
 
-// count adds n to the requests that wait. Callers hold m.mu.
+// count adds n to the numbers of waiting requests. Callers hold m.mu.
 func (m *Manager) count(r engi.HeldRequest, n int) {
 	for _, of := range []any{r.Sandbox, r.Owner, nil} {
 		if m.waiting[of] += n; m.waiting[of] == 0 {
@@ -316,13 +316,13 @@ func (m *Manager) count(r engi.HeldRequest, n int) {
 	}
 }
 
-// matches reports whether a remembered decision is for r.
+// matches reports whether a remembered decision applies to r.
 func matches(a engi.Approval, r engi.HeldRequest) bool {
 	return a.Owner == r.Owner && a.Rule == r.Rule && slices.Equal(a.Secrets, r.Secrets) && (a.Memory.AllSandboxes || a.Sandbox == r.Sandbox) &&
 		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && withoutQuery(a.Path) == withoutQuery(r.Path))
 }
 
-// recall returns what is remembered for r: a refusal, if there is one. Callers
+// recall returns the remembered decision for r; a refusal takes precedence. Callers
 // hold m.mu.
 func (m *Manager) recall(r engi.HeldRequest, now time.Time) (d *recalled) {
 	for _, a := range m.remembered[r.Owner] {
@@ -333,7 +333,7 @@ func (m *Manager) recall(r engi.HeldRequest, now time.Time) (d *recalled) {
 	return d
 }
 
-// put records what a first request waits for.
+// put stores the approval of a first request.
 func (m *Manager) put(ctx context.Context, h *held) {
 	a, err := m.o.Store.Put(context.WithoutCancel(ctx), h.approval)
 	m.mu.Lock()
@@ -345,7 +345,7 @@ func (m *Manager) put(ctx context.Context, h *held) {
 	}
 }
 
-// leave says that a request does not wait any more. The last one abandons the
+// leave removes a waiting request. The last one abandons the
 // approval unless it has ended.
 func (m *Manager) leave(ctx context.Context, h *held) {
 	m.mu.Lock()
@@ -361,13 +361,13 @@ func (m *Manager) leave(ctx context.Context, h *held) {
 	}
 }
 
-// remove lets nobody else wait for h. Callers hold m.mu.
+// remove prevents new requests from waiting for h. Callers hold m.mu.
 func (m *Manager) remove(h *held) {
 	delete(m.byID, h.approval.ID)
 	delete(m.alike, h.approval.Digest)
 }
 
-// expire ends an approval that nobody has decided in time.
+// expire ends an approval that was not decided in time.
 func (m *Manager) expire(ctx context.Context, h *held) {
 	m.mu.Lock()
 	first := !h.expiring
@@ -378,8 +378,8 @@ func (m *Manager) expire(ctx context.Context, h *held) {
 	}
 }
 
-// end ends an approval without a decision. If somebody has decided meanwhile, that
-// counts. Whatever fails, what waits is not sent.
+// end ends an approval without a decision. A decision in the meantime
+// takes precedence. After any error, the waiting requests are not sent.
 func (m *Manager) end(ctx context.Context, h *held, s engi.ApprovalState) {
 	ctx = context.WithoutCancel(ctx)
 	a := h.approval
@@ -395,7 +395,7 @@ func (m *Manager) end(ctx context.Context, h *held, s engi.ApprovalState) {
 	m.finish(h, a.Decision(), nil)
 }
 
-// finish tells those who wait.
+// finish reports the end to the waiting requests.
 func (m *Manager) finish(h *held, d engi.ApprovalDecision, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -472,7 +472,7 @@ func (m *Manager) Decide(ctx context.Context, owner engi.Owner, id engi.Approval
 	return a, nil
 }
 
-// check reports Invalid for an answer that cannot be.
+// check reports Invalid for an invalid answer.
 func check(x engi.ApprovalAnswer, now time.Time) error {
 	until := x.Remember.Until
 	switch {
@@ -486,7 +486,7 @@ func check(x engi.ApprovalAnswer, now time.Time) error {
 	return nil
 }
 
-// decide records a decision, and then tells those who wait.
+// decide stores a decision, and then reports it to the waiting requests.
 func (m *Manager) decide(ctx context.Context, h *held, x engi.ApprovalAnswer) (engi.Approval, error) {
 	<-h.stored
 	a := h.approval

@@ -8,9 +8,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Record is a decision as it is signed: what was asked, where it would go, with
-// which secrets, who has decided what, and when. It does not change later: that a
-// decision to remember was forgotten is an event.
+// A Record is the signed form of a decision: the request, its destination and
+// secrets, the decision, its author and its time. It never changes: an event records that a
+// remembered decision was forgotten.
 type Record struct {
 	Approval  engi.ApprovalID `json:"approval"`
 	Owner     engi.Owner      `json:"owner"`

@@ -13,18 +13,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// fileKeyName is the name of the key whose secret is in the file, which tells it
+// fileKeyName is the name of the key whose secret is in the file. It distinguishes this key
 // from keys that users created.
 const fileKeyName = "admin.key"
 
-// Bootstrap ensures that there is an admin key and that the file at path, which
-// only this user can read, holds its secret in one line. It returns the secret.
+// Bootstrap ensures that an admin key exists and that the file at path, which
+// only this user can read, contains its secret in one line. It returns the secret.
 // The file is authoritative: a key that is missing from the store is added
 // again, and if the file was deleted, a new key is created and the old one
 // revoked. Bootstrap may be killed and repeated at any point.
 //
-// It reports Denied for a file that others may read, Invalid for one that
-// holds no key, and Anonymous for one whose key was revoked, each with a remedy.
+// It reports Denied for a file that other users may read, Invalid for one without
+// a key, and Anonymous for one whose key was revoked, each with a remedy.
 func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, err error) {
 	defer engi.Annotate(&err, "read admin key %s", path)
 	secret, err = readFile(path)
@@ -32,7 +32,7 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 		if err := atomicfile.Create(path, []byte(newSecret()+"\n"), 0o600); err != nil {
 			return "", classified(err)
 		}
-		// If another process was faster, its key is used.
+		// If another process was faster, use its key.
 		secret, err = readFile(path)
 	}
 	if err != nil {
@@ -46,8 +46,8 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 			WithRemedy("delete %s and start again: a new admin key is created", path)
 	case err == nil:
 	case engi.Is(err, engi.Anonymous):
-		// Anonymous is an unknown key as well as one that has expired or was
-		// revoked. Only an unknown one may be put into the store.
+		// Authenticate reports Anonymous for an unknown, an expired and a revoked
+		// key. Only an unknown key may be added to the store.
 		if _, found := keys.store.Find(ctx, sha256.Sum256([]byte(secret))); found == nil {
 			return "", engi.Errorf(engi.Anonymous, "%w", err).
 				WithRemedy("delete %s and start again: a new admin key is created", path)

@@ -1,11 +1,11 @@
 // Package key authenticates callers: it creates API keys, stores their hashes
-// and recognizes callers by the secret they send. What a caller may do is
-// decided elsewhere; package rest has the table.
+// and authenticates callers by the secret that they send. Other code decides the rights
+// of a caller; package rest has the table.
 //
-// A secret has more than 256 random bits, so storing a plain SHA-256 of it is
-// enough: it cannot be guessed, and a slow hash would only slow down requests.
-// Secrets are compared by looking up their hashes. Attackers cannot control
-// the leading bits of a hash, so the duration of a look-up tells them nothing
+// A secret has more than 256 random bits, so a plain SHA-256 of it is
+// sufficient: it cannot be guessed, and a slow hash would only slow down requests.
+// Secrets are compared by looking up their hashes. Attackers cannot choose
+// the leading bits of a hash, so the duration of a lookup reveals nothing
 // about the hashes in the store.
 package key
 
@@ -23,21 +23,21 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Hash is the SHA-256 of a key's secret, all that is stored of it.
+// A Hash is the SHA-256 of a key's secret. The secret itself is not stored.
 type Hash [sha256.Size]byte
 
-// A Store keeps keys. It is safe for concurrent use. Package keytest has its
-// promises as tests.
+// A Store stores keys. It is safe for concurrent use. Package keytest tests these
+// promises.
 //
 //  1. Put stores a new key; Conflict if its ID or its hash exists already.
 //  2. Find returns the key with that hash, whatever its state, or NotFound.
-//  3. List returns the keys of owner, or everybody's if owner is empty,
+//  3. List returns the keys of owner, or of all owners if owner is empty,
 //     newest first.
 //  4. Live returns the keys of owner and those of administrators that are
 //     neither revoked nor expired at that time, in any order.
-//  5. Revoke stores when the key was revoked. Revoking again changes nothing
-//     and is no error. A key that does not exist or is not owner's is
-//     NotFound; the empty owner may revoke any.
+//  5. Revoke stores the time of a key's revocation. Revoking again changes nothing
+//     and is no error. It reports NotFound for a key that does not exist or does not belong to
+//     owner; the empty owner may revoke any.
 type Store interface {
 	Put(ctx context.Context, k engi.Key, h Hash) error
 	Find(ctx context.Context, h Hash) (engi.Key, error)
@@ -48,13 +48,13 @@ type Store interface {
 
 const (
 	secretPrefix = "engi_"
-	secretLength = 52 // of base32 characters: 260 bits
+	secretLength = 52 // base32 characters: 260 bits
 	idPrefix     = "key_"
 	alphabet     = "abcdefghijklmnopqrstuvwxyz234567"
 
-	nameLimit = 100 // bytes of a key's name
+	nameLimit = 100 // maximum bytes of a key's name
 
-	// cacheTTL bounds how long a key goes on working after another process
+	// cacheTTL is the maximum time for which a key still works after another process
 	// revoked it in a shared store.
 	cacheTTL  = 5 * time.Second
 	cacheSize = 4096
@@ -69,17 +69,17 @@ type Keyring struct {
 	mu      sync.RWMutex
 	cache   map[Hash]cached     // guarded by mu
 	live    map[engi.Owner]live // guarded by mu
-	changes int                 // creations and revocations so far; guarded by mu
+	changes int                 // number of creations and revocations so far; guarded by mu
 	inUse   map[Hash]*use       // keys with contexts of Valid; guarded by mu
 }
 
-// A cached key is as the store had it at that time.
+// A cached is a key as it was in the store at the given time.
 type cached struct {
 	key engi.Key
 	at  time.Time
 }
 
-// Keys that are live are as the store had them at that time.
+// A live holds live keys as they were in the store at the given time.
 type live struct {
 	keys []engi.Key
 	at   time.Time
@@ -87,13 +87,13 @@ type live struct {
 
 var _ engi.Keys = (*Keyring)(nil)
 
-// New returns the keys in store. Nothing else in this process may write to it.
+// New returns the keys in store. No other code in this process may write to the store.
 func New(store Store) *Keyring {
 	return &Keyring{store: store, cache: map[Hash]cached{}, live: map[engi.Owner]live{}, inUse: map[Hash]*use{}}
 }
 
 // Authenticate returns the key with this secret. It reports Anonymous for an
-// unknown, expired or revoked one; the text says which.
+// unknown, expired or revoked key; the text says which.
 func (r *Keyring) Authenticate(ctx context.Context, secret string) (engi.Key, error) {
 	if !wellFormed(secret) {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "this is not an engi key")
@@ -136,7 +136,7 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.changes != before {
-		return k, nil // k may be the one that was revoked after it was read
+		return k, nil // k may have been revoked after it was read
 	}
 	if len(r.cache) >= cacheSize {
 		clear(r.cache)
@@ -145,8 +145,8 @@ func (r *Keyring) find(ctx context.Context, h Hash) (engi.Key, error) {
 	return k, nil
 }
 
-// Live implements [engi.Keys]. Revoked keys are missing at once if they were revoked
-// in this process, and within a few seconds if in another.
+// Live implements [engi.Keys]. Revoked keys disappear at once after a revocation
+// in this process, and within a few seconds after one in another process.
 func (r *Keyring) Live(ctx context.Context, owner engi.Owner) ([]engi.Key, error) {
 	now := time.Now()
 	r.mu.RLock()
@@ -176,15 +176,15 @@ func (r *Keyring) Live(ctx context.Context, owner engi.Owner) ([]engi.Key, error
 }
 
 // IDFor returns the ID of the key that a request with this idempotency key
-// creates for its caller. It is the same whenever the request is repeated, and
-// differs for any other caller.
+// creates for its caller. It is the same for every repetition of the request, and
+// differs for other callers.
 func IDFor(caller, idempotency string) string {
 	sum := sha256.Sum256([]byte(caller + "\x00" + idempotency))
 	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
 }
 
 // Create stores a new key with k's Owner, Name, Admin, Scopes and Expires, and
-// returns it with its secret, which cannot be read again. ID is empty, meaning a
+// returns it with its secret, which cannot be read again. ID is empty, which means a
 // random one, or from [IDFor]. It reports Invalid for bad names and scopes, no
 // owner and an expiry in the past, and Conflict for an ID that exists.
 func (r *Keyring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
@@ -223,7 +223,7 @@ func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key,
 
 func check(k engi.Key) error {
 	switch {
-	case k.Owner == "" && !k.Admin: // the empty owner sees everything
+	case k.Owner == "" && !k.Admin: // the empty owner sees all objects
 		return engi.Errorf(engi.Invalid, "a key needs an owner unless it is an admin key").
 			WithRemedy("name an owner, such as a team or a service")
 	case k.Owner != "" && !ownerForm.MatchString(string(k.Owner)):
@@ -256,13 +256,13 @@ func ScopeNames() string {
 	return strings.Join(names, ", ")
 }
 
-// List returns the keys of owner, or everybody's if owner is empty, newest
+// List returns the keys of owner, or of all owners if owner is empty, newest
 // first.
 func (r *Keyring) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error) {
 	return r.store.List(ctx, owner, p)
 }
 
-// Revoke ends a key for good, at once in this process and within a few seconds
+// Revoke revokes a key permanently, at once in this process and within a few seconds
 // in others. Revoking again is no error. It reports NotFound, also for keys of
 // other owners.
 func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {

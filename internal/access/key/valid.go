@@ -9,16 +9,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A use is what the contexts of one key derive from.
+// A use is the shared parent of the contexts of one key.
 type use struct {
 	ctx   context.Context // ends with the key
 	end   context.CancelCauseFunc
-	timer *time.Timer // looks at the key again
-	count int         // of contexts; guarded by Keyring.mu
+	timer *time.Timer // triggers the next check of the key
+	count int         // number of contexts; guarded by Keyring.mu
 }
 
-// Valid implements [engi.Keys]. The context ends at once if the key is revoked in
-// this process, and within a few seconds if it is in another.
+// Valid implements [engi.Keys]. The context ends at once after a revocation in
+// this process, and within a few seconds after one in another process.
 func (r *Keyring) Valid(ctx context.Context, secret string) (context.Context, context.CancelFunc) {
 	h := Hash(sha256.Sum256([]byte(secret)))
 	r.mu.Lock()
@@ -50,7 +50,7 @@ func (r *Keyring) release(h Hash, u *use) {
 	}
 }
 
-// look ends the contexts of a key that is no longer valid, or looks again later.
+// look ends the contexts of a key that is no longer valid, or schedules the next check.
 func (r *Keyring) look(h Hash, u *use) {
 	r.mu.RLock()
 	before := r.changes

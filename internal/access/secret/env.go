@@ -9,26 +9,26 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An EnvSecret is a secret of the operator, from the server's environment. It is
-// hidden by a stored secret of the same name.
+// An EnvSecret is a secret of the operator, from the server's environment. A stored
+// secret of the same name hides it.
 type EnvSecret struct {
-	Owner    engi.Owner // who may use it; empty means everybody
+	Owner    engi.Owner // owner that may use the secret; empty means all
 	Name     string
-	Variable string   // of the environment, for messages
-	Hosts    []string // as in [engi.Secret]
+	Variable string   // name of the environment variable, for messages
+	Hosts    []string // hosts as in [engi.Secret]
 	Value    string
 }
 
-// An envSecret is an EnvSecret as owners see it.
+// An envSecret is an EnvSecret in the form that owners see.
 type envSecret struct {
 	engi.Secret
-	value func() string // a function, so that nothing prints it
+	value func() string // a function, so that no log prints the value
 }
 
 var errFromEnv = engi.Errorf(engi.Denied, "it is from the server's environment").
 	WithRemedy("use another name, or have the operator change the variable and restart the server")
 
-// loadEnv checks secrets from the environment by the rules for stored ones. It
+// loadEnv checks secrets from the environment with the rules for stored ones. It
 // reports Invalid.
 func loadEnv(all []EnvSecret) ([]envSecret, error) {
 	began := now()
@@ -57,7 +57,7 @@ func loadEnv(all []EnvSecret) ([]envSecret, error) {
 		sum := sha256.Sum256([]byte("engi secret of the environment\x00" + string(f.Owner) + "\x00" + f.Name))
 		made = append(made, envSecret{
 			Secret: engi.Secret{
-				// The same after a restart. It reveals nothing of the value.
+				// The ID is the same after a restart, and reveals nothing of the value.
 				ID:    engi.SecretID(idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:26])),
 				Owner: f.Owner, Name: f.Name, Version: 1, Metadata: map[string]string{"environment": f.Variable}, Hosts: f.Hosts,
 				Created: began, Updated: began,
@@ -73,8 +73,8 @@ func (f envSecret) visibleTo(owner engi.Owner) bool {
 	return owner == "" || f.Owner == "" || f.Owner == owner
 }
 
-// findEnv returns a secret from the environment by ID or name. The owner's own
-// take precedence over those for everybody.
+// findEnv returns a secret from the environment by ID or name. The owner's own secrets
+// take precedence over those for all owners.
 func (s *Service) findEnv(owner engi.Owner, idOrName string) (found envSecret, ok bool) {
 	for _, f := range s.env {
 		if !f.visibleTo(owner) || f.Name != idOrName && string(f.ID) != idOrName {
@@ -87,8 +87,8 @@ func (s *Service) findEnv(owner engi.Owner, idOrName string) (found envSecret, o
 	return found, ok
 }
 
-// explainEnv returns err, or if err is NotFound because the secret is from the
-// environment, that it cannot be changed.
+// explainEnv returns err. If err is NotFound because the secret is from the
+// environment, it returns an error saying that the secret cannot be changed.
 func (s *Service) explainEnv(owner engi.Owner, idOrName string, err error) error {
 	if _, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return errFromEnv

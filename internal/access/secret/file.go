@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A keyFile is the content of a key file: a line with the key, one with the
-// previous key during a rotation, and one with the fingerprints of keys that
-// were given up, if there are any.
+// A keyFile is the contents of a key file: a line with the key, one with the
+// previous key during a rotation, and one with the fingerprints of given-up
+// keys, if there are any.
 type keyFile struct {
 	key     []byte // nil if the file is empty
-	former  []byte // nil unless a rotation is under way
+	former  []byte // nil unless a rotation is in progress
 	givenUp []string
 }
 
 // readKey reads the key file at path. If the file is empty, it creates a key and
-// notes that the keys with the fingerprints known were given up. If the file is
-// missing, it creates a key unless there are known ones: then it reports
+// records that the keys with the fingerprints known were given up. If the file is
+// missing, it creates a key unless there are known keys: then it reports
 // Conflict.
 func readKey(path string, known []string) (keyFile, error) {
 	f, err := readFile(path)
@@ -41,7 +41,7 @@ func readKey(path string, known []string) (keyFile, error) {
 	if err := writeFile(path, keyFile{key: newKey(), givenUp: known}); err != nil {
 		return f, err
 	}
-	// Another process may have written it meanwhile, too: the file decides.
+	// Another process may have written the file in the meantime: the contents of the file count.
 	if f, err = readFile(path); err == nil && f.key == nil {
 		err = engi.Errorf(engi.Internal, "%s is empty although it was just written", path)
 	}
@@ -84,7 +84,7 @@ func readFile(path string) (k keyFile, err error) {
 	return k, nil
 }
 
-// parseKey parses the content of a key file.
+// parseKey parses the contents of a key file.
 func parseKey(text string) (k keyFile, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	k.key, err = decodeKey(lines[0])
@@ -100,8 +100,8 @@ func parseKey(text string) (k keyFile, err error) {
 	return k, err
 }
 
-// parseGivenKey parses a key that replaces the file at path. A different key in
-// that file is the previous one.
+// parseGivenKey parses a key that replaces the key in the file at path. A different key in
+// that file becomes the previous one.
 func parseGivenKey(text, path string) (keyFile, error) {
 	k, err := parseKey(text)
 	if err != nil {

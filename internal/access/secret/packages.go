@@ -7,19 +7,19 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// packagePrefix begins the names of packages' secrets.
+// packagePrefix is the prefix of the names of packages' secrets.
 const packagePrefix = "sandbox."
 
-// A Package is a package that the operator installed for code in sandboxes
-// together with a secret for it. The secret is no owner's: no list has it, and
-// whatever a policy says, it is sent to the package's hosts only.
+// A Package is a package that the operator installed for code in sessions,
+// together with a secret for it. The secret belongs to no owner and is in no list. It
+// is sent only to the package's hosts, whatever a policy says.
 type Package struct {
-	Variable string   // of the server's environment, which has the value; its placeholder in sandboxes is in a variable of the same name
-	Hosts    []string // as in [engi.Grant]
-	Value    string   // empty: policies may grant it, but it cannot be revealed
+	Variable string   // variable of the server's environment with the value; in sandboxes, a variable of the same name has its placeholder
+	Hosts    []string // hosts as in [engi.Grant]
+	Value    string   // value; if it is empty, policies may grant the secret, but it cannot be revealed
 }
 
-// Grant gives a sandbox the use of the package's secret.
+// Grant returns the grant that lets a sandbox use the package's secret.
 func (p Package) Grant() engi.Grant {
 	return engi.Grant{Secret: packagePrefix + p.Variable, Hosts: p.Hosts, As: engi.GrantPlaceholder, Env: p.Variable}
 }
@@ -34,9 +34,9 @@ func (s *Service) packageValue(name string) (string, bool) {
 	return "", false
 }
 
-// Check reports Denied for policies that would let the secret of a package go
-// anywhere but to the package's hosts. Nothing may be sent by a policy that was
-// not checked, since [Service.Reveal] gives secrets of packages to every owner.
+// Check reports Denied for policies that would send the secret of a package to
+// other hosts than the package's. A policy must pass Check before requests are sent with
+// it, since [Service.Reveal] returns secrets of packages to every owner.
 func (s *Service) Check(p engi.NetworkPolicy) error {
 	for _, g := range p.Grants {
 		if !strings.HasPrefix(g.Secret, packagePrefix) {

@@ -12,7 +12,7 @@ import (
 
 const maxHosts = 64
 
-// parseHosts checks the hosts that a secret is pinned to. It reports Invalid.
+// parseHosts parses the hosts that a secret is pinned to. It reports Invalid.
 func parseHosts(hosts []string) ([]string, error) {
 	if len(hosts) > maxHosts {
 		return nil, engi.Errorf(engi.Invalid, "hosts: there are %d", len(hosts)).WithRemedy("use %d at most, or *.SUFFIX", maxHosts)
@@ -26,8 +26,8 @@ func parseHosts(hosts []string) ([]string, error) {
 }
 
 // Permit reports Denied for a policy of an owner's sandbox that would send a pinned secret to other
-// hosts than its own. Secrets that do not exist yet are not looked at: the wall
-// checks each request, too.
+// hosts than its own. It ignores secrets that do not exist yet, because the egress gateway
+// also checks each request.
 func (s *Service) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	check := func(field, name string, hosts []string) error {
 		sec, err := s.Get(ctx, owner, name)
@@ -40,7 +40,7 @@ func (s *Service) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPo
 		for _, text := range hosts {
 			h, err := policy.ParseHost(text)
 			if err != nil {
-				return nil // the policy is refused for that
+				return nil // other code refuses the policy
 			}
 			if !slices.ContainsFunc(sec.Hosts, func(pin string) bool {
 				x, err := policy.ParseHost(pin)

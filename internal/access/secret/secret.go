@@ -1,14 +1,14 @@
 // Package secret stores named values encrypted, so that neither a copy of the
-// database nor a log reveals one. Values are read ([Service.Reveal]) only by the
-// wall, which puts them into requests that leave a sandbox. The operator's
-// secrets come from the server's environment and are not stored: those for
-// owners to use ([EnvSecret]) and those of installed packages ([Package]).
+// database nor a log reveals them. Only the egress gateway reads values ([Service.Reveal]),
+// and inserts them into requests that leave a sandbox. The operator's
+// secrets come from the server's environment and are not stored: secrets that
+// owners may use ([EnvSecret]) and secrets of installed packages ([Package]).
 //
 // Each value is sealed with AES-256-GCM under a key from a file, bound to the
-// secret's ID, owner, version and hosts: a row that was moved to another owner or
-// restored from an older version cannot be decrypted, nor one whose hosts were
-// changed. There is no protection
-// against somebody who can read the key file as well.
+// secret's ID, owner, version and hosts. A row that was moved to another owner,
+// restored from an older version, or given other hosts cannot be decrypted.
+// There is no protection
+// against an attacker who can also read the key file.
 package secret
 
 import (
@@ -34,32 +34,32 @@ import (
 )
 
 const (
-	maxValue    = 64 << 10 // bytes
-	maxSecrets  = 1000     // of one owner
-	maxMetadata = 64       // pairs
-	maxText     = 256      // bytes of each side of a pair
+	maxValue    = 64 << 10 // maximum bytes of a value
+	maxSecrets  = 1000     // maximum number of secrets of one owner
+	maxMetadata = 64       // maximum number of pairs
+	maxText     = 256      // maximum bytes of each side of a pair
 	idPrefix    = "sec_"
 	keySize     = 32
-	maxAttempts = 8 // to update a secret that others update too
+	maxAttempts = 8 // attempts to update a secret that others update at the same time
 )
 
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 
-// Sealed is an encrypted value.
+// A Sealed is an encrypted value.
 type Sealed struct {
-	Key  string // fingerprint of the key that decrypts it
+	Key  string // fingerprint of the key that encrypted the value
 	Data []byte // nonce and ciphertext
 }
 
-// A Store keeps sealed secrets. It is safe for concurrent use. Package
-// secrettest has its promises as tests.
+// A Store stores sealed secrets. It is safe for concurrent use. Package
+// secrettest tests these promises.
 //
 //  1. Put stores a new secret; Conflict if its ID, or its name for its owner,
 //     exists already.
-//  2. Find returns a secret by ID or name. Only owner's are found; the empty
-//     owner finds all, with Conflict for a name that several owners use.
-//  3. List returns the secrets of owner, or everybody's if owner is empty, by
-//     name, then owner. Count returns how many owner has.
+//  2. Find returns a secret by ID or name. It finds only secrets of owner; for the empty
+//     owner it finds all, and reports Conflict for a name that several owners use.
+//  3. List returns the secrets of owner, or of all owners if owner is empty, by
+//     name, then owner. Count returns the number of secrets of owner.
 //  4. Replace stores metadata, version, time of update and value of the
 //     secret with s.ID if its version is still was; else Conflict, and
 //     NotFound if it does not exist.
@@ -68,8 +68,8 @@ type Sealed struct {
 type Store interface {
 	Put(ctx context.Context, s engi.Secret, v Sealed) error
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, Sealed, error)
-	// List returns secrets by name and owner: those that follow after, unless it has
-	// no name, and most of them, unless that is 0.
+	// List returns secrets ordered by name and owner: those that follow after, unless after has
+	// no name, and at most most of them, unless most is 0.
 	List(ctx context.Context, owner engi.Owner, after engi.Secret, most int) ([]engi.Secret, error)
 	Count(ctx context.Context, owner engi.Owner) (int, error)
 	Replace(ctx context.Context, s engi.Secret, v Sealed, was int) error
@@ -77,19 +77,19 @@ type Store interface {
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// Options say where the key is, and which secrets there are beside the stored.
+// Options configures a Service: its key, and secrets besides the stored ones.
 type Options struct {
 	// Path is the key file. It is created if it does not exist.
 	Path string
-	// Key, unless empty, replaces the key file: it is what the file would hold.
-	// The key in the file then only decrypts what was sealed with it, until
+	// Key, if not empty, replaces the key file and has the form of its contents.
+	// The key in the file then only decrypts values that were sealed with it, until
 	// Rotate.
 	Key string
-	// Environment has the operator's secrets for owners. They cannot be changed.
+	// Environment holds the operator's secrets for owners. They cannot be changed.
 	Environment []EnvSecret
-	Packages    []Package // with secrets of their own
-	// Reseal seals again, for [Rotate], what others have sealed with Seal, and
-	// returns how much that was; nil if there is none.
+	Packages    []Package // packages with their secrets
+	// Reseal encrypts again, for [Rotate], the values that other packages encrypted with Seal, and
+	// returns their number; nil if there are none.
 	Reseal func(ctx context.Context, s *Service) (int, error)
 	Log    *slog.Logger // nil discards
 }
@@ -98,12 +98,12 @@ type Options struct {
 // for concurrent use.
 type Service struct {
 	store    Store
-	path     string // of the key file, for messages
+	path     string // path of the key file, for messages
 	env      []envSecret
 	packages []Package
-	creating sync.Mutex // held while secrets are counted and one is added
+	creating sync.Mutex // held from the count of secrets until one is added
 	key      sealer
-	old      *sealer // decrypts what an unfinished rotation has not sealed anew; nil if there is none
+	old      *sealer // decrypts values that an unfinished rotation has not sealed again; nil if there is none
 }
 
 // A sealer is a master key and the keys derived from it.
@@ -129,7 +129,7 @@ func newSealer(master []byte) (sealer, error) {
 func (k sealer) derive(purpose string, size int) []byte {
 	b, err := hkdf.Key(sha256.New, k.master, nil, "engi secret: "+purpose, size)
 	if err != nil {
-		panic(err) // unreachable: the size is in range
+		panic(err) // unreachable: the size is valid
 	}
 	return b
 }
@@ -137,8 +137,8 @@ func (k sealer) derive(purpose string, size int) []byte {
 var _ engi.Secrets = (*Service)(nil)
 
 // Open returns the secrets in store and those of o. It reports Conflict if
-// secrets exist that the key cannot decrypt, Denied if others may read the key
-// file, and Invalid for a malformed key or secret of the environment, each with
+// the key cannot decrypt existing secrets, Denied if other users may read the key
+// file, and Invalid for a malformed key or environment secret, each with
 // a remedy.
 func Open(ctx context.Context, store Store, o Options) (_ *Service, err error) {
 	defer engi.Annotate(&err, "open secrets")
@@ -191,7 +191,7 @@ func (o Options) key(known []string) (keyFile, error) {
 	return readKey(o.Path, known)
 }
 
-// keyOrigin says where the key is from, for messages.
+// keyOrigin returns the source of the key, for messages.
 func (o Options) keyOrigin() string {
 	if o.Key != "" {
 		return "the environment"
@@ -200,18 +200,18 @@ func (o Options) keyOrigin() string {
 }
 
 // Derive returns a key of 32 bytes for another purpose. It changes only when the
-// service's key does, and reveals nothing of it.
+// service's key does, and does not reveal that key.
 func (s *Service) Derive(purpose string) []byte { return s.key.derive("other "+purpose, keySize) }
 
 // Rotate creates a new key, seals every secret in store with it and drops the
-// previous key. If o.Key is set, that is the new key, and the key file is
-// removed at the end. Rotate may be killed at any point and called again; until
-// then all secrets stay readable. Nothing else may use the store and the file
-// meanwhile. It returns how many secrets it sealed anew; those whose keys were
+// previous key. If o.Key is set, it becomes the new key, and the key file is
+// deleted at the end. Rotate may be killed at any point and called again; until
+// then all secrets stay readable. No other code may use the store and the file
+// in the meantime. It returns the number of secrets that it sealed again; those whose keys were
 // given up stay lost. Keys from [Service.Derive] change.
 func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 	defer engi.Annotate(&err, "rotate %s", o.keyOrigin())
-	s, err := Open(ctx, store, o) // checks that it is the right key, too
+	s, err := Open(ctx, store, o) // also checks that the key is the right one
 	if err != nil {
 		return 0, err
 	}
@@ -262,7 +262,7 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 	return n, o.dropOldKey()
 }
 
-// additionalData is what a sealed value is bound to.
+// additionalData returns the data that a sealed value is bound to.
 func additionalData(s engi.Secret) []byte {
 	bound := fmt.Appendf(nil, "engi secret\x00%s\x00%s\x00%d", s.ID, s.Owner, s.Version)
 	for _, h := range s.Hosts {
@@ -281,13 +281,13 @@ func (s *Service) sealFor(bound []byte, value string) Sealed {
 	return Sealed{Key: s.key.fingerprint, Data: s.key.aead.Seal(nonce, nonce, []byte(value), bound)}
 }
 
-// Seal encrypts a value that somebody else stores, bound to what it is for.
+// Seal encrypts a value that the caller stores, bound to a purpose.
 func (s *Service) Seal(purpose, value string) []byte {
 	v := s.sealFor([]byte("engi other\x00"+purpose), value)
 	return append([]byte(v.Key), v.Data...)
 }
 
-// Unseal decrypts what Seal has returned for the same purpose.
+// Unseal decrypts a value of Seal for the same purpose.
 func (s *Service) Unseal(purpose string, sealed []byte) (string, error) {
 	n := len(s.key.fingerprint)
 	if len(sealed) < n {
@@ -323,8 +323,8 @@ var errDamaged = engi.Errorf(engi.Internal, "the stored value was changed outsid
 	WithRemedy("store its value again, and find out who writes to the database")
 
 // Create stores a secret with sec's Owner, Name and Metadata. It reports
-// Invalid for bad names, values and metadata, Conflict if the owner has one of
-// that name, and Exhausted if the owner has too many.
+// Invalid for invalid names, values and metadata, Conflict if the owner has a secret of
+// that name, and Exhausted if the owner has too many secrets.
 func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "create secret %.40q", sec.Name)
 	if !nameForm.MatchString(sec.Name) || strings.HasPrefix(sec.Name, idPrefix) {
@@ -365,7 +365,7 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 	return sec, err
 }
 
-// List returns secrets, those from the environment among them, by name.
+// List returns secrets, including those from the environment, by name.
 func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Secret, error) {
 	after, err := s.last(ctx, owner, p)
 	if err != nil {
@@ -386,7 +386,7 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 	return engi.Cut(engi.Paging{Limit: p.Limit}, all, nil)
 }
 
-// last returns the last secret of the page before p, and none before the first page.
+// last returns the last secret of the page before p; the zero secret before the first page.
 func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Paging) (engi.Secret, error) {
 	if p.After == "" {
 		return engi.Secret{}, nil
@@ -446,15 +446,15 @@ func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.store.Remove(ctx, sec.ID)
 }
 
-// Reveal returns a value. It reports Conflict for one whose key is lost.
+// Reveal returns a value. It reports Conflict for a value whose key is lost.
 func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
 	value, _, _, err := s.Use(ctx, owner, idOrName)
 	return value, err
 }
 
-// Use returns a value for the wall, the hosts that it is pinned to, if any, and
-// whether it must be masked in responses: the owner may use it and must not learn
-// it. It reports Conflict for one whose key is lost. It returns secrets of
+// Use returns a value for the egress gateway, the hosts that it is pinned to, if any, and
+// whether it must be masked in responses, because the owner may use it but not read
+// it. It reports Conflict for a value whose key is lost. It returns secrets of
 // packages to every owner; see [Service.Check].
 func (s *Service) Use(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)

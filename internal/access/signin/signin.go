@@ -1,10 +1,10 @@
 // Package signin signs browsers in: it exchanges a key, or a link that works
-// once, for a token that a browser keeps in a cookie, and such a token for the
-// key's secret when a request comes. What a browser may do is what its key may
-// do, and it ends with its key: every use authenticates the secret anew.
+// once, for a token that a browser keeps in a cookie, and exchanges the token of a request
+// for the key's secret. A browser has the rights of its
+// key, and ends with its key: every use authenticates the secret again.
 //
-// Tokens are stored as hashes. The secret of the key, which nothing else has, is
-// stored encrypted with a key that derives from the token, so that neither the
+// Tokens are stored as hashes. The secret of the key, which is stored nowhere else, is
+// encrypted with a key derived from the token, so that neither the
 // database nor the node alone can use it.
 package signin
 
@@ -23,32 +23,32 @@ import (
 )
 
 const (
-	// Life is how long a browser stays signed in.
+	// Life is the time for which a browser stays signed in.
 	Life = 7 * 24 * time.Hour
-	// LinkLife is how long a link may be opened.
+	// LinkLife is the lifetime of a link.
 	LinkLife = 5 * time.Minute
 
-	keepRecords = 50 // browsers of a key; the oldest give way
-	keepLinks   = 10 // unused links of a key; likewise
+	keepRecords = 50 // maximum number of browsers of a key; the oldest are signed out
+	keepLinks   = 10 // maximum number of unused links of a key; the oldest are dropped
 )
 
 // A Hash is the SHA-256 of a token.
 type Hash [sha256.Size]byte
 
-// A Record is a browser that is signed in.
+// A Record is a signed-in browser.
 type Record struct {
 	Hash    Hash
 	Key     string // ID of the key
-	Sealed  []byte // the key's secret
+	Sealed  []byte // encrypted secret of the key
 	Expires time.Time
 }
 
-// A Store keeps records. It is safe for concurrent use.
+// A Store stores records. It is safe for concurrent use.
 //
-//  1. Put stores a record, and removes those that have expired and all but the
-//     keep that expire last of its key.
-//  2. Find returns the record with that hash, or NotFound.
-//  3. Remove removes a record; one that is not there is no error.
+//  1. Put stores a record, and deletes expired ones and, for its key, all but the
+//     keep records that expire last.
+//  2. Find returns the record with the given hash, or NotFound.
+//  3. Remove deletes a record; a missing one is no error.
 type Store interface {
 	Put(ctx context.Context, r Record, keep int) error
 	Find(ctx context.Context, h Hash) (Record, error)
@@ -62,7 +62,7 @@ type Manager struct {
 
 	mu    sync.Mutex
 	links map[Hash]link // guarded by mu
-	used  map[Hash]*use // browsers whose requests are being answered; guarded by mu
+	used  map[Hash]*use // browsers with requests in progress; guarded by mu
 }
 
 type link struct {
@@ -70,11 +70,11 @@ type link struct {
 	expires     time.Time
 }
 
-// A use is what the requests of one browser derive from.
+// A use is the shared parent of the contexts of one browser's requests.
 type use struct {
 	ctx   context.Context // ends when the browser signs out
 	end   context.CancelCauseFunc
-	count int // of requests; guarded by Manager.mu
+	count int // number of requests; guarded by Manager.mu
 }
 
 // New returns a manager whose browsers use keys.
@@ -82,8 +82,8 @@ func New(store Store, keys engi.Keys) *Manager {
 	return &Manager{keys: keys, store: store, links: map[Hash]link{}, used: map[Hash]*use{}}
 }
 
-// Link returns a code that signs one browser in as the key with this secret, and
-// until when. It is lost when the process ends.
+// Link returns a code that signs in one browser as the key with this secret, and
+// the time of its expiry. It is lost when the process ends.
 func (m *Manager) Link(ctx context.Context, secret string) (code string, expires time.Time, err error) {
 	k, err := m.keys.Authenticate(ctx, secret)
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *Manager) Link(ctx context.Context, secret string) (code string, expires
 	return code, expires, nil
 }
 
-// Open signs a browser in with the code of a link, which it uses up.
+// Open signs a browser in with the code of a link. The code cannot be used again.
 func (m *Manager) Open(ctx context.Context, code string) (string, engi.Key, error) {
 	h := Hash(sha256.Sum256([]byte(code)))
 	m.mu.Lock()
@@ -141,12 +141,12 @@ func (m *Manager) Enter(ctx context.Context, secret string) (string, engi.Key, e
 	return t, k, m.store.Put(ctx, r, keepRecords)
 }
 
-// Use returns the secret of the key that a browser's token stands for, and a copy
+// Use returns the secret of the key for a browser's token, and a copy
 // of ctx that ends when the browser signs out. It reports Anonymous for a token that
-// is unknown or has expired. The secret may have been revoked: who uses it finds out.
+// is unknown or has expired. The key may have been revoked: the caller authenticates the secret.
 func (m *Manager) Use(ctx context.Context, token string) (_ context.Context, secret string, done context.CancelFunc, err error) {
 	h := Hash(sha256.Sum256([]byte(token)))
-	// Counted first, so that signing out meanwhile is noticed.
+	// Count first, so that a sign-out in the meantime is noticed.
 	m.mu.Lock()
 	u := m.used[h]
 	if u == nil {
@@ -187,7 +187,7 @@ func (m *Manager) Use(ctx context.Context, token string) (_ context.Context, sec
 var errSignedOut = engi.Errorf(engi.Anonymous, "this browser is not signed in").
 	WithRemedy("run 'engi open', or sign in with a key")
 
-// Leave signs a browser out. What it is doing ends, too.
+// Leave signs a browser out and ends its requests.
 func (m *Manager) Leave(ctx context.Context, token string) error {
 	h := Hash(sha256.Sum256([]byte(token)))
 	err := m.store.Remove(ctx, h)
@@ -203,7 +203,7 @@ func (m *Manager) Leave(ctx context.Context, token string) error {
 // token returns 260 random bits.
 func token() string { return strings.ToLower(rand.Text() + rand.Text()) }
 
-// sealer encrypts one secret. Its key is used once, so the nonce may be constant.
+// sealer returns a cipher for one secret. Its key is used once, so the nonce may be constant.
 func sealer(token string) cipher.AEAD {
 	key, err := hkdf.Key(sha256.New, []byte(token), nil, "engi sign-in", 32)
 	if err != nil {

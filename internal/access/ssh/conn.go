@@ -21,21 +21,21 @@ type conn struct {
 	s      *Server
 	ssh    *xssh.ServerConn
 	owner  engi.Owner
-	key    engi.SSHKeyID // empty if an API key opened it
+	key    engi.SSHKeyID // SSH key of the connection; empty if an API key opened it
 	ctx    context.Context
 	end    context.CancelCauseFunc // safe to call with Server.mu held
 	log    *slog.Logger
-	guest  func() (engi.Guest, error) // wakes the sandbox, once
-	active sync.WaitGroup             // channels
+	guest  func() (engi.Guest, error) // wakes the sandbox on the first call
+	active sync.WaitGroup             // open channels
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	target   target
 	since    int64 // seq of the last event before the guest was entered; -1 until then
 	release  func()
 	channels int
 }
 
-// found is what authentication has found out, in [xssh.Permissions].
+// found is the result of an authentication, stored in [xssh.Permissions].
 type found struct {
 	key    engi.SSHKey
 	target target
@@ -52,14 +52,14 @@ func permit(f found) *xssh.Permissions {
 	return &xssh.Permissions{ExtraData: map[any]any{foundKey{}: f}}
 }
 
-// refusal is the error of an authentication that the user is told about.
+// refusal returns an authentication error that the user sees.
 func refusal(err error) error {
 	return &xssh.BannerError{Err: err, Message: describe(err)}
 }
 
-// describe returns an error with its remedy for a person at a terminal.
+// describe returns an error with its remedy for a user at a terminal.
 func describe(err error) string {
-	clean := func(s string) string { // what is in it may come from others
+	clean := func(s string) string { // the text may contain text of others
 		return strings.Map(func(r rune) rune {
 			if r < ' ' || r >= 0x7f && r < 0xa0 {
 				return -1
@@ -74,7 +74,7 @@ func describe(err error) string {
 }
 
 // config returns the configuration of one handshake. who is nil if the client
-// must show a key.
+// must authenticate with a key.
 func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 	safe := xssh.SupportedAlgorithms()
 	c := &xssh.ServerConfig{ServerVersion: "SSH-2.0-engi", MaxAuthTries: maxAuthTries}
@@ -95,7 +95,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 		}
 		return c
 	}
-	// Whoever offers a key need not have it, and learns no more than whether it is
+	// A client may offer a key that it does not have. It learns only whether the key is
 	// known here.
 	c.PublicKeyCallback = func(_ xssh.ConnMetadata, pub xssh.PublicKey) (*xssh.Permissions, error) {
 		k, err := s.keyOf(ctx, pub)
@@ -115,7 +115,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 	return c
 }
 
-// serve serves a connection, which begin has counted, and closes it.
+// serve serves a connection that begin has counted, and closes it.
 func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *Caller) {
 	defer nc.Close()
 	ctx, end := context.WithCancelCause(ctx)
@@ -123,7 +123,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *C
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	log := s.o.Log.With("from", nc.RemoteAddr().String())
 
-	// Some connections have no deadlines of their own.
+	// Some connections do not support deadlines.
 	timer := time.AfterFunc(s.o.Handshake, func() { nc.Close() })
 	client, chans, requests, err := xssh.NewServerConn(nc, s.config(ctx, who))
 	early := timer.Stop()
@@ -153,14 +153,14 @@ func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, 
 		return
 	}
 	defer c.s.remove(c)
-	defer func() { // the guest must have been entered, or never will be
+	defer func() { // the guest was entered by then, or never will be
 		c.end(nil)
 		c.active.Wait()
 		if release := c.left(); release != nil {
 			release()
 		}
 	}()
-	// It may have been deleted since it was found.
+	// The target may have been deleted since it was found.
 	if err := c.mayGoOn(); err != nil {
 		c.refuse(chans, requests, err)
 		return
@@ -184,7 +184,7 @@ func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, 
 			c.log.Info("wake a sandbox for SSH", "error", err)
 		}
 	})
-	// When it has to end, its channels say why, if clients read it.
+	// At the end, its channels receive the reason, if the client reads it.
 	stop := context.AfterFunc(c.ctx, func() {
 		done := make(chan struct{})
 		go func() { c.active.Wait(); close(done) }()
@@ -200,14 +200,14 @@ func (c *conn) run(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, 
 	}
 }
 
-// answerAll answers requests of which none is served.
+// answerAll refuses all requests.
 func answerAll(requests <-chan *xssh.Request) {
 	for r := range requests {
 		r.Reply(false, nil) // fails if the connection has ended
 	}
 }
 
-// refuse tells a client why it is left.
+// refuse sends a client the reason for the disconnect.
 func (c *conn) refuse(chans <-chan xssh.NewChannel, requests <-chan *xssh.Request, err error) {
 	go answerAll(requests) // ends with the connection
 	select {
@@ -224,10 +224,10 @@ func (c *conn) refuse(chans <-chan xssh.NewChannel, requests <-chan *xssh.Reques
 	}
 }
 
-// mayGoOn returns why the connection must end, or nil.
+// mayGoOn returns the reason why the connection must end; nil if it may continue.
 func (c *conn) mayGoOn() error {
 	if c.key == "" {
-		return nil // its context ends with the API key
+		return nil // the connection's context ends with the API key
 	}
 	if _, err := c.s.Keys.Get(c.ctx, c.owner, c.key); err != nil {
 		if engi.Is(err, engi.NotFound) {
@@ -240,8 +240,8 @@ func (c *conn) mayGoOn() error {
 
 var errKeyDeleted = engi.Errorf(engi.Denied, "this SSH key was deleted").WithRemedy("use another, or add it again with 'engi ssh-key add'")
 
-// stayAlive asks for a sign of life again and again, and ends the connection of a
-// client that gives none or may not go on.
+// stayAlive sends keepalive requests at intervals, and ends the connection of a
+// client that does not answer or may not continue.
 func (c *conn) stayAlive() {
 	for range clock.Later(c.ctx, keepalive) {
 		if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
@@ -252,12 +252,12 @@ func (c *conn) stayAlive() {
 		_, _, err := c.ssh.SendRequest("keepalive@openssh.com", true, nil)
 		silent.Stop()
 		if err != nil {
-			return // it has ended
+			return // the connection has ended
 		}
 	}
 }
 
-// happened ends the connection if an event says so. The caller holds Server.mu.
+// happened ends the connection if an event requires it. The caller holds Server.mu.
 func (c *conn) happened(e engi.Event) {
 	c.mu.Lock()
 	t, entered := c.target, c.since >= 0 && e.Seq > c.since
@@ -269,7 +269,7 @@ func (c *conn) happened(e engi.Event) {
 		}
 	case e.Type == engi.EventKeyRevoked:
 		if e.Owner == c.owner && c.key != "" {
-			c.active.Go(func() { // not here: it reads the store
+			c.active.Go(func() { // not in this goroutine, because it reads the store
 				if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
 					c.end(err)
 				}
@@ -301,7 +301,7 @@ func (c *conn) enter() (engi.Guest, error) {
 	} else {
 		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
 		if engi.Is(err, engi.Conflict) && c.s.o.Lifecycle != nil {
-			// It sleeps, and use alone does not wake it; who connects wants it awake.
+			// The sandbox is hibernated, and use alone does not wake it; a connection should.
 			if _, err = c.s.o.Lifecycle.Resume(ctx, c.owner, t.sandbox, 0, false); err == nil {
 				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
 			}
@@ -326,7 +326,7 @@ func (c *conn) enter() (engi.Guest, error) {
 	return g, nil
 }
 
-// left returns how to release the guest; nil if it was not entered.
+// left returns the function that releases the guest; nil if the guest was not entered.
 func (c *conn) left() func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -352,7 +352,7 @@ func (c *conn) open(n xssh.NewChannel) {
 	})
 }
 
-// count counts a channel, unless there are too many.
+// count counts a channel. It returns false at the limit.
 func (c *conn) count() bool {
 	c.mu.Lock()
 	full := c.channels >= maxChannels

@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A destination is what a direct-tcpip channel asks for.
+// A destination is the destination that a direct-tcpip channel requests.
 type destination struct {
 	Host       string
 	Port       uint32
@@ -18,8 +18,8 @@ type destination struct {
 	OriginPort uint32
 }
 
-// parseDestination returns the port on the sandbox's loopback that a channel leads
-// to.
+// parseDestination returns the port on the sandbox's loopback for a
+// channel.
 func parseDestination(b []byte) (port int, err error) {
 	var d destination
 	if err := xssh.Unmarshal(b, &d); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// openHostKey returns the host key in a file, which it makes at the first time.
+// openHostKey returns the host key in a file, which it creates if it is missing.
 func openHostKey(file string) (xssh.Signer, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,7 +33,7 @@ func openHostKey(file string) (xssh.Signer, error) {
 	return key, nil
 }
 
-// makeHostKey writes a fresh key, whole or not at all.
+// makeHostKey writes a new key atomically.
 func makeHostKey(file string) ([]byte, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package ssh lets owners into their sessions and sandboxes over SSH: it keeps
-// their public keys and serves the protocol, whose sessions are programs in the
-// sandbox like any others. It knows nothing of HTTP; package rest passes it the
-// connections that come that way.
+// Package ssh gives owners access to their sessions and sandboxes over SSH: it stores
+// their public keys and serves the protocol, whose sessions are ordinary programs in the
+// sandbox. It does not depend on HTTP; package rest passes it the
+// connections that arrive over HTTP.
 //
-// Everything before authentication is bounded: connections in all and of one
-// address, their rate, and the time that they take.
+// Everything before authentication is limited: the connections in all and from one
+// address, their rate, and their duration.
 package ssh
 
 import (
@@ -19,14 +19,14 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Store keeps public keys. It is safe for concurrent use.
+// A Store stores public keys. It is safe for concurrent use.
 //
 //  1. Put stores a new key and appends an event; Conflict if its ID or its
-//     fingerprint exists, Exhausted if its owner has most already.
-//  2. Find returns the key with that fingerprint, or NotFound.
-//  3. Get, List and Remove see what owner owns, or everything if owner is empty;
+//     fingerprint exists, Exhausted if its owner already has most keys.
+//  2. Find returns the key with the given fingerprint, or NotFound.
+//  3. Get, List and Remove find keys of owner, or all keys if owner is empty;
 //     else NotFound. List is oldest first. Remove appends an event.
-//  4. Used stores when a key was last used; a key that is gone is no error.
+//  4. Used stores the time of a key's last use; a missing key is no error.
 type Store interface {
 	Put(ctx context.Context, k engi.SSHKey, most int) error
 	Find(ctx context.Context, fingerprint string) (engi.SSHKey, error)
@@ -37,11 +37,11 @@ type Store interface {
 }
 
 const (
-	maxKeys      = 100      // of one owner
-	maxKeyText   = 16 << 10 // bytes of a line of authorized_keys
-	maxKeyName   = 100      // bytes
-	minRSA       = 2048     // bits
-	maxRSA       = 8192     // bits; a signature of more takes long to verify
+	maxKeys      = 100      // maximum number of keys of one owner
+	maxKeyText   = 16 << 10 // maximum bytes of a line of authorized_keys
+	maxKeyName   = 100      // maximum bytes of a name
+	minRSA       = 2048     // minimum size in bits
+	maxRSA       = 8192     // maximum size in bits; the verification of a larger signature takes long
 	usedInterval = time.Minute
 )
 
@@ -53,9 +53,9 @@ var _ engi.SSHKeys = (*Keys)(nil)
 // NewKeys returns the keys in store.
 func NewKeys(store Store) *Keys { return &Keys{store} }
 
-// ParsePublicKey reads a line of authorized_keys, and returns the key and the
-// line's comment. It reports Invalid for other text, and for keys that are not
-// good enough.
+// ParsePublicKey parses a line of authorized_keys, and returns the key and the
+// line's comment. It reports Invalid for other text, and for keys that are too
+// weak.
 func ParsePublicKey(text string) (_ xssh.PublicKey, comment string, err error) {
 	text = strings.TrimSpace(text)
 	const remedy = "send the content of a file like ~/.ssh/id_ed25519.pub; 'ssh-keygen -t ed25519' makes one"
@@ -140,7 +140,7 @@ func (s *Keys) keyOf(ctx context.Context, pub xssh.PublicKey) (engi.SSHKey, erro
 	return s.store.Find(ctx, xssh.FingerprintSHA256(pub))
 }
 
-// use records that a key let somebody in.
+// use records the use of a key for authentication.
 func (s *Keys) use(ctx context.Context, k engi.SSHKey) error {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	if now.Sub(k.Used) < usedInterval {

@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	maxListeners = 16 // of one connection
+	maxListeners = 16 // maximum number of listeners of one connection
 	listenTime   = 20 * time.Second
-	maxLine      = 64 // bytes that the guest's listener writes at once
-	maxRefusing  = 8  // connections of one listener that are being refused
+	maxLine      = 64 // maximum bytes that the guest's listener writes at once
+	maxRefusing  = 8  // maximum number of connections of one listener that are being refused
 )
 
-// A listener takes connections in the sandbox for the client (RFC 4254, section 7).
+// A listener accepts connections in the sandbox for the client (RFC 4254, section 7).
 type listener struct {
-	addr string // as the client has it
-	port int    // that programs connect to
-	from int    // where the host comes for connections
+	addr string // address in the client's request
+	port int    // port that programs connect to
+	from int    // port at which the host fetches the connections
 	proc engi.Process
 
-	refusing chan struct{} // has one for each connection that is being refused
+	refusing chan struct{} // holds a value for each connection that is being refused
 }
 
-// A remote is what a client asks to listen on.
+// A remote is the address that a client asks to listen on.
 type remote struct {
 	Addr string
 	Port uint32
 }
 
-// serveRequests answers requests about the connection: those for remote forwarding
-// where the operator allows it, and no other.
+// serveRequests answers requests about the connection: it serves those for remote forwarding
+// if the operator allows it, and refuses all others.
 func (c *conn) serveRequests(requests <-chan *xssh.Request) {
 	all := map[remote]*listener{}
 	defer func() {
@@ -81,8 +81,8 @@ func (c *conn) serveRequests(requests <-chan *xssh.Request) {
 	}
 }
 
-// listen starts to listen on the sandbox's loopback, whatever address is asked for:
-// nobody but its programs could connect to another.
+// listen starts to listen on the sandbox's loopback, whatever address the client requests:
+// only programs in the sandbox can connect.
 func (c *conn) listen(at remote) (*listener, error) {
 	if at.Port > 65535 {
 		return nil, engi.Errorf(engi.Invalid, "%d is not a port", at.Port)
@@ -100,7 +100,7 @@ func (c *conn) listen(at remote) (*listener, error) {
 	c.active.Go(func() {
 		err := l.follow(c, ready)
 		select {
-		case ready <- err: // it has ended before it listened
+		case ready <- err: // the listener ended before it was ready
 		default:
 			c.log.Debug("a listener of an SSH client has ended", "port", l.port, "error", err)
 		}
@@ -121,17 +121,17 @@ func (c *conn) listen(at remote) (*listener, error) {
 	return l, nil
 }
 
-// unlisten ends a listener with its connections.
+// unlisten ends a listener and its connections.
 func (c *conn) unlisten(l *listener) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), hangupTime)
 	defer cancel()
-	// Where the sandbox sleeps already, it ends when nobody comes for a connection.
+	// If the sandbox is already hibernated, the listener ends when nobody fetches a connection.
 	if err := engi.Ignore(l.proc.Signal(ctx, "KILL"), engi.NotFound, engi.Unavailable); err != nil {
 		c.log.Warn("end a listener of an SSH client", "port", l.port, "error", err)
 	}
 }
 
-// follow reads what the listener tells until it ends, and says when it is ready.
+// follow reads the output of the listener until it ends, and reports when it is ready.
 func (l *listener) follow(c *conn, ready chan<- error) error {
 	var line, said []byte
 	listening := false
@@ -178,9 +178,9 @@ func parsePort(s string) (int, error) {
 	return int(n), nil
 }
 
-// pass gives a connection to the client, in the background. It counts like a
-// channel that the client has opened; with too many, it is closed. What announces
-// them is hostile, so that it waits while many are being closed.
+// pass forwards a connection to the client, in the background. The connection counts like a
+// channel that the client has opened; beyond the limit, it is closed. The program that announces
+// connections is not trusted, so pass waits while many are being closed.
 func (c *conn) pass(l *listener, token string, origin int) {
 	counted := c.count()
 	if !counted {
@@ -212,7 +212,7 @@ func (c *conn) pass(l *listener, token string, origin int) {
 		}
 		ch, requests, err := c.ssh.OpenChannel("forwarded-tcpip", xssh.Marshal(destination{l.addr, uint32(l.port), "127.0.0.1", uint32(origin)}))
 		if err != nil {
-			return // the client's side does not take it
+			return // the client refuses the connection
 		}
 		go answerAll(requests) // ends with the channel
 		c.splice(ch, to)

@@ -19,21 +19,21 @@ import (
 )
 
 const (
-	handshakeTime = 20 * time.Second // until a client is authenticated
-	wakeTime      = 2 * time.Minute  // until a sandbox is awake
-	farewellTime  = time.Second      // to tell clients why they are left
-	keepalive     = 30 * time.Second // between signs of life
-	maxAuthTries  = 12               // keys that a client's agent may offer
+	handshakeTime = 20 * time.Second // maximum time until a client is authenticated
+	wakeTime      = 2 * time.Minute  // maximum time until a sandbox is awake
+	farewellTime  = time.Second      // time to send clients the reason for the disconnect
+	keepalive     = 30 * time.Second // interval of keepalive requests
+	maxAuthTries  = 12               // maximum number of keys that a client's agent may offer
 
-	maxStarting     = 64 // not authenticated yet, in all
-	maxStartingEach = 10 // of one address
-	maxOwner        = 64 // connections of one owner
-	maxChannels     = 64 // of one connection
-	// Clients may send up to 2 MiB in each channel before anybody reads it.
+	maxStarting     = 64 // maximum connections in all that are not authenticated yet
+	maxStartingEach = 10 // maximum such connections from one address
+	maxOwner        = 64 // maximum connections of one owner
+	maxChannels     = 64 // maximum channels of one connection
+	// Clients may send up to 2 MiB in each channel before it is read.
 	maxOwnerChannels = 256
 )
 
-// Settings are what an operator chooses.
+// Settings holds the operator's settings.
 type Settings struct {
 	Listen      string `toml:"listen" env:"LISTEN" help:"address and port of the SSH server, like 127.0.0.1:2222; empty means that SSH comes over HTTP only, as 'engi ssh' has it"`
 	Connections int    `toml:"connections" env:"CONNECTIONS" help:"SSH connections at once"`
@@ -41,10 +41,10 @@ type Settings struct {
 	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the wall to what the client leads to"`
 }
 
-// DefaultSettings serve SSH over HTTP only.
+// DefaultSettings returns settings that serve SSH over HTTP only.
 func DefaultSettings() Settings { return Settings{Connections: 256} }
 
-// Validate reports Invalid for settings that cannot work.
+// Validate reports Invalid for unusable settings.
 func (s Settings) Validate() error {
 	if _, port, err := net.SplitHostPort(s.Listen); s.Listen != "" && (err != nil || port == "") {
 		return engi.Errorf(engi.Invalid, "ssh.listen %q is not an address and a port", s.Listen).WithRemedy("write it like 127.0.0.1:2222, or 0.0.0.0:2222 for others")
@@ -55,39 +55,39 @@ func (s Settings) Validate() error {
 	return nil
 }
 
-// Options are what a server needs. Sessions and Lifecycle may be nil.
+// Options configures a Server. Sessions and Lifecycle may be nil.
 type Options struct {
 	Settings
 	Store     Store
-	Callers   engi.Keys // API keys, which say what owners may do
+	Callers   engi.Keys // API keys, which determine the rights of owners
 	Sessions  engi.Sessions
 	Sandboxes engi.Sandboxes
 	Lifecycle engi.Lifecycle
 	Events    engi.Events
-	HostKey   string // its file, which is made if it is not there
+	HostKey   string // file of the host key, which is created if it is missing
 	Log       *slog.Logger
 
-	Handshake time.Duration // until a client is authenticated; 0 means 20 seconds
+	Handshake time.Duration // maximum time until a client is authenticated; 0 means 20 seconds
 }
 
-// A Server lets owners into their sessions and sandboxes. It is safe for
+// A Server gives owners access to their sessions and sandboxes. It is safe for
 // concurrent use.
 type Server struct {
 	*Keys
 	o        Options
 	hostKey  xssh.Signer
-	listener net.Listener // nil if there is none
+	listener net.Listener // nil if the server does not listen
 	work     sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	starting int
-	each     map[netip.Addr]int // starting, by address
+	each     map[netip.Addr]int // number of connections being authenticated, by address
 	conns    map[*conn]bool
 	channels map[engi.Owner]int
 }
 
-// Open returns a server that listens, if it is to. The caller must call Run or
+// Open returns a server, which listens if the settings say so. The caller must call Run or
 // Close. It reports Conflict if the address is in use.
 func Open(o Options) (*Server, error) {
 	o.Handshake = cmp.Or(o.Handshake, handshakeTime)
@@ -115,7 +115,7 @@ func (s *Server) HostKey() (line, fingerprint string) {
 	return strings.TrimSpace(string(xssh.MarshalAuthorizedKey(pub))), xssh.FingerprintSHA256(pub)
 }
 
-// Addr returns the address that it listens on; empty if it does not.
+// Addr returns the server's address; empty if it does not listen.
 func (s *Server) Addr() string {
 	if s.listener == nil {
 		return ""
@@ -137,7 +137,7 @@ func (s *Server) Close() {
 	s.work.Wait()
 }
 
-// Run accepts connections until ctx ends, and ends those that may not go on.
+// Run accepts connections until ctx ends, and ends connections that may not continue.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	defer s.Close()
 	last, err := s.o.Events.Last(ctx)
@@ -190,11 +190,11 @@ func (s *Server) accept(ctx context.Context) error {
 	}
 }
 
-// A Caller is who opens a connection that was authenticated elsewhere.
+// A Caller is the owner of a connection that was authenticated elsewhere.
 type Caller struct {
-	Owner  engi.Owner // whose objects it sees; empty sees all
-	Target string     // session or sandbox; empty means the name of the user in SSH
-	Actor  string     // see [engi.WithActor]
+	Owner  engi.Owner // owner whose objects the caller sees; empty means all
+	Target string     // session or sandbox; empty means the name of the SSH user
+	Actor  string     // ID of the actor; see [engi.WithActor]
 }
 
 // Serve serves one connection until it ends or ctx does, and closes it.
@@ -208,7 +208,7 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn, who Caller) error {
 	return nil
 }
 
-// place is what addresses are counted by: a network of 64 bits is one host's.
+// place returns the address by which connections are counted. A network of 64 bits belongs to one host.
 func place(a net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -223,8 +223,8 @@ func place(a net.Addr) netip.Addr {
 	return addr
 }
 
-// begin counts a connection that is to be authenticated, or reports false if
-// there are too many. Everything on this machine, proxies among it, has the same
+// begin counts a connection that is not authenticated yet. It returns false at
+// the limit. All connections of this machine, including those of proxies, have the same
 // address.
 func (s *Server) begin(from netip.Addr) bool {
 	s.mu.Lock()
@@ -248,7 +248,7 @@ func (s *Server) begun(from netip.Addr) {
 	}
 }
 
-// add keeps an authenticated connection.
+// add stores an authenticated connection.
 func (s *Server) add(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +275,7 @@ func (s *Server) remove(c *conn) {
 	delete(s.conns, c)
 }
 
-// openChannel counts a channel of an owner's.
+// openChannel counts a channel of an owner. It returns false at the limit.
 func (s *Server) openChannel(owner engi.Owner) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,17 +294,17 @@ func (s *Server) closeChannel(owner engi.Owner) {
 	}
 }
 
-// A target is what a connection leads into.
+// A target is the session or sandbox of a connection.
 type target struct {
-	session engi.SessionID // empty if it is a sandbox of its own
-	sandbox engi.SandboxID // empty if a session has none yet
+	session engi.SessionID // empty for a sandbox outside of sessions
+	sandbox engi.SandboxID // empty if the session has none yet
 }
 
-// nameLabel is the word of a sandbox's metadata that it can be found by.
+// nameLabel is the key of the sandbox metadata with the name for SSH.
 const nameLabel = "name"
 
-// find returns the session or sandbox of a name. With strict, it belongs to owner,
-// which else sees all if it is empty.
+// find returns the session or sandbox of a name. With strict, it must belong to owner;
+// without strict, the empty owner finds all.
 func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name string) (target, error) {
 	absent := engi.Errorf(engi.NotFound, "there is no session or sandbox %.80q", name).
 		WithRemedy("'engi session list' and 'engi sandbox list' show which there are")
@@ -341,7 +341,7 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 	return target{}, engi.Errorf(engi.Conflict, "%d sandboxes have the name %.80q", len(all), name).WithRemedy("use the ID of one")
 }
 
-// admitted reports Denied unless an owner has an API key in force that may use
+// admitted reports Denied unless an owner has a valid API key that may use
 // sandboxes.
 func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
 	all, err := s.o.Callers.List(ctx, owner, engi.Paging{})
@@ -357,13 +357,13 @@ func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
 	return engi.Errorf(engi.Denied, "no API key of this owner may use sandboxes any more").WithRemedy("ask for one with the scope sandboxes; whoever has the admin key can create it")
 }
 
-// watched are the events after which connections may have to end.
+// watched lists the types of events after which connections may have to end.
 var watched = []string{
 	engi.EventSSHKeyDeleted, engi.EventKeyRevoked, engi.EventSessionTerminated, engi.EventSessionReleased,
 	engi.EventSandboxPrefix + string(engi.Hibernating), engi.EventSandboxPrefix + string(engi.Stopping), engi.EventSandboxPrefix + string(engi.Stopped),
 }
 
-// watch follows the log of events.
+// watch follows the event log.
 func (s *Server) watch(ctx context.Context, after int64) {
 	for ctx.Err() == nil {
 		for e, err := range s.o.Events.Follow(ctx, "", engi.EventFilter{After: after, Types: watched}) {

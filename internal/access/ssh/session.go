@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	maxEnv      = 128      // variables of one session
-	maxEnvBytes = 64 << 10 // of their names and values
+	maxEnv      = 128      // maximum variables of one session
+	maxEnvBytes = 64 << 10 // maximum bytes of their names and values
 	maxCommand  = 128 << 10
-	keepOutput  = 256 << 10 // bytes of output that are under way
-	maxInput    = 256 << 10 // bytes that are passed on at once
+	keepOutput  = 256 << 10 // maximum bytes of output in transit
+	maxInput    = 256 << 10 // maximum bytes passed on at once
 	hangupTime  = 10 * time.Second
 )
 
@@ -28,18 +28,18 @@ const (
 type session struct {
 	c       *conn
 	ch      xssh.Channel
-	leave   context.CancelFunc // ends what follows ctx
+	leave   context.CancelFunc // ends ctx and its children
 	ctx     context.Context    // ends when the client closes the channel
-	running sync.WaitGroup     // of the program
+	running sync.WaitGroup     // counts the goroutine of the program
 
 	env      map[string]string
 	envBytes int
 	started  bool
-	answered chan struct{} // closed when the client knows that its program starts
+	answered chan struct{} // closed when the client has been told that its program starts
 
 	mu   sync.Mutex
 	size *engi.TerminalSize // nil without a terminal; guarded by mu
-	proc engi.Process       // nil before it runs; guarded by mu
+	proc engi.Process       // nil before the program runs; guarded by mu
 }
 
 // session serves a channel for a program.
@@ -70,7 +70,7 @@ func (c *conn) session(n xssh.NewChannel) {
 	}
 }
 
-// request serves a request of a session, and reports whether it could.
+// request serves a request of a session, and reports its success.
 func (s *session) request(kind string, payload []byte) bool {
 	switch kind {
 	case "env":
@@ -104,7 +104,7 @@ func (s *session) request(kind string, payload []byte) bool {
 		}
 		return s.signal(m.Name)
 	case "shell":
-		// The template's shell, which the guest puts into the environment.
+		// Run the template's shell, whose path the guest puts into the environment.
 		return s.start(engi.Command{Args: []string{"/bin/sh", "-c", `exec "${SHELL:-/bin/sh}"`}})
 	case "exec":
 		var m struct{ Command string }
@@ -125,19 +125,19 @@ func (s *session) request(kind string, payload []byte) bool {
 		}
 		return s.start(engi.Command{Builtin: engi.BuiltinSFTP})
 	}
-	return false // among them agents and X11
+	return false // such as requests for agents and X11
 }
 
-// linkFirst are clients that send what makes a symbolic link in the order of OpenSSH
+// linkFirst matches clients that send the arguments for a symbolic link in the order of OpenSSH
 // to OpenSSH only.
 var linkFirst = regexp.MustCompile(`^SSH-2\.0-(ssh2js|AsyncSSH|libssh_|WinSCP)`)
 
-// signals are those of RFC 4254.
+// signals lists the signals of RFC 4254.
 var signals = []string{"ABRT", "ALRM", "FPE", "HUP", "ILL", "INT", "KILL", "PIPE", "QUIT", "SEGV", "TERM", "USR1", "USR2"}
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,255}$`)
 
-// parseEnv reads a request for a variable.
+// parseEnv parses a request for a variable.
 func parseEnv(b []byte) (name, value string, ok bool) {
 	var m struct{ Name, Value string }
 	if xssh.Unmarshal(b, &m) != nil || !envName.MatchString(m.Name) || strings.ContainsRune(m.Value, 0) {
@@ -148,7 +148,7 @@ func parseEnv(b []byte) (name, value string, ok bool) {
 
 var termName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$`)
 
-// parseTerminal reads a request for a terminal. Modes are ignored.
+// parseTerminal parses a request for a terminal. Modes are ignored.
 func parseTerminal(b []byte) (term string, size engi.TerminalSize, ok bool) {
 	var m struct {
 		Term                      string
@@ -164,7 +164,7 @@ func parseTerminal(b []byte) (term string, size engi.TerminalSize, ok bool) {
 	return m.Term, sizeOf(m.Cols, m.Rows), true
 }
 
-// parseSize reads a change of a terminal's size.
+// parseSize parses a change of a terminal's size.
 func parseSize(b []byte) (engi.TerminalSize, bool) {
 	var m struct{ Cols, Rows, Width, Height uint32 }
 	if xssh.Unmarshal(b, &m) != nil {
@@ -210,8 +210,8 @@ func (s *session) signal(name string) bool {
 	return signalGroup(s.ctx, g, p, name) == nil
 }
 
-// signalGroup sends a signal to a program and what it has started, as far as that
-// has no process group of its own.
+// signalGroup sends a signal to a program and its children, except those that
+// have a process group of their own.
 func signalGroup(ctx context.Context, g engi.Guest, p engi.Process, name string) error {
 	kill := `kill -s ` + name + ` -- -"$1"` // name is one of signals
 	if q, err := g.Start(ctx, engi.Command{Args: []string{"/bin/sh", "-c", kill, "sh", strconv.Itoa(p.PID())}, User: "root"}); err == nil {
@@ -222,7 +222,7 @@ func signalGroup(ctx context.Context, g engi.Guest, p engi.Process, name string)
 	return p.Signal(ctx, name)
 }
 
-// start starts the session's program, in the background: its sandbox may have to
+// start starts the session's program, in the background, because its sandbox may have to
 // wake first.
 func (s *session) start(cmd engi.Command) bool {
 	if s.started {
@@ -243,7 +243,7 @@ func (s *session) start(cmd engi.Command) bool {
 			s.fail(err)
 		}
 		s.leave()
-		s.ch.Close() // ends who reads it
+		s.ch.Close() // ends the readers of the channel
 		feeding.Wait()
 		if err != nil {
 			s.hangUp(g, p)
@@ -252,7 +252,7 @@ func (s *session) start(cmd engi.Command) bool {
 	return true
 }
 
-// fail tells the client why its program did not run or is left.
+// fail sends the client the reason why its program did not run or the session ends.
 func (s *session) fail(err error) {
 	if cause := context.Cause(s.c.ctx); s.c.ctx.Err() != nil && cause != context.Canceled {
 		err = cause
@@ -260,7 +260,7 @@ func (s *session) fail(err error) {
 	if engi.Is(err, engi.Internal) {
 		s.c.log.Error("run a program of an SSH session", "error", err)
 	}
-	io.WriteString(s.ch.Stderr(), describe(err)) // fails if the client has left, as does what follows
+	io.WriteString(s.ch.Stderr(), describe(err)) // fails if the client has left, as do the calls below
 	s.exit(engi.Exit{Code: 255})
 }
 
@@ -291,7 +291,7 @@ func (s *session) launch(cmd engi.Command) (engi.Guest, engi.Process, error) {
 	return g, p, nil
 }
 
-// follow passes output on until the program ends, and tells how it did.
+// follow passes output on until the program ends, and sends its exit.
 func (s *session) follow(p engi.Process) error {
 	for c, err := range p.Output(s.ctx, 0) {
 		if err == nil {
@@ -313,7 +313,7 @@ func (s *session) follow(p engi.Process) error {
 	return nil
 }
 
-// write passes output on. It waits for the client, and the program for it.
+// write passes output on. It waits for the client, and the program waits for it.
 func (s *session) write(c engi.Chunk) error {
 	to := io.Writer(s.ch)
 	if c.Stream == engi.Stderr {
@@ -325,10 +325,10 @@ func (s *session) write(c engi.Chunk) error {
 	return nil
 }
 
-// feed passes input on until it or the program ends.
+// feed passes input on until the input or the program ends.
 func (s *session) feed(p engi.Process) {
 	parts := make(chan []byte, 8)
-	go func() { // ends with the channel, which start closes
+	go func() { // the goroutine ends with the channel, which start closes
 		defer close(parts)
 		buf := make([]byte, 32<<10)
 		for {
@@ -346,7 +346,7 @@ func (s *session) feed(p engi.Process) {
 		}
 	}()
 	for part := range parts {
-		// Each call costs a round trip: what came meanwhile goes with it.
+		// Each call costs a round trip: send all input that has arrived in the meantime.
 	more:
 		for len(part) < maxInput {
 			select {
@@ -360,7 +360,7 @@ func (s *session) feed(p engi.Process) {
 			}
 		}
 		if err := p.Input(s.ctx, part); err != nil {
-			// The program has ended, or has closed its input; the client sends on.
+			// The program has ended, or has closed its input; discard further input of the client.
 			for range parts {
 			}
 			return
@@ -371,20 +371,20 @@ func (s *session) feed(p engi.Process) {
 	}
 }
 
-// hangUp tells a program that its user has left, as the end of a terminal does.
+// hangUp signals a program that its user has left, like the end of a terminal.
 func (s *session) hangUp(g engi.Guest, p engi.Process) {
 	if r, ok := p.(interface{ Release() }); ok {
 		r.Release()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), hangupTime)
 	defer cancel()
-	p.CloseInput(ctx) // fails if it has ended
+	p.CloseInput(ctx) // fails if the program has ended
 	if err := engi.Ignore(signalGroup(ctx, g, p, "HUP"), engi.NotFound, engi.Unavailable); err != nil {
 		s.c.log.Warn("hang up a program", "process", p.ID(), "error", err)
 	}
 }
 
-// exit tells how the program ended.
+// exit sends the exit of the program.
 func (s *session) exit(x engi.Exit) {
 	if x.Signal == "" {
 		if x.Code < 0 {

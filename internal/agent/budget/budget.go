@@ -12,30 +12,30 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Limit is what an owner may spend. Zero fields are no limit.
+// A Limit is the maximum spending of an owner. Zero fields mean no limit.
 type Limit struct {
-	Day         float64 // cost of a UTC day, in the currency of the price table
-	Month       float64 // cost of a calendar month
+	Day         float64 // maximum cost of a UTC day, in the currency of the price table
+	Month       float64 // maximum cost of a calendar month
 	DayTokens   int64
 	MonthTokens int64
 }
 
-// A Store persists what was spent, by owner, UTC day and model.
+// A Store stores the spending of owners, by owner, UTC day and model.
 type Store interface {
 	engi.UsageReporter
 	Add(ctx context.Context, u engi.ModelUsage) error
-	// Total returns what owner has spent since the given day.
+	// Total returns the spending of owner since the given day.
 	Total(ctx context.Context, owner engi.Owner, since time.Time) (engi.Tokens, error)
 }
 
-// Options configure a [Tracker]. All fields are required.
+// Options configures a [Tracker]. All fields are required.
 type Options struct {
 	Store Store
 	Limit func(engi.Owner) Limit
 	Log   *slog.Logger
 }
 
-// A Tracker records what owners spend and enforces their limits. It is safe for
+// A Tracker records the spending of owners and enforces their limits. It is safe for
 // concurrent use.
 type Tracker struct {
 	Store
@@ -46,8 +46,8 @@ type Tracker struct {
 // New returns a tracker.
 func New(o Options) *Tracker { return &Tracker{Store: o.Store, opt: o, now: time.Now} }
 
-// Record adds a call to what its owner has spent. It takes no context, because
-// a call that was made is paid for even if its caller has gone; a failure is
+// Record adds a call to its owner's spending. It takes no context, because
+// a call costs money even if its caller has left. A failure is
 // only logged.
 func (t *Tracker) Record(c llm.Call) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

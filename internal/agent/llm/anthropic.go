@@ -12,12 +12,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// anthropicFormat is Anthropic's messages.
+// anthropicFormat is the format of Anthropic's messages.
 type anthropicFormat struct{}
 
-// anthropicLimit is the longest answer of a model when the caller names none:
-// the format demands a number. Newer models write more than the last one, but
-// there are servers that speak the format for models that do not; see
+// anthropicLimit returns the maximum length of a model's answer when the caller names none:
+// the format requires a number. Newer models than the last one here allow more, but
+// some servers use the format for models that allow less; see
 // [anthropicTooMany].
 func anthropicLimit(model string) int {
 	model = strings.ToLower(model)
@@ -32,12 +32,12 @@ func anthropicLimit(model string) int {
 	return 32_000
 }
 
-// anthropicTooMany matches the refusal of a limit that is too high for the
-// model, and the highest one.
+// anthropicTooMany matches the error for a limit that is too high for the
+// model, and captures the model's limit.
 var anthropicTooMany = regexp.MustCompile(`max_tokens: \d+ > (\d{1,9})\b`)
 
 // anthropicVersion returns the version of a Claude, 4.6 for claude-opus-4-6;
-// 0 if the name says none.
+// 0 if the name contains none.
 func anthropicVersion(model string) float64 {
 	m := anthropicName.FindStringSubmatch(strings.ToLower(model))
 	if m == nil {
@@ -52,8 +52,8 @@ func anthropicVersion(model string) float64 {
 
 var anthropicName = regexp.MustCompile(`claude-[a-z]+-(\d{1,2})(?:[-.](\d{1,2})(?:\D|$))?`)
 
-// think adds how much the model shall reason. A model that must call a tool
-// cannot reason before.
+// think sets the effort of reasoning. A model that must call a tool
+// cannot reason first.
 func (anthropicFormat) think(c *call, body obj) {
 	version := anthropicVersion(c.model)
 	budget := map[engi.Effort]int{engi.EffortLow: 2048, engi.EffortMedium: 8192, engi.EffortHigh: 24_576}[c.q.Effort]
@@ -64,7 +64,7 @@ func (anthropicFormat) think(c *call, body obj) {
 	if version >= 4.6 {
 		body["thinking"], body["output_config"] = obj{"type": "adaptive"}, obj{"effort": c.q.Effort}
 	} else {
-		// It counts for the limit of the answer.
+		// The budget counts against the limit of the answer.
 		if budget = min(budget, body["max_tokens"].(int)/2); budget < 1024 {
 			return
 		}
@@ -94,7 +94,7 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 	if c.q.Temperature != nil {
 		body["temperature"] = *c.q.Temperature
 	}
-	if c.q.TopP != nil && c.q.Temperature == nil { // both at once are refused
+	if c.q.TopP != nil && c.q.Temperature == nil { // the provider refuses both at once
 		body["top_p"] = *c.q.TopP
 	}
 	if c.q.Stop != nil {
@@ -104,7 +104,7 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 	if c.q.System != "" {
 		body["system"] = []obj{{"type": "text", "text": c.q.System}}
 	}
-	// Roles take turns, and results are the user's.
+	// User and assistant take turns, and results are part of the user's messages.
 	messages := []obj{}
 	var role string
 	var blocks []obj
@@ -129,7 +129,7 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 				blocks = append(blocks, obj{"type": "redacted_thinking", "data": p.Data})
 			case p.Thought != "" || p.Signature != "":
 				blocks = append(blocks, obj{"type": "thinking", "thinking": p.Thought, "signature": p.Signature})
-			case strings.TrimSpace(p.Text) != "": // others are refused
+			case strings.TrimSpace(p.Text) != "": // the provider refuses blank texts
 				blocks = append(blocks, obj{"type": "text", "text": p.Text})
 			case p.Call != "":
 				t := callOf(m, p.Call)
@@ -161,7 +161,7 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 	body["messages"] = messages
 	var tools []obj
 	for _, t := range c.tools {
-		// More than these is refused at the top of a schema.
+		// The provider refuses other keywords at the top of a schema.
 		input := obj{"type": "object", "properties": obj{}}
 		for _, key := range []string{"properties", "required"} {
 			if v, ok := t.input[key]; ok {
@@ -171,9 +171,9 @@ func (anthropicFormat) request(c *call, stream bool) (string, any) {
 		tools = append(tools, obj{"name": t.name, "description": t.description, "input_schema": input})
 	}
 	if tools != nil {
-		// The conversation will be sent again with the results. Up to the end
-		// of the prompt it stays the same between runs, up to the last message
-		// between steps.
+		// The next step sends the conversation again with the results. The part up to the end
+		// of the prompt is the same in all runs, and the part up to the last message in all
+		// later steps.
 		prefix := tools
 		if system, ok := body["system"].([]obj); ok {
 			prefix = system
@@ -210,7 +210,7 @@ type anthropicUsage struct {
 	CacheWrite int64 `json:"cache_creation_input_tokens"`
 }
 
-// add takes counts over: those of a stream grow, and not every event has all.
+// add adds the counts of an event: those of a stream grow, and not every event has all.
 func (u anthropicUsage) add(t *engi.Tokens) {
 	t.Input, t.Output = max(t.Input, u.Input), max(t.Output, u.Output)
 	t.CacheRead, t.CacheWrite = max(t.CacheRead, u.CacheRead), max(t.CacheWrite, u.CacheWrite)
@@ -245,7 +245,7 @@ func (anthropicFormat) whole(raw []byte, a *answer) error {
 	return nil
 }
 
-// read takes what is in a block.
+// read adds the contents of a block to the answer.
 func (b anthropicBlock) read(number int, a *answer) error {
 	switch b.Type {
 	case "text", "text_delta":
@@ -262,11 +262,11 @@ func (b anthropicBlock) read(number int, a *answer) error {
 	case "tool_use":
 		input := string(b.Input)
 		if input == "{}" || input == "null" {
-			input = "" // what is in it follows, or nothing
+			input = "" // the input follows in later events, or is empty
 		}
 		return a.call(number, b.ID, b.Name, input)
 	case "input_json_delta":
-		if a.find(number) != nil { // else it is a tool of the provider's own
+		if a.find(number) != nil { // otherwise the provider itself runs the tool
 			return a.call(number, "", "", b.PartialJSON)
 		}
 	}
@@ -296,7 +296,7 @@ func (anthropicFormat) event(raw []byte, a *answer) error {
 	case "content_block_delta":
 		return e.Delta.read(e.Index, a)
 	case "message_delta":
-		// Counted only with the end, which a stream that is cut off lacks.
+		// The reason counts only when the stream ends properly.
 		a.pending = e.Delta.StopReason
 	case "message_stop":
 		a.end(anthropicStops, a.pending)

@@ -40,7 +40,7 @@ type embedder struct {
 func (e *embedder) Name() string { return e.name }
 
 const (
-	maxEmbed     = 64 // texts of one request
+	maxEmbed     = 64 // maximum number of texts in one request
 	maxVectors   = 64 << 20
 	maxDimension = 8192
 )
@@ -67,7 +67,7 @@ func (e *embedder) Embed(ctx context.Context, owner engi.Owner, texts []string) 
 	return all, nil
 }
 
-// withRetries calls ask until it succeeds or retrying makes no sense, and
+// withRetries calls ask until it succeeds or a retry is pointless, and
 // reports each attempt to OnCall.
 func withRetries[T any](ctx context.Context, r *Registry, owner engi.Owner, name string, ask func() (T, engi.Tokens, error)) (answer T, err error) {
 	pause := r.opt.Backoff

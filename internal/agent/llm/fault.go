@@ -17,11 +17,11 @@ import (
 	"github.com/engi-dev/engi/internal/network/mask"
 )
 
-// A source is a model as errors name it. What its provider says enters errors,
-// and thereby logs and records, by its methods only.
+// A source names a model in errors. The text of its provider enters errors,
+// and thereby logs and records, only through the methods of source.
 type source struct {
 	name   string   // provider:model
-	secret [][]byte // forms of the keys that its provider was sent
+	secret [][]byte // forms of the keys that were sent to the provider
 }
 
 // source returns the source of the errors of a model of p.
@@ -29,14 +29,14 @@ func (p Provider) source(name string) source {
 	s := source{name, mask.Forms(p.Key)}
 	for _, value := range p.Headers {
 		s.secret = append(s.secret, mask.Forms(value)...)
-		if at := strings.LastIndexByte(value, ' '); at >= 0 { // after Bearer and the like
+		if at := strings.LastIndexByte(value, ' '); at >= 0 { // the key follows Bearer or another scheme
 			s.secret = append(s.secret, mask.Forms(value[at+1:])...)
 		}
 	}
 	return s
 }
 
-// classify gives an error that is not a provider's answer its kind.
+// classify returns an error other than a provider's answer with its kind.
 func (s source) classify(err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {
 		return err
@@ -48,9 +48,9 @@ func (s source) classify(err error) error {
 		WithRemedy("check the provider's address in the configuration, and whether it runs")
 }
 
-// refused gives a refusal of a provider its kind. What the provider said is
-// shown in one line at most, without keys: it is not ours and may quote what was
-// sent.
+// refused returns the error for a provider's refusal. It shows at most one line of the
+// provider's text, without keys: the text is not trusted and may quote the
+// request.
 func (s source) refused(status int, header http.Header, body []byte) error {
 	err := s.refusal(status, header, body)
 	if _, code := fault(body); slices.Contains(unreadableCodes, code) {
@@ -83,12 +83,12 @@ func (s source) refusal(status int, header http.Header, body []byte) error {
 	return engi.Errorf(engi.Invalid, "ask %s: the provider refused (%d): %s", s.name, status, text)
 }
 
-// contextTooLong matches what providers say to a conversation that does not
-// fit the model: OpenAI, Alibaba, Vercel, Anthropic, Gemini.
+// contextTooLong matches the errors of providers for a conversation that exceeds
+// the model's context: OpenAI, Alibaba, Vercel, Anthropic, Gemini.
 var contextTooLong = regexp.MustCompile(`maximum context length (is|of) \d|Range of input length should be \[|Input too long:\s*\d|prompt is too long:\s*\d|input token count.*exceeds.*maximum`)
 
-// failed is an error that a provider reports in the middle of a stream. They
-// are nearly always about a moment of overload, unless they say otherwise.
+// failed returns the error that a provider reports in the middle of a stream. Such errors
+// are nearly always temporary overload, unless they say otherwise.
 func (s source) failed(event []byte) error {
 	text := s.line(said(event))
 	if contextTooLong.MatchString(text) {
@@ -106,8 +106,8 @@ func (s source) failed(event []byte) error {
 	return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, text)
 }
 
-// fault returns the status of HTTP that an error of a provider names, and its code
-// in words; zero for what it does not name.
+// fault returns the HTTP status that a provider's error contains, and its code
+// as a word; zero values if they are missing.
 func fault(raw []byte) (status int, code string) {
 	var e struct {
 		Error struct {
@@ -127,11 +127,11 @@ func fault(raw []byte) (status int, code string) {
 	return cmp.Or(e.Error.Status, status), code
 }
 
-// unreadableCodes are Groq's for what a model wrote and Groq could not read, and
-// therefore does not pass on. The same request again is often answered.
+// unreadableCodes are Groq's codes for model output that Groq could not parse and
+// therefore withholds. The same request often succeeds when it is repeated.
 var unreadableCodes = []string{"tool_use_failed", "output_parse_failed", "json_validate_failed"}
 
-// An unreadable is the refusal of a provider to pass on what a model wrote.
+// An unreadable is a provider's error for model output that it withholds.
 type unreadable struct {
 	error
 	reason string
@@ -139,12 +139,12 @@ type unreadable struct {
 
 func (u *unreadable) Unwrap() error { return u.error }
 
-// brokenOff is the error of an answer without an end.
+// brokenOff returns the error for an answer without an end.
 func (s source) brokenOff() error {
 	return engi.Errorf(engi.Unavailable, "ask %s: the answer broke off", s.name)
 }
 
-// unreadable is the error of an answer that is not what the format says.
+// unreadable returns the error for an answer that does not follow the format.
 func (s source) unreadable(err error) error {
 	return engi.Errorf(engi.Unavailable, "ask %s: the answer cannot be read: %s", s.name, s.line(err.Error())).
 		WithRemedy("check the provider's url and dialect in the configuration")
@@ -163,7 +163,7 @@ func retryAfter(h http.Header) time.Duration {
 	}
 	d := cmp.Or(wait("Retry-After-Ms", time.Millisecond), wait("Retry-After", time.Second))
 	if at, err := http.ParseTime(h.Get("Retry-After")); d == 0 && err == nil {
-		// By the provider's clock, which need not agree with this one.
+		// Use the provider's clock, which may differ from this one.
 		now, err := http.ParseTime(h.Get("Date"))
 		if err != nil {
 			now = time.Now()
@@ -175,11 +175,11 @@ func retryAfter(h http.Header) time.Duration {
 
 const (
 	maxRetryAfter = time.Hour
-	maxSaid       = 300 // bytes of a provider's text in ours
+	maxSaid       = 300 // maximum bytes of a provider's text in an error
 )
 
-// line is the beginning of text, printable, on one line and without secrets. It
-// masks before it cuts, because nothing recognizes a part of a key.
+// line returns the beginning of text, printable, on one line and without secrets. It
+// removes secrets before it cuts the text, because a part of a key is not recognized.
 func (s source) line(text string) string {
 	limit := maxSaid
 	for _, f := range s.secret {
@@ -188,10 +188,10 @@ func (s source) line(text string) string {
 	return clip.Text(mask.Text(printable(text, limit), s.secret), maxSaid)
 }
 
-// line is the beginning of text that quotes no provider.
+// line returns the beginning of a text that does not quote a provider.
 func line(text string) string { return source{}.line(text) }
 
-// printable returns the beginning of text, on one line and at most some bytes
+// printable returns the beginning of text, on one line and at most a few bytes
 // longer than limit.
 func printable(text string, limit int) string {
 	var b []byte

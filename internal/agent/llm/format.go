@@ -11,37 +11,37 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A format is a vendor's wire format: how it writes requests and answers. It
+// A format is a vendor's wire format for requests and answers. It
 // has no state.
 type format interface {
 	// request returns the path below the provider's URL and the body.
 	request(c *call, stream bool) (path string, body any)
-	// authorize adds the key, and what every request carries.
+	// authorize sets the header for the key, and headers that every request has.
 	authorize(h http.Header, key string)
-	// whole reads an answer that came in one piece, event one event of a
-	// stream. They report Unavailable for what cannot be read.
+	// whole reads an answer that was not streamed; event reads one event of a
+	// stream. They report Unavailable for invalid data.
 	whole(raw []byte, a *answer) error
 	event(raw []byte, a *answer) error
 }
 
-// A call is a request made ready for formats.
+// A call is a request prepared for formats.
 type call struct {
-	model    string // without the provider
+	model    string // name of the model without the provider
 	q        Request
-	messages []engi.Message // images of results are in user messages; arguments are objects; signed by this model or not at all
+	messages []engi.Message // images of results are in user messages; arguments are objects; signatures are those of this model
 	turn     int            // index of the first message after the user's last, or one of a result's images
 	tools    []toolSpec
-	object   map[string]any // JSON schema of the answer, for formats that have a place for it; nil for prose
+	object   map[string]any // JSON schema of the answer, for formats with a field for it; nil for prose
 }
 
-// A toolSpec is a tool whose schema all formats understand.
+// A toolSpec is a tool with a schema that all formats support.
 type toolSpec struct {
 	name, description string
 	input             map[string]any
 }
 
-// newCall prepares a request to a model, whose name is without the provider,
-// and with it in signer.
+// newCall prepares a request. model is the model's name without the provider,
+// and signer is the name with the provider.
 func newCall(model, signer string, q Request) (*call, error) {
 	c := &call{model: model, q: q}
 	for i, m := range q.Messages {
@@ -51,7 +51,7 @@ func newCall(model, signer string, q Request) (*call, error) {
 			c.turn = len(c.messages)
 		case engi.RoleAssistant:
 			if m.Text == "" && len(m.Calls) == 0 {
-				continue // nothing a provider would take
+				continue // the message is empty, which providers refuse
 			}
 			calls := make([]engi.ToolCall, len(m.Calls))
 			for i, t := range m.Calls {
@@ -67,8 +67,8 @@ func newCall(model, signer string, q Request) (*call, error) {
 			if len(m.Results) > 0 {
 				c.messages = append(c.messages, m)
 			}
-			// Half of the formats have no place for images among results, and
-			// none allows anything between the results of one answer.
+			// Half of the formats do not support images in results, and
+			// none allows a message between the results of one answer.
 			var images []engi.Image
 			for _, r := range m.Results {
 				images = append(images, r.Images...)
@@ -92,8 +92,8 @@ func newCall(model, signer string, q Request) (*call, error) {
 	return c, nil
 }
 
-// signedBy reports whether the model wrote m, and m still has exactly the calls
-// that it had then.
+// signedBy reports whether the model wrote m, and m still has exactly its original
+// calls.
 func signedBy(model string, m engi.Message) bool {
 	if m.Signed == nil || m.Signed.Model != model {
 		return false
@@ -111,7 +111,7 @@ func signedBy(model string, m engi.Message) bool {
 	return len(calls) == 0
 }
 
-// parts returns a message of the model in pieces: those that were signed, or
+// parts returns the parts of a model's message: its signed parts, or else
 // its text and its calls.
 func parts(m engi.Message) (all []engi.MessagePart) {
 	if m.Signed != nil {
@@ -132,7 +132,7 @@ func callOf(m engi.Message, id string) engi.ToolCall {
 }
 
 // object returns arguments as providers accept them back: they would refuse
-// the conversation for ever if a model once wrote something else.
+// the conversation for ever if a model once wrote invalid arguments.
 func object(arguments string) string {
 	var o map[string]any
 	if json.Unmarshal([]byte(arguments), &o) != nil || o == nil {
@@ -141,35 +141,35 @@ func object(arguments string) string {
 	return arguments
 }
 
-// An answer collects what a format reads, and passes it on to out.
+// An answer collects the parts that a format reads, and passes them on to out.
 type answer struct {
 	source
-	out   func(Delta) error // nil if nobody follows
-	alive func()            // called with each event of a stream
-	ids   string            // prefix of call IDs if the provider gives none
+	out   func(Delta) error // receives deltas; nil if the answer is not streamed
+	alive func()            // called for each event of a stream
+	ids   string            // prefix of call IDs if the provider sends none
 
 	parts   []*partSoFar
-	keep    bool // thoughts go back to the provider although nothing is signed
+	keep    bool // thoughts are sent back to the provider even without signatures
 	size    int
 	tokens  engi.Tokens
-	gemini  geminiUsage // that tokens were made of
-	stop    Stop        // empty until the provider says why it ends
-	pending string      // becomes reason when the end comes
-	reason  string      // the provider's words for stop
-	refused bool        // the model says that it will not do this
-	done    bool        // nothing more will come
-	unsaid  bool        // a stream may end without the reason, if its calls are complete
+	gemini  geminiUsage // counts from which tokens are computed
+	stop    Stop        // empty until the provider sends the reason of the end
+	pending string      // becomes reason when the end is confirmed
+	reason  string      // the provider's text for stop
+	refused bool        // the model refuses the request
+	done    bool        // the answer is complete
+	unsaid  bool        // a stream may end without a reason, if its calls are complete
 }
 
-// A partSoFar is a part of an answer that is being read.
+// A partSoFar is an unfinished part of an answer.
 type partSoFar struct {
 	kind            partKind
-	closed          bool            // what follows is another part
-	text            strings.Builder // for calls, the arguments
+	closed          bool            // later content belongs to a new part
+	text            strings.Builder // text; for calls, the arguments
 	data, signature string
-	detail          *openaiDetail // that data is made of in the end; nil if it is not
+	detail          *openaiDetail // detail from which data is built at the end; nil if there is none
 
-	number   int // of a call, by the provider
+	number   int // the provider's number of a call
 	id, name string
 }
 
@@ -182,7 +182,7 @@ const (
 )
 
 const (
-	maxAnswer = 8 << 20 // bytes of all that is in it
+	maxAnswer = 8 << 20 // maximum bytes of all parts of an answer
 	maxCalls  = 1000
 	maxParts  = 10_000
 )
@@ -216,12 +216,12 @@ func (a *answer) add(p *partSoFar) error {
 	return nil
 }
 
-// open returns the last part if it is of this kind and nothing has ended it,
-// else a new one.
+// open returns the last part if it is of the given kind and not closed,
+// else a new part.
 func (a *answer) open(kind partKind) (*partSoFar, error) {
 	for _, p := range slices.Backward(a.parts) {
 		if p.detail != nil && kind == thoughtPart {
-			continue // the same thought in another form, piece by piece
+			continue // these pieces are another form of the same thought
 		}
 		if p.kind == kind && !p.closed && p.signature == "" && p.data == "" && p.detail == nil {
 			return p, nil
@@ -232,7 +232,7 @@ func (a *answer) open(kind partKind) (*partSoFar, error) {
 	return p, a.add(p)
 }
 
-// closePart has what follows begin a part of its own.
+// closePart closes the last part, so that later content belongs to a new one.
 func (a *answer) closePart() {
 	if n := len(a.parts); n > 0 {
 		a.parts[n-1].closed = true
@@ -255,8 +255,8 @@ func (a *answer) write(kind partKind, text string, d Delta) error {
 	return a.tell(d)
 }
 
-// sign ends the last part, which must be of this kind, with a signature of the
-// provider's. One of nothing is that of an empty part.
+// sign closes the last part, which must be of the given kind, with the provider's
+// signature. If there is no such part, the signature belongs to an empty part.
 func (a *answer) sign(kind partKind, signature string) error {
 	if signature == "" {
 		return nil
@@ -277,7 +277,7 @@ func (a *answer) hide(data, signature string) error {
 	return a.count(len(data) + len(signature))
 }
 
-// seal ends a thought with the form of it that only the provider can read.
+// seal closes a thought with the form of it that only the provider can read.
 func (a *answer) seal(data, signature string) error {
 	p, err := a.open(thoughtPart)
 	if err != nil {
@@ -287,8 +287,8 @@ func (a *answer) seal(data, signature string) error {
 	return a.count(len(data) + len(signature))
 }
 
-// call adds to the call of a tool that has the provider's number; the first
-// time, it begins one.
+// call adds to the tool call with the provider's number. It
+// starts the call the first time.
 func (a *answer) call(number int, id, name, arguments string) error {
 	c := a.find(number)
 	if c == nil {
@@ -300,8 +300,8 @@ func (a *answer) call(number int, id, name, arguments string) error {
 	return a.argue(c, arguments)
 }
 
-// begin begins a call. If the number is taken, what has it from now on is the
-// new one.
+// begin starts a call. If the number is in use, it stands for the new call
+// from now on.
 func (a *answer) begin(number int, id, name string) (*partSoFar, error) {
 	n := a.calls()
 	if n == maxCalls {
@@ -347,7 +347,7 @@ func (a *answer) calls() (n int) {
 	return n
 }
 
-// end takes over why the answer ended, in the provider's words.
+// end sets the reason of the answer's end, from the provider's text.
 func (a *answer) end(reasons map[string]Stop, reason string) {
 	a.stop, a.reason = stopOf(reasons, reason), reason
 }
@@ -394,7 +394,7 @@ func (a *answer) reply() (Reply, error) {
 		}
 		r.Stop = StopTools
 	case StopLength, StopFilter, StopMalformed:
-		// The arguments may lack their end: nobody may act on them.
+		// The arguments may be incomplete, so the calls must not be made.
 		r.Dropped = calls
 		r.Message.Calls, r.Message.Signed = nil, nil
 	default:
@@ -409,7 +409,7 @@ func (a *answer) reply() (Reply, error) {
 	return r, nil
 }
 
-// stopOf translates a provider's reason; one it does not know is StopOther.
+// stopOf translates a provider's reason; an unknown reason becomes StopOther.
 func stopOf(reasons map[string]Stop, reason string) Stop {
 	return cmp.Or(reasons[reason], StopOther)
 }

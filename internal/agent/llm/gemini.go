@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// geminiFormat is Gemini's contents.
+// geminiFormat is the format of Gemini's contents.
 type geminiFormat struct{}
 
 func (geminiFormat) authorize(h http.Header, key string) {
@@ -23,13 +23,13 @@ func (geminiFormat) authorize(h http.Header, key string) {
 
 func (geminiFormat) request(c *call, stream bool) (string, any) {
 	contents := []obj{}
-	made := map[string]obj{} // calls
+	made := map[string]obj{} // calls by ID
 	for i, m := range c.messages {
 		role, content := "user", []obj{}
 		if m.Role == engi.RoleAssistant {
 			role = "model"
 		}
-		first := true // of the calls
+		first := true // the next call is the first one
 		for _, p := range parts(m) {
 			o := obj{}
 			switch {
@@ -38,8 +38,8 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 				made[t.ID] = obj{"id": t.ID, "name": t.Name}
 				o["functionCall"] = obj{"id": t.ID, "name": t.Name, "args": json.RawMessage(t.Arguments)}
 				if first && i >= c.turn && m.Signed == nil && geminiVersion(c.model) >= 3 {
-					// The answer is another model's. Without any signature it
-					// would be refused.
+					// Another model wrote the answer. Gemini refuses calls without
+					// any signature.
 					p.Signature = geminiUnsigned
 				}
 				first = false
@@ -70,7 +70,7 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 	}
 	body := obj{"contents": contents}
 	if c.q.System != "" {
-		// Gemma knows no system instruction.
+		// Gemma does not support a system instruction.
 		if strings.HasPrefix(strings.ToLower(c.model), "gemma-") && len(contents) > 0 && contents[0]["role"] == "user" {
 			contents[0]["parts"] = append([]obj{{"text": c.q.System + "\n\n"}}, contents[0]["parts"].([]obj)...)
 		} else {
@@ -132,12 +132,12 @@ func (geminiFormat) request(c *call, stream bool) (string, any) {
 	return path + c.model + ":generateContent", body
 }
 
-// geminiUnsigned is what Gemini documents as the signature of calls that it did
-// not write itself.
+// geminiUnsigned is the signature that Gemini documents for calls that it did
+// not write.
 const geminiUnsigned = "skip_thought_signature_validator"
 
 // geminiVersion returns the version of a Gemini, 2.5 for gemini-2.5-pro; 0 if
-// the name says none.
+// the name contains none.
 func geminiVersion(model string) (version float64) {
 	_, name, _ := strings.Cut(strings.ToLower(model), "gemini-")
 	if n, err := fmt.Sscanf(name, "%f", &version); n != 1 || err != nil {
@@ -146,8 +146,8 @@ func geminiVersion(model string) (version float64) {
 	return version
 }
 
-// geminiThinking returns how much the model shall reason; nil for its own
-// measure.
+// geminiThinking returns the setting for the effort of reasoning; nil for the model's
+// default.
 func geminiThinking(model string, effort engi.Effort) obj {
 	flash := strings.Contains(model, "flash")
 	switch version := geminiVersion(model); {
@@ -156,7 +156,7 @@ func geminiThinking(model string, effort engi.Effort) obj {
 	case version < 3:
 		budget := map[engi.Effort]int{engi.EffortNone: 0, engi.EffortLow: 1024, engi.EffortMedium: 8192, engi.EffortHigh: 24_576}[effort]
 		if !flash {
-			budget = max(budget, 128) // no less is accepted
+			budget = max(budget, 128) // the model accepts no lower budget
 		}
 		return obj{"thinkingBudget": budget, "includeThoughts": budget > 0}
 	case effort == engi.EffortNone && flash:
@@ -164,19 +164,19 @@ func geminiThinking(model string, effort engi.Effort) obj {
 	case effort == engi.EffortNone:
 		effort = engi.EffortLow
 	case effort == engi.EffortMedium && !flash && version < 3.1:
-		effort = engi.EffortHigh // there is none between
+		effort = engi.EffortHigh // there is no level between
 	}
 	return obj{"thinkingLevel": effort, "includeThoughts": true}
 }
 
-// What Gemini understands of JSON schemas, of arguments and of answers.
+// The keywords of JSON schemas that Gemini supports, for arguments and for answers.
 var (
 	geminiParameters = []string{"type", "description", "properties", "required", "items", "enum"}
 	geminiAnswers    = append(geminiParameters[:len(geminiParameters):len(geminiParameters)],
 		"format", "minimum", "maximum", "minItems", "maxItems", "anyOf", "additionalProperties")
 )
 
-// geminiSchema keeps only some keys of a schema, at all levels.
+// geminiSchema keeps only the given keys of a schema, at all levels.
 func geminiSchema(s obj, keys []string, typeName func(string) string) obj {
 	out := obj{}
 	for key, v := range s {
@@ -198,7 +198,7 @@ func geminiSchema(s obj, keys []string, typeName func(string) string) obj {
 			}
 			out[key] = properties
 		case key == "enum" && (!isList || slices.ContainsFunc(list, func(v any) bool { _, ok := v.(string); return !ok })):
-			// Only of texts.
+			// Gemini supports enum only for strings.
 		case key == "anyOf" && isList:
 			var choices []obj
 			for _, p := range list {
@@ -214,7 +214,7 @@ func geminiSchema(s obj, keys []string, typeName func(string) string) obj {
 		}
 	}
 	if _, ok := out["type"]; !ok && out["anyOf"] == nil {
-		out["type"] = typeName("string") // there must be one
+		out["type"] = typeName("string") // a type is required
 	}
 	return out
 }
@@ -241,14 +241,14 @@ type geminiAnswer struct {
 }
 
 type geminiUsage struct {
-	Prompt     int64 `json:"promptTokenCount"` // with Cached
+	Prompt     int64 `json:"promptTokenCount"` // includes Cached
 	Candidates int64 `json:"candidatesTokenCount"`
 	Thoughts   int64 `json:"thoughtsTokenCount"`
 	Cached     int64 `json:"cachedContentTokenCount"`
 	ToolUse    int64 `json:"toolUsePromptTokenCount"`
 }
 
-// add takes over what a later event counts.
+// add adds the counts of a later event.
 func (u *geminiUsage) add(o *geminiUsage) {
 	u.Prompt = cmp.Or(max(o.Prompt, 0), u.Prompt)
 	u.Candidates = cmp.Or(max(o.Candidates, 0), u.Candidates)
@@ -257,7 +257,7 @@ func (u *geminiUsage) add(o *geminiUsage) {
 	u.ToolUse = cmp.Or(max(o.ToolUse, 0), u.ToolUse)
 }
 
-// join puts a code and its explanation together.
+// join joins a code and its explanation.
 func join(code, text string) string {
 	if text == "" {
 		return code
@@ -291,7 +291,7 @@ func (geminiFormat) event(raw []byte, a *answer) error {
 	if len(o.Error) > 0 {
 		return a.failed(raw)
 	}
-	// Each event counts from the beginning, but may lack what another has.
+	// Each event counts from the beginning, but may lack counts that another has.
 	if u := o.UsageMetadata; u != nil {
 		a.gemini.add(u)
 		u = &a.gemini
@@ -309,7 +309,7 @@ func (geminiFormat) event(raw []byte, a *answer) error {
 			kind = thoughtPart
 		}
 		if p.Signature != "" {
-			a.closePart() // what was signed is this part alone
+			a.closePart() // the signature covers only this part
 		}
 		var err error
 		switch {

@@ -5,14 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// half returns the JSON value that text is the beginning of, without what is
-// not known yet: names without a value, numbers that may go on. It reports
-// whether there is any.
+// half returns the JSON value at the beginning of an unfinished text, without
+// incomplete parts: names without a value, and numbers that may continue. It reports
+// whether there is a value.
 func half(text []byte) (v any, ok bool) {
 	const maxOpen = 200
-	var open []byte // closers, the innermost last
+	var open []byte // closing brackets of open values, the innermost last
 	var str, key, escaped, name bool
-	good := 0 // bytes after which closing all that is open makes a value
+	good := 0 // length of the prefix that becomes a value when all open brackets are closed
 	scalar := false
 	for i, c := range text {
 		if str {
@@ -68,11 +68,11 @@ func half(text []byte) (v any, ok bool) {
 	return v, json.Unmarshal(whole, &v) == nil
 }
 
-// stringEnd returns where text, which ends within a string, can be cut so that
-// no escape and no rune is left in the middle.
+// stringEnd returns the offset at which text, which ends within a string, can be cut
+// without splitting an escape or a rune.
 func stringEnd(text []byte) int {
 	end := len(text)
-	// An escape has six bytes at most.
+	// An escape has at most six bytes.
 	for i := end - 1; i >= 0 && i >= end-6; i-- {
 		if text[i] != '\\' {
 			continue

@@ -1,11 +1,11 @@
 // Package llm is the interface to language models. A [Model] answers a request
 // with text, tool calls or an object of a given schema, at once or as a stream;
 // an [Embedder] turns texts into vectors, a [Reranker] ranks texts. A [Registry]
-// makes them from a configuration by names such as "openai:gpt-4o", retries
-// temporary failures, falls back to other models and reports what calls cost.
+// builds them from a configuration by names such as "openai:gpt-4o", retries
+// temporary failures, falls back to other models and reports the cost of calls.
 //
 // It does not run tools (package agent) and does not search (package docs).
-// Vendors' own packages are not used, because they bring clients for whole
+// It uses no packages of vendors, because they include clients for whole
 // clouds; each wire format is one file here.
 package llm
 
@@ -24,41 +24,41 @@ type Model interface {
 	// Generate answers a request. If out is not nil, the answer is streamed to
 	// it from the calling goroutine; an error of out ends the answer and is
 	// returned. It reports Invalid for a request that the provider refuses,
-	// Exhausted for rate limits and budgets, Unavailable for what may work
-	// later, Denied for a key that the provider does not accept. With an error,
-	// the reply has nothing but tokens: what the attempts cost, as the provider
-	// counts it, or estimated where it has not.
+	// Exhausted for rate limits and budgets, Unavailable for errors that may be
+	// temporary, and Denied for a key that the provider does not accept. With an error,
+	// the reply has only tokens: the cost of the attempts, as the provider
+	// counts it, or an estimate if the provider sent no counts.
 	Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error)
 }
 
 // A Request is a conversation that the model continues.
 type Request struct {
-	Owner    engi.Owner // whose budget pays for it
+	Owner    engi.Owner // owner whose budget pays for the request
 	System   string
 	Messages []engi.Message
 	Tools    []engi.Tool
 	Choice   Choice // empty means auto
-	OneCall  bool   // the answer calls one tool at most
+	OneCall  bool   // the answer has at most one tool call
 
 	// Object asks for a JSON value of this schema instead of prose, and without
 	// Tools. The reply's text is the value, which may break the schema; see
 	// [GenerateJSON].
 	Object     json.RawMessage
-	ObjectName string // of the schema, for the model; empty means answer
+	ObjectName string // name of the schema, for the model; empty means answer
 
-	MaxTokens   int         // of the answer; 0 means the model's, as far as it is known
-	Temperature *float64    // nil means the provider's
-	TopP        *float64    // nil means the provider's
+	MaxTokens   int         // maximum tokens of the answer; 0 means the model's limit, if it is known
+	Temperature *float64    // nil means the provider's default
+	TopP        *float64    // nil means the provider's default
 	Stop        []string    // texts that end the answer
-	Effort      engi.Effort // ignored by models that do not reason; empty means the provider's
+	Effort      engi.Effort // reasoning effort; ignored by models that do not reason; empty means the provider's default
 
-	// Interrupted says that the same request may have been under way when the
-	// node stopped: its cost is estimated and charged as that of an attempt.
+	// Interrupted says that the same request may have been running when the
+	// node stopped: its cost is estimated and charged like that of an attempt.
 	Interrupted bool
 }
 
 // A Choice says whether the model must call tools: auto, none, required, or the
-// name of the tool that it must call.
+// name of a tool that it must call.
 type Choice string
 
 const (
@@ -72,43 +72,43 @@ type Delta struct {
 	Text    string
 	Thought string
 
-	Call      string // ID of a tool call that is being written
-	Name      string // of its tool; with the first delta of a call
-	Arguments string // the next piece
+	Call      string // ID of the unfinished tool call
+	Name      string // name of the call's tool; only in the first delta of a call
+	Arguments string // next piece of the arguments
 
-	Object any // the object as far as it has been written, as encoding/json decodes it
+	Object any // the unfinished object, as encoding/json decodes it
 
-	Reset bool // the attempt failed: discard what came so far, the answer starts over
+	Reset bool // the attempt failed: discard all earlier deltas, the answer starts over
 }
 
 // A Reply is a complete answer.
 type Reply struct {
-	Model   string // that answered, provider:model
+	Model   string // provider:model that answered
 	Message engi.Message
 	Stop    Stop
-	Reason  string // for StopFilter, StopMalformed and StopOther, in the provider's words; may be empty
-	Dropped int    // calls left out because Stop says that they may lack their end
+	Reason  string // for StopFilter, StopMalformed and StopOther, the provider's text; may be empty
+	Dropped int    // number of omitted calls, which Stop says may be incomplete
 	Tokens  engi.Tokens
-	Took    time.Duration // including failed attempts
+	Took    time.Duration // time of the request, including failed attempts
 }
 
 // A Stop says why an answer ended.
 type Stop string
 
 const (
-	StopEnd       Stop = "end"       // it is complete
-	StopTools     Stop = "tools"     // it calls tools
-	StopLength    Stop = "length"    // it reached MaxTokens
-	StopFilter    Stop = "filter"    // the provider withheld it, or the model refuses; Reason may say why
-	StopMalformed Stop = "malformed" // the model wrote what the provider could not read, such as a broken call
+	StopEnd       Stop = "end"       // the answer is complete
+	StopTools     Stop = "tools"     // the answer calls tools
+	StopLength    Stop = "length"    // the answer reached MaxTokens
+	StopFilter    Stop = "filter"    // the provider withheld the answer, or the model refused; Reason may say why
+	StopMalformed Stop = "malformed" // the provider could not parse the model's output, such as a broken call
 	StopOther     Stop = "other"
 )
 
-// An Embedder turns texts into vectors. It is safe for concurrent use.
+// An Embedder converts texts to vectors. It is safe for concurrent use.
 type Embedder interface {
-	// Name identifies the vectors: those of different names cannot be compared.
+	// Name identifies the vectors: only vectors with the same name are comparable.
 	Name() string
-	// Embed returns one vector of length 1 per text, all of one dimension.
+	// Embed returns one vector of length 1 per text, all with the same dimension.
 	// The error kinds are those of Generate.
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }

@@ -31,7 +31,7 @@ func SchemaOf(t reflect.Type) (*Schema, error) {
 	return resolve(s)
 }
 
-// maxSchema bounds the bytes of a caller's schema.
+// maxSchema is the maximum number of bytes of a caller's schema.
 const maxSchema = 64 << 10
 
 // ParseSchema parses a caller's schema. It reports Invalid, also for a schema
@@ -69,8 +69,8 @@ func resolve(s *jsonschema.Schema) (*Schema, error) {
 // JSON returns the schema. It must not be changed.
 func (s *Schema) JSON() json.RawMessage { return s.raw }
 
-// Check returns the JSON value in text that conforms to the schema. Models like
-// to put a code fence around it, or prose. It reports Invalid in words that help
+// Check returns the JSON value in text that conforms to the schema. Models often
+// add a code fence around it, or prose. It reports Invalid with a text that helps
 // the model to correct itself.
 func (s *Schema) Check(text string) (json.RawMessage, error) {
 	text = strings.TrimSpace(text)
@@ -87,15 +87,15 @@ func (s *Schema) Check(text string) (json.RawMessage, error) {
 			return json.RawMessage(value), nil
 		}
 		if fault == nil || value != text && json.Valid([]byte(value)) {
-			fault = err // of the whole text, or of the last value in it
+			fault = err // error of the whole text, or of the last value in it
 		}
 	}
 	return nil, fault
 }
 
-// candidates yields what in text may be its JSON value: all of it, what is in
+// candidates yields the parts of text that may be its JSON value: all of it, the contents of
 // its code fences, and the objects and lists in its prose. Their number is
-// bounded, so that a text of nothing but brackets takes no longer than it should.
+// limited, so that a text of only brackets does not take too long.
 func candidates(text string) iter.Seq[string] {
 	const most = 32
 	return func(yield func(string) bool) {
@@ -139,14 +139,14 @@ func candidates(text string) iter.Seq[string] {
 	}
 }
 
-// maxRepairs is how often a model is asked to correct an answer.
+// maxRepairs is the maximum number of requests to correct an answer.
 const maxRepairs = 3
 
 // GenerateJSON asks m for a value that conforms to schema. If the value does
-// not, it tells the model why and asks again, a few times, and then reports
-// Unavailable. It reports Denied for an answer that was withheld, and Exhausted
-// for one that became too long; the reply's Stop says so, too. The reply's
-// tokens are those of all attempts.
+// not, it sends the model the error and asks again, a few times, and then reports
+// Unavailable. It reports Denied for a withheld answer, and Exhausted
+// for one that exceeded the limit; the reply's Stop says so too. The reply's
+// tokens are the sum of all attempts.
 func GenerateJSON(ctx context.Context, m Model, q Request, schema *Schema, out func(Delta) error) (json.RawMessage, Reply, error) {
 	q.Object = schema.JSON()
 	var spent engi.Tokens

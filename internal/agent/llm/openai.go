@@ -10,12 +10,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An obj is a JSON object that is being written.
+// An obj is a JSON object to be encoded.
 type obj = map[string]any
 
-// openaiFormat is OpenAI's chat completions, as others offer them too.
+// openaiFormat is the format of OpenAI's chat completions, which others offer too.
 type openaiFormat struct {
-	compatible bool // of another provider, whose models may have any name
+	compatible bool // another provider, whose models may have any name
 }
 
 func (openaiFormat) authorize(h http.Header, key string) {
@@ -89,10 +89,10 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 			}
 			if calls != nil {
 				o["tool_calls"] = calls
-				// Models that think between calls want the thoughts of the
-				// current turn back; some refuse those of earlier ones.
+				// Models that reason between calls need the thoughts of the
+				// current turn back; some refuse thoughts of earlier turns.
 				if i >= c.turn {
-					switch { // the details have the thoughts, too
+					switch { // details include the thoughts
 					case details != nil:
 						o["reasoning_details"] = details
 					case thought.Len() > 0:
@@ -124,7 +124,7 @@ func (f openaiFormat) request(c *call, stream bool) (string, any) {
 	return "/chat/completions", body
 }
 
-// openaiChoice adds which tool is to be called, if any; function names one.
+// openaiChoice sets the tool choice; function returns the form for one tool.
 func openaiChoice(body obj, choice Choice, function func(name Choice) obj) {
 	switch choice {
 	case "":
@@ -135,8 +135,8 @@ func openaiChoice(body obj, choice Choice, function func(name Choice) obj) {
 	}
 }
 
-// openaiReasons reports whether a model thinks before it answers: such models
-// take no temperature, and their limit of tokens has another name.
+// openaiReasons reports whether a model reasons before it answers: such models
+// accept no temperature, and their token limit has another name.
 func openaiReasons(model string) bool {
 	model = strings.ToLower(model)
 	for _, family := range []string{"o1", "o3", "o4", "oss"} {
@@ -147,13 +147,13 @@ func openaiReasons(model string) bool {
 	return strings.Contains(model, "gpt-5")
 }
 
-// openaiObjects reports whether a model takes a schema for its answer.
+// openaiObjects reports whether a model accepts a schema for its answer.
 func openaiObjects(model string) bool {
 	model = strings.ToLower(model)
 	return !strings.HasPrefix(model, "gpt-3.5") && !strings.HasPrefix(model, "gpt-4-") && model != "gpt-4"
 }
 
-// openaiLeast returns the smallest effort that a model of OpenAI's accepts.
+// openaiLeast returns the smallest effort that one of OpenAI's models accepts.
 func openaiLeast(model string) string {
 	_, version, _ := strings.Cut(strings.ToLower(model), "gpt-5")
 	switch {
@@ -185,7 +185,7 @@ func openaiContent(m engi.Message) any {
 
 func dataURL(img engi.Image) string { return "data:" + img.MediaType + ";base64," + encode(img.Data) }
 
-// fileName is the name of a document, without which OpenAI refuses it.
+// fileName returns the name of a document, because OpenAI refuses one without a name.
 func fileName(img engi.Image) string { return cmp.Or(img.Name, "document.pdf") }
 
 // openaiAnswer is a whole answer, or an event of a stream.
@@ -229,8 +229,8 @@ type openaiCall struct {
 	Extra json.RawMessage `json:"extra_content"` // Gemini's signatures
 }
 
-// openaiText is a text, or what others send in its place: parts with texts and
-// thoughts, or an object where its JSON belongs.
+// openaiText is a text, or the value that other servers send in its place: parts with texts and
+// thoughts, or an object instead of its JSON text.
 type openaiText struct{ text, thought string }
 
 func (t *openaiText) UnmarshalJSON(raw []byte) error {
@@ -284,7 +284,7 @@ func (f openaiFormat) whole(raw []byte, a *answer) error {
 }
 
 func (f openaiFormat) event(raw []byte, a *answer) error {
-	a.unsaid = true // some servers leave the reason out
+	a.unsaid = true // some servers omit the reason
 	if string(raw) == "[DONE]" {
 		a.done = true
 		return nil
@@ -293,7 +293,7 @@ func (f openaiFormat) event(raw []byte, a *answer) error {
 	if err := json.Unmarshal(raw, &o); err != nil {
 		return a.unreadable(err)
 	}
-	// OpenRouter reports one that is none after an answer that was cut.
+	// OpenRouter sends an error without a cause after an answer that was cut off.
 	if len(o.Error) > 0 && string(o.Error) != "null" && a.stop == "" {
 		return a.failed(raw)
 	}
@@ -305,7 +305,7 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 		cached := max(u.PromptDetails.Cached, u.Cached, u.CacheHits, 0)
 		thoughts := max(u.CompletionDetails.Reasoning, 0)
 		a.tokens = engi.Tokens{Input: max(u.Prompt-cached, 0), Output: max(u.Completion, 0), Reasoning: thoughts, CacheRead: cached}
-		// xAI counts thoughts apart, and Gemini counts them in the total only.
+		// xAI counts thoughts separately, and Gemini counts them in the total only.
 		if apart := u.Total - u.Prompt - u.Completion; apart > 0 && (thoughts == 0 || thoughts == apart) {
 			a.tokens.Output += apart
 			a.tokens.Reasoning = apart
@@ -348,8 +348,8 @@ func (openaiFormat) read(o openaiAnswer, a *answer) error {
 	return nil
 }
 
-// An openaiDetail is a part of reasoning_details, whose pieces come one by one. Other
-// fields than its texts are in one of the pieces, such as a signature in the last one.
+// An openaiDetail is a part of reasoning_details, which arrives in pieces. Fields other
+// than texts, such as a signature, are in one of the pieces.
 type openaiDetail struct {
 	kind, index   string
 	fields        map[string]json.RawMessage
@@ -391,7 +391,7 @@ func (a *answer) detail(raw json.RawMessage) error {
 	return a.count(len(raw))
 }
 
-// data returns the part as it goes back.
+// data returns the part in the form in which it is sent back.
 func (d *openaiDetail) data() (string, error) {
 	for name, text := range map[string]*strings.Builder{"text": &d.text, "summary": &d.summary} {
 		if raw, known := d.fields[name]; known && raw == nil {
@@ -405,8 +405,8 @@ func (d *openaiDetail) data() (string, error) {
 	return string(raw), err
 }
 
-// read takes a call, or a piece of one. By the format, pieces have the index of
-// their call. Not all servers give one, some give 0 to all calls, and some
+// read adds a call, or a piece of one. In the format, pieces have the index of
+// their call. Some servers send none, some send 0 for all calls, and some
 // repeat ID and name with each piece.
 func (t openaiCall) read(position int, a *answer) error {
 	number, name := position, t.Function.Name
@@ -420,15 +420,15 @@ func (t openaiCall) read(position int, a *answer) error {
 		if known != nil || name != "" {
 			c = known
 		}
-	case t.ID != "": // some servers give several calls the same
+	case t.ID != "": // the number decides, because some servers give several calls the same ID
 	case name == "" && t.Index == nil:
 		c = a.lastCall(func(*partSoFar) bool { return true })
 	case name != "" && c != nil && (name != c.name || json.Valid([]byte(c.text.String()))):
-		c = nil // that one is complete
+		c = nil // the earlier call is complete
 	}
 	if c == nil {
 		if name == "" {
-			return nil // Ollama sends empty ones
+			return nil // Ollama sends empty calls
 		}
 		var err error
 		if c, err = a.begin(number, t.ID, name); err != nil {

@@ -17,23 +17,23 @@ import (
 type Dialect string
 
 const (
-	OpenAI     Dialect = "openai"     // chat completions, with JSON schemas of their own
+	OpenAI     Dialect = "openai"     // chat completions, with JSON schemas as OpenAI restricts them
 	Responses  Dialect = "responses"  // OpenAI's responses
-	Compatible Dialect = "compatible" // chat completions as others offer them
+	Compatible Dialect = "compatible" // chat completions as other providers offer them
 	Anthropic  Dialect = "anthropic"
 	Gemini     Dialect = "gemini"
 )
 
 // A Provider is a server of models.
 type Provider struct {
-	Dialect Dialect           // empty means that of the well-known provider of the name, else compatible
-	URL     string            // empty means that of the well-known provider of the name
+	Dialect Dialect           // empty means the dialect of the well-known provider of this name, else compatible
+	URL     string            // empty means the URL of the well-known provider of this name
 	Key     string            // empty if the provider needs none
 	Headers map[string]string // added to every request
 	Client  *http.Client      // overrides that of the options; may be nil
 }
 
-// known are the well-known providers, which need nothing but a key.
+// known holds the well-known providers, which need only a key.
 var known = map[string]Provider{
 	"openai":    {Dialect: OpenAI, URL: "https://api.openai.com/v1"},
 	"anthropic": {Dialect: Anthropic, URL: "https://api.anthropic.com"},
@@ -43,30 +43,30 @@ var known = map[string]Provider{
 	"groq":      {Dialect: Compatible, URL: "https://api.groq.com/openai/v1"},
 }
 
-// A Price is what a million tokens cost, in any currency.
+// A Price is the price of a million tokens, in any currency.
 type Price struct{ Input, Output, CacheRead, CacheWrite float64 }
 
-// Options configure a Registry.
+// Options configures a Registry.
 type Options struct {
-	Providers map[string]Provider // by the name before the colon
-	Default   string              // provider:model for callers that name none; empty means there is no default
-	Fallbacks map[string][]string // by provider:model: tried in this order after a temporary failure
-	Prices    map[string]Price    // by provider:model, or provider:* for all other models of a provider
+	Providers map[string]Provider // providers by the name before the colon
+	Default   string              // provider:model for callers that name none; empty means that there is no default
+	Fallbacks map[string][]string // models to try in this order after a temporary failure, by provider:model
+	Prices    map[string]Price    // prices by provider:model, or provider:* for all other models of a provider
 	Embedding string              // provider:model of [Registry.Embedder]
 	Rerank    string              // provider:model of [Registry.Reranker]
 
-	Attempts    int           // per model, including the first; 0 means 3
-	Timeout     time.Duration // of one attempt; 0 means 5 min
-	IdleTimeout time.Duration // longest pause within a streamed answer; 0 means 60 s
-	Backoff     time.Duration // before the second attempt, doubled before each later one; 0 means 500 ms
+	Attempts    int           // maximum attempts per model, including the first; 0 means 3
+	Timeout     time.Duration // maximum time of one attempt; 0 means 5 min
+	IdleTimeout time.Duration // maximum pause within a streamed answer; 0 means 60 s
+	Backoff     time.Duration // time before the second attempt, doubled before each later one; 0 means 500 ms
 
-	// Client makes the requests; nil means one with the system's proxy. Its
-	// CheckRedirect does not apply: no redirect is followed.
+	// Client makes the requests; nil means a client with the system's proxy. Its
+	// CheckRedirect does not apply: redirects are not followed.
 	Client *http.Client
-	// OnCall, if not nil, is called after every attempt, failed ones included.
+	// OnCall, if not nil, is called after every attempt, including failed ones.
 	// It must return quickly.
 	OnCall func(Call)
-	// CheckBudget reports Exhausted if owner's budget is used up; nil means no
+	// CheckBudget reports Exhausted if owner's budget is used up; nil means that there are no
 	// budgets.
 	CheckBudget func(ctx context.Context, owner engi.Owner) error
 }
@@ -77,7 +77,7 @@ type Call struct {
 	Model  string
 	Tokens engi.Tokens
 	Took   time.Duration
-	Err    error // nil if it succeeded
+	Err    error // nil if the attempt succeeded
 }
 
 // A Registry makes models by name. It is safe for concurrent use.
@@ -87,7 +87,7 @@ type Registry struct {
 	made map[string]Model
 }
 
-// New returns a registry. It reports Invalid for a bad configuration, naming
+// New returns a registry. It reports Invalid for an invalid configuration, naming
 // the provider.
 func New(opt Options) (*Registry, error) {
 	if opt.Client == nil {
@@ -195,8 +195,8 @@ func (r *Registry) single(ref string) (Model, error) {
 	return made, nil
 }
 
-// native reports whether a model takes the schema of an object as a field of the
-// request. It is then not asked for as the arguments of a call, which not all
+// native reports whether a model accepts the schema of an object as a field of the
+// request. Other models receive it as the schema of a tool call, which not all
 // servers can force.
 func (p Provider) native(ref string) bool {
 	name, model, _ := strings.Cut(ref, ":")
@@ -209,12 +209,12 @@ func (p Provider) native(ref string) bool {
 	return name == "ollama" || name == "mistral"
 }
 
-// maxMade bounds the models kept: their names come from callers.
+// maxMade is the maximum number of models kept: callers choose their names.
 const maxMade = 256
 
 // clientOf returns the client for requests to a provider. It follows no
-// redirects: keys in headers of a provider's own and the conversation would go
-// along to wherever they lead.
+// redirects, because custom headers with keys and the conversation would also be sent
+// to the target of the redirect.
 func (r *Registry) clientOf(p Provider) *http.Client {
 	c := *cmp.Or(p.Client, r.opt.Client)
 	c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -223,7 +223,7 @@ func (r *Registry) clientOf(p Provider) *http.Client {
 
 var formats = map[Dialect]format{OpenAI: openaiFormat{}, Responses: responsesFormat{}, Compatible: openaiFormat{compatible: true}, Anthropic: anthropicFormat{}, Gemini: geminiFormat{}}
 
-// price returns what tokens of a model cost, in millionths.
+// price returns the cost of tokens of a model, in millionths.
 func (r *Registry) price(ref string, t engi.Tokens) int64 {
 	p, ok := r.opt.Prices[ref]
 	if !ok {

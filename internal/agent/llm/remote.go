@@ -24,10 +24,10 @@ type remote struct {
 	provider Provider
 	client   *http.Client
 	format   format
-	quiet    time.Duration // longest silence of an answer that is on its way
+	quiet    time.Duration // maximum pause within an answer
 
-	native bool         // objects are asked for by a field of the request
-	limit  atomic.Int64 // longest answer, as the provider said when a request allowed more; 0 if it never did
+	native bool         // objects are requested by a field of the request
+	limit  atomic.Int64 // maximum tokens of an answer, from the provider's refusal of a higher limit; 0 if there was none
 }
 
 func (m *remote) Name() string { return m.name }
@@ -39,8 +39,8 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A provider that falls silent would hold the caller until its own
-	// deadline, which may be far.
+	// Without this watch, a silent provider would block the caller until the caller's own
+	// deadline, which may be far away.
 	watch := time.AfterFunc(m.quiet, func() {
 		cancel(engi.Errorf(engi.Unavailable, "ask %s: nothing was heard for %v", m.name, m.quiet))
 	})
@@ -64,7 +64,7 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 	r.Message.Role = engi.RoleAssistant
 	r.Tokens.Calls = 1
 	if q.OneCall && len(r.Message.Calls) > 1 {
-		onlyFirst(&r.Message) // not all formats can ask for it
+		onlyFirst(&r.Message) // not all formats have a field for it
 	}
 	if r.Message.Signed != nil {
 		r.Message.Signed.Model = m.name
@@ -72,7 +72,7 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 	return r, nil
 }
 
-// onlyFirst leaves the first call of an answer.
+// onlyFirst removes all calls of an answer but the first.
 func onlyFirst(m *engi.Message) {
 	m.Calls = m.Calls[:1]
 	if m.Signed != nil {
@@ -103,7 +103,7 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 			}
 		}
 		if ctx.Err() != nil {
-			return Reply{Tokens: estimate(q, 0, engi.Tokens{})}, err // it may be at work
+			return Reply{Tokens: estimate(q, 0, engi.Tokens{})}, err // the provider may be working on the request
 		}
 		if _, wrote := errors.AsType[*unreadable](err); wrote {
 			return malformed(q, &answer{}, err)
@@ -119,8 +119,8 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 	return r, nil
 }
 
-// malformed returns an answer that came to no end: one that the provider could not
-// read is an answer nevertheless.
+// malformed returns an answer without a proper end. Output that the provider could not
+// parse is an answer too.
 func malformed(q Request, a *answer, err error) (Reply, error) {
 	t := estimate(q, a.size, a.tokens)
 	if u, ok := errors.AsType[*unreadable](err); ok {
@@ -133,9 +133,9 @@ func hasDocument(m engi.Message) bool {
 	return slices.ContainsFunc(m.Images, func(img engi.Image) bool { return img.MediaType == engi.PDF })
 }
 
-// estimate completes what a provider has counted of an answer that did not come
-// to its end, from the size of the request and that of what came. Such answers
-// are on the provider's bill, too.
+// estimate completes a provider's counts for an answer without a proper
+// end, from the sizes of the request and of the received part. Such answers
+// are on the provider's bill too.
 func estimate(q Request, written int, t engi.Tokens) engi.Tokens {
 	const bytesPerToken, imageTokens = 4, 1000
 	if t.Input+t.CacheRead+t.CacheWrite == 0 {
@@ -160,7 +160,7 @@ func estimate(q Request, written int, t engi.Tokens) engi.Tokens {
 	return t
 }
 
-// read reads an answer, as a stream if somebody follows it.
+// read reads an answer, as a stream if a.out is not nil.
 func (m *remote) read(body io.Reader, a *answer) (Reply, error) {
 	if a.out != nil {
 		err := events(body, func(data []byte) (bool, error) {
@@ -186,12 +186,12 @@ func (m *remote) read(body io.Reader, a *answer) (Reply, error) {
 	return a.reply()
 }
 
-// maxPiece bounds what is read at once: an answer that is not streamed, or one
-// event of a stream. Images are in one.
+// maxPiece is the maximum size in bytes of data read at once: an answer that is not streamed, or one
+// event of a stream. Such a piece contains whole images.
 const maxPiece = 32 << 20
 
-// events calls f with the data of each event of a stream until f says that it
-// was the last, or the stream ends.
+// events calls f with the data of each event of a stream until f returns true for
+// the last one, or the stream ends.
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html)
 func events(body io.Reader, f func(data []byte) (last bool, err error)) error {
 	lines := lineReader{r: bufio.NewReaderSize(body, 64<<10)}
@@ -229,11 +229,11 @@ func events(body io.Reader, f func(data []byte) (last bool, err error)) error {
 // A lineReader reads lines that end with CR, LF or CRLF, in any mixture.
 type lineReader struct {
 	r  *bufio.Reader
-	cr bool // the last line ended with CR: an LF that follows belongs to it
+	cr bool // the last line ended with CR: a following LF belongs to it
 }
 
 // next returns the next line, which is valid until the following call, or the
-// last one with the error that ended it. It does not wait for what follows a CR.
+// last one with the error that ended the stream. It does not wait for the byte after a CR.
 func (l *lineReader) next() (line []byte, err error) {
 	for {
 		_, err := l.r.Peek(1)
@@ -265,15 +265,15 @@ func (l *lineReader) next() (line []byte, err error) {
 	}
 }
 
-// discard skips n bytes that are in the buffer.
+// discard skips n bytes in the buffer.
 func (l *lineReader) discard(n int) { _, _ = l.r.Discard(n) }
 
 func tooBig() error {
 	return engi.Errorf(engi.Unavailable, "a piece of the answer has more than %d bytes", maxPiece)
 }
 
-// object asks for an object: by the field that the format has for schemas of
-// every kind, else as the arguments of a tool that must be called.
+// object requests an object, by the format's field for schemas if it supports
+// every schema, else as the arguments of a tool that must be called.
 func (m *remote) object(ctx context.Context, q Request, alive func(), out func(Delta) error) (Reply, error) {
 	schema, err := plain(q.Object)
 	if err != nil {
@@ -305,7 +305,7 @@ func (m *remote) object(ctx context.Context, q Request, alive func(), out func(D
 	if err != nil {
 		return r, err
 	}
-	text := r.Message.Text // of models that answer in prose nevertheless
+	text := r.Message.Text // some models answer in prose nevertheless
 	if len(r.Message.Calls) > 0 {
 		text = r.Message.Calls[0].Arguments
 		if r.Stop == StopTools {
@@ -316,7 +316,7 @@ func (m *remote) object(ctx context.Context, q Request, alive func(), out func(D
 	return r, nil
 }
 
-// partial tells out of an object as far as it has been written.
+// partial passes the unfinished object on to out with each piece.
 func partial(wrapped bool, out func(Delta) error) func(Delta) error {
 	var text []byte
 	next, call := 1, ""
@@ -331,7 +331,7 @@ func partial(wrapped bool, out func(Delta) error) func(Delta) error {
 			call, text = d.Call, text[:0]
 		}
 		text = append(append(text, d.Arguments...), d.Text...)
-		// Looking at all of it at every piece would take time by its square.
+		// Parsing all of the text for every piece would take quadratic time.
 		if len(text) < next {
 			return nil
 		}
@@ -356,7 +356,7 @@ func (p Provider) headers(f format, h http.Header) {
 }
 
 // send posts body as JSON and returns the response of a request that was
-// accepted; the caller closes its body. The error has its kind.
+// accepted; the caller closes its body. The error has a kind.
 func send(ctx context.Context, client *http.Client, s source, url string, body any, header func(http.Header)) (*http.Response, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -379,12 +379,12 @@ func send(ctx context.Context, client *http.Client, s source, url string, body a
 	defer resp.Body.Close()
 	raw, err = io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
-		raw = nil // the status says enough
+		raw = nil // the status is sufficient
 	}
 	return nil, s.refused(resp.StatusCode, resp.Header, raw)
 }
 
-// said returns what an error of a provider says, in any of the usual forms.
+// said returns the text of a provider's error, in any of the usual forms.
 func said(raw []byte) string {
 	var e struct {
 		Error   json.RawMessage
@@ -392,7 +392,7 @@ func said(raw []byte) string {
 		Detail  string
 	}
 	if list := []json.RawMessage(nil); json.Unmarshal(raw, &list) == nil && len(list) > 0 {
-		raw = list[0] // Gemini's answers to streams
+		raw = list[0] // Gemini's answers to streams are lists
 	}
 	if json.Unmarshal(raw, &e) != nil {
 		return string(raw)

@@ -21,8 +21,8 @@ type Reranker interface {
 }
 
 // Reranker returns the configured reranker, or Unsupported if there is none. It
-// uses the path /rerank below the provider's URL, as most servers of such models
-// have it.
+// uses the path /rerank below the provider's URL, like most servers of such
+// models.
 func (r *Registry) Reranker() (Reranker, error) {
 	ref := r.opt.Rerank
 	if ref == "" {
@@ -45,8 +45,8 @@ type reranker struct {
 }
 
 const (
-	maxReranked = 1000    // texts of one request
-	maxRanks    = 8 << 20 // bytes of the answer, which may repeat the texts
+	maxReranked = 1000    // maximum number of texts in one request
+	maxRanks    = 8 << 20 // maximum bytes of the answer, which may repeat the texts
 )
 
 func (e *reranker) Name() string { return e.name }
@@ -100,8 +100,8 @@ func (e *reranker) ask(ctx context.Context, query string, texts []string) ([]flo
 	return scores, t, nil
 }
 
-// post sends a request that has no format of its own, and returns the answer,
-// limit bytes at most.
+// post sends a request that has no format of its own, and returns at most limit bytes
+// of the answer.
 func (r *Registry) post(ctx context.Context, name string, p Provider, url string, limit int64, request any) ([]byte, error) {
 	s := p.source(name)
 	ctx, cancel := context.WithTimeout(ctx, r.opt.Timeout)

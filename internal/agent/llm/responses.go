@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// responsesFormat is OpenAI's responses. Nothing is kept by the provider:
-// thoughts come and go back encrypted.
+// responsesFormat is the format of OpenAI's responses. The provider stores nothing:
+// thoughts are received and sent back encrypted.
 type responsesFormat struct{}
 
 func (responsesFormat) authorize(h http.Header, key string) { openaiFormat{}.authorize(h, key) }
@@ -43,7 +43,7 @@ func (responsesFormat) request(c *call, stream bool) (string, any) {
 					items = append(items, obj{"type": "reasoning", "id": p.Signature, "encrypted_content": p.Data, "summary": summary})
 				case p.Text != "":
 					item := obj{"type": "message", "role": "assistant", "content": []obj{{"type": "output_text", "text": p.Text}}}
-					if p.Signature != "" { // models that say which phase a text is of want it back
+					if p.Signature != "" { // models that send a phase for each text need it back
 						item["phase"] = p.Signature
 					}
 					items = append(items, item)
@@ -132,7 +132,7 @@ type responsesAnswer struct {
 
 var responsesStops = map[string]Stop{"max_output_tokens": StopLength, "content_filter": StopFilter}
 
-// end takes over counts and state.
+// end sets the counts and the state.
 func (o responsesAnswer) end(a *answer, raw []byte) error {
 	if u := o.Usage; u != nil {
 		a.tokens = engi.Tokens{Input: max(u.Input-u.InputDetails.Cached, 0), CacheRead: u.InputDetails.Cached, Output: u.Output, Reasoning: u.OutputDetails.Reasoning}
@@ -183,7 +183,7 @@ func (responsesFormat) whole(raw []byte, a *answer) error {
 	return o.end(a, raw)
 }
 
-// done takes what an item has only when it is complete.
+// done reads the fields that only a complete item has.
 func (item responsesItem) done(number int, a *answer) error {
 	switch item.Type {
 	case "reasoning":

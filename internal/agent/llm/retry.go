@@ -43,7 +43,7 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 			if attempt > 0 {
 				wait := max(pause, time.Duration(engi.RetryOf(last).AfterMillis)*time.Millisecond)
 				if wait > maxWait {
-					break // the next model, if any, is faster
+					break // the next model, if there is one, is faster
 				}
 				pause *= 2
 				if clock.Sleep(ctx, wait) != nil {
@@ -71,13 +71,13 @@ func (m *retryingModel) Generate(ctx context.Context, q Request, out func(Delta)
 			}
 		}
 		if !temporary(last) && !engi.Is(last, engi.Denied) || ctx.Err() != nil {
-			break // another model would not accept it either
+			break // another model would refuse it too
 		}
 	}
 	return Reply{Tokens: spent}, last
 }
 
-// maxWait is the longest wait before a retry. If a provider asks for more, the
+// maxWait is the maximum wait before a retry. If a provider asks for more, the
 // next model is tried instead.
 const maxWait = 30 * time.Second
 
@@ -91,7 +91,7 @@ func (m *retryingModel) attempt(ctx context.Context, model Model, q Request, out
 	return r, err
 }
 
-// charge reports an attempt, and returns its tokens with what they cost.
+// charge reports an attempt, and returns its tokens with their cost.
 func (m *retryingModel) charge(owner engi.Owner, model string, t engi.Tokens, took time.Duration, err error) engi.Tokens {
 	t.Calls = 1
 	t.Cost = m.registry.price(model, t)

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// plain converts a JSON schema to one that all formats understand: without
-// null as a second type, and without references, which some of them lose. It
+// plain converts a JSON schema to one that all formats support: without
+// null as a second type, and without references, which some formats lose. It
 // guides the model only; answers are checked against the original schema.
 func plain(raw json.RawMessage) (map[string]any, error) {
 	var root map[string]any
@@ -28,13 +28,13 @@ type schemaInliner struct {
 }
 
 const (
-	maxNodes   = 10_000 // of a schema whose references are written out
+	maxNodes   = 10_000 // maximum number of nodes of a schema with expanded references
 	maxNesting = 40
 )
 
 func (in *schemaInliner) node(v any, depth int) any {
 	if in.nodesLeft--; in.nodesLeft < 0 || depth > maxNesting {
-		return map[string]any{} // accepts anything; Check decides
+		return map[string]any{} // accepts any value; Check decides
 	}
 	switch v := v.(type) {
 	case []any:
@@ -69,7 +69,7 @@ func (in *schemaInliner) node(v any, depth int) any {
 // wrapping is the name of the property that holds a value that is not an object.
 const wrapping = "answer"
 
-// wrap turns a schema of another type into one of an object, since arguments of
+// wrap converts a schema of another type to one of an object, since arguments of
 // tools are objects.
 func wrap(s map[string]any) (_ map[string]any, wrapped bool) {
 	if _, ok := s["properties"]; ok || s["type"] == "object" {

@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maxSchemaNodes bounds the objects and lists of a schema, all references
+// maxSchemaNodes is the maximum number of objects and lists in a schema with all references
 // expanded.
 const maxSchemaNodes = 20_000
 
-// checkSchemaSize reports Invalid for a schema that would make validation slow
-// or endless: one that is recursive, or large when its references are expanded.
+// checkSchemaSize reports Invalid for a schema that would make validation very slow
+// or endless: a recursive schema, or one that is large when its references are expanded.
 // References to other documents are Invalid too.
 func checkSchemaSize(root any) error {
 	w := schemaCounter{root: root, counts: map[string]int{}}
@@ -24,11 +24,11 @@ func checkSchemaSize(root any) error {
 	return err
 }
 
-// A schemaCounter counts the nodes of a schema. It takes every object and list
-// for a schema, which can only make the count too high.
+// A schemaCounter counts the nodes of a schema. It counts every object and list
+// as a schema, which can only make the count too high.
 type schemaCounter struct {
 	root   any
-	counts map[string]int // by reference; inProgress while it is being counted
+	counts map[string]int // counts by reference; inProgress during the counting
 }
 
 const (
@@ -75,7 +75,7 @@ func (c *schemaCounter) count(node any, depth int) (int, error) {
 	return total, nil
 }
 
-// countReference counts the nodes of what a reference refers to.
+// countReference counts the nodes of the target of a reference.
 func (c *schemaCounter) countReference(ref string, depth int) (int, error) {
 	switch n, ok := c.counts[ref]; {
 	case ok && n == inProgress:
@@ -93,8 +93,8 @@ func (c *schemaCounter) countReference(ref string, depth int) (int, error) {
 	return n, err
 }
 
-// resolvePointer returns the node that a URL fragment with a JSON pointer refers
-// to.
+// resolvePointer returns the target of a URL fragment with a JSON
+// pointer.
 func resolvePointer(root any, ref string) (any, bool) {
 	path, ok := strings.CutPrefix(ref, "#")
 	if !ok {

@@ -8,8 +8,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Check reports why owner cannot use a model now: there is none of the name, or the
-// owner has spent its budget.
+// Check reports the reason why owner cannot use a model now: no model has the name, or the
+// owner's budget is used up.
 func (r *Registry) Check(ctx context.Context, owner engi.Owner, model string) error {
 	if _, err := r.Model(model); err != nil {
 		return err
@@ -17,11 +17,11 @@ func (r *Registry) Check(ctx context.Context, owner engi.Owner, model string) er
 	return r.checkBudget(ctx, owner)
 }
 
-// restarted is what out of Write gets instead of what it has to discard.
+// restarted is the text that out of Write receives when an answer starts over.
 const restarted = "\n(the answer broke off and starts over)\n"
 
-// Write has a model go on with what was said, in prose. out gets the text as it is
-// written. cut says that the answer ended because it became too long. The tokens were
+// Write lets a model continue the conversation said, in prose. out receives the text as it is
+// written. cut says that the answer reached its maximum length. The tokens were
 // used even with an error.
 func (r *Registry) Write(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, out func(text string) error) (text string, cut bool, used engi.Tokens, err error) {
 	m, err := r.Model(model)
@@ -44,7 +44,7 @@ func (r *Registry) Write(ctx context.Context, owner engi.Owner, model, system st
 	return reply.Message.Text, reply.Stop == StopLength, reply.Tokens, err
 }
 
-// Answer has a model answer what was said with JSON that conforms to a schema; see
+// Answer lets a model answer the conversation said with JSON that conforms to a schema; see
 // [GenerateJSON]. The tokens were used even with an error.
 func (r *Registry) Answer(ctx context.Context, owner engi.Owner, model, system string, said []engi.Message, schema json.RawMessage) (json.RawMessage, engi.Tokens, error) {
 	m, err := r.Model(model)

@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	maxMessage = 8 << 20 // bytes
-	maxNoise   = 1000    // lines that are not messages
+	maxMessage = 8 << 20 // maximum bytes of a message
+	maxNoise   = 1000    // maximum number of lines that are not messages
 )
 
 // A lineDecoder decodes messages, one per line. It skips lines that are not
-// messages, since programs print all sorts of things when they start.
+// messages, since programs print other text when they start.
 type lineDecoder struct {
-	partial []byte // of an incomplete line
+	partial []byte // incomplete line
 	noise   int
 }
 
-// next yields the messages that are complete with data. It ends after an error.
+// next yields the messages that data completes. It ends after an error.
 func (d *lineDecoder) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 	return func(yield func(jsonrpc.Message, error) bool) {
 		for {
@@ -34,7 +34,7 @@ func (d *lineDecoder) next(data []byte) iter.Seq2[jsonrpc.Message, error] {
 				d.partial = append(d.partial, line...)
 				return
 			}
-			// Messages refer to parts of their line, and data is the caller's.
+			// Messages refer to parts of their line, and the caller reuses data.
 			line, d.partial = append(d.partial, line...), nil
 			data = more
 			if line = bytes.TrimSpace(line); len(line) == 0 {

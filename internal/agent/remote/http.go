@@ -14,7 +14,7 @@ import (
 // to the server's host only. They end when ctx does.
 func newHTTPClient(ctx context.Context, s Server, next http.RoundTripper) *http.Client {
 	home, err := url.Parse(s.URL)
-	if err != nil { // unreachable: Validate has parsed it
+	if err != nil { // unreachable: Validate has parsed the URL
 		home = &url.URL{}
 	}
 	return &http.Client{
@@ -28,7 +28,7 @@ func newHTTPClient(ctx context.Context, s Server, next http.RoundTripper) *http.
 	}
 }
 
-// A oneHostTransport sends requests to one host and bounds the responses.
+// A oneHostTransport sends requests to one host and limits the responses.
 type oneHostTransport struct {
 	header http.Header
 	server *url.URL
@@ -56,10 +56,10 @@ func (t oneHostTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// maxLines bounds the events in a response, which are held until handled.
+// maxLines is the maximum number of events in a response, which are held until handled.
 const maxLines = 100_000
 
-// A limitedBody fails when it is too long.
+// A limitedBody fails when it is longer than its limit.
 type limitedBody struct {
 	io.ReadCloser
 	left, lines int

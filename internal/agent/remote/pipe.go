@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	maxBytes         = 32 << 20 // of output between two calls
-	maxNotifications = 4096     // passed on between two calls
-	maxRequests      = 1000     // of the server to us; all are refused
+	maxBytes         = 32 << 20 // maximum bytes of output between two calls
+	maxNotifications = 4096     // maximum number of notifications between two calls
+	maxRequests      = 1000     // maximum number of requests from the server; all are refused
 	maxStderr        = 2 << 10  // bytes kept of the end of standard error
 
-	// exitTimeout is how long a program has to exit when its input ends.
+	// exitTimeout is the time for a program to exit after its input has ended.
 	exitTimeout = 2 * time.Second
 )
 
@@ -30,18 +30,18 @@ type pipe struct {
 	process    engi.Process
 	onProgress func(*sdk.ProgressNotificationParams)
 	messages   chan jsonrpc.Message
-	ctx        context.Context // of the reader; its cause is why it ended
+	ctx        context.Context // context of the reader; its cause is the reason of the end
 	cancel     context.CancelCauseFunc
 	reader     sync.WaitGroup
 
 	mu            sync.Mutex
-	stderr        []byte // its end
-	bytes         int    // since the last call
-	notifications int    // since the last call
+	stderr        []byte // last bytes of standard error
+	bytes         int    // counted since the last call
+	notifications int    // counted since the last call
 	requests      int
 }
 
-// startPipe starts a server's program in g; onProgress receives its progress
+// startPipe starts a server's program in g; heard receives its progress
 // messages. The caller calls stop.
 func startPipe(ctx context.Context, g engi.Guest, s Server, heard func(*sdk.ProgressNotificationParams)) (*pipe, error) {
 	process, err := g.Start(ctx, engi.Command{Args: s.Command, Env: s.Env, Stdin: engi.StdinPipe, Tag: "mcp-" + s.Name})
@@ -143,13 +143,13 @@ func (p *pipe) accept(m jsonrpc.Message) (bool, error) {
 	case r.ID.IsValid():
 		return true, nil
 	case r.Method == "notifications/progress" && news <= maxNotifications:
-		// Not through the SDK, which may deliver the answer first.
+		// Handle it here, because the SDK may deliver the answer first.
 		var n sdk.ProgressNotificationParams
 		if json.Unmarshal(r.Params, &n) == nil {
 			p.onProgress(&n)
 		}
 	}
-	// Other notifications are of changes, which do not matter to a run.
+	// Other notifications announce changes, which do not matter to a run.
 	return false, nil
 }
 
@@ -176,13 +176,13 @@ func (p *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 		p.bytes, p.notifications = 0, 0
 		p.mu.Unlock()
 	}
-	// A program that reads nothing must not block us after the pipe was closed.
+	// A program that reads nothing must not block Write after the pipe was closed.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.ctx, func() { cancel(context.Cause(p.ctx)) })()
 	if err = p.process.Input(ctx, append(line, '\n')); err != nil {
-		// A program that has ended says why on its standard error, which the
-		// caller will want to read.
+		// A program that has ended gives the reason on its standard error, which the
+		// caller reads.
 		select {
 		case <-p.ctx.Done():
 		case <-ctx.Done():
@@ -192,8 +192,8 @@ func (p *pipe) Write(ctx context.Context, m jsonrpc.Message) error {
 	return err
 }
 
-// lastWords is how long the output of a program that takes no input any more is
-// waited for.
+// lastWords is the maximum wait for the output of a program that accepts no more
+// input.
 const lastWords = time.Second
 
 // Close implements sdk.Connection.
@@ -203,7 +203,7 @@ func (p *pipe) Close() error {
 }
 
 // stop stops the program and waits for the reader. It does not wait for a
-// program that is alone in its sandbox, which is stopped next.
+// program that is alone in its sandbox, because the sandbox is stopped next.
 func (p *pipe) stop(alone bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), exitTimeout)
 	defer cancel()

@@ -1,8 +1,8 @@
 // Package remote gives agents the tools of MCP servers: servers on the network,
-// and programs, which run in sandboxes and never on the host. Everything from a
-// server is hostile: it is bounded, and the names of its tools get a prefix.
+// and programs, which run in sandboxes and never on the host. Servers are
+// not trusted: their data is limited, and the names of their tools get a prefix.
 //
-// It does not serve our own tools by MCP; that is internal/server/mcp.
+// Package internal/server/mcp does the opposite: it serves engi's tools by MCP.
 package remote
 
 import (
@@ -25,29 +25,29 @@ import (
 type Server struct {
 	Name    string        // prefix of the names of its tools
 	Tools   []string      // names of the tools to offer; empty means all
-	Timeout time.Duration // of a call, and of connecting; 0 means 1 min
+	Timeout time.Duration // maximum time of a call, and of connecting; 0 means 1 min
 
 	URL    string
-	Header http.Header // sent to the host of URL only; may be secret
+	Header http.Header // headers sent to the host of URL only; may be secret
 
 	Command      []string          // program and arguments
-	Env          map[string]string // of the program
-	InRunSandbox bool              // it runs in the sandbox or session of the run instead of its own sandbox
-	Template     string            // of its own sandbox; empty means the node's default
+	Env          map[string]string // environment of the program
+	InRunSandbox bool              // the program runs in the sandbox or session of the run instead of its own sandbox
+	Template     string            // template of the server's own sandbox; empty means the node's default
 	Network      engi.NetworkPolicy
 }
 
-// Options configure a Remote.
+// Options configures a Remote.
 type Options struct {
 	Servers   []Server
 	Sandboxes engi.Sandboxes
-	Sessions  engi.Sessions     // nil if there are none
-	Transport http.RoundTripper // to servers on the network; nil means the default
-	Version   string            // of this build, sent to servers
+	Sessions  engi.Sessions     // nil if the node has no sessions
+	Transport http.RoundTripper // transport to servers on the network; nil means the default
+	Version   string            // version of this build, sent to servers
 	Log       *slog.Logger      // nil discards
 }
 
-// A Remote has the configured servers. It implements [engi.ToolServers] and is
+// A Remote holds the configured servers. It implements [engi.ToolServers] and is
 // safe for concurrent use.
 type Remote struct {
 	opt     Options
@@ -66,7 +66,7 @@ const (
 	maxServers     = 64
 )
 
-// New returns the servers of opt. It connects to none. It reports Invalid.
+// New returns the servers of opt. It does not connect. It reports Invalid for a bad configuration.
 func New(opt Options) (*Remote, error) {
 	if opt.Log == nil {
 		opt.Log = slog.New(slog.DiscardHandler)
@@ -153,21 +153,21 @@ type source struct {
 
 	mu         sync.Mutex
 	state      engi.ToolServer
-	tools      []remoteTool // as last listed
-	validUntil time.Time    // of tools
+	tools      []remoteTool // tools of the last list
+	validUntil time.Time    // end of the validity of tools
 }
 
-// cacheFor is how long a list of tools is used.
+// cacheFor is the time for which a list of tools is used.
 const cacheFor = time.Minute
 
 // Name implements [tool.Source].
 func (s *source) Name() string { return s.server.Name }
 
 // Open implements [tool.Source]. If the list of tools is cached, the server is
-// not contacted before one of them is called.
+// not contacted until one of them is called.
 func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), error) {
 	if s.server.InRunSandbox && (!e.Has(tool.NeedGuest) || e.May(engi.ScopeSandboxes, true) != nil) {
-		return nil, func() {}, nil // like built-in tools that need a sandbox
+		return nil, func() {}, nil // omitted, like built-in tools that need a sandbox
 	}
 	r := &session{source: s, env: e}
 	listed, ok := s.cached()
@@ -186,7 +186,7 @@ func (s *source) Open(ctx context.Context, e tool.Env) ([]tool.Tool, func(), err
 		t, err := tool.FromSchema(o.name, o.description, o.schema, func(ctx context.Context, c *tool.Call, args json.RawMessage) (tool.Result, error) {
 			return r.call(ctx, c, o, args)
 		})
-		if err != nil { // unreachable: list has adapted the names
+		if err != nil { // unreachable: list has checked the names
 			s.opt.Log.WarnContext(ctx, "skip a tool of an MCP server", "server", s.server.Name, "tool", o.name, "error", err)
 			continue
 		}
@@ -204,7 +204,7 @@ func (s *source) cached() ([]remoteTool, bool) {
 	return s.tools, !s.server.InRunSandbox && time.Now().Before(s.validUntil)
 }
 
-// update records the outcome of listing the tools.
+// update records the result of listing the tools.
 func (s *source) update(offers []remoteTool, skipped []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +222,7 @@ func (s *source) update(offers []remoteTool, skipped []string, err error) {
 	s.tools, s.validUntil = offers, now.Add(cacheFor)
 }
 
-// errorText returns the text of a server's error in one line of bounded length.
+// errorText returns the text of a server's error in one line of limited length.
 func errorText(err error) string { return clip.Line(err.Error(), maxError) }
 
 const maxError = 1 << 10

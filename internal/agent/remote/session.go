@@ -19,34 +19,34 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A session is the use of one server by one run. It connects when a tool is
-// first called, or listed, and again when the connection breaks.
+// A session is the use of one server by one run. It connects for the first
+// call or list of tools, and again when the connection breaks.
 type session struct {
 	source *source
 	env    tool.Env
 
 	mu       sync.Mutex // also held while connecting
 	conn     *sdk.ClientSession
-	cleanups []func() // of conn, newest last
-	connects int      // so far
+	cleanups []func() // functions that clean up conn, newest last
+	connects int      // number of connections so far
 	closed   bool
 
 	progressMu sync.Mutex
-	sinks      map[string]*progressSink // by progress token
+	sinks      map[string]*progressSink // receivers of progress messages by progress token
 	lastToken  int
 }
 
 const (
-	// maxConnects is how often one run connects to a server.
+	// maxConnects is the maximum number of connections of one run to a server.
 	maxConnects  = 4
-	maxProgress  = 64 << 10 // bytes of progress messages of one call
+	maxProgress  = 64 << 10 // maximum bytes of progress messages for one call
 	closeTimeout = 2 * time.Second
-	// sandboxLifetime is when a server's own sandbox ends if this node cannot
+	// sandboxLifetime is the time after which a server's own sandbox ends if this node cannot
 	// stop it. It is longer than a run.
 	sandboxLifetime = 2 * time.Hour
 )
 
-// withTimeout bounds a call, or connecting.
+// withTimeout limits the time of a call, or of connecting.
 func (s *source) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.server.Timeout,
 		engi.Errorf(engi.Expired, "the MCP server %s did not answer within %v", s.server.Name, s.server.Timeout))
@@ -71,7 +71,7 @@ func (s *session) connection(ctx context.Context) (*sdk.ClientSession, error) {
 		return nil, err
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "engi", Version: s.source.opt.Version}, &sdk.ClientOptions{
-		// Servers get nothing from us: no models, no files, no user input.
+		// Servers have no access to the client's models, files or user input.
 		Capabilities:                &sdk.ClientCapabilities{},
 		MultiRoundTrip:              &sdk.MultiRoundTripOptions{Disabled: true},
 		ProgressNotificationHandler: func(_ context.Context, n *sdk.ProgressNotificationClientRequest) { s.progress(n.Params) },
@@ -84,18 +84,18 @@ func (s *session) connection(ctx context.Context) (*sdk.ClientSession, error) {
 		s.disconnectLocked()
 		return nil, causeOf(ctx, err)
 	}
-	// The connection is closed before what it runs on. A server that does not
-	// react is cut off.
+	// The connection is closed before its program or transport. A server that does not
+	// react is disconnected.
 	s.cleanups = append(s.cleanups, func() {
 		timer := time.AfterFunc(closeTimeout, abort)
 		defer timer.Stop()
-		_ = conn.Close() // it may be broken
+		_ = conn.Close() // an error means that the connection is broken
 	})
 	s.conn = conn
 	return conn, nil
 }
 
-// disconnectLocked undoes what connecting did.
+// disconnectLocked undoes the effects of connecting. The caller holds mu.
 func (s *session) disconnectLocked() {
 	for _, f := range slices.Backward(s.cleanups) {
 		f()
@@ -112,7 +112,7 @@ func (s *session) discard(conn *sdk.ClientSession) {
 	}
 }
 
-// close ends the use of the server. It may be called again.
+// close ends the use of the server. Further calls do nothing.
 func (s *session) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *session) transport(ctx context.Context) (t sdk.Transport, stderr func()
 	return p, p.stderrTail, func() { p.cancel(io.EOF) }, nil
 }
 
-// enterGuest enters the sandbox that the server runs in, which it creates if
+// enterGuest enters the sandbox of the server's program, and creates the sandbox if
 // the server has its own.
 func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 	id, opt := s.env.Sandbox, s.source.opt
@@ -179,14 +179,14 @@ func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 	return g, nil
 }
 
-// Metadata of a server's own sandbox, to find it after a crash.
+// Metadata of a server's own sandbox, by which it is found after a crash.
 const (
 	metadataServer = "engi.mcp-server"
 	metadataRun    = "engi.run"
 )
 
 // createSandbox creates the server's own sandbox, for the owner of the run. It
-// first stops one that is left from before a crash.
+// first stops a sandbox left over from before a crash.
 func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 	sandboxes, metadata := s.source.opt.Sandboxes, map[string]string{metadataServer: s.source.server.Name, metadataRun: string(s.env.Run)}
 	old, err := sandboxes.List(ctx, s.env.Owner, engi.SandboxFilter{Owned: true, Metadata: metadata})
@@ -240,7 +240,7 @@ func (s *session) call(ctx context.Context, c *tool.Call, t remoteTool, args jso
 	return s.failure(run, causeOf(ctx, err))
 }
 
-// failure returns what a model sees of an error, or the error that ended the
+// failure returns the result that a model sees for an error, or the error that ended the
 // run.
 func (s *session) failure(run context.Context, err error) (tool.Result, error) {
 	if run.Err() != nil {
@@ -253,7 +253,7 @@ func (s *session) failure(run context.Context, err error) (tool.Result, error) {
 // A progressSink is a call that receives progress messages.
 type progressSink struct {
 	call *tool.Call
-	left int // bytes
+	left int // bytes left until the limit
 }
 
 func (s *session) subscribe(c *tool.Call) (token string) {
@@ -268,7 +268,7 @@ func (s *session) subscribe(c *tool.Call) (token string) {
 	return token
 }
 
-// unsubscribe returns when the call receives no more messages.
+// unsubscribe ends the messages for a call: none arrives after it returns.
 func (s *session) unsubscribe(token string) {
 	s.progressMu.Lock()
 	defer s.progressMu.Unlock()

@@ -33,10 +33,10 @@ const (
 	maxPages       = 64
 	maxDescription = 4 << 10
 	maxSchema      = 32 << 10
-	maxSchemas     = 512 << 10 // of all tools: they are part of every request to the model
+	maxSchemas     = 512 << 10 // maximum bytes of all schemas, which are part of every request to the model
 	maxSkipped     = 32
 
-	maxText   = 1 << 20 // of a result
+	maxText   = 1 << 20 // maximum bytes of text in a result
 	maxImage  = 5 << 20
 	maxImages = 8
 )
@@ -98,7 +98,7 @@ func (s *session) list(ctx context.Context) ([]remoteTool, error) {
 	return tools, nil
 }
 
-// adapt adapts a tool for models. It reports Invalid for one that cannot be.
+// adapt adapts a tool for models. It reports Invalid for a tool that cannot be adapted.
 func (s *source) adapt(t *sdk.Tool) (o remoteTool, err error) {
 	if t.Name == "" || len(t.Name) > 256 {
 		return o, engi.Errorf(engi.Invalid, "its name has %d bytes", len(t.Name))
@@ -143,7 +143,7 @@ func (s *source) toolName(theirs string) string {
 	return name
 }
 
-// result returns what a model sees of an answer.
+// result returns the result that a model sees for an answer.
 func result(r *sdk.CallToolResult) tool.Result {
 	out := tool.Result{Failed: r.IsError}
 	var text strings.Builder
@@ -186,7 +186,7 @@ func result(r *sdk.CallToolResult) tool.Result {
 	return out
 }
 
-// image returns an image, or why it is left out.
+// image returns an image, or the reason for omitting it.
 func image(c *sdk.ImageContent, have int) (engi.Image, string) {
 	kind := http.DetectContentType(c.Data)
 	switch {

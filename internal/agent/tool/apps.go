@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Apps is what the tools of applications need of [engi.Apps].
+// Apps is the part of [engi.Apps] that the tools of apps use.
 type Apps interface {
 	Create(ctx context.Context, spec engi.AppSpec) (engi.App, error)
 	Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error)
@@ -37,9 +37,9 @@ type readAppArgs struct {
 }
 
 const (
-	maxAppFile  = 128 << 10 // bytes that are read of one
-	maxAppFiles = 400       // that are listed
-	maxWarnings = 40        // of one apply
+	maxAppFile  = 128 << 10 // maximum bytes read of one file
+	maxAppFiles = 400       // maximum number of listed files
+	maxWarnings = 40        // maximum number of warnings of one apply
 )
 
 func appTools(s Services) ([]Tool, error) {
@@ -96,10 +96,10 @@ func readText(f io.Reader, path string) (Result, error) {
 	return Result{Text: text}, nil
 }
 
-// describeApp says where an app is and what is in it.
+// describeApp returns the addresses and the files of an app.
 func (s Services) describeApp(ctx context.Context, c *Call, x engi.App) (Result, error) {
 	files, err := s.Apps.Files(ctx, c.Owner, string(x.ID), 0)
-	if err != nil && !engi.Is(err, engi.Conflict) { // it has none yet
+	if err != nil && !engi.Is(err, engi.Conflict) { // Conflict: the app has no files yet
 		return Result{}, err
 	}
 	var b strings.Builder
@@ -120,7 +120,7 @@ func (s Services) describeApp(ctx context.Context, c *Call, x engi.App) (Result,
 	return Result{Text: b.String(), Failed: x.State == engi.AppFailed}, nil
 }
 
-// applyToApp waits for the end of an apply and says what became of it.
+// applyToApp waits for the end of an apply and returns its result.
 func (s Services) applyToApp(ctx context.Context, c *Call, a applyToAppArgs) (Result, error) {
 	x, err := s.Apps.Get(ctx, c.Owner, a.App)
 	if err != nil {
@@ -180,7 +180,7 @@ func (s Services) applyToApp(ctx context.Context, c *Call, a applyToAppArgs) (Re
 
 type ownApps struct{ all Apps }
 
-// find returns the ID of an app. It reports NotFound for one that is not owner's own.
+// find returns the ID of an app. It reports NotFound for an app that does not belong to owner itself.
 func (o ownApps) find(ctx context.Context, owner engi.Owner, app string) (string, error) {
 	return ownID(owner, "app", app, func() (string, engi.Owner, error) {
 		x, err := o.all.Get(ctx, owner, app)

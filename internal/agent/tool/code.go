@@ -32,11 +32,11 @@ type runCommandArgs struct {
 }
 
 const (
-	maxTimeout = 600 // seconds
+	maxTimeout = 600 // maximum timeout in seconds
 	maxImages  = 4
-	maxImage   = 4 << 20 // bytes
-	maxOutput  = 1 << 20 // bytes of stdout, and of stderr
-	// claimTimeout is how long a call waits for a sandbox.
+	maxImage   = 4 << 20 // maximum bytes of an image
+	maxOutput  = 1 << 20 // maximum bytes of stdout, and of stderr
+	// claimTimeout is the maximum wait of a call for a sandbox.
 	claimTimeout = 30 * time.Second
 )
 
@@ -48,7 +48,7 @@ func codeTools(s Services) ([]Tool, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.Repeatable = true // nothing but the result leaves its sandbox
+		t.Repeatable = true // only the result leaves the sandbox of a call
 		all = append(all, t)
 	}
 	if s.Sessions != nil {
@@ -96,7 +96,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 		Owner:   c.Owner,
 		Program: engi.Program{Language: lang, Files: []engi.SourceFile{{Path: name, Data: []byte(a.Code)}}, Entry: name},
 		Limits:  engi.Limits{Timeout: timeout},
-		// A model would not wait before it tries again.
+		// A model would retry without a wait.
 		ClaimTimeout: claimTimeout,
 		// A call that is repeated after a restart finds its execution.
 		Idempotency: string(c.Run) + "/" + c.ID,
@@ -116,7 +116,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 				return Result{Text: "it goes on as " + string(x.ID), GoesOn: x.ID}, nil
 			}
 			if ctx.Err() != nil {
-				// The run has ended: its program must not go on.
+				// The run has ended, so its program must end too.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 				_ = s.Executions.Cancel(stop, c.Owner, x.ID)
 				cancel()
@@ -180,7 +180,7 @@ func (s Services) artifact(ctx context.Context, x engi.Execution, name string) (
 	return readAll(f, maxImage)
 }
 
-// A report says how a program has ended, for programs.
+// A report describes the end of a program, in the form for programs.
 type report struct {
 	Code      int          `json:"exit_code"`
 	Signal    string       `json:"signal,omitempty" jsonschema:"signal that killed the program"`
@@ -197,7 +197,7 @@ type reportFile struct {
 	URL  string `json:"url" jsonschema:"URL of the file, below the server's address"`
 }
 
-// maxReported bounds each output in a report.
+// maxReported is the maximum size in bytes of each output in a report.
 const maxReported = 48 << 10
 
 func reportOf(stdout, stderr string, e engi.Exit, cut bool) report {
@@ -210,7 +210,7 @@ func reportOf(stdout, stderr string, e engi.Exit, cut bool) report {
 	return p
 }
 
-// programReport returns what a model sees of a program that has ended.
+// programReport returns the text that a model sees for a program that has ended.
 func programReport(stdout, stderr string, e engi.Exit, cut bool) string {
 	var b strings.Builder
 	if e.Signal != "" {
@@ -253,7 +253,7 @@ func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, 
 	return Result{Text: string(raw), Data: answer, Failed: !r.OK}, nil
 }
 
-// A codeResult is what code in a session has come to.
+// A codeResult is the result of code in a session.
 type codeResult struct {
 	Success bool   `json:"success"`
 	Result  any    `json:"result,omitempty" jsonschema:"the value of the last expression"`

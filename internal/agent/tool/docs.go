@@ -23,12 +23,12 @@ type saveModuleArgs struct {
 }
 
 const (
-	maxHits  = 20 // of a search
-	maxNames = 40 // of packages in a prompt
+	maxHits  = 20 // maximum number of hits of a search
+	maxNames = 40 // maximum number of packages in a prompt
 )
 
-// docsTools returns the tools of the library. They are not mentioned to the
-// model of an owner for whom there is nothing to find.
+// docsTools returns the tools for indexed documentation. The prompt does not mention them
+// if the owner has nothing to find.
 func docsTools(s Services) ([]Tool, error) {
 	if s.Docs == nil {
 		return nil, nil
@@ -67,7 +67,7 @@ func (s Services) documentedPackages(ctx context.Context, owner engi.Owner) (nam
 	return names, len(packages) > 0
 }
 
-// canFind reports whether there is anything to search.
+// canFind reports whether the owner has documents to search.
 func (s Services) canFind(ctx context.Context, e Env) bool {
 	if _, some := s.documentedPackages(ctx, e.Owner); some {
 		return true
@@ -115,7 +115,7 @@ func joinNames(names []string) string {
 	return oneLine(strings.Join(names, ", ")) + more
 }
 
-// oneLine replaces line breaks and other white space in foreign text.
+// oneLine replaces line breaks and other white space in untrusted text.
 func oneLine(s string) string {
 	return strings.Join(strings.Fields(strings.ToValidUTF8(s, "\ufffd")), " ")
 }

@@ -27,7 +27,7 @@ const (
 	fetchTimeout = 30 * time.Second
 	maxRedirects = 5
 
-	// ResultLimit is how many bytes of a result a model sees at once.
+	// ResultLimit is the maximum number of bytes of a result that a model sees at once.
 	ResultLimit = 16 << 10
 )
 

@@ -56,7 +56,7 @@ type removeFileArgs struct {
 	Path string `json:"path" jsonschema:"absolute; directories are removed with their contents"`
 }
 
-// filesTimeout bounds a call.
+// filesTimeout is the maximum time of a call.
 const filesTimeout = time.Minute
 
 // guestTool returns a tool that works in a guest.
@@ -202,16 +202,16 @@ func fileTools(s Services) ([]Tool, error) {
 }
 
 // workDir returns the working directory of programs in a sandbox, where a search
-// begins: all of / has the system's files, too, which take long and hide others.
+// starts. The root directory also has the system's files, which take long to search and hide others.
 func workDir(ctx context.Context, g engi.Guest) string {
 	const dir = "/workspace"
 	if fi, err := g.Stat(ctx, dir); err == nil && (fi.Mode.IsDir() || fi.Target != "") {
 		return dir
 	}
-	return "/" // of a template without one
+	return "/" // the template has no working directory
 }
 
-// readAll reads up to limit bytes; more is Invalid.
+// readAll reads up to limit bytes; it reports Invalid for more.
 func readAll(r io.Reader, limit int64) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err != nil {

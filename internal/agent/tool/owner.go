@@ -10,11 +10,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// OfOneOwner returns services for agents, which always act as one owner. The
-// services of a node take the empty owner for everybody, as administrators
-// expect of the API; of the services returned, it sees what is the node's own,
-// and nothing of others. What works for agents or passes them on uses these
-// only. To call it twice changes nothing.
+// OfOneOwner returns services for agents, which always act as one owner. For the
+// services of a node, the empty owner means all owners, as administrators
+// expect of the API. For the returned services, it means the node itself, and
+// gives no access to objects of others. Code that works for agents uses only
+// these services. A second call of OfOneOwner changes nothing.
 func (s Services) OfOneOwner() Services {
 	if _, done := s.Executions.(ownExecutions); !done && s.Executions != nil {
 		s.Executions = ownExecutions{s.Executions}
@@ -37,12 +37,12 @@ func (s Services) OfOneOwner() Services {
 	return s
 }
 
-// The types below embed nothing, so that a new method of a service does not
-// compile before it is here.
+// The types below embed no interface, so that a new method of a service does not
+// compile until it is added here.
 
 type ownExecutions struct{ all engi.Executions }
 
-// find reports NotFound for an execution that is not owner's own.
+// find reports NotFound for an execution that does not belong to owner itself.
 func (o ownExecutions) find(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
 	if owner != "" {
 		return nil
@@ -105,7 +105,7 @@ func (o ownExecutions) Artifacts(ctx context.Context, owner engi.Owner, id engi.
 	return o.all.Artifacts(ctx, owner, id, limit)
 }
 
-// ownOf returns the objects of a list that are owner's own.
+// ownOf returns the objects of a list that belong to owner itself.
 func ownOf[T any](list []T, owner engi.Owner, of func(T) engi.Owner) []T {
 	if owner != "" {
 		return list
@@ -113,16 +113,16 @@ func ownOf[T any](list []T, owner engi.Owner, of func(T) engi.Owner) []T {
 	return slices.DeleteFunc(slices.Clone(list), func(x T) bool { return of(x) != "" })
 }
 
-// ownID returns by which ID or name to ask for an object that get returns: not by its
-// name, which may be another's by the time it is used. It reports NotFound for one that
-// is not owner's own.
+// ownID returns the ID or name with which to request an object that get returns. It is never a
+// name that may belong to another owner by then. It reports NotFound for an object that
+// does not belong to owner itself.
 func ownID(owner engi.Owner, noun, idOrName string, get func() (id string, of engi.Owner, err error)) (string, error) {
 	if owner != "" {
 		return idOrName, nil
 	}
 	id, of, err := get()
 	switch {
-	case engi.Is(err, engi.Conflict), err == nil && of != "": // a name that only others use
+	case engi.Is(err, engi.Conflict), err == nil && of != "": // only other owners use the name
 		return "", engi.Errorf(engi.NotFound, "there is no %s %.80q", noun, idOrName)
 	case err != nil:
 		return "", err
@@ -130,12 +130,12 @@ func ownID(owner engi.Owner, noun, idOrName string, get func() (id string, of en
 	return id, nil
 }
 
-// A finder returns by which ID or name to ask for an object.
+// A finder returns the ID or name with which to request an object.
 type finder interface {
 	find(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
 }
 
-// by calls do with what f finds.
+// by calls do with the result of f.
 func by[T any](ctx context.Context, f finder, owner engi.Owner, idOrName string, do func(id string) (T, error)) (none T, err error) {
 	id, err := f.find(ctx, owner, idOrName)
 	if err != nil {
@@ -146,7 +146,7 @@ func by[T any](ctx context.Context, f finder, owner engi.Owner, idOrName string,
 
 type ownSandboxes struct{ all engi.Sandboxes }
 
-// find reports NotFound for a sandbox that is not owner's own.
+// find reports NotFound for a sandbox that does not belong to owner itself.
 func (o ownSandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
 	if owner != "" {
 		return nil
@@ -204,8 +204,8 @@ func (o ownSandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.San
 
 type ownSessions struct{ all engi.Sessions }
 
-// find returns by which ID or name to ask for a session. It reports NotFound for
-// one that is not owner's own.
+// find returns the ID or name with which to request a session. It reports NotFound for
+// a session that does not belong to owner itself.
 func (o ownSessions) find(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
 	return ownID(owner, "session", idOrName, func() (string, engi.Owner, error) {
 		x, err := o.all.Get(ctx, owner, idOrName)
@@ -260,11 +260,11 @@ func (o ownSessions) Dependencies(ctx context.Context) (engi.Dependencies, error
 
 type ownDocs struct {
 	all      engi.Docs
-	sessions engi.Sessions // as of one owner; nil if there are none
+	sessions engi.Sessions // sessions restricted to one owner; nil if the node has none
 }
 
-// session returns by which ID or name to ask for a session, if any. It reports
-// NotFound for one that is not owner's own.
+// session returns the ID or name with which to request a session; empty for none. It reports
+// NotFound for a session that does not belong to owner itself.
 func (o ownDocs) session(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
 	if owner != "" || idOrName == "" || o.sessions == nil {
 		return idOrName, nil
@@ -273,7 +273,7 @@ func (o ownDocs) session(ctx context.Context, owner engi.Owner, idOrName string)
 	return string(x.ID), err
 }
 
-// find reports NotFound for a document that is not owner's own.
+// find reports NotFound for a document that does not belong to owner itself.
 func (o ownDocs) find(ctx context.Context, owner engi.Owner, id engi.DocumentID) error {
 	if owner != "" || id == "" {
 		return nil
@@ -297,7 +297,7 @@ func (o ownDocs) Packages(ctx context.Context, owner engi.Owner) ([]engi.Documen
 	if owner != "" {
 		return o.all.Packages(ctx, owner)
 	}
-	documents, err := o.Documents(ctx, owner, engi.Paging{}) // by package
+	documents, err := o.Documents(ctx, owner, engi.Paging{}) // the list is ordered by package
 	var list []engi.DocumentPackage
 	for _, d := range documents {
 		if d.Package == "" {

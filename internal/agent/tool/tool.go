@@ -1,11 +1,11 @@
-// Package tool has the tools of agents: functions with typed arguments, from
-// which their schemas are generated. A call brings what the tool works on (an
+// Package tool holds the tools of agents: functions with typed arguments, from
+// which their schemas are generated. A call carries the objects for the tool (an
 // owner, a sandbox, a session, dependencies), which the model does not see. The
-// built-in tools run code, work on files, applications and workspaces, search documentation
+// built-in tools run code, work on files, apps and workspaces, search documentation
 // and fetch pages.
 //
-// It does not decide when tools run (package agent) nor how models request them
-// (package llm).
+// Package agent decides when tools run, and package llm how models request
+// them.
 package tool
 
 import (
@@ -25,43 +25,43 @@ import (
 type Tool struct {
 	engi.Tool
 
-	// Repeatable says that an interrupted call may be repeated: the tool is
+	// Repeatable says that an interrupted call may be repeated, because the tool is
 	// read-only or idempotent.
 	Repeatable bool
-	// Output is the schema of Data in results that have not failed; nil for
-	// none. It is for programs: models get the text.
+	// Output is the schema of Data in successful results; nil if there is
+	// none. It is for programs: models see the text.
 	Output json.RawMessage
-	// Needs says what a run must have to be offered the tool.
+	// Needs is the condition for offering the tool in a run.
 	Needs Need
-	// Available reports whether a run that has what the tool needs is offered
-	// it; nil means always.
+	// Available reports whether the tool is offered in a run that meets Needs;
+	// nil means always.
 	Available func(ctx context.Context, e Env) bool
-	// Prompt returns what the system prompt says about the tool, beside its
-	// description, in runs that are offered it; nil means nothing.
+	// Prompt returns the text about the tool in the system prompt, in addition to its
+	// description, for runs that offer the tool; nil means no text.
 	Prompt func(ctx context.Context, e Env) string
 
 	schema *llm.Schema
 	run    func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
 }
 
-// A Need is what a tool needs of a run.
+// A Need is a condition that a run must meet for a tool.
 type Need uint8
 
 const (
 	NeedNothing Need = iota
 	NeedGuest        // a sandbox, a session or a workspace
 	NeedSession
-	WantSession // a session, but the tool does part of its work without one
+	WantSession // a session, but part of the tool works without one
 )
 
-// Env is what the tools of one run work on.
+// Env is the environment of the tools in one run.
 type Env struct {
 	Owner      engi.Owner
 	Run        engi.RunID
 	Sandbox    engi.SandboxID // empty for none
 	Session    string         // empty for none
 	Workspace  string         // ID or name; empty for none
-	Scopes     []engi.Scope   // of the key that began the run; empty means all
+	Scopes     []engi.Scope   // scopes of the key that started the run; empty means all
 	Deps       any            // the run's dependencies; hidden from the model
 	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
@@ -77,11 +77,11 @@ func (e Env) Has(n Need) bool {
 	return true
 }
 
-// May reports Denied unless the key that began the run has a scope, see
+// May reports Denied unless the key that started the run has a scope; see
 // [engi.Key.May].
 func (e Env) May(s engi.Scope, write bool) error { return engi.Key{Scopes: e.Scopes}.May(s, write) }
 
-// Scope returns the scope that callers need for what a tool does, and whether it
+// Scope returns the scope that callers need for the tool, and whether the tool
 // changes anything.
 func (t Tool) Scope() (s engi.Scope, write bool) {
 	switch t.Name {
@@ -102,22 +102,22 @@ type Call struct {
 	Env
 	ID  string
 	Out func(stream engi.Stream, data []byte) // receives output while the tool works; never nil
-	// Patience is how long execute_code waits for a program, which then goes on
-	// by itself; 0 means to its end.
+	// Patience is the time that execute_code waits for a program, which then continues
+	// in the background; 0 means until its end.
 	Patience time.Duration
 }
 
-// A Result is what the model sees of a call. A failure that the model can react
+// A Result is the outcome of a call that the model sees. A failure that the model can react
 // to is a Result too.
 type Result struct {
 	Text   string
 	Images []engi.Image
-	Data   any // the same for programs, as the tool's Output says; nil for none
+	Data   any // result for programs, with the schema in the tool's Output; nil for none
 	Failed bool
-	GoesOn engi.ExecutionID // of a program that took longer than the call's patience; empty for none
+	GoesOn engi.ExecutionID // ID of a program that took longer than the call's patience and continues; empty for none
 }
 
-// Returning returns t with results whose Data is a D.
+// Returning returns t with results whose Data is of type D.
 func Returning[D any](t Tool, err error) (Tool, error) {
 	if err != nil {
 		return t, err
@@ -141,9 +141,9 @@ func Failure(err error) Result {
 
 var namePattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]{0,63}$`)
 
-// New returns a tool made of a Go function. A is a struct: its JSON names are
+// New returns a tool built from a Go function. A is a struct: its JSON names are
 // the arguments, its jsonschema tags their descriptions, its enum tags the values
-// to choose from, with commas between; fields without omitempty are required. It
+// allowed, separated by commas; fields without omitempty are required. It
 // reports Invalid for a name or type that models cannot use.
 func New[A any](name, description string, run func(ctx context.Context, c *Call, args A) (Result, error)) (Tool, error) {
 	schema, err := llm.SchemaOf(reflect.TypeFor[A]())
@@ -160,7 +160,7 @@ func New[A any](name, description string, run func(ctx context.Context, c *Call,
 	if err != nil {
 		return t, err
 	}
-	// The tool itself judges the values: it is not as strict.
+	// The tool itself checks the values, less strictly than the schema.
 	t.Schema, err = addEnums(t.Schema, reflect.TypeFor[A]())
 	return t, err
 }
@@ -198,7 +198,7 @@ func addEnums(raw json.RawMessage, t reflect.Type) (json.RawMessage, error) {
 	return changedRaw, nil
 }
 
-// FromSchema returns a tool made of a schema and a function, which is called
+// FromSchema returns a tool built from a schema and a function, which is called
 // with arguments that conform to the schema.
 func FromSchema(name, description string, schema *llm.Schema, run func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)) (Tool, error) {
 	if !namePattern.MatchString(name) {
@@ -207,9 +207,9 @@ func FromSchema(name, description string, schema *llm.Schema, run func(ctx conte
 	return Tool{Tool: engi.Tool{Name: name, Description: description, Schema: schema.JSON()}, schema: schema, run: run}, nil
 }
 
-const maxArguments = 4 << 20 // bytes
+const maxArguments = 4 << 20 // maximum bytes of arguments
 
-// Run makes a call. Bad arguments and errors of the tool become failed results,
+// Run makes a call. Invalid arguments and errors of the tool become failed results,
 // so that the model can correct itself. It returns an error only if ctx has
 // ended.
 func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error) {
@@ -233,8 +233,8 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 	return r, nil
 }
 
-// Services are what the built-in tools use, as of one owner. Tools whose service
-// is nil are left out.
+// Services holds the services that the built-in tools use, as of one owner. Tools whose service
+// is nil are omitted.
 type Services struct {
 	Executions engi.Executions
 	Sandboxes  engi.Sandboxes
@@ -242,17 +242,17 @@ type Services struct {
 	Docs       engi.Docs
 	Apps       Apps
 	Workspaces Workspaces
-	Preview    func(id engi.SandboxID, port int) string // returns where the page of an app is; nil if nowhere
-	// WorkspaceURL returns where the preview of a workspace is, or of a service of it; nil if nowhere.
+	Preview    func(id engi.SandboxID, port int) string // returns the address of an app's page; nil if apps have none
+	// WorkspaceURL returns the address of the preview of a workspace, or of one of its services; nil if there are none.
 	WorkspaceURL func(id engi.WorkspaceID, service string) string
 	// Fetch returns the transport for requests on behalf of an owner, which
-	// allows only what the node lets agents fetch.
+	// allows only destinations that the node permits for agents.
 	Fetch func(owner engi.Owner) http.RoundTripper
 }
 
 // CheckTarget reports NotFound for a sandbox, session or workspace that its owner does not
-// have, Denied for a workspace in which it may only look, and Unsupported for a session on
-// a node without any.
+// have, Denied for a workspace that the owner may only read, and Unsupported for a session on
+// a node without sessions.
 func (s Services) CheckTarget(ctx context.Context, e Env) error {
 	s = s.OfOneOwner()
 	if e.Sandbox != "" {
@@ -282,18 +282,18 @@ func (s Services) CheckTarget(ctx context.Context, e Env) error {
 	return err
 }
 
-// A Source has tools that are found out when a run starts, such as those of an
+// A Source has tools that are listed when a run starts, such as those of an
 // MCP server. It is safe for concurrent use.
 type Source interface {
-	// Name is the prefix of the names of its tools, before an underscore, and
-	// the name by which agents choose it.
+	// Name is the prefix of its tools' names, before an underscore, and
+	// the name with which agents select the source.
 	Name() string
-	// Open returns the tools for one run, which calls release when it no longer
-	// needs them. It reports Unavailable if the tools cannot be had now.
+	// Open returns the tools for one run, which calls release when it has finished
+	// with them. It reports Unavailable if the tools are not available now.
 	Open(ctx context.Context, e Env) (tools []Tool, release func(), err error)
 }
 
-// enterGuest returns the guest of the session, workspace or sandbox that c works in.
+// enterGuest returns the guest of the session, workspace or sandbox of c.
 func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
 	case c.Session != "" && s.Sessions != nil:
@@ -306,8 +306,8 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
 }
 
-// enterWorkspace returns the guest of the sandbox of a workspace, which it starts if it
-// does not run.
+// enterWorkspace returns the guest of the sandbox of a workspace, and starts the sandbox if it
+// is not running.
 func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	x, err := s.Workspaces.Get(ctx, c.Owner, c.Workspace)
 	if err != nil {
@@ -325,7 +325,7 @@ func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func
 	return s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
 }
 
-// Builtin returns the built-in tools for which s has the services.
+// Builtin returns the built-in tools whose services s has.
 func Builtin(s Services) ([]Tool, error) {
 	s = s.OfOneOwner()
 	var all []Tool

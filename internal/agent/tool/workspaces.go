@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Workspaces is what the tools of workspaces need of [engi.Workspaces].
+// Workspaces is the part of [engi.Workspaces] that the tools of workspaces use.
 type Workspaces interface {
 	WorkspaceFiles
 	WorkspaceServices
@@ -181,7 +181,7 @@ func (s Services) readWorkspace(ctx context.Context, c *Call, a readWorkspaceArg
 	return readText(f, a.Path)
 }
 
-// describeWorkspace says what is in a workspace.
+// describeWorkspace returns a description of a workspace.
 func (s Services) describeWorkspace(ctx context.Context, c *Call, x engi.Workspace) (Result, error) {
 	files, err := s.Workspaces.Files(ctx, c.Owner, string(x.ID), 0)
 	if err != nil {
@@ -259,7 +259,7 @@ func (s Services) addService(ctx context.Context, c *Call, a addServiceArgs) (Re
 	return Result{Text: fmt.Sprintf("service %s, %s, is %s; programs in the workspace reach it at %s", v.Name, oneLine(strings.TrimSpace(v.Server+" "+v.Version)), v.State, to.URL)}, nil
 }
 
-// orUnavailable is why a service has failed.
+// orUnavailable returns the error of a failed service.
 func orUnavailable(v engi.Service) error {
 	if v.Error != nil {
 		return v.Error
@@ -300,7 +300,7 @@ func rowsText(x engi.QueryResult) string {
 		for i, column := range x.Columns {
 			names[i] = column.Name
 		}
-		line, _ := json.Marshal(names) // texts can be marshalled
+		line, _ := json.Marshal(names) // texts can be encoded
 		b.Write(line)
 		for _, row := range x.Rows {
 			b.WriteString("\n[")
@@ -371,8 +371,8 @@ func (s Services) describeTables(ctx context.Context, c *Call, a describeTablesA
 
 type ownWorkspaces struct{ all Workspaces }
 
-// find returns the ID of a workspace. It reports NotFound for one that is not owner's own
-// and that owner does not work on.
+// find returns the ID of a workspace. It reports NotFound unless the workspace belongs to owner
+// itself or owner is a member of it.
 func (o ownWorkspaces) find(ctx context.Context, owner engi.Owner, workspace string) (string, error) {
 	return ownID(owner, "workspace", workspace, func() (string, engi.Owner, error) {
 		x, err := o.all.Get(ctx, owner, workspace)
@@ -452,7 +452,7 @@ func (o ownWorkspaces) Command(ctx context.Context, owner engi.Owner, workspace,
 }
 
 func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArgs) (Result, error) {
-	// Models write the root of a host where the directory of the workspace is meant.
+	// Models write the root of a host for the directory of the workspace.
 	p := engi.WorkspacePreview{Type: engi.PreviewType(cmp.Or(a.Type, string(engi.PreviewStatic))), Root: strings.Trim(a.Root, "/"), Port: a.Port, Public: a.Public}
 	if p.Root == "." {
 		p.Root = ""

@@ -1,9 +1,9 @@
 // Package bundle finds the programs that engi starts: runsc, the guest program and
-// the script helper. A release embeds them compressed and unpacks each once, under
-// the digest of its content, into a directory that all engi processes of a user
+// the script helper. A release embeds them compressed and unpacks each of them once, under
+// the digest of its contents, into a directory that all engi processes of a user
 // share; a build from source finds them next to its own executable.
 //
-// It never searches PATH, because programs that isolate sandboxes must be those
+// It never searches PATH, because programs that isolate sandboxes must be the ones
 // that were tested with this version. Programs of templates are in package disk.
 package bundle
 
@@ -41,8 +41,8 @@ type Program struct {
 // gvisor is the module that runsc is built from.
 const gvisor = "gvisor.dev/gvisor"
 
-// Module returns what the program was built from, as "path@version": gVisor's
-// pinned module for runsc, else the main module; "" if its file does not say.
+// Module returns the module that the program was built from, as "path@version": gVisor's
+// pinned module for runsc, else the main module; "" if the file does not name it.
 func (p Program) Module() string {
 	info, err := buildinfo.ReadFile(p.Path)
 	if err != nil {
@@ -65,15 +65,15 @@ type Manifest struct {
 type Packed struct {
 	Name   string `json:"name"`
 	File   string `json:"file"`   // name of the compressed file
-	SHA256 string `json:"sha256"` // of the program, hex
-	Size   int64  `json:"size"`   // of the program, bytes
+	SHA256 string `json:"sha256"` // digest of the program, hex
+	Size   int64  `json:"size"`   // size of the program in bytes
 }
 
 // ManifestName is the manifest's file name.
 const ManifestName = "manifest.json"
 
-// ReadManifest reads the manifest of a packed set. A set without manifest is
-// NotFound; one that is damaged is Internal.
+// ReadManifest reads the manifest of a packed set. It reports NotFound for a set without manifest,
+// and Internal for a damaged one.
 func ReadManifest(packed fs.FS) (m Manifest, err error) {
 	data, err := fs.ReadFile(packed, ManifestName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +94,7 @@ func ReadManifest(packed fs.FS) (m Manifest, err error) {
 }
 
 // Find returns the named program: the configured one, or else the embedded one,
-// unpacked below dir, or else the one next to our own executable. It reports
+// unpacked below dir, or else the one next to the running executable. It reports
 // NotFound with a remedy.
 func Find(ctx context.Context, dir, name, configured string) (Program, error) {
 	if configured != "" {

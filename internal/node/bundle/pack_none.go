@@ -7,6 +7,6 @@ import (
 	"io/fs"
 )
 
-// Packs returns the packed programs of this build: none, since it was not
+// Packs returns the packed programs of this build: none, because it was not
 // built with the tag "release".
 func Packs() fs.FS { return embed.FS{} }

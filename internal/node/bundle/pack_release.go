@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-// The files are made by "make release"; they are not in the repository.
+// "make release" creates the files; they are not in the repository.
 //
 //go:embed payload/manifest.json payload/*.zst
 var payload embed.FS

@@ -20,8 +20,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// mode of an unpacked program: sandboxes run the guest program as any user,
-// while the directory around it is private.
+// mode is the mode of an unpacked program: sandboxes run the guest program as any user,
+// while its directory is private.
 const mode = 0o755
 
 // Unpack makes sure that dir has an intact copy of p's program, and returns it.

@@ -8,7 +8,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Approvals configures requests of sandboxes that wait for somebody to decide.
+// Approvals configures approvals, on which requests of sandboxes wait.
 type Approvals struct {
 	Wait Duration `toml:"wait" env:"WAIT" help:"how long a request waits for a decision before it is refused; 24 hours at most"`
 	Keep Duration `toml:"keep" env:"KEEP" help:"how long approvals are kept after their end"`
@@ -25,7 +25,7 @@ func (a Approvals) validate() error {
 	return nil
 }
 
-// Options returns how approvals work with s and a seed for the key of signatures.
+// Options returns the options of approvals with store s and a seed for the signing key.
 func (a Approvals) Options(s approval.Store, seed []byte, log *slog.Logger) approval.Options {
 	return approval.Options{Store: s, Seed: seed, Wait: time.Duration(a.Wait), Keep: time.Duration(a.Keep), Log: log.With("component", "approvals")}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// Builds configures what the builds of owners may use. Those of administrators have
+// Builds configures the builds of owners. Builds of administrators have
 // the network, the environment and the logins of the machine.
 type Builds struct {
 	Allow      []string          `toml:"allow" env:"ALLOW" help:"what commands of owners' builds may reach, as rules of restricted sandboxes; * is all that is public, and private addresses need network.private too; none is no network"`
@@ -20,7 +20,7 @@ type Builds struct {
 	Env        map[string]string `toml:"env" env:"-" help:"variables of the commands of owners' builds, who can read them: [builds.env] with proxies and mirrors without passwords, like PIP_INDEX_URL"`
 }
 
-// Registry returns what pulls images for owners.
+// Registry returns the transport that pulls images for owners.
 func (b Builds) Registry(roots *x509.CertPool) http.RoundTripper {
 	return fetch.New(fetch.Options{Trusted: b.Registries, Roots: roots, Timeout: time.Hour, MaxBody: 64 << 30}).Transport
 }

@@ -1,4 +1,4 @@
-// Package config is the configuration of a node: one struct, read from defaults, a
+// Package config holds the configuration of a node: one struct, read from defaults, a
 // file, the environment and flags, in this order. Errors suggest the nearest valid
 // key or value. Package node acts on the result.
 package config
@@ -47,7 +47,7 @@ type Config struct {
 	Log             string   `toml:"log" env:"LOG" help:"format of the log: text, json, or auto (text on a terminal)"`
 	LogLevel        string   `toml:"log_level" env:"LOG_LEVEL" help:"debug, info, warn or error"`
 
-	// Tables, which only a file can have. TOML wants them after plain keys.
+	// Tables, which only a file can have. TOML requires them after plain keys.
 	Providers map[string]Provider `toml:"providers" env:"-" help:"services that run language models: [providers.NAME] with api_key_env, and url and dialect unless NAME is openai, anthropic, gemini, ollama, mistral or groq"`
 	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort, confirm"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
@@ -95,7 +95,7 @@ type TLS struct {
 // On reports whether HTTPS is served.
 func (t TLS) On() bool { return t.Cert != "" || len(t.ACMENames) > 0 }
 
-// CORS configures which pages may use the API from browsers.
+// CORS configures the pages that may use the API from browsers.
 type CORS struct {
 	Origins []string `toml:"origins" env:"ORIGINS" help:"origins of pages that may use /v1 from browsers, like https://app.example; cookies never count; none switches it off"`
 }
@@ -109,7 +109,7 @@ func (c CORS) validate() error {
 	return nil
 }
 
-// Preview configures how ports of sandboxes are reached.
+// Preview configures the addresses of sandboxes' ports.
 type Preview struct {
 	Domain  string   `toml:"domain" env:"DOMAIN" help:"names of ports are made below it, as PORT-SANDBOX.DOMAIN; with a port of its own if a proxy is in front, like sbx.example.com:8443"`
 	Domains []string `toml:"domains" env:"DOMAINS" help:"further domains whose names are served"`
@@ -146,7 +146,7 @@ func (p Preview) validate() error {
 	return nil
 }
 
-// Limits are those of one execution.
+// Limits are the limits of one execution.
 type Limits struct {
 	VCPUs         float64  `toml:"vcpus" env:"VCPUS" help:"processors' worth of time"`
 	Memory        Bytes    `toml:"memory" env:"MEMORY" help:"memory of the whole sandbox"`
@@ -160,7 +160,7 @@ type Limits struct {
 	ArtifactCount int      `toml:"artifact_count" env:"ARTIFACT_COUNT" help:"files that come back"`
 }
 
-// Admission bounds the work of the node and says what happens beyond that.
+// Admission limits the work of the node and configures its behaviour beyond the limits.
 type Admission struct {
 	MaxSandboxes int      `toml:"max_sandboxes" env:"MAX_SANDBOXES" help:"sandboxes alive at once, warm ones included"`
 	MaxQueue     int      `toml:"max_queue" env:"MAX_QUEUE" help:"executions that may wait for a sandbox"`
@@ -187,14 +187,14 @@ type Volumes struct {
 	Plain    bool  `toml:"plain" env:"PLAIN" help:"use directories, whose capacity programs can exceed, even where images work"`
 }
 
-// Sandboxes configures how long sandboxes of owners stay awake.
+// Sandboxes configures the time for which sandboxes of owners stay awake.
 type Sandboxes struct {
 	Timeout Duration `toml:"timeout" env:"TIMEOUT" help:"time from creation or resumption to the deadline, for requests that do not say"`
 	Max     Duration `toml:"max" env:"MAX" help:"longest such time, however often a deadline is extended"`
 	Spare   int      `toml:"spare" env:"SPARE" help:"sandboxes kept ready of each template that one was created from in the last minutes"`
 }
 
-// Keep configures how long ended executions are kept.
+// Keep configures the time for which ended executions are kept.
 type Keep struct {
 	Count int      `toml:"count" env:"COUNT" help:"ended executions kept"`
 	Age   Duration `toml:"age" env:"AGE" help:"how long they are kept"`
@@ -222,7 +222,7 @@ type ScriptAPI struct {
 	Signature   string            `toml:"signature"`
 	Method      string            `toml:"method"`
 	URL         string            `toml:"url"`
-	HeadersEnv  map[string]string `toml:"headers_env"` // header to the variable that has its value
+	HeadersEnv  map[string]string `toml:"headers_env"` // names of headers to variables with their values
 }
 
 // A Pool configures warm sandboxes.
@@ -235,8 +235,8 @@ type Pool struct {
 	ClaimTimeout Duration `toml:"claim_timeout"`
 }
 
-// UnmarshalText reads the short form TEMPLATE/LANGUAGE=TARGET:MAX, in which
-// TEMPLATE/ and :MAX may be missing, and LANGUAGE may be empty for bare
+// UnmarshalText parses the short form TEMPLATE/LANGUAGE=TARGET:MAX, in which
+// TEMPLATE/ and :MAX are optional, and LANGUAGE may be empty for bare
 // sandboxes.
 func (p *Pool) UnmarshalText(text []byte) error {
 	name, size, ok := strings.Cut(strings.TrimSpace(string(text)), "=")
@@ -297,8 +297,8 @@ func Defaults() Config {
 			Code: sl.Code, Timeout: Duration(sl.Timeout), MinTimeout: Duration(sl.MinTimeout), MaxTimeout: Duration(sl.MaxTimeout),
 			Memory: Bytes(sl.Memory), Helpers: max(8, 4*cpus()),
 		},
-		// A warm interpreter takes about 28 MiB. Two of the most used language
-		// and one of each other are ready within seconds on two processors.
+		// A warm interpreter takes about 28 MiB. Two interpreters of the most used language
+		// and one of each other language are ready within seconds on two processors.
 		// Sandboxes of owners start without an interpreter.
 		Pools: []Pool{
 			{Target: 1},
@@ -332,30 +332,30 @@ func (l Limits) Limits() engi.Limits {
 	}
 }
 
-// Sources maps keys like "limits.memory" to where their value comes from: a
+// Sources maps keys like "limits.memory" to the source of their value: a
 // file's path, an environment variable or a flag. Keys with default values are
-// missing.
+// absent.
 type Sources map[string]string
 
-// From says where a configuration comes from.
+// From holds the sources of a configuration.
 type From struct {
-	File  string   // config file; empty looks in the usual places
+	File  string   // configuration file; empty means the usual places
 	Env   []string // NAME=VALUE; nil means none
-	Flags []Flag   // in order
+	Flags []Flag   // flags, in their order
 }
 
 // A Flag is one key set on a command line.
-type Flag struct{ Name, Key, Value string } // Name is for messages: "--listen"
+type Flag struct{ Name, Key, Value string } // Name is the flag for messages: "--listen"
 
 // Load returns the configuration: defaults, then the file, then the
-// environment, then flags; each wins over those before. It reports Invalid
+// environment, then flags; each overrides the sources before. It reports Invalid
 // for unknown keys and invalid values, with a suggestion.
 func Load(o From) (c Config, from Sources, err error) {
 	c, from = Defaults(), Sources{}
 	vars := env.ToMap(o.Env)
 	maps.DeleteFunc(vars, func(_, v string) bool { return v == "" }) // an empty variable counts as not set
 
-	// The data directory may have the config file, so it must be known first.
+	// The data directory may contain the configuration file, so it must be known first.
 	dir := c.DataDir
 	if v := vars["ENGI_DATA_DIR"]; v != "" {
 		dir = v
@@ -401,7 +401,7 @@ func Load(o From) (c Config, from Sources, err error) {
 	return c, from, nil
 }
 
-// readFile reads a file as far as its keys are known, and returns what is wrong with
+// readFile reads the known keys of a file, and returns the faults of
 // the others.
 func readFile(c *Config, data []byte, path string, from Sources) (faults []error, err error) {
 	keys := map[string]any{}
@@ -412,7 +412,7 @@ func readFile(c *Config, data []byte, path string, from Sources) (faults []error
 		c.Pools = nil // the file's pools replace the defaults
 	}
 	if _, ok := keys["sandbox"]; ok {
-		c.Sessions.Enabled = true // unless it says otherwise
+		c.Sessions.Enabled = true // unless the file says otherwise
 	}
 	for _, fault := range check(keys, reflect.TypeFor[Config](), "") {
 		faults = append(faults, fmt.Errorf("%s: %w", path, fault))
@@ -426,7 +426,7 @@ func readFile(c *Config, data []byte, path string, from Sources) (faults []error
 	return faults, nil
 }
 
-// culprit returns the key with the invalid value as a prefix for a message; "" if
+// culprit returns the key with the invalid value as the prefix of a message; "" if
 // there is none.
 func culprit(keys map[string]any) string {
 	for _, name := range slices.Sorted(slices.Values(flatten(keys))) {
@@ -446,11 +446,11 @@ func culprit(keys map[string]any) string {
 	return ""
 }
 
-// others are variables that begin with ENGI_ but are not keys of Config.
+// otherVariables start with ENGI_ but are not keys of Config.
 var otherVariables = []string{"ENGI_URL", "ENGI_KEY", "ENGI_CONFIG", "ENGI_BIN", "ENGI_TEST_", "ENGI_CHAOS_", "ENGI_OUTPUT_DIR", "ENGI_SANDBOX_ID", "ENGI_NO_INSTALL", "ENGI_IN_NAMESPACES", "ENGI_DEBUG_"}
 
 func readEnv(c *Config, vars map[string]string, from Sources) error {
-	known := map[string]string{} // variable: key
+	known := map[string]string{} // keys by their variables
 	for _, k := range Keys(c) {
 		if k.Variable != "" {
 			known[k.Variable] = k.Name
@@ -464,7 +464,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 			slices.ContainsFunc(otherVariables, func(o string) bool { return strings.HasPrefix(name, o) }) {
 			continue
 		}
-		// Other programs may use the prefix, too, so only what looks like a typo
+		// Other programs may also use the prefix, so only a name that looks like a typo
 		// is an error.
 		if near := spelling.Nearest(name, slices.Sorted(maps.Keys(known))); near != "" {
 			return engi.Errorf(engi.Invalid, "unknown environment variable %s", name).WithRemedy("did you mean %s?", near)
@@ -488,12 +488,12 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 	return nil
 }
 
-// Validate reports Invalid for a configuration that no node can run with, and names
+// Validate reports Invalid for a configuration that a node cannot run with, and names
 // each of its mistakes.
 func (c Config) Validate() error { return mistakes(c.faults()) }
 
-// faults returns what is wrong, some of it nil: of each section the first mistake, and
-// those of all pools and functions.
+// faults returns the faults, some of which are nil: the first fault of each section, and
+// the faults of all pools and functions.
 func (c Config) faults() (all []error) {
 	add := func(err error) { all = append(all, err) }
 	invalid := func(remedy, format string, args ...any) {
@@ -571,7 +571,7 @@ func emptyPool(key, v string) error {
 	return engi.Errorf(engi.Invalid, "%s is %q", key, v).WithRemedy("use wait, boot_sync or reject")
 }
 
-// Level returns the lowest level that is logged.
+// Level returns the lowest logged level.
 func (c Config) Level() (l slog.Level, err error) {
 	if err := l.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return 0, engi.Errorf(engi.Invalid, "log_level is %q", c.LogLevel).WithRemedy("use debug, info, warn or error")
@@ -579,8 +579,8 @@ func (c Config) Level() (l slog.Level, err error) {
 	return l, nil
 }
 
-// ServedHosts returns the host names that requests may use besides loopback ones.
-// The check protects servers on loopback from DNS rebinding by web pages; a server
+// ServedHosts returns the host names that requests may use besides loopback names.
+// The check protects servers on loopback from DNS rebinding by web pages. A server
 // on another address without configured hosts accepts any name.
 func (c Config) ServedHosts() []string {
 	host, _, err := net.SplitHostPort(c.Listen)

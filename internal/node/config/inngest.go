@@ -17,10 +17,10 @@ type Inngest struct {
 	SigningKeyEnv string `toml:"signing_key_env" env:"SIGNING_KEY_ENV" help:"variable of this node that holds the server's signing key; empty means that it has none, which is allowed on one machine only"`
 }
 
-// InngestPath is where the server calls the node.
+// InngestPath is the path at which the server calls the node.
 const InngestPath = "/api/inngest"
 
-// Options returns the engine's options; own is the node's address, lookup reads
+// Options returns the engine's options; own is the node's address, and lookup reads
 // the environment. It reports Invalid for missing values.
 func (i Inngest) Options(own string, lookup func(string) (string, bool)) (inngest.Options, error) {
 	o := inngest.Options{URL: i.URL, ServeURL: i.ServeURL, App: i.App}
@@ -50,7 +50,7 @@ func (i Inngest) Options(own string, lookup func(string) (string, bool)) (innges
 }
 
 // CheckEnvironment reports Invalid if an Inngest server is configured and its
-// settings are incomplete or wrong.
+// settings are incomplete or invalid.
 func (e Events) CheckEnvironment(lookup func(string) (string, bool)) error {
 	if e.Off || e.Engine != EngineInngest {
 		return nil

@@ -20,11 +20,11 @@ type Docs struct {
 	Sources   []DocsSource `toml:"sources" env:"-" help:"documents that everybody finds: package, urls, files; those of sandbox.dependencies are added"`
 }
 
-// A DocsSource names documents about a package.
+// A DocsSource names the documents of a package.
 type DocsSource struct {
 	Package string   `toml:"package"`
 	URLs    []string `toml:"urls"`
-	Files   []string `toml:"files"` // absolute: files, directories, or patterns
+	Files   []string `toml:"files"` // absolute paths of files or directories, or patterns
 }
 
 const (
@@ -36,8 +36,8 @@ func defaultDocs() Docs {
 	return Docs{Refresh: Duration(defaultRefresh), Documents: 1000, Bytes: 64 << 20}
 }
 
-// Documents returns the documents that everybody finds. It includes those of
-// packages only if sessions are enabled, which can import them.
+// Documents returns the documents that all owners find. It includes documents of
+// session packages only if sessions are enabled, because code elsewhere cannot import them.
 func (c Config) Documents() (specs []engi.DocumentSpec, files []docs.File) {
 	add := func(name string, urls []string) {
 		for _, u := range urls {

@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/network/fetch"
 )
 
-// MCP configures the servers whose tools agents get.
+// MCP configures the servers whose tools agents use.
 type MCP struct {
 	Servers []MCPServer `toml:"servers" env:"-" help:"tool servers: name, url, private and headers, or command and env, template, network, where, tools, timeout"`
 }
@@ -25,27 +25,27 @@ type MCPServer struct {
 	Name     string            `toml:"name"` // prefix of the names of its tools
 	URL      string            `toml:"url"`
 	Private  bool              `toml:"private"`     // URL may be on this host or its network
-	KeyEnv   string            `toml:"api_key_env"` // variable of the server whose value is sent as bearer token
-	Headers  map[string]string `toml:"headers"`     // env:NAME is the value of a variable of the server
+	KeyEnv   string            `toml:"api_key_env"` // variable of the server whose value is sent as the bearer token
+	Headers  map[string]string `toml:"headers"`     // env:NAME stands for the value of a variable of the server
 	Command  []string          `toml:"command"`
-	Env      map[string]string `toml:"env"` // of the command; secret:NAME is a placeholder for a secret
+	Env      map[string]string `toml:"env"` // environment of the command; secret:NAME is a placeholder for a secret
 	Where    string            `toml:"where"`
 	Template string            `toml:"template"`
-	Network  []string          `toml:"network"` // rules for what the command may reach
-	Tools    []string          `toml:"tools"`   // the tools to offer; empty means all
-	Timeout  Duration          `toml:"timeout"` // of a call, and of a start
+	Network  []string          `toml:"network"` // network rules of the command
+	Tools    []string          `toml:"tools"`   // offered tools; empty means all
+	Timeout  Duration          `toml:"timeout"` // maximum time of a call, and of a start
 }
 
 const (
-	whereOwn = "own" // a sandbox of its own
-	whereRun = "run" // that of the run
+	whereOwn = "own" // its own sandbox
+	whereRun = "run" // the sandbox of the run
 
 	fromEnv    = "env:"
 	fromSecret = "secret:"
 )
 
-// Client returns the client for servers with URLs. It reaches public addresses
-// only, except those of the servers that may be private. A call has its own limits
+// Client returns the client for servers with URLs. It reaches only public
+// addresses, and those of servers that may be private. Each call has its own limits
 // of time and size, and a stream may last.
 func (m MCP) Client() *http.Client {
 	o := fetch.Options{Timeout: 24 * time.Hour, MaxBody: 1 << 50, Remedy: "set private = true for the server in mcp.servers if it may be on this host or its network"}
@@ -57,7 +57,7 @@ func (m MCP) Client() *http.Client {
 	return fetch.New(o)
 }
 
-// ToolServers returns the servers for package remote. Lookup reads the environment.
+// ToolServers returns the servers for package remote. lookup reads the environment.
 func (m MCP) ToolServers(lookup func(string) (string, bool)) ([]remote.Server, error) {
 	all := make([]remote.Server, len(m.Servers))
 	for i, s := range m.Servers {
@@ -129,7 +129,7 @@ func hostsOf(rules []string) (hosts []string) {
 }
 
 func (m MCP) validate() error {
-	// Whether the variables exist is checked when a node starts.
+	// The start of a node checks whether the variables exist.
 	servers, err := m.ToolServers(func(string) (string, bool) { return "x", true })
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ type Models struct {
 	Prices    map[string]Price    `toml:"prices" env:"-" help:"what a million tokens cost: [models.prices.\"provider:model\"] input, output, cache_read, cache_write"`
 }
 
-// Budgets limit what each owner may spend on models, by the price table.
+// Budgets limits the spending of each owner on models, by the price table.
 type Budgets struct {
 	Day         float64           `toml:"day" env:"DAY" help:"what one owner may spend on models in a day (UTC), in the currency of the prices; 0 is no limit"`
 	Month       float64           `toml:"month" env:"MONTH" help:"the same in a calendar month; 0 is no limit"`
@@ -35,7 +35,7 @@ type Budgets struct {
 }
 
 // A Budget overrides Budgets for one owner. Zero fields override nothing; negative
-// ones are no limit.
+// fields mean no limit.
 type Budget struct {
 	Day         float64 `toml:"day"`
 	Month       float64 `toml:"month"`
@@ -43,7 +43,7 @@ type Budget struct {
 	MonthTokens int64   `toml:"month_tokens"`
 }
 
-// Of returns what owner may spend. Zero fields are no limit.
+// Of returns the limits of owner. Zero fields mean no limit.
 func (b Budgets) Of(owner engi.Owner) Budget {
 	o := b.Owner[string(owner)]
 	return Budget{
@@ -54,7 +54,7 @@ func (b Budgets) Of(owner engi.Owner) Budget {
 	}
 }
 
-// A Price is what a million tokens cost, in any currency.
+// A Price is the price of a million tokens, in any currency.
 type Price struct {
 	Input      float64 `toml:"input"`
 	Output     float64 `toml:"output"`
@@ -64,9 +64,9 @@ type Price struct {
 
 // A Provider is a service that runs language models.
 type Provider struct {
-	Dialect string            `toml:"dialect"`     // openai, responses, compatible, anthropic or gemini; empty means that of the name
-	URL     string            `toml:"url"`         // empty means that of the name
-	KeyEnv  string            `toml:"api_key_env"` // variable of the server that holds the key
+	Dialect string            `toml:"dialect"`     // openai, responses, compatible, anthropic or gemini; empty means the dialect of the provider's name
+	URL     string            `toml:"url"`         // empty means the URL of the provider's name
+	KeyEnv  string            `toml:"api_key_env"` // variable of the server with the key
 	Headers map[string]string `toml:"headers"`
 }
 
@@ -78,19 +78,19 @@ type Agent struct {
 	System      string   `toml:"system"`
 	Tools       []string `toml:"tools"`
 	Steps       int      `toml:"steps"`
-	Budget      float64  `toml:"budget"` // of a run, in the currency of the prices; 0 means none
-	Output      string   `toml:"output"` // JSON schema
+	Budget      float64  `toml:"budget"` // maximum cost of a run, in the currency of the prices; 0 means no limit
+	Output      string   `toml:"output"` // JSON schema of the answer
 	MaxTokens   int      `toml:"max_tokens"`
 	Temperature *float64 `toml:"temperature"`
-	Effort      string   `toml:"effort"`  // of reasoning: none, low, medium or high
+	Effort      string   `toml:"effort"`  // reasoning effort: none, low, medium or high
 	Confirm     []string `toml:"confirm"` // tools whose calls wait for a decision; * means all
 }
 
 // Demo is the name of the provider whose model follows a script.
 const Demo = "demo"
 
-// Choices are the models of a configuration as package llm takes them.
-// Lookup reads the environment.
+// LLMOptions returns the models of a configuration as options of package llm.
+// lookup reads the environment.
 func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, error) {
 	o := llm.Options{Providers: map[string]llm.Provider{}, Default: c.Models.Default, Embedding: c.Models.Embedding, Rerank: c.Models.Rerank, Fallbacks: c.Models.Fallbacks, Prices: map[string]llm.Price{}}
 	for _, name := range slices.Sorted(maps.Keys(c.Providers)) {
@@ -112,7 +112,7 @@ func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, err
 	return o, nil
 }
 
-// defaultAgents are built in; configured ones of the same names replace them.
+// defaultAgents are the built-in agents; configured agents of the same names replace them.
 var defaultAgents = []engi.AgentSpec{{
 	Name: "coder", Description: "Writes programs and runs them in sandboxes.", Tools: []string{"*"},
 	System: "You help with programming. When you write code, run it with your tools before you say that it works, and show what it printed.",
@@ -127,7 +127,7 @@ var defaultAgents = []engi.AgentSpec{{
 }}
 
 // AgentSpecs returns the configured agents, the first of which is the default,
-// and then the built-in ones. The one for pages comes last, so that it is not the
+// and then the built-in agents. The agent for pages comes last, so that it is not the
 // default.
 func (c Config) AgentSpecs() []engi.AgentSpec {
 	var all []engi.AgentSpec

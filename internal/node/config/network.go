@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Network configures what sandboxes may reach.
+// Network configures the network of sandboxes.
 type Network struct {
 	Mode     string        `toml:"mode" env:"MODE" help:"default mode of sandboxes: none, isolated, restricted or open"`
 	Max      string        `toml:"max" env:"MAX" help:"the widest mode that sandboxes may have"`
@@ -24,7 +24,7 @@ type Network struct {
 	KeepAge  Duration      `toml:"keep_age" env:"KEEP_AGE" help:"how long they are kept"`
 }
 
-// NetworkLimits limit the traffic of one sandbox. Policies may lower them, not
+// NetworkLimits limits the traffic of one sandbox. Policies may lower the limits, not
 // raise them.
 type NetworkLimits struct {
 	Up             Bytes `toml:"up" env:"UP" help:"bytes per second out of one sandbox; 0 is no limit"`
@@ -35,7 +35,7 @@ type NetworkLimits struct {
 	Total          Bytes `toml:"total" env:"TOTAL" help:"bytes both ways until a sandbox is cut off; 0 is no limit"`
 }
 
-// Limits returns l as [engi.NetworkLimits], in which negative numbers are no limit.
+// Limits returns l as [engi.NetworkLimits], in which negative numbers mean no limit.
 func (l NetworkLimits) Limits() engi.NetworkLimits {
 	return engi.NetworkLimits{
 		Up: orNone(int64(l.Up)), Down: orNone(int64(l.Down)), Connections: orNone(l.Connections),
@@ -43,7 +43,7 @@ func (l NetworkLimits) Limits() engi.NetworkLimits {
 	}
 }
 
-// Bound reports Denied for limits of a sandbox that are wider than l.
+// Bound reports Denied for limits of a sandbox that exceed l.
 func (l NetworkLimits) Bound(of engi.NetworkLimits) error {
 	for _, x := range []struct {
 		name        string
@@ -89,7 +89,7 @@ func (n Network) StaticHosts() map[string][]netip.Addr {
 	return all
 }
 
-// Resolvers returns the servers of Resolver, with port 53 where there is none.
+// Resolvers returns the servers of Resolver, with 53 as the default port.
 func (n Network) Resolvers() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, text := range n.Resolver {
@@ -182,18 +182,18 @@ type Secrets struct {
 
 // An EnvSecret is a secret whose value is in the environment of the server.
 type EnvSecret struct {
-	Owner    engi.Owner // who may use it; empty means everybody
-	Name     string     // in grants
-	Variable string     // of the environment
-	Hosts    string     // with + between; as in [engi.Secret]
+	Owner    engi.Owner // owner that may use the secret; empty means all
+	Name     string     // name of the secret in grants
+	Variable string     // environment variable with the value
+	Hosts    string     // hosts joined by +, as in [engi.Secret]
 }
 
-// HostList returns Hosts one by one.
+// HostList returns Hosts as a list.
 func (x EnvSecret) HostList() []string {
 	return strings.FieldsFunc(x.Hosts, func(r rune) bool { return r == '+' || r == ' ' })
 }
 
-// List returns the secrets whose values are in the environment.
+// List returns the secrets with values from the environment.
 func (s Secrets) List() []EnvSecret {
 	var all []EnvSecret
 	for _, text := range s.Environment {
@@ -222,7 +222,7 @@ func (s Secrets) validate() error {
 	for _, text := range s.Environment {
 		x, ok := parseSecret(text)
 		if !ok {
-			// The text is not shown, because people put values here by mistake.
+			// The error omits the text, because users put values here by mistake.
 			return engi.Errorf(engi.Invalid, "secrets.environment: one of the entries is not NAME=VARIABLE or OWNER/NAME=VARIABLE, each with @HOST[+HOST] or without").
 				WithRemedy("write it like github=GITHUB_TOKEN; the value itself is never in the configuration")
 		}
@@ -245,7 +245,7 @@ type Mirrors struct {
 	Template map[string]Mirror `toml:"template" env:"-" help:"overrides for single templates: tables [mirrors.template.NAME] with npm, pip and go; - is none"`
 }
 
-// A Mirror overrides Mirrors for one template. Empty fields override nothing; - is
+// A Mirror overrides Mirrors for one template. Empty fields override nothing; - means
 // no mirror.
 type Mirror struct {
 	NPM string `toml:"npm"`

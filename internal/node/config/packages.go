@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/internal/network/mirror"
 )
 
-// Packages configures the package broker, which serves registries to sandboxes
-// whose policy has packages.
+// Packages configures the mirror of package registries for sandboxes
+// whose policy allows packages.
 type Packages struct {
 	Size           Bytes    `toml:"size" env:"SIZE" help:"bytes of packages kept on disk; those not used for the longest time go first"`
 	Fresh          Duration `toml:"fresh" env:"FRESH" help:"how long metadata is served before a registry is asked again"`
@@ -29,7 +29,7 @@ func (p Packages) upstreams() map[string]string {
 	return map[string]string{"npm": p.NPM, "pypi": p.PyPI, "go": p.Go, "crates": p.Crates, "debian": p.Debian, "debian-security": p.DebianSecurity, "maven": p.Maven}
 }
 
-// Options returns the options of the broker, without directory and log.
+// Options returns the options of the mirror, without directory and log.
 func (p Packages) Options() mirror.Options {
 	return mirror.Options{Size: int64(p.Size), Fresh: time.Duration(p.Fresh), Offline: p.Offline, Upstreams: p.upstreams(), Trusted: slices.Clone(p.Hosts)}
 }

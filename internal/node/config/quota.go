@@ -6,7 +6,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Quotas limit what each owner may have at once.
+// Quotas limits the objects that each owner may have at once.
 type Quotas struct {
 	Sandboxes      int              `toml:"sandboxes" env:"SANDBOXES" help:"sandboxes of one owner, hibernated ones included; 0 is no limit"`
 	PerDay         int              `toml:"per_day" env:"PER_DAY" help:"sandboxes of one owner created in 24 hours; 0 is no limit"`
@@ -21,7 +21,7 @@ type Quotas struct {
 }
 
 // A Quota overrides Quotas for one owner. Zero fields override nothing; negative
-// ones are no limit.
+// fields mean no limit.
 type Quota struct {
 	Sandboxes      int     `toml:"sandboxes"`
 	PerDay         int     `toml:"per_day"`
@@ -34,7 +34,7 @@ type Quota struct {
 	SessionsPerDay int     `toml:"sessions_per_day"`
 }
 
-// Of returns what one owner may have.
+// Of returns the limits of one owner.
 func (q Quotas) Of(owner engi.Owner) engi.Quota {
 	o := q.Owner[string(owner)]
 	return engi.Quota{

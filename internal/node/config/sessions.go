@@ -15,10 +15,10 @@ import (
 	"github.com/engi-dev/engi/internal/session/deps"
 )
 
-// Sessions configures sessions: sandboxes for a model's code, with packages
-// installed and files that outlive them. In files, the section is called sandbox.
-// Without it, or with enabled = false, nothing is installed, agents have no tools
-// for sessions and are told nothing of them; people and programs may use sessions.
+// Sessions configures sessions: sandboxes for a model's code, with installed
+// packages and files that outlive the sandboxes. In files, the section is called sandbox.
+// Without the section, or with enabled = false, no packages are installed, and agents have no tools
+// for sessions and are not told of them; users and programs may use sessions.
 type Sessions struct {
 	Enabled          bool         `toml:"enabled" env:"ENABLED" help:"install packages, and let agents work in sessions; true if a file has the section; the API has sessions in any case"`
 	Provider         string       `toml:"provider" env:"PROVIDER" help:"runtime of sessions' code: deno"`
@@ -48,8 +48,8 @@ type Dependency struct {
 	Package   string   `toml:"package"`
 	Version   string   `toml:"version"`
 	Docs      []string `toml:"docs"`
-	SecretEnv string   `toml:"secret_env"` // variable of the server; in sandboxes, it holds a placeholder
-	Hosts     []string `toml:"hosts"`      // that the package uses and that may get the secret
+	SecretEnv string   `toml:"secret_env"` // variable of the server; in sandboxes, it contains a placeholder
+	Hosts     []string `toml:"hosts"`      // hosts that the package uses and that may receive the secret
 }
 
 func defaultSessions() Sessions {
@@ -66,7 +66,7 @@ const (
 	sessionMemory   = 1280 << 20
 )
 
-// Values returns the settings that can be written in two ways.
+// Values returns the settings that have two notations.
 func (s Sessions) Values() (ttl, timeout time.Duration, capacity, memory int64) {
 	return cmp.Or(time.Duration(s.VolumeTTL), time.Duration(s.VolumeTTLMinutes)*time.Minute, sessionTTL),
 		cmp.Or(time.Duration(s.Timeout), time.Duration(s.TimeoutSeconds)*time.Second, sessionTimeout),
@@ -94,8 +94,8 @@ func (s Sessions) Notes() (notes []string) {
 	return notes
 }
 
-// CheckEnvironment reports Invalid, with the name of the variable, if the value of
-// a dependency's secret is missing.
+// CheckEnvironment reports Invalid, with the name of the variable, if the secret of
+// a dependency has no value.
 func (s Sessions) CheckEnvironment(lookup func(string) (string, bool)) error {
 	if !s.Enabled {
 		return nil
@@ -200,7 +200,7 @@ func (d Dependency) validate() error {
 	switch {
 	case d.SecretEnv == "":
 	case !variableForm.MatchString(d.SecretEnv):
-		// The text is not shown, because people put values here by mistake.
+		// The error omits the text, because users put values here by mistake.
 		return engi.Errorf(engi.Invalid, "secret_env of %s is not the name of a variable", d.Package).
 			WithRemedy("write it like LINEAR_API_KEY; the value itself is never in the configuration")
 	case len(d.Hosts) == 0:

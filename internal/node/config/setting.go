@@ -21,10 +21,10 @@ import (
 	"github.com/engi-dev/engi/internal/spelling"
 )
 
-// Bytes is a size, read and written as on the wire: "512MiB", or a number.
+// Bytes is a size, in the same notation as on the wire: "512MiB", or a number.
 type Bytes v1.Bytes
 
-// UnmarshalText reads a size. It reports Invalid.
+// UnmarshalText parses a size. It reports Invalid.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	v, err := v1.ParseBytes(strings.TrimSpace(string(text)))
 	if err != nil {
@@ -40,10 +40,10 @@ func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 // String returns the text form.
 func (b Bytes) String() string { return v1.Bytes(b).String() }
 
-// Duration is a length of time, read as on the wire: "30s", "5m", "7d".
+// Duration is a duration, in the same notation as on the wire: "30s", "5m", "7d".
 type Duration v1.Duration
 
-// UnmarshalText reads a duration. It reports Invalid.
+// UnmarshalText parses a duration. It reports Invalid.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := v1.ParseDuration(strings.TrimSpace(string(text)))
 	if err != nil {
@@ -53,7 +53,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText writes d without zero parts at its end.
+// MarshalText returns d without trailing zero parts.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
 // String returns the text form.
@@ -74,15 +74,15 @@ func (d Duration) String() string {
 
 // A Key is one setting of a struct.
 type Key struct {
-	Name     string // with dots: "limits.memory"
-	Variable string // of the environment: ENGI_LIMITS_MEMORY; empty for tables, which only files and --set can have
+	Name     string // name with dots: "limits.memory"
+	Variable string // environment variable: ENGI_LIMITS_MEMORY; empty for tables, which only files and --set can set
 	Help     string
 	Value    reflect.Value
 }
 
 var textual = reflect.TypeFor[encoding.TextUnmarshaler]()
 
-// Keys returns the settings of the struct that ptr points to, in the order of
+// Keys returns the keys of the struct that ptr points to, in the order of
 // its fields. Names come from toml tags, texts from help tags.
 func Keys(ptr any) []Key { return keys(reflect.ValueOf(ptr).Elem(), "") }
 
@@ -190,7 +190,7 @@ func check(file map[string]any, t reflect.Type, prefix string) (faults []error) 
 	return faults
 }
 
-// otherNames are what other servers of sandboxes call keys of this one.
+// otherNames maps names of keys in other sandbox servers to names of this one.
 var otherNames = map[string]string{
 	"pool": "[[pools]], and [admission] for all pools together", "language_pools": "[[pools]], one for each language",
 	"target_pool_size": "target of [[pools]]", "pool_size": "target of [[pools]]",
@@ -200,7 +200,7 @@ var otherNames = map[string]string{
 	"timeout_seconds": "timeout, a duration like \"30s\"", "network_mode": "mode of [network]",
 }
 
-// mistakes returns several errors of a configuration as one; nil if there are none.
+// mistakes joins several errors of a configuration into one; nil if there are none.
 func mistakes(all []error) error {
 	all = slices.DeleteFunc(all, func(err error) bool { return err == nil })
 	if len(all) < 2 {
@@ -265,8 +265,8 @@ func remedyIn(err error) string {
 	return ""
 }
 
-// isRoot reports whether the user is root. In the user namespace that engi creates
-// for itself, which maps a single user to root, it is not: the user's directories
+// isRoot reports whether the user is root. It returns false in the user namespace that engi creates
+// for itself and that maps a single user to root, so that the user's directories
 // are used.
 func isRoot() bool {
 	if os.Geteuid() != 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/webhook"
 )
 
-// Webhooks configures where webhooks may send events, and the node's own webhooks.
+// Webhooks configures the destinations of webhooks, and the node's own webhooks.
 type Webhooks struct {
 	Hosts   []string           `toml:"hosts" env:"HOSTS" help:"hosts that webhooks may use: NAME or *.SUFFIX, with :PORT for ports other than 80 and 443; empty means all"`
 	Private []string           `toml:"private" env:"PRIVATE" help:"addresses and networks that webhooks may use although they are not public"`
@@ -51,7 +51,7 @@ func (w Webhooks) Client() (*http.Client, error) {
 	}), nil
 }
 
-// Fixed returns the webhooks of the configuration, by name.
+// Fixed returns the webhooks in the configuration, by name.
 func (w Webhooks) Fixed() (all []webhook.Fixed) {
 	for _, name := range slices.Sorted(maps.Keys(w.To)) {
 		to := w.To[name]

@@ -42,38 +42,38 @@ func defaultEvents() Events {
 type Function struct {
 	Name        string   `toml:"name"`
 	Description string   `toml:"description"`
-	Event       string   `toml:"event"` // that starts it
-	Cron        string   `toml:"cron"`  // five fields, in UTC, that start it
-	Owner       string   `toml:"owner"` // of runs that cron starts; empty means the node
+	Event       string   `toml:"event"` // type of the events that start the function
+	Cron        string   `toml:"cron"`  // times that start the function: five fields, in UTC
+	Owner       string   `toml:"owner"` // owner of runs that cron starts; empty means the node
 	Retries     int      `toml:"retries"`
-	Backoff     Duration `toml:"backoff"`     // before the first retry, then twice as long each time; 0 means 1 s
-	Concurrency int      `toml:"concurrency"` // runs at once; 0 means no limit
-	PerOwner    int      `toml:"per_owner"`   // runs of one owner at once; 0 means no limit
-	Timeout     Duration `toml:"timeout"`     // of a run; 0 means none
+	Backoff     Duration `toml:"backoff"`     // time before the first retry, doubled for each later one; 0 means 1 s
+	Concurrency int      `toml:"concurrency"` // maximum number of runs at once; 0 means no limit
+	PerOwner    int      `toml:"per_owner"`   // maximum number of runs of one owner at once; 0 means no limit
+	Timeout     Duration `toml:"timeout"`     // maximum time of a run; 0 means no limit
 
-	Agent   string  `toml:"agent"`   // name of one of [[agents]]
-	Input   string  `toml:"input"`   // of the agent: a text/template with .Event.Data
-	Sandbox string  `toml:"sandbox"` // that its tools use: a template, like {{.Event.Data.sandbox_id}}
-	Session string  `toml:"session"` // that its tools use: a template
-	Run     Program `toml:"run"`     // instead of an agent: run = {language, code or file, template}
+	Agent   string  `toml:"agent"`   // name of an agent
+	Input   string  `toml:"input"`   // input of the agent: a text/template with .Event.Data
+	Sandbox string  `toml:"sandbox"` // sandbox for the agent's tools: a text/template like {{.Event.Data.sandbox_id}}
+	Session string  `toml:"session"` // session for the agent's tools: a text/template
+	Run     Program `toml:"run"`     // program to run instead of an agent: run = {language, code or file, template}
 }
 
-// A Program runs in a sandbox of its own, which is then destroyed.
+// A Program runs in its own sandbox, which is then destroyed.
 type Program struct {
 	Language string `toml:"language"`
 	Code     string `toml:"code"`
-	File     string `toml:"file"`     // absolute, instead of Code
-	Template string `toml:"template"` // of the sandbox; empty means the node's
+	File     string `toml:"file"`     // absolute path, instead of Code
+	Template string `toml:"template"` // template of the sandbox; empty means the node's default
 }
 
-// RuntimeTemplates returns the templates of runtimes, built-in and configured ones.
+// RuntimeTemplates returns the built-in and configured templates of runtimes.
 func (e Events) RuntimeTemplates() map[string]string {
 	all := builtin.Runtimes()
 	maps.Copy(all, e.Runtimes)
 	return all
 }
 
-// DeclaredFunctions returns the functions of c. Read returns the content of a file.
+// DeclaredFunctions returns the functions of c. read returns the contents of a file.
 func (c Config) DeclaredFunctions(read func(path string) ([]byte, error)) ([]builtin.Declared, error) {
 	var all []builtin.Declared
 	for _, f := range c.Functions {
@@ -116,7 +116,7 @@ func (e Events) validate() error {
 	return nil
 }
 
-// functionFaults returns what is wrong with each of [[functions]].
+// functionFaults returns the faults of all [[functions]].
 func (c Config) functionFaults() (all []error) {
 	var agents []string
 	for _, a := range c.AgentSpecs() {

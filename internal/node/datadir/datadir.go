@@ -1,5 +1,5 @@
 // Package datadir locks a node's data directory, finds the server that holds it, and
-// stops it. What the directory has besides belongs to other packages.
+// stops it. Other packages own the rest of the directory.
 package datadir
 
 import (
@@ -32,7 +32,7 @@ const (
 	PrivateName   = "private"
 )
 
-// An Endpoint says how to reach a running server on this machine.
+// An Endpoint holds the addresses of a running server on this machine.
 type Endpoint struct {
 	URL     string    `json:"url"`
 	PID     int       `json:"pid"`
@@ -42,11 +42,11 @@ type Endpoint struct {
 	KeyFile string    `json:"key_file"`
 }
 
-// LogFile is where a detached server of this data directory writes.
+// LogFile returns the log file of a detached server of this data directory.
 func LogFile(dataDir string) string { return filepath.Join(dataDir, LogName) }
 
-// Discover returns the server that holds dataDir and its admin key. It
-// reports NotFound if none runs, and Denied if this user may not use it.
+// Discover returns the server that holds dataDir, and its admin key. It
+// reports NotFound if no server runs, and Denied if this user may not use it.
 func Discover(dataDir string) (Endpoint, string, error) {
 	held, err := IsHeld(dataDir)
 	if err != nil {
@@ -59,7 +59,7 @@ func Discover(dataDir string) (Endpoint, string, error) {
 	}
 	e, err := readEndpoint(dataDir)
 	if pid, heldErr := holder(dataDir); err != nil || heldErr != nil || e.URL == "" || e.PID != pid {
-		// The server is starting or stopping; what is there is of one that was killed.
+		// The server is starting or stopping; an existing file is from a server that was killed.
 		return Endpoint{}, "", none
 	}
 	secret, err := os.ReadFile(e.KeyFile)
@@ -78,7 +78,7 @@ func readEndpoint(dataDir string) (e Endpoint, err error) {
 	return e, json.Unmarshal(data, &e)
 }
 
-// Publish writes the file by which Discover finds a server.
+// Publish writes the file with which Discover finds a server.
 func Publish(dataDir string, e Endpoint) error {
 	text, err := json.MarshalIndent(e, "", "  ")
 	if err != nil {
@@ -91,8 +91,8 @@ func Publish(dataDir string, e Endpoint) error {
 	return nil
 }
 
-// Hold locks a data directory until release is called or the process ends, in
-// whatever way. It reports Conflict, with the holder, if another process has it.
+// Hold locks a data directory until release is called or the process ends
+// for any reason. It reports Conflict, with the holder, if another process has it.
 func Hold(dataDir string) (release func(), err error) {
 	defer engi.Annotate(&err, "use data directory %s", dataDir)
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
@@ -119,8 +119,8 @@ func Hold(dataDir string) (release func(), err error) {
 		return nil, engi.Errorf(engi.Conflict, "another engi holds it: %s", strings.TrimSpace(string(text))).
 			WithRemedy("stop that one with 'engi stop', or choose another directory with --data-dir")
 	}
-	// The lock belongs to the open file, which no child inherits. The text is
-	// for people and for the message above.
+	// The lock belongs to the open file, which child processes do not inherit. The text is
+	// for users and for the message above.
 	text := fmt.Sprintf("process %d, since %s\n", os.Getpid(), time.Now().UTC().Format(time.RFC3339))
 	if err := errors.Join(f.Truncate(0), writeAt(f, text)); err != nil {
 		f.Close()
@@ -134,7 +134,7 @@ func writeAt(f *os.File, text string) error {
 	return err
 }
 
-// holder returns the process that holds a directory which is held.
+// holder returns the process that holds a locked directory.
 func holder(dataDir string) (pid int, err error) {
 	text, err := os.ReadFile(filepath.Join(dataDir, LockName))
 	if err != nil {
@@ -163,8 +163,8 @@ func IsHeld(dataDir string) (bool, error) {
 	return who.Type != unix.F_UNLCK, nil
 }
 
-// Stop asks the server that holds dataDir to stop and waits until it has. It
-// reports NotFound if none runs and Expired if it does not stop in time.
+// Stop asks the server that holds dataDir to stop and waits for its end. It
+// reports NotFound if no server runs, and Expired if it does not stop in time.
 func Stop(ctx context.Context, dataDir string) (pid int, err error) {
 	held, err := IsHeld(dataDir)
 	if err != nil {

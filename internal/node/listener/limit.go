@@ -10,29 +10,29 @@ import (
 	"sync"
 )
 
-// A limiter keeps a number of connections open, of all and of one address: whoever
-// takes all descriptors would take them from the node's own work. If there are too
-// many, it closes the one that has been without a request for longest, so that those
-// who stall keep nobody out. It is shared by the listeners of a node, and safe for
+// A limiter limits the number of open connections, in all and from one address, because a client
+// with all descriptors would take them from the node's own work. At the limit,
+// it closes the connection that has been without a request for longest, so that idle
+// clients do not block others. The listeners of a node share it, and it is safe for
 // concurrent use.
 type limiter struct {
-	most, each int // 0 means no limit
+	most, each int // maximum connections in all, and from one address; 0 means no limit
 	closing    sync.WaitGroup
 
 	mu    sync.Mutex
 	all   int
 	perIP map[netip.Addr]int
-	idle  list.List // of *counted that serve no request, the longest first
+	idle  list.List // *counted values that serve no request, longest idle first
 }
 
 // limit returns ln with the limits of l.
 func (l *limiter) limit(ln net.Listener) net.Listener { return limited{ln, l} }
 
-// enter counts a connection, or reports false if there are too many.
+// enter counts a connection. It returns false at the limit.
 func (l *limiter) enter(c *counted) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Everything on this machine, proxies among it, has the same address.
+	// All connections of this machine, including those of proxies, have the same address.
 	if l.each > 0 && !c.from.IsLoopback() && l.perIP[c.from] >= l.each {
 		return false
 	}
@@ -43,7 +43,7 @@ func (l *limiter) enter(c *counted) bool {
 		}
 		old := first.Value.(*counted)
 		l.leaveLocked(old)
-		l.closing.Go(func() { old.conn.Close() }) // waits for who reads it
+		l.closing.Go(func() { old.conn.Close() }) // Close waits for the reader
 	}
 	l.all++
 	l.perIP[c.from]++
@@ -65,15 +65,15 @@ func (l *limiter) leaveLocked(c *counted) {
 	}
 }
 
-// A counted is what a limiter knows of a connection. Its fields below conn are
+// A counted holds the limiter's data of a connection. Its fields below conn are
 // guarded by mu of the limiter.
 type counted struct {
 	l    *limiter
 	from netip.Addr
 	conn net.Conn
 
-	requests int           // that are being served
-	place    *list.Element // in idle; nil if there are requests
+	requests int           // number of requests being served
+	place    *list.Element // element in idle; nil while requests are served
 	left     bool
 }
 
@@ -83,7 +83,7 @@ func (c *counted) leave() {
 	c.l.leaveLocked(c)
 }
 
-// serve counts a request, or the end of one.
+// serve adds n to the number of requests: 1 at the start of a request, -1 at its end.
 func (c *counted) serve(n int) {
 	c.l.mu.Lock()
 	defer c.l.mu.Unlock()
@@ -100,7 +100,7 @@ func (c *counted) serve(n int) {
 
 type connKey struct{}
 
-// watch has s tell which connections serve requests.
+// watch makes s report which connections serve requests.
 func watch(s *http.Server) {
 	h := s.Handler
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -151,8 +151,8 @@ func (ln limited) Accept() (net.Conn, error) {
 	}
 }
 
-// place is what connections are counted by: a network of 64 bits is one host's, who
-// has as many addresses of it as it likes.
+// place returns the address by which connections are counted. A network of 64 bits belongs to one
+// host, which can use any of its addresses.
 func place(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if p, err := a.Prefix(64); err == nil && a.Is6() && !a.IsLoopback() {

@@ -21,39 +21,39 @@ import (
 	"github.com/engi-dev/engi/internal/network/cert"
 )
 
-// drainTimeout is how long requests may take to complete at shutdown.
+// drainTimeout is the maximum time for requests to complete at shutdown.
 const drainTimeout = 10 * time.Second
 
-// patience is how long a client may leave unread what it was sent. Whoever writes
-// without a deadline would else wait for ever for one who reads nothing.
+// patience is the time for which a client may leave received data unacknowledged. Without it, a
+// write without a deadline would wait for ever for a client that reads nothing.
 const patience = 2 * time.Minute
 
-// Options configure a [Listener].
+// Options configures a [Listener].
 type Options struct {
 	Listen string       // address and port
-	Secure string       // another address, for HTTPS, so that Listen serves plain HTTP; may be empty
-	TLS    bool         // whether HTTPS is served
-	Cert   cert.Options // its ACME.Port is filled in
+	Secure string       // second address, for HTTPS, so that Listen serves plain HTTP; may be empty
+	TLS    bool         // HTTPS is served
+	Cert   cert.Options // certificates; Open sets ACME.Port
 
-	Conns        int // at the same time; with more, idle ones are closed; 0 means no limit
-	ConnsPerHost int // the same of one address that is not this machine's
+	Conns        int // maximum connections at the same time; at the limit, idle ones are closed; 0 means no limit
+	ConnsPerHost int // maximum connections from one address other than this machine's; 0 means no limit
 	Log          *slog.Logger
 
-	patience time.Duration // for tests; 0 means patience
+	patience time.Duration // for tests; 0 means the constant patience
 }
 
 // A Listener listens on the addresses of a node. It is safe for concurrent use.
 type Listener struct {
 	listeners []net.Listener // Options.Listen, then Options.Secure
-	secure    net.Listener   // one of them; nil without TLS
+	secure    net.Listener   // the listener with TLS; nil without TLS
 	certs     *cert.Manager  // nil without TLS
 	limiter   *limiter
 	patience  time.Duration
 	log       *slog.Logger
 }
 
-// Open listens; requests are answered once Serve runs. It reports Conflict for
-// an address in use and Invalid for certificates that cannot be used. The caller
+// Open opens the addresses; requests are answered once Serve runs. It reports Conflict for
+// an address in use, and Invalid for unusable certificates. The caller
 // must close the listener.
 func Open(ctx context.Context, o Options) (_ *Listener, err error) {
 	l := &Listener{limiter: &limiter{most: o.Conns, each: o.ConnsPerHost, perIP: map[netip.Addr]int{}}, patience: cmp.Or(o.patience, patience), log: o.Log}
@@ -119,14 +119,14 @@ func (l *Listener) URL() string {
 	return scheme + "://" + addr
 }
 
-// Public returns the scheme and port for clients elsewhere: HTTPS if it is
+// Public returns the scheme and port for clients on other machines: HTTPS if it is
 // served.
 func (l *Listener) Public() (scheme, port string) {
 	scheme, ln := "http", l.listeners[0]
 	if l.secure != nil {
 		scheme, ln = "https", l.secure
 	}
-	_, port, _ = net.SplitHostPort(ln.Addr().String()) // of a TCP listener
+	_, port, _ = net.SplitHostPort(ln.Addr().String()) // the address of a TCP listener is valid
 	return scheme, port
 }
 
@@ -141,7 +141,7 @@ func (l *Listener) Certificates(ctx context.Context, ready func()) error {
 }
 
 // Serve serves requests with s until ctx ends. It then calls leave, which must end
-// requests that would not end by themselves, and waits for the others.
+// requests that would not end on their own, and waits for the others.
 func (l *Listener) Serve(ctx context.Context, s *http.Server, leave, ready func()) error {
 	watch(s)
 	failed := make(chan error, len(l.listeners))

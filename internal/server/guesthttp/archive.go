@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// archives has the media types of the formats of archives.
+// archives holds the media types of the formats of archives.
 var archives = map[string]string{"tar": "application/x-tar", "tar.gz": "application/gzip", "zip": "application/zip"}
 
 // Pack responds with an archive made from in, a tar stream of the file tree at
@@ -46,7 +46,7 @@ func (h *Handler) Pack(p, format string, in io.Reader) error {
 }
 
 // zipOf writes the files, directories and symlinks of a tar stream as a zip
-// archive. Zip has no form for other types, such as devices: they are left out.
+// archive. Zip cannot represent other types, such as devices: they are left out.
 func zipOf(w io.Writer, in io.Reader) error {
 	z := zip.NewWriter(w)
 	t := tar.NewReader(in)
@@ -86,7 +86,7 @@ func zipOf(w io.Writer, in io.Reader) error {
 }
 
 // Unpack passes the request body to extract as a tar stream, decompressed if it
-// is gzip. The size of the result is limited only by the disk it is written to.
+// is gzip. Only the disk space of the destination limits the size of the result.
 func (h *Handler) Unpack(extract func(io.Reader) error) error {
 	body := httpio.NewBody(h.W, h.R)
 	in := &archiveReader{}
@@ -98,14 +98,14 @@ func (h *Handler) Unpack(extract func(io.Reader) error) error {
 	if err != nil {
 		return h.uploadFailed(body, in.fault(), err)
 	}
-	// Padding, or anything, may follow the end of the archive.
+	// Padding, or any other data, may follow the end of the archive.
 	if !body.Complete() {
 		httpio.Drain(h.W, h.R)
 	}
 	return nil
 }
 
-// open prepares to read the tar stream in in.
+// open prepares to read the tar stream from in.
 func (b *archiveReader) open(in *bufio.Reader) error {
 	b.r = in
 	magic, err := in.Peek(4)
@@ -127,7 +127,7 @@ func notAnArchive(why string) error {
 	return httpio.Errorf(0, "send a tar archive, plain or compressed with gzip", "the body is not an archive: %s", why)
 }
 
-// An archiveReader reads an uploaded tar stream, and remembers the error if it
+// An archiveReader reads an uploaded tar stream, and stores the error if the stream
 // was not valid gzip.
 type archiveReader struct {
 	r    io.Reader

@@ -12,22 +12,22 @@ import (
 )
 
 const (
-	maxInput  = 64 << 10 // bytes of input in one message
-	maxOutput = 32 << 10 // bytes of output in one message
-	positions = 8        // bytes before input in a message
+	maxInput  = 64 << 10 // maximum bytes of input in one message
+	maxOutput = 32 << 10 // maximum bytes of output in one message
+	positions = 8        // bytes of the position before input in a message
 )
 
-// An attached is one client of a terminal, see docs/terminals.md.
+// An attached is one client of a terminal; see docs/terminals.md.
 type attached struct {
 	*socket
 	to  *terminal.Attachment
 	at  int64 // offset of the next byte to send
-	old int64 // offset of the end of what was there when it came; -1 once the client knows
-	set bool  // the client knows at
+	old int64 // offset of the end of the output when the client attached; -1 once the client has been told
+	set bool  // the client has been told at
 }
 
 // Attach serves a terminal over a WebSocket until its program ends, the client
-// leaves or ctx ends. origins are those of pages that may connect beside the
+// leaves or ctx ends. origins are the origins of pages that may connect, in addition to the
 // server's own.
 func (h *Handler) Attach(ctx context.Context, to *terminal.Attachment, offset int64, origins []string) error {
 	o := websocket.AcceptOptions{Subprotocols: []string{v1.TerminalProtocol}, OriginPatterns: origins}
@@ -54,7 +54,7 @@ func (a *attached) greet() error {
 	})
 }
 
-// take passes on input and sizes.
+// take handles a message with input or a size.
 func (a *attached) take(kind websocket.MessageType, data []byte) (err error) {
 	if kind == websocket.MessageBinary {
 		err = a.input(data)
@@ -88,7 +88,7 @@ func (a *attached) control(data []byte) error {
 	return a.to.Resize(a.ctx, size)
 }
 
-// show sends output, and who is there, until the program ends.
+// show sends output, and the list of viewers, until the program ends.
 func (a *attached) show(offset int64) error {
 	for {
 		start, err := a.to.Start(a.ctx, offset)
@@ -99,7 +99,7 @@ func (a *attached) show(offset int64) error {
 			return err
 		}
 		exit, err := a.follow(a.to.Process(), a.at, a.presence(), func(c engi.Chunk) error { return a.output(c.Data) })
-		if engi.Is(err, engi.Conflict) { // it was overtaken
+		if engi.Is(err, engi.Conflict) { // the client was too slow and its output is no longer kept
 			offset = a.at
 			continue
 		}
@@ -110,8 +110,8 @@ func (a *attached) show(offset int64) error {
 	}
 }
 
-// begin tells where output begins, with the screen if it is not where it was asked
-// for.
+// begin sends the offset at which output starts, with the screen if output does not start at the
+// requested offset.
 func (a *attached) begin(s terminal.Start) error {
 	a.at, a.old, a.set = s.From, s.End, false
 	if s.Missed >= 0 {
@@ -130,7 +130,7 @@ func (a *attached) begin(s terminal.Start) error {
 	return a.replayed()
 }
 
-// replayed says so once the client has what is old.
+// replayed tells the client when it has received all old output.
 func (a *attached) replayed() error {
 	if a.old < 0 || a.at < a.old {
 		return nil
@@ -140,8 +140,8 @@ func (a *attached) replayed() error {
 	return a.send(v1.TerminalMessage{Type: v1.TerminalReplayed, Offset: &at})
 }
 
-// presence returns a function that sends who is there, and the size where it is another.
-// The channel that this returns is closed when one of them changes.
+// presence returns a function that sends the list of viewers, and the size if it has changed.
+// The channel that this function returns is closed when the list or the size changes.
 func (a *attached) presence() func() (<-chan struct{}, error) {
 	var size engi.TerminalSize
 	return func() (<-chan struct{}, error) {
@@ -180,7 +180,7 @@ func (a *attached) output(data []byte) error {
 	return nil
 }
 
-// ViewersOf converts who looks at a terminal.
+// ViewersOf converts the list of a terminal's viewers.
 func ViewersOf(all []engi.TerminalViewer) []v1.TerminalViewer {
 	out := make([]v1.TerminalViewer, len(all))
 	for i, x := range all {

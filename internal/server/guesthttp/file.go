@@ -20,8 +20,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// CheckPath reports Invalid unless p can be the path of a file. Paths are
-// parameters, not part of the URL's path, so that nothing cleans them: names
+// CheckPath reports Invalid unless p can be the path of a file. Paths are query
+// parameters, not part of the URL's path, so that no router cleans them: names
 // are bytes.
 func CheckPath(field, p string) error {
 	switch {
@@ -41,7 +41,7 @@ func fault(field, detail string) error {
 	return httpio.Invalid([]v1.Fault{{Field: field, Detail: detail}})
 }
 
-// InfoOf converts the description of a file.
+// InfoOf converts the information about a file.
 func InfoOf(x engi.FileInfo) v1.FileInfo {
 	f := v1.FileInfo{
 		Type: "other", Size: v1.Bytes(max(0, x.Size)), Mode: v1.Mode(x.Mode.Perm()), UID: x.UID, GID: x.GID,
@@ -67,7 +67,7 @@ func name(p string) (string, []byte) {
 	return strings.ToValidUTF8(p, "\uFFFD"), []byte(p)
 }
 
-// Download responds with a file, or the range of it that is asked for. size is
+// Download responds with a file, or with the requested range of it. size is
 // -1 if it is unknown.
 func (h *Handler) Download(p string, f io.Reader, size int64) error {
 	header := h.W.Header()
@@ -81,7 +81,7 @@ func (h *Handler) Download(p string, f io.Reader, size int64) error {
 		header.Set(v1.SizeHeader, strconv.FormatInt(size, 10))
 	}
 	// HTTP/1 excludes Content-Length with a trailer, so a trailer is only sent
-	// to clients that say they read it.
+	// to clients that announce that they read it.
 	sum := &digest{}
 	switch {
 	case part:
@@ -106,7 +106,7 @@ func (h *Handler) Download(p string, f io.Reader, size int64) error {
 	return h.copy(f, size, n, part, sum)
 }
 
-// A digest is a hash and the trailer it is sent in; an empty header means none.
+// A digest is a hash and the name of its trailer; an empty header means no trailer.
 type digest struct {
 	hash.Hash
 	header string
@@ -137,7 +137,7 @@ func (h *Handler) copy(f io.Reader, size, n int64, part bool, sum *digest) error
 	return nil
 }
 
-const copySize = 256 << 10 // bytes per read and write of large content
+const copySize = 256 << 10 // bytes per read and write of large contents
 
 // onlyReader hides WriteTo, so that io.CopyBuffer uses its buffer.
 type onlyReader struct{ io.Reader }
@@ -154,8 +154,8 @@ func attachment(h http.Header, name, kind string) {
 	}
 }
 
-// byteRange parses a Range header. part is false if the whole file is to be
-// sent: RFC 9110 lets servers ignore ranges, as this does with several, and
+// byteRange parses a Range header. part is false if the response is the whole
+// file: RFC 9110 lets servers ignore ranges, as this one does with several, and
 // requires it for malformed ones. A range that begins after the end is an error
 // with status 416.
 func byteRange(text string, size int64) (from, n int64, part bool, err error) {
@@ -199,16 +199,16 @@ func byteRange(text string, size int64) (from, n int64, part bool, err error) {
 	return from, end - from + 1, true, nil
 }
 
-// An upload reads a body that is written to a file and hashes it. It ends with
-// an error instead of io.EOF if the hash is not the one the client announced.
+// An upload reads and hashes a body that is written to a file. It ends with
+// an error instead of io.EOF if the hash differs from the client's.
 type upload struct {
 	body *httpio.Body
 	r    *http.Request
 	sum  hash.Hash
 	mu   sync.Mutex // guards the fields below: an abandoned write may still be reading
-	hex  string     // of the whole body, once it was read
+	hex  string     // hash of the whole body, once it was read
 	size int64
-	err  error // of the client
+	err  error // error caused by the client
 }
 
 func (u *upload) Read(p []byte) (int, error) {
@@ -234,7 +234,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SHA256 returns the hash of the whole body, once it was read.
+// SHA256 returns the hash of the whole body. Call it after the body was read.
 func (u *upload) SHA256() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -261,7 +261,7 @@ func (h *Handler) Upload(p string, write func(io.Reader) error) (v1.Written, err
 }
 
 // uploadFailed returns the error for a body that could not be stored. invalid
-// is what is wrong with its content, if anything, and err how storing failed.
+// is the fault of its content, or nil, and err the error of storing it.
 func (h *Handler) uploadFailed(body *httpio.Body, invalid, err error) error {
 	switch bad := body.Err(); {
 	case invalid != nil:

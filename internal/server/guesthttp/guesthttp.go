@@ -1,4 +1,4 @@
-// Package guesthttp serves what is in a sandbox over HTTP: the output of
+// Package guesthttp serves the contents of a sandbox over HTTP: the output of
 // processes as streams of events, terminals over WebSockets, files and archives
 // of any size, and changes of files. Package rest checks permissions and finds
 // the sandbox.
@@ -19,14 +19,14 @@ type Handler struct {
 
 	// Ctx ends when the client disconnects or the server shuts down.
 	Ctx context.Context
-	// Heartbeat is how long a stream may be silent before a heartbeat is sent.
+	// Heartbeat is the maximum silence of a stream before it sends a heartbeat.
 	Heartbeat time.Duration
-	// Describe returns what the client is told about an error after the
+	// Describe returns the problem that the client sees for an error after the
 	// response has started.
 	Describe func(error) v1.Problem
 }
 
-// tell returns what the client is told about an error after the response has
+// tell returns the problem that the client sees for an error after the response has
 // started; false if it has disconnected.
 func (h *Handler) tell(err error) (v1.Problem, bool) {
 	if h.gone() {

@@ -13,10 +13,10 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// names has the types of events for output.
+// names maps streams of output to types of events.
 var names = map[engi.Stream]string{engi.Stdout: v1.EventStdout, engi.Stderr: v1.EventStderr, engi.Terminal: v1.EventTerminal}
 
-// Follow responds with the events of a process from an offset. A disconnecting
+// Follow responds with the events of a process from an offset on. A disconnecting
 // client does not affect the process.
 func (h *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, from int64) error {
 	joiner := httpio.NewJoiner(max(0, from))
@@ -57,18 +57,18 @@ func (h *Handler) Follow(form httpio.Format, p engi.Process, about v1.Process, f
 		},
 	}
 	if from > 0 {
-		s.Grace = startGrace // the output at that offset may be gone
+		s.Grace = startGrace // the output at that offset may be lost
 	}
 	ctx, cancel := context.WithCancel(h.Ctx)
 	return s.Serve(ctx, cancel, p.Output(ctx, from))
 }
 
-// ExitOf converts how a process ended.
+// ExitOf converts the exit of a process.
 func ExitOf(x engi.Exit) *v1.Exit {
 	return &v1.Exit{ExitCode: x.Code, Signal: x.Signal, Cause: string(x.Cause), Remedy: x.Cause.Remedy()}
 }
 
-// maxCollected is how many bytes of each stream a result has at most.
+// maxCollected is the maximum number of bytes of each stream in a result.
 const maxCollected = 1 << 20
 
 // Collect waits for a process and returns its output.
@@ -110,7 +110,7 @@ func (o *head) add(b []byte) {
 
 func (o *head) text() (string, []byte, bool) {
 	b := o.data
-	if o.more { // the cut may have split a character
+	if o.more { // the limit may have split a character
 		b = b[:clip.Whole(b)]
 	}
 	if utf8.Valid(b) {
@@ -119,7 +119,7 @@ func (o *head) text() (string, []byte, bool) {
 	return strings.ToValidUTF8(string(b), "\uFFFD"), b, o.more
 }
 
-// Input passes a body of any size to the input of a process as it arrives.
+// Input copies a body of any size to the input of a process as it arrives.
 func (h *Handler) Input(p engi.Process) error {
 	body := httpio.NewBody(h.W, h.R)
 	defer body.Stop()

@@ -13,34 +13,34 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-const lastWrite = time.Second // for what a client is told when its connection ends
+const lastWrite = time.Second // maximum time for the last message of a connection
 
 // A socket is the WebSocket of one client of a terminal.
 type socket struct {
 	h   *Handler
 	ws  *websocket.Conn
-	ctx context.Context // ends when the client has left or must leave; its cause says why
+	ctx context.Context // ends when the client has left or must leave; its cause is the reason
 }
 
-// A client is how a terminal is served to one client.
+// A client holds the functions that serve a terminal to one client.
 type client struct {
 	take func(kind websocket.MessageType, data []byte) error // handles a message of the client
 	show func() error                                        // sends output until the program has ended
 }
 
 // serve serves a terminal over a WebSocket until its program ends, the client leaves or
-// ctx ends, and tells the client why. The client is listened to once greet has returned.
-// A message of the client has at most so many bytes.
+// ctx ends, and sends the client the reason. It reads messages once greet has returned.
+// most is the maximum number of bytes in a message of the client.
 func (h *Handler) serve(ctx context.Context, o websocket.AcceptOptions, most int64, greet func(*socket) (client, error)) {
 	o.CompressionMode = websocket.CompressionDisabled
 	ws, err := websocket.Accept(h.W, h.R, &o)
 	if err != nil {
-		return // Accept has responded
+		return // Accept has sent the response
 	}
 	defer ws.CloseNow()
 	ws.SetReadLimit(most)
 	// The context of a hijacked connection does not end when the client
-	// disconnects; reading does.
+	// disconnects; only a read notices.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	s := &socket{h, ws, ctx}
@@ -49,7 +49,7 @@ func (h *Handler) serve(ctx context.Context, o websocket.AcceptOptions, most int
 		s.over(err)
 		return
 	}
-	// Ending a read closes the connection, over which the client is told why.
+	// Cancelling a read closes the connection, which still has to carry the reason to the client.
 	reads, stop := context.WithCancel(context.WithoutCancel(h.Ctx))
 	var reading sync.WaitGroup
 	reading.Go(func() { cancel(s.listen(reads, c)) })
@@ -58,10 +58,10 @@ func (h *Handler) serve(ctx context.Context, o websocket.AcceptOptions, most int
 	s.over(c.show())
 }
 
-// errClient says that the client has left, or does not read.
+// errClient means that the client has left, or does not read.
 var errClient = engi.Errorf(engi.Expired, "the client has left")
 
-// listen passes messages on until the client leaves, and returns why.
+// listen handles messages until the client leaves, and returns the reason of the end.
 func (s *socket) listen(reads context.Context, c client) error {
 	for {
 		kind, data, err := s.ws.Read(reads)
@@ -69,7 +69,7 @@ func (s *socket) listen(reads context.Context, c client) error {
 			return errClient
 		}
 		err = c.take(kind, data)
-		// A program that has ended takes nothing, but the client may not have
+		// A program that has ended accepts no input, but the client may not have
 		// received all its output yet.
 		if k := engi.KindOf(err); err != nil && k != engi.Conflict && k != engi.NotFound {
 			return err
@@ -77,9 +77,9 @@ func (s *socket) listen(reads context.Context, c client) error {
 	}
 }
 
-// follow calls each with the output of a program from an offset until the program has
-// ended, and returns how. changed, if not nil, is called first, and again whenever the
-// channel that it returns is closed.
+// follow calls each with the output of a program from an offset on until the program has
+// ended, and returns its exit. changed, if not nil, is called first, and again whenever the
+// channel that it returned is closed.
 func (s *socket) follow(p engi.Process, from int64, changed func() (<-chan struct{}, error), each func(engi.Chunk) error) (engi.Exit, error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	source := httpio.Pull(p.Output(ctx, from))
@@ -126,13 +126,13 @@ func (s *socket) follow(p engi.Process, from int64, changed func() (<-chan struc
 func (s *socket) send(m any) error {
 	text, err := json.Marshal(m)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write a message of a terminal: %v", err) // unreachable: all types of package v1 can be marshalled
+		return engi.Errorf(engi.Internal, "write a message of a terminal: %v", err) // unreachable: all types of package v1 can be encoded
 	}
 	return s.write(websocket.MessageText, text)
 }
 
-// write sends a message. To cut it off is to end the connection, over which the
-// client is told why; so it has a moment when the context ends.
+// write sends a message. Cancelling a write ends the connection, which still has to carry the
+// reason to the client; so the write has some more time when the context ends.
 func (s *socket) write(kind websocket.MessageType, data []byte) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), httpio.EventTimeout)
 	defer cancel()
@@ -158,9 +158,9 @@ func (s *socket) end(m any) error {
 	return nil
 }
 
-// over tells the client why it ends, if it is there.
+// over sends the client the reason of the end, if the client is still connected.
 func (s *socket) over(err error) {
-	if cause := context.Cause(s.ctx); cause != nil && cause != context.Canceled { // the link has ended, or the client has
+	if cause := context.Cause(s.ctx); cause != nil && cause != context.Canceled { // the link or the client has ended
 		err = cause
 	}
 	if err == nil || err == errClient || s.h.Ctx.Err() == nil && s.h.gone() {
@@ -173,7 +173,7 @@ func (s *socket) over(err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 5*time.Second)
 	defer cancel()
-	last := &socket{s.h, s.ws, ctx} // what still listens has the context before
+	last := &socket{s.h, s.ws, ctx} // the reader still uses s with its ended context
 	if last.send(v1.TerminalMessage{Type: v1.EventError, Error: &problem}) == nil {
 		_ = s.ws.Close(code, "") // the client may have left
 	}

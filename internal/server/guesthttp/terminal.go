@@ -9,17 +9,17 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TerminalOptions says how a client attaches to a terminal.
+// TerminalOptions holds the options of a client that attaches to a terminal.
 type TerminalOptions struct {
-	From     int64 // offset of the first byte to send; engi.OldestOutput sends all that is kept
+	From     int64 // offset of the first byte to send; engi.OldestOutput means the oldest output
 	ReadOnly bool  // ignore input and resizing
 }
 
-const maxMessage = 256 << 10 // bytes of one message of a client
+const maxMessage = 256 << 10 // maximum bytes of one message of a client
 
 // Terminal serves a process's terminal over a WebSocket until the process ends
 // or the client disconnects, which does not affect the process. Several clients
-// may attach to one terminal: all get its output, and the last resize wins.
+// may attach to one terminal: each gets all output, and the last resize wins.
 func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 	h.serve(h.Ctx, websocket.AcceptOptions{}, maxMessage, func(s *socket) (client, error) {
 		return client{
@@ -57,7 +57,7 @@ func (h *Handler) Terminal(p engi.Process, v TerminalOptions) error {
 	return nil
 }
 
-// resize reads the message by which clients set the size of a terminal.
+// resize parses the message with which clients set the size of a terminal.
 func resize(data []byte) (engi.TerminalSize, error) {
 	var c v1.TerminalControl
 	if err := json.Unmarshal(data, &c); err != nil || c.Type != v1.TerminalResize {
@@ -67,7 +67,7 @@ func resize(data []byte) (engi.TerminalSize, error) {
 	return SizeOf(v1.TerminalSize{Cols: c.Cols, Rows: c.Rows})
 }
 
-// SizeOf converts the size of a terminal. It reports Invalid.
+// SizeOf converts the size of a terminal. It reports Invalid for an impossible size.
 func SizeOf(s v1.TerminalSize) (engi.TerminalSize, error) {
 	if s.Cols < 1 || s.Rows < 1 || s.Cols > 0xffff || s.Rows > 0xffff {
 		return engi.TerminalSize{}, engi.Errorf(engi.Invalid, "a terminal cannot have %d columns and %d rows", s.Cols, s.Rows).

@@ -10,7 +10,7 @@ import (
 )
 
 // Watch responds with the changes of files below a directory until the client
-// disconnects. A directory that cannot be watched is reported before the
+// disconnects. An error of starting the watch is reported before the
 // response starts.
 func (h *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive bool) error {
 	info, err := g.Stat(h.Ctx, dir)
@@ -45,6 +45,6 @@ func (h *Handler) Watch(form httpio.Format, g engi.Guest, dir string, recursive 
 	}.Serve(ctx, cancel, g.Watch(ctx, dir, recursive))
 }
 
-// startGrace is how long a stream waits for an early error, which can then be
+// startGrace is the time that a stream waits for an early error, which can then be
 // the response's status instead of an event.
 const startGrace = 25 * time.Millisecond

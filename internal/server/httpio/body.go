@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// BodyTimeout is how long a client may take to send each MiB of a body.
+// BodyTimeout is the maximum time for a client to send each MiB of a body.
 const BodyTimeout = 60 * time.Second
 
-// A Body reads a request body with a deadline for each MiB. Stop ends it even
-// while another goroutine is reading.
+// A Body reads a request body with a deadline for each MiB. Stop ends the reading even
+// while another goroutine reads.
 type Body struct {
 	r    io.Reader
 	rc   *http.ResponseController
 	wake bool // a blocked read can be interrupted without breaking the connection
 
 	mu      sync.Mutex // guards the fields below
-	left    int64      // bytes until the next deadline is set
+	left    int64      // bytes before the next deadline is set
 	done    bool
 	reading chan struct{} // closed when the current read returns; nil without one
-	err     error         // of reading; io.EOF if everything was read
+	err     error         // error of reading; io.EOF after a complete read
 }
 
 // NewBody returns the body of r. The caller must call Stop.
@@ -31,7 +31,7 @@ func NewBody(w http.ResponseWriter, r *http.Request) *Body {
 }
 
 // TimedBody returns a copy of r that reads its body through a [Body], for handlers
-// that know nothing of deadlines. The caller must call stop.
+// that set no deadlines. The caller must call stop.
 func TimedBody(w http.ResponseWriter, r *http.Request) (timed *http.Request, stop func()) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r, func() {}
@@ -70,7 +70,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	if err != nil {
 		b.err = err
 		if !b.done && errors.Is(err, io.EOF) {
-			// The server keeps reading to notice a disconnect.
+			// The server itself keeps reading to notice a disconnect.
 			_ = b.rc.SetReadDeadline(time.Time{})
 		}
 	}
@@ -111,8 +111,8 @@ func (b *Body) Complete() bool {
 	return errors.Is(b.err, io.EOF)
 }
 
-// Drain discards the rest of a body that was read as far as needed, so that an
-// HTTP/1 connection can be used again. It closes the connection if that takes
+// Drain discards the rest of a body, so that an
+// HTTP/1 connection can be used again. It closes the connection if this takes
 // too long.
 func Drain(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor > 1 {

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// CheckAllowedOrigin reports Invalid for what is not the origin of pages as browsers
+// CheckAllowedOrigin reports Invalid unless origin is the origin of a page as browsers
 // write it, such as https://app.example.
 func CheckAllowedOrigin(origin string) error {
 	u, err := url.Parse(origin)
@@ -21,9 +21,9 @@ func CheckAllowedOrigin(origin string) error {
 	return nil
 }
 
-// AllowOrigin has browsers show the response to the page that made the request, if its
-// origin is one of allowed. Cookies and other credentials of the browser's are never
-// part of it. It responds to preflight requests, and then returns true.
+// AllowOrigin allows browsers to show the response to the page that made the request, if its
+// origin is one of allowed. The browser's cookies and other credentials are never
+// allowed. It answers preflight requests, and then returns true.
 func AllowOrigin(w http.ResponseWriter, r *http.Request, allowed []string) (done bool) {
 	if len(allowed) == 0 {
 		return false
@@ -39,7 +39,7 @@ func AllowOrigin(w http.ResponseWriter, r *http.Request, allowed []string) (done
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE")
-	h.Set("Access-Control-Allow-Headers", "Authorization, *") // the former is not among the latter
+	h.Set("Access-Control-Allow-Headers", "Authorization, *") // * does not include Authorization
 	h.Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 	return true

@@ -10,37 +10,37 @@ import (
 	"time"
 )
 
-// How much of a body is discarded after it was refused.
+// Limits on the part of a body that is discarded after a refusal.
 const (
 	discardBytes = 16 << 30
 
-	// The same for clients without a valid key.
+	// The limits for clients without a valid key.
 	anonymousTime  = 5 * time.Second
 	anonymousBytes = 64 << 20
 
-	maxBuffered = 64 << 10 // bytes of an early response whose length is not known
+	maxBuffered = 64 << 10 // maximum bytes of an early response of unknown length
 )
 
-const shortBody = 256 << 10 // what is left of these is discarded before a response
+const shortBody = 256 << 10 // bytes; the rest of a body up to this size is discarded before the response
 
-// discardTime is how long a server reads the rest of a body that no handler wants;
+// discardTime is the time for which a server reads the rest of a body that no handler reads;
 // tests change it.
 var discardTime = 30 * time.Second
 
-// leftoverTime is how long that may take; tests change it.
+// leftoverTime is the time for which a server reads the rest of a short body; tests change it.
 var leftoverTime = 5 * time.Second
 
 // RespondEarly lets HTTP/1 clients of h receive an error while they are still
 // sending a large body. net/http would close the connection, and the response
-// could be lost. Instead the response is sent at once, and then the rest of the
+// could be lost. Instead the response is sent at once, and the rest of the
 // body is discarded for a while, for clients that read only after they have sent
-// everything; if its end arrives, the connection can be used again. Clients
-// that sent "Expect: 100-continue" and were not told to continue are not waited
-// for. When ctx ends, so does all waiting.
+// everything. If the body's end arrives, the connection can be used again. The server does
+// not wait for clients that sent "Expect: 100-continue" and were not told to
+// continue. All waiting ends with ctx.
 //
-// What a handler leaves of a body, net/http discards before it sends a response,
-// and before the next request, without a deadline of its own: it gets a short one
-// here, or a client that never sends the rest would keep its connection for ever.
+// net/http discards the unread rest of a body before it sends a response,
+// and before the next request, without a deadline. RespondEarly sets a short deadline,
+// because a client that never sends the rest would keep its connection for ever.
 func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor > 1 || r.Body == nil || r.Body == http.NoBody {
@@ -69,16 +69,16 @@ func RespondEarly(h http.Handler, ctx context.Context) http.Handler {
 	})
 }
 
-// An earlyWriter notices when an error response starts before the body was read.
+// An earlyWriter notices an error response that starts before the body was read.
 // Only the goroutine of its request may use it.
 type earlyWriter struct {
 	http.ResponseWriter
 	in     *countedBody
-	short  bool // the body is
-	duplex bool // the handler reads on while it responds
+	short  bool // the body is at most shortBody bytes long
+	duplex bool // the handler reads while it responds
 	status int
 	early  bool
-	buffer *bytes.Buffer // an early response without Content-Length; nil otherwise
+	buffer *bytes.Buffer // holds an early response without Content-Length; nil otherwise
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -89,7 +89,7 @@ func (w *earlyWriter) WriteHeader(status int) {
 			// Otherwise net/http reads the body before it responds.
 			_ = http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 			if w.Header().Get("Content-Length") == "" {
-				w.buffer = &bytes.Buffer{} // a chunked response would end only after the request
+				w.buffer = &bytes.Buffer{} // a chunked response would end only after the request's body
 				return
 			}
 		} else if !w.duplex && !w.in.over.Load() {
@@ -154,18 +154,18 @@ func (w *earlyWriter) EnableFullDuplex() error {
 // Unwrap gives http.ResponseController access to the connection.
 func (w *earlyWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// A countedBody is a body that knows how far it was read. net/http serializes
+// A countedBody counts the bytes that were read of it. net/http serializes
 // reads.
 type countedBody struct {
 	io.ReadCloser
-	left  atomic.Int64 // bytes; negative if unknown
+	left  atomic.Int64 // bytes left to read; negative if unknown
 	begun atomic.Bool
 	over  atomic.Bool
 }
 
 // Read implements io.Reader.
 func (in *countedBody) Read(p []byte) (int, error) {
-	in.begun.Store(true) // reading sends 100 Continue
+	in.begun.Store(true) // a read sends 100 Continue
 	n, err := in.ReadCloser.Read(p)
 	known := in.left.Load() >= 0
 	if err == io.EOF || known && in.left.Add(-int64(n)) <= 0 {
@@ -174,18 +174,18 @@ func (in *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// finish does what net/http does before a response, but with a deadline: it
-// discards what is left of a short body, so that the connection can be used again.
+// finish does the same as net/http before a response, but with a deadline: it
+// discards the rest of a short body, so that the connection can be used again.
 func (in *countedBody) finish(rc *http.ResponseController) {
 	if !in.begun.Load() {
 		return
 	}
 	_ = rc.SetReadDeadline(time.Now().Add(leftoverTime)) // fails only for writers of tests
-	_ = in.Close()                                       // discards; what it did not find, the server no longer waits for
+	_ = in.Close()                                       // discards the rest; the server does not wait for bytes that arrive later
 	_ = rc.SetReadDeadline(time.Time{})
 }
 
-// discard reads the rest of the body, for a time and up to a number of bytes.
+// discard reads the rest of the body, up to a time limit and a number of bytes.
 func (in *countedBody) discard(ctx context.Context, rc *http.ResponseController, timeout time.Duration, most int64) {
 	if !in.begun.Load() {
 		return
@@ -197,6 +197,6 @@ func (in *countedBody) discard(ctx context.Context, rc *http.ResponseController,
 			_ = rc.SetReadDeadline(time.Time{})
 		}
 	}()
-	// This waits for a read that the handler abandoned.
+	// The copy waits for a read that the handler abandoned.
 	_, _ = io.CopyN(io.Discard, in.ReadCloser, most)
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// A Stream responds to a request with the items of a source, as events. It is
-// used once, by one goroutine. All fields but First and End are required.
+// A Stream responds to a request with the items of a source as events. It is
+// used once, by one goroutine. All fields except Grace, First and End are required.
 type Stream[E any] struct {
 	W         http.ResponseWriter
 	Format    Format
-	Heartbeat time.Duration // silence before a heartbeat
+	Heartbeat time.Duration // silence after which a heartbeat is sent
 
-	// Grace is how long the response waits to start, so that an early error of
+	// Grace is the time that the response waits to start, so that an early error of
 	// the source can be its status instead of an event. If it is 0 the response
-	// starts at once, if it is negative with the first event or heartbeat.
+	// starts at once; if it is negative, with the first event or heartbeat.
 	Grace time.Duration
 
 	// Each sends the events for an item. An error means that the client has
@@ -26,18 +26,18 @@ type Stream[E any] struct {
 	Each func(out *EventWriter, e E) (last bool, err error)
 	// Marker returns the event for a heartbeat or an error.
 	Marker func(kind string, p *v1.Problem) any
-	// Describe returns what the client is told about an error; false if it has
+	// Describe returns the problem that the client sees for an error; false if it has
 	// disconnected.
 	Describe func(error) (v1.Problem, bool)
-	// First, if not nil, sends what comes before all items.
+	// First, if not nil, sends events before all items.
 	First func(out *EventWriter) error
-	// End, if not nil, sends what follows the items, unless one was the last
+	// End, if not nil, sends events after all items, unless one was the last
 	// event.
 	End func(out *EventWriter) error
 }
 
-// Serve responds. It returns an error only if the response has not started. The
-// source must end when ctx does, which Serve cancels with cancel at the end.
+// Serve responds. It returns an error only if the response has not started. Serve
+// cancels ctx with cancel at its end, and the source must end when ctx does.
 func (s Stream[E]) Serve(ctx context.Context, cancel context.CancelFunc, source iter.Seq2[E, error]) error {
 	pulled := Pull(source)
 	defer pulled.Stop()

@@ -10,9 +10,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// CheckHost reports Denied for a request to a host name that is not served,
-// which protects from DNS rebinding. localhost and addresses are always served;
-// "*" in served allows every name.
+// CheckHost reports Denied for a request to a host name that is not in served,
+// which protects from DNS rebinding. localhost and IP addresses are always accepted;
+// "*" in served accepts every name.
 func CheckHost(r *http.Request, served []string) error {
 	if name := plain(r.Host); !known(name, served) {
 		return engi.Errorf(engi.Denied, "this server does not serve the host name %.80q", name).
@@ -22,7 +22,7 @@ func CheckHost(r *http.Request, served []string) error {
 }
 
 // CheckOrigin reports Denied for a request from a page of a host name that is
-// not served. Only browsers send Origin.
+// not in served. Only browsers send Origin.
 func CheckOrigin(r *http.Request, served []string) error {
 	origin := r.Header.Get("Origin")
 	if origin == "" {

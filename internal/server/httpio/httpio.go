@@ -1,6 +1,6 @@
-// Package httpio has what all HTTP APIs of engi share: checks of Host and Origin,
+// Package httpio is shared by all HTTP APIs of engi: checks of Host and Origin,
 // request bodies with deadlines, negotiated formats of responses, streams of
-// events as SSE or NDJSON that can be resumed by offset, and problem documents
+// events as SSE or NDJSON that clients can resume by offset, and problem documents
 // for kinds of errors.
 package httpio
 
@@ -32,7 +32,7 @@ var formatNames = map[string]Format{
 	"text/html":            HTML,
 }
 
-// Negotiate returns the format that the client prefers; the first of offered
+// Negotiate returns the format that the client prefers; the first one of offered
 // among equals.
 func Negotiate(r *http.Request, offered ...Format) (Format, error) {
 	accept := strings.Join(r.Header.Values("Accept"), ",")
@@ -59,7 +59,7 @@ func Negotiate(r *http.Request, offered ...Format) (Format, error) {
 					named = f
 				}
 			}
-			weight *= 0.999 // exact types win over wildcards
+			weight *= 0.999 // exact types take precedence over wildcards
 		} else if f := formatNames[kind]; slices.Contains(offered, f) {
 			named = f
 		}

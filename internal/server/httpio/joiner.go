@@ -9,11 +9,11 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// ChunkSize is the most data in one event.
+// ChunkSize is the maximum number of bytes of data in one event.
 const ChunkSize = 64 << 10
 
 // A Chunk is output of one stream for an event: Text, or Bytes if it is not
-// UTF-8. Offset is where to resume after it.
+// UTF-8. Offset is the offset at which to resume after it.
 type Chunk struct {
 	Stream string
 	Offset int64
@@ -21,21 +21,21 @@ type Chunk struct {
 	Bytes  []byte
 }
 
-// A Joiner puts characters back together that were split between chunks of
+// A Joiner joins characters that were split between chunks of
 // output. It buffers at most three bytes of each stream. Only one goroutine may
 // use it.
 type Joiner struct {
-	next    int64 // offset after everything seen
+	next    int64 // offset after all added output
 	pending []part
 }
 
 type part struct {
 	stream string
-	data   []byte // the beginning of a character
-	at     int64  // its offset
+	data   []byte // first bytes of an incomplete character
+	at     int64  // offset of data
 }
 
-// NewJoiner returns a Joiner for output from an offset.
+// NewJoiner returns a Joiner for output from an offset on.
 func NewJoiner(from int64) *Joiner { return &Joiner{next: from} }
 
 func (j *Joiner) part(stream string) *part {
@@ -49,7 +49,7 @@ func (j *Joiner) part(stream string) *part {
 }
 
 // Add returns the chunk for output without an incomplete character at its end;
-// false if nothing is left.
+// false if that leaves nothing.
 func (j *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
 	pending := j.part(stream)
 	end := offset + int64(len(data))
@@ -60,7 +60,7 @@ func (j *Joiner) Add(stream string, offset int64, data []byte) (Chunk, bool) {
 		pending.data = nil
 	}
 	if n := len(data) - clip.Whole(data); n > 0 {
-		if !grown || n < len(data) { // otherwise it is the same character, still incomplete
+		if !grown || n < len(data) { // otherwise the same character is still incomplete
 			pending.at = end - int64(n)
 		}
 		pending.data = bytes.Clone(data[len(data)-n:])
@@ -98,7 +98,7 @@ func (j *Joiner) Flush() []Chunk {
 	return chunks
 }
 
-// Resume returns where to resume without losing a byte.
+// Resume returns the offset at which to resume without losing a byte.
 func (j *Joiner) Resume() int64 {
 	at := j.next
 	for _, h := range j.pending {

@@ -6,7 +6,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Limiter limits how many streams are open at a time, for each sandbox or
+// A Limiter limits the number of streams open at a time, for each sandbox or
 // owner and in total. The zero value is ready to use. It is safe for concurrent use.
 type Limiter struct {
 	mu  sync.Mutex
@@ -14,13 +14,13 @@ type Limiter struct {
 	of  map[string]int
 }
 
-// The most streams that may be open at a time.
+// Maximum numbers of streams open at a time.
 const (
 	maxStreams    = 8192
 	maxOwnStreams = 512
 )
 
-// Join counts a stream, until leave is called, once. It reports Exhausted if
+// Join counts a stream until leave is called. Further calls of leave do nothing. Join reports Exhausted if
 // too many are open.
 func (c *Limiter) Join(of string) (leave func(), err error) {
 	c.mu.Lock()

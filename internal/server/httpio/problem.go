@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/strict"
 )
 
-// Statuses has the HTTP status of each kind of error.
+// Statuses maps each kind of error to its HTTP status.
 var Statuses = [...]int{
 	engi.Internal:    http.StatusInternalServerError,
 	engi.Invalid:     http.StatusBadRequest,
@@ -24,13 +24,13 @@ var Statuses = [...]int{
 	engi.Expired:     http.StatusGatewayTimeout,
 }
 
-// An Error is an error with more than its kind determines: another status,
+// An Error is an error with more data than its kind implies: another status,
 // several faults, or headers.
 type Error struct {
 	Err    *engi.Error
-	Status int // 0 means that of the kind
+	Status int // HTTP status; 0 means the status of the kind
 	Faults []v1.Fault
-	Header http.Header // of the response; may be nil
+	Header http.Header // additional headers of the response; may be nil
 }
 
 // Error returns the text.
@@ -57,7 +57,7 @@ func Invalid(faults []v1.Fault) error {
 }
 
 // Describe returns the problem document for err. The text of an internal error
-// is not disclosed: callers log it.
+// is not disclosed: the caller logs it.
 func Describe(err error, request string) v1.Problem {
 	kind := engi.KindOf(err)
 	p := v1.Problem{

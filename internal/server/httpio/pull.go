@@ -7,11 +7,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Puller runs an iterator in a goroutine, so that its events can be used in a
-// select. It is at most one event ahead.
+// A Puller runs an iterator in a goroutine, so that a select can receive its
+// events. It is at most one event ahead.
 type Puller[T any] struct {
 	Events <-chan Pulled[T]
-	next   chan struct{} // the event was released
+	next   chan struct{} // receives a value when an event was released
 	quit   chan struct{}
 	done   chan struct{}
 }
@@ -44,7 +44,7 @@ func Pull[T any](seq iter.Seq2[T, error]) *Puller[T] {
 			case <-p.quit:
 				return
 			}
-			// The event's data may be invalid once the iterator continues.
+			// The event's data may become invalid when the iterator continues.
 			select {
 			case <-p.next:
 			case <-p.quit:
@@ -55,7 +55,7 @@ func Pull[T any](seq iter.Seq2[T, error]) *Puller[T] {
 	return p
 }
 
-// Release lets the iterator continue: the event must no longer be used.
+// Release lets the iterator continue. The event must not be used after that.
 func (p *Puller[T]) Release() {
 	select {
 	case p.next <- struct{}{}:
@@ -63,7 +63,7 @@ func (p *Puller[T]) Release() {
 	}
 }
 
-// Stop ends the iteration and waits for its goroutine. The iterator's context
+// Stop ends the iteration and waits for its goroutine. The context of the iterator
 // must have ended.
 func (p *Puller[T]) Stop() {
 	close(p.quit)

@@ -14,10 +14,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// How long a client may take to receive.
+// Maximum times for a client to receive.
 const (
-	ResponseTimeout = 60 * time.Second // a response, or one write of a long one
-	EventTimeout    = 30 * time.Second // one event of a stream
+	ResponseTimeout = 60 * time.Second // for a response, or for one write of a long one
+	EventTimeout    = 30 * time.Second // for one event of a stream
 )
 
 // Extend sets the write deadline to d from now.
@@ -25,7 +25,7 @@ func Extend(w http.ResponseWriter, d time.Duration) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d)) // fails only for writers of tests
 }
 
-// A DeadlineWriter extends the write deadline with each write.
+// A DeadlineWriter extends the write deadline before each write.
 type DeadlineWriter struct{ W http.ResponseWriter }
 
 // Write implements io.Writer.
@@ -59,18 +59,18 @@ func (p *EventWriter) Begin() error {
 }
 
 // Send writes one event. Its JSON is ASCII, since some clients decode each read
-// by itself and would break characters that are split between two. An event
-// without id is not a place to resume from.
+// on its own and would break characters that are split between two. A client cannot resume from
+// an event without id.
 func (p *EventWriter) Send(kind, id string, v any) error {
 	body, err := Marshal(v)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write %s event: %v", kind, err) // unreachable: all types of package v1 can be marshalled
+		return engi.Errorf(engi.Internal, "write %s event: %v", kind, err) // unreachable: all types of package v1 can be encoded
 	}
 	return p.send(kind, id, ascii(body))
 }
 
-// SendText writes one event whose data is a line of ASCII, for protocols that have
-// some.
+// SendText writes one event whose data is a line of ASCII, for protocols whose events are
+// this form.
 func (p *EventWriter) SendText(id, text string) error { return p.send("", id, []byte(text+"\n")) }
 
 // send writes one event, whose data ends with a newline.
@@ -109,7 +109,7 @@ func (p *EventWriter) write(b []byte) error {
 	return p.rc.Flush()
 }
 
-// ascii escapes all other characters in JSON, which can only be in strings.
+// ascii escapes all characters other than ASCII in JSON, which occur only in strings.
 func ascii(b []byte) []byte {
 	if !slices.ContainsFunc(b, func(c byte) bool { return c >= utf8.RuneSelf }) {
 		return b
@@ -151,7 +151,7 @@ func Marshal(v any) ([]byte, error) {
 func WriteJSON(w http.ResponseWriter, status int, contentType string, v any) error {
 	body, err := Marshal(v)
 	if err != nil {
-		return engi.Errorf(engi.Internal, "write response: %v", err) // unreachable: all types of package v1 can be marshalled
+		return engi.Errorf(engi.Internal, "write response: %v", err) // unreachable: all types of package v1 can be encoded
 	}
 	h := w.Header()
 	h.Set("Content-Type", contentType)

@@ -5,12 +5,12 @@ import (
 	"net/http"
 )
 
-// MaxValues bounds the commas, colons and opening brackets of JSON in a request:
-// what is decoded may take hundreds of times the bytes of "[0,0,0".
+// MaxValues is the maximum number of commas, colons and opening brackets in the JSON of a
+// request. Decoded values can take hundreds of times the bytes of "[0,0,0".
 const MaxValues = 200_000
 
-// LimitValues returns a reader of r, JSON, that reports Invalid where it has more
-// than MaxValues.
+// LimitValues returns a reader of the JSON in r that reports Invalid after
+// MaxValues.
 func LimitValues(r io.Reader) io.Reader { return &valueLimit{r: r} }
 
 type valueLimit struct {

@@ -1,18 +1,18 @@
-// Package mcp serves engi to agents elsewhere by the Model Context Protocol,
+// Package mcp serves engi to external agents by the Model Context Protocol,
 // over streamable HTTP: sandboxes, programs and sessions as tools, files and
-// outputs as resources, what programs print as progress, and pages of sessions as
+// outputs as resources, the output of programs as progress, and pages of sessions as
 // apps. The tools are those
-// of engi's own agents (package internal/agent/tool) and some that create and delete
+// of engi's own agents (package internal/agent/tool), and others that create and delete
 // sandboxes and sessions.
 //
-// Requests act for the owner of their API key, and those of an administrator for
-// the node itself, not for everybody. For clients that use standard
-// input and output there is the command engi mcp, which forwards messages to
+// Requests act for the owner of their API key. Requests of an administrator act for
+// the node itself, not for all owners. For clients that use standard
+// input and output, the command engi mcp forwards messages to
 // this server.
 //
-// Sessions are those of the protocol's library, begun again from the store when a
-// client comes back after a restart. Of calls that it interrupted, those are made
-// again that may be; see keyServer.
+// Sessions belong to the protocol's library. They are restored from the store when a
+// client comes back after a restart. Interrupted calls are repeated
+// if their tools allow it; see keyServer.
 package mcp
 
 import (
@@ -37,41 +37,41 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// Options configure a [Server]. Keys and Clients are required.
+// Options configures a [Server]. Keys and Clients are required.
 type Options struct {
 	Services tool.Services
 	Keys     engi.Keys
-	Clients  engi.ToolClients                         // keeps sessions
-	Events   engi.EventLog                            // gets an event for each call; nil for none
-	URL      func(id engi.SandboxID, port int) string // of a port; nil if ports have none
-	Pages    engi.Pages                               // pages of sessions; nil if there are none
-	Sessions engi.Sessions                            // those with pages, if Services has none
-	View     []byte                                   // script that shows pages to clients of the extension for apps; nil if there is none
-	Hosts    []string                                 // accepted host names beside localhost; * accepts any
+	Clients  engi.ToolClients                         // stores sessions
+	Events   engi.EventLog                            // records an event for each call; nil records nothing
+	URL      func(id engi.SandboxID, port int) string // returns the public address of a port; nil if ports have none
+	Pages    engi.Pages                               // pages of sessions; nil if the node has none
+	Sessions engi.Sessions                            // sessions of pages, if Services has none
+	View     []byte                                   // script that shows pages in clients with the extension for apps; nil if there is none
+	Hosts    []string                                 // accepted host names in addition to localhost; * accepts any
 	Version  string
 	Log      *slog.Logger  // nil discards
-	Idle     time.Duration // after which a client's session ends; 0 means 1 h
+	Idle     time.Duration // time without use after which a client's session ends; 0 means 1 h
 }
 
 // A Server is an http.Handler for one path. It is safe for concurrent use.
 type Server struct {
 	opt    Options
 	tools  []tool.Tool
-	bodies *engi.Shares // bytes of bodies that are being read
-	view   string       // document that shows pages; empty for none
+	bodies *engi.Shares // bytes of the bodies being read
+	view   string       // document that shows pages; empty if there is none
 
-	watches httpio.Limiter // of pages
+	watches httpio.Limiter // limits watches of pages
 
 	mu   sync.Mutex
-	keys map[string]*keyServer // by ID of key
+	keys map[string]*keyServer // by ID of the key
 }
 
 const (
-	maxKeys     = 1024 // that are served at a time
-	maxSessions = 128  // of one key, and its requests outside of sessions at a time
-	maxBatch    = 100  // messages of one request
+	maxKeys     = 1024 // maximum number of keys served at a time
+	maxSessions = 128  // maximum number of sessions of one key, and of its concurrent requests outside of sessions
+	maxBatch    = 100  // maximum number of messages in one request
 	maxBody     = 16 << 20
-	maxBodies   = 4 * maxBody // of all requests that are under way
+	maxBodies   = 4 * maxBody // maximum bytes of all bodies being read
 )
 
 // New returns a server.
@@ -145,7 +145,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A sharedBody takes what is read of it from the shares of an owner, until it is
+// A sharedBody counts the bytes read from it against the share of an owner, until it is
 // released.
 type sharedBody struct {
 	io.ReadCloser
@@ -154,7 +154,7 @@ type sharedBody struct {
 	taken  int64
 }
 
-// Read implements io.Reader. It reports Exhausted if the owner has too much.
+// Read implements io.Reader. It reports Exhausted if the owner's share is used up.
 func (b *sharedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if !b.shares.Take(b.owner, int64(n)) {
@@ -166,7 +166,7 @@ func (b *sharedBody) Read(p []byte) (int, error) {
 
 func (b *sharedBody) release() { b.shares.Give(b.owner, b.taken) }
 
-// admit authenticates a request and returns what serves its key.
+// admit authenticates a request and returns the server of its key.
 func (s *Server) admit(r *http.Request) (*keyServer, error) {
 	if err := httpio.CheckHost(r, s.opt.Hosts); err != nil {
 		return nil, err
@@ -181,7 +181,7 @@ func (s *Server) admit(r *http.Request) (*keyServer, error) {
 	return s.keyServer(key)
 }
 
-// secretOf returns the key that r carries; empty if none.
+// secretOf returns the key that r carries; empty if it has none.
 func secretOf(r *http.Request) string {
 	secret, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	return cmp.Or(secret, r.Header.Get("X-API-Key"))
@@ -224,8 +224,8 @@ func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
 	}
 	server := sdk.NewServer(&sdk.Implementation{Name: "engi", Title: "engi sandboxes", Version: s.opt.Version}, &sdk.ServerOptions{
 		Instructions: instructions, GetSessionID: nextID,
-		// What there is never changes while the server runs. The library answers
-		// requests for prompts, of which there are none.
+		// The capabilities never change while the server runs. The library answers
+		// requests for prompts, although there are none.
 		Capabilities: capabilities,
 	})
 	for _, t := range s.tools {
@@ -252,28 +252,28 @@ func scope(t tool.Tool) (engi.Scope, bool) {
 		return engi.ScopeSandboxes, false
 	case "show_page", "act_on_page", watchPage:
 		return engi.ScopeAgents, t.Name == "act_on_page"
-	case "fetch_url": // of no scope
+	case "fetch_url": // needs no scope
 		return "", true
 	}
 	return t.Scope()
 }
 
-// A location is where a tool works. Clients give it as additional arguments.
+// A location is the place in which a tool works. Clients send it in additional arguments.
 type location struct {
 	Sandbox   string `json:"sandbox"`
 	Session   string `json:"session"`
 	Workspace string `json:"workspace"`
 }
 
-// An effect is what a tool does to what is there already, as its annotations say.
+// An effect is the effect of a tool on existing things, as its annotations declare it.
 type effect struct {
-	writes      bool // it changes something
-	destructive bool // it changes or removes what was there, and does not only add
-	idempotent  bool // the same call again changes no more
-	open        bool // it may reach others than this node
+	writes      bool // the tool changes something
+	destructive bool // the tool changes or deletes existing things, and does not only add new ones
+	idempotent  bool // a repeated call changes nothing more
+	open        bool // the tool may reach hosts other than this node
 }
 
-// effects are those of all tools. Of what programs do, the worst is assumed.
+// effects holds the effect of each tool. A tool that runs programs has the worst effect that they can have.
 var effects = map[string]effect{
 	"create_sandbox": {writes: true}, "stop_sandbox": {writes: true, destructive: true, idempotent: true}, "list_sandboxes": {}, "get_port_url": {},
 	"create_session": {writes: true}, "end_session": {writes: true, destructive: true, idempotent: true}, "list_sessions": {},
@@ -289,7 +289,7 @@ var effects = map[string]effect{
 	"show_page":   {}, watchPage: {}, "act_on_page": {writes: true, destructive: true, open: true},
 }
 
-// describe returns a tool as clients see it.
+// describe returns a tool in the form of clients.
 func describe(t tool.Tool) *sdk.Tool {
 	e, known := effects[t.Name]
 	if !known {
@@ -375,9 +375,9 @@ func split(t tool.Tool, raw json.RawMessage) (location, string, error) {
 	return p, string(own), nil
 }
 
-const maxText = 128 << 10 // bytes of text in a result
+const maxText = 128 << 10 // maximum bytes of text in a result
 
-// call makes a call of a client that waits for it.
+// call runs a call of a client that waits for it.
 func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 	p := &progress{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken()}
 	run := engi.NewRunID()
@@ -393,7 +393,7 @@ func (s *Server) call(ctx context.Context, key engi.Key, t tool.Tool, req *sdk.C
 	return r, err
 }
 
-// run makes a call. A run that is repeated after a restart finds what it began.
+// run runs a call. A call that is repeated after a restart finds the objects that it created before.
 func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.RunID, patience time.Duration, args json.RawMessage, out func(engi.Stream, []byte)) (*sdk.CallToolResult, error) {
 	if err := key.May(scope(t)); err != nil {
 		return resultOf(tool.Failure(err)), nil
@@ -409,7 +409,7 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 	began := time.Now()
 	ctx = engi.WithActor(ctx, key.ID)
 	r, err := t.Run(ctx, c, own)
-	if t.Name != watchPage { // which apps call all the time
+	if t.Name != watchPage { // apps call this tool all the time
 		s.record(ctx, c.Env, t.Name, r.Failed || err != nil, time.Since(began))
 	}
 	s.opt.Log.InfoContext(ctx, "mcp call", "tool", t.Name, "key", key.ID, "owner", string(key.Owner), "failed", r.Failed || err != nil, "ms", time.Since(began).Milliseconds())
@@ -419,7 +419,7 @@ func (s *Server) run(ctx context.Context, key engi.Key, t tool.Tool, run engi.Ru
 	return resultOf(r), nil
 }
 
-// resultOf returns a result as clients see it.
+// resultOf returns a result in the form of clients.
 func resultOf(r tool.Result) *sdk.CallToolResult {
 	text := strings.ToValidUTF8(r.Text, "\ufffd")
 	if len(text) > maxText {
@@ -438,8 +438,8 @@ func resultOf(r tool.Result) *sdk.CallToolResult {
 	return out
 }
 
-// record appends that a tool was called. What it was told and said may be
-// secret, and what it changed has events of its own.
+// record appends the event of a tool call, without its arguments and result, which may be
+// secret. The changes of the call have events of their own.
 func (s *Server) record(ctx context.Context, env tool.Env, name string, failed bool, took time.Duration) {
 	if s.opt.Events == nil {
 		return
@@ -455,14 +455,14 @@ func (s *Server) record(ctx context.Context, env tool.Env, name string, failed b
 	}
 }
 
-// progress reports to a client what a program prints.
+// progress reports the output of a program to a client.
 type progress struct {
 	ctx     context.Context
 	session *sdk.ServerSession
 	token   any
 
 	mu       sync.Mutex
-	text     []byte // not reported yet
+	text     []byte // output that was not reported yet
 	total    float64
 	reported time.Time
 }
@@ -498,7 +498,7 @@ func (p *progress) flush() {
 
 func (p *progress) report() {
 	p.reported = time.Now()
-	// Progress is best effort: a client that is gone will not get the result, either.
+	// Progress is best effort: a client that has left will not get the result either.
 	_ = p.session.NotifyProgress(p.ctx, &sdk.ProgressNotificationParams{
 		ProgressToken: p.token, Progress: p.total, Message: strings.ToValidUTF8(string(p.text), "\ufffd"),
 	})

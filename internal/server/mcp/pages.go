@@ -19,9 +19,9 @@ import (
 	"github.com/engi-dev/engi/internal/server/pagestream"
 )
 
-// Clients that know the extension for apps show pages of sessions, in a frame that
-// reaches nothing but them: it does what people do on the page, and asks what has
-// come of it, by calls of tools that the client passes on.
+// Clients with the extension for apps show pages of sessions, in a frame without
+// any network. The frame sends the user's actions on the page, and reads the
+// results, by tool calls that the client forwards.
 const (
 	appsExtension = "io.modelcontextprotocol/ui"
 	appType       = "text/html;profile=mcp-app"
@@ -29,10 +29,10 @@ const (
 	pageScheme    = "ui://engi/sessions/"
 	watchPage     = "watch_page"
 
-	answerPatience = 30 * time.Second // of act_on_page
-	watchPatience  = 20 * time.Second // of watch_page, for something to happen
+	answerPatience = 30 * time.Second // maximum wait of act_on_page for an answer
+	watchPatience  = 20 * time.Second // maximum wait of watch_page for an update
 	gatherTime     = 50 * time.Millisecond
-	maxUpdates     = 256 << 10 // bytes after which watch_page answers
+	maxUpdates     = 256 << 10 // bytes of updates after which watch_page answers
 )
 
 type actOnPage struct {
@@ -47,7 +47,7 @@ type sincePage struct {
 	After   int64  `json:"after,omitempty" jsonschema:"seq of the last update that was received"`
 }
 
-// A page is what clients and their models get of one.
+// A page is the form of a page for clients and their models.
 type page struct {
 	Session string `json:"session"`
 	Seq     int64  `json:"seq"`
@@ -55,11 +55,11 @@ type page struct {
 	Working bool   `json:"working"`
 }
 
-// changes are what has happened on a page.
+// changes holds the updates of a page.
 type changes struct {
 	Session string `json:"session"`
 	Updates []any  `json:"updates"`
-	Idle    bool   `json:"idle"` // everything was answered, and Updates has the end of it
+	Idle    bool   `json:"idle"` // all actions were answered, and Updates includes the end of the last answer
 }
 
 // pageTools returns the tools for pages.
@@ -91,10 +91,10 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 	return all, nil
 }
 
-// page returns the page of a session that is owner's own.
+// page returns the page of a session that belongs to owner itself.
 func (s *Server) page(ctx context.Context, owner engi.Owner, session string) (engi.Page, error) {
 	ui, err := s.opt.Pages.Get(ctx, owner, session, 0)
-	if owner == "" && (err == nil && ui.Owner != "" || engi.Is(err, engi.Conflict)) { // a name that only others use
+	if owner == "" && (err == nil && ui.Owner != "" || engi.Is(err, engi.Conflict)) { // only other owners use the name
 		return engi.Page{}, engi.Errorf(engi.NotFound, "there is no session %.80q", session)
 	}
 	return ui, err
@@ -108,8 +108,8 @@ func pageResult(ui engi.Page, note string) tool.Result {
 	return tool.Result{Text: note + cmp.Or(ui.HTML, "The page is empty."), Data: page{string(ui.Session), ui.Seq, ui.HTML, working}}
 }
 
-// act does an action and waits for its answer. A call that is repeated after a
-// restart finds the action.
+// act performs an action and waits for its answer. A call that is repeated after a
+// restart finds the first action.
 func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Result, error) {
 	before, err := s.page(ctx, c.Owner, a.Session)
 	if err != nil {
@@ -130,8 +130,8 @@ func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Resul
 	if a.NoWait {
 		return tool.Result{Text: "It is done; the answer comes.", Data: page{Session: id, Seq: seq, Working: true}}, nil
 	}
-	other := before.Working // has not seen the action
-	if seq <= before.Seq {  // it was done before the restart
+	other := before.Working // the running work started before this action
+	if seq <= before.Seq {  // the action happened before the restart
 		other = ""
 	}
 	note, err := s.answered(ctx, c.Owner, id, seq, other)
@@ -142,8 +142,8 @@ func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Resul
 	return pageResult(ui, note), err
 }
 
-// answered waits, for a while, until the action seq is answered, which the run
-// other has not seen, and returns what there is to say of it.
+// answered waits for a limited time until the action seq is answered, and returns the result.
+// The run other started before the action.
 func (s *Server) answered(ctx context.Context, owner engi.Owner, session string, seq int64, other engi.RunID) (note string, err error) {
 	leave, err := s.watches.Join("owner " + string(owner))
 	if err != nil {
@@ -171,8 +171,8 @@ func (s *Server) answered(ctx context.Context, owner engi.Owner, session string,
 	return "", nil
 }
 
-// watch returns what has happened on a page. It waits for something if an answer is
-// being given, and then a moment for more.
+// watch returns the updates of a page. If an answer is in progress, it waits for an
+// update, and then a moment for more.
 func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Result, error) {
 	ui, err := s.page(ctx, c.Owner, a.Session)
 	if err != nil {
@@ -196,11 +196,11 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 			if err != nil {
 				return tool.Result{}, err
 			}
-			if len(out.Updates) == 0 && !out.Idle { // else it is known what there is
+			if len(out.Updates) == 0 && !out.Idle { // otherwise the state is known
 				defer time.AfterFunc(gatherTime, cancel).Stop()
 			}
 			seen = max(seen, u.Seq)
-			if partial && u.Partial { // which shows all of the one before
+			if partial && u.Partial { // a partial update includes the one before
 				out.Updates = out.Updates[:len(out.Updates)-1]
 			}
 			partial = u.Partial
@@ -222,8 +222,8 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 	return tool.Result{Text: fmt.Sprintf("%d updates", len(out.Updates)), Data: out}, nil
 }
 
-// viewOf returns a document that shows pages: those that the tools around it name,
-// or the one of a session. Nothing but the script runs in it, and nothing is loaded.
+// viewOf returns a document that shows pages: the page that the calling tool names,
+// or the page of a session. Only script runs in the document, and it loads nothing.
 func viewOf(script []byte) (string, error) {
 	if strings.Contains(strings.ToLower(string(script)), "</script") {
 		return "", engi.Errorf(engi.Internal, "the script that shows pages ends itself")
@@ -236,7 +236,7 @@ func viewOf(script []byte) (string, error) {
 `, nil
 }
 
-// viewMeta says what the document needs: nothing of any network.
+// viewMeta returns the metadata of the document, which says that it needs no network.
 func viewMeta() sdk.Meta {
 	none := []string{}
 	return sdk.Meta{"ui": map[string]any{"prefersBorder": true, "csp": map[string]any{"connectDomains": none, "resourceDomains": none, "frameDomains": none, "baseUriDomains": none}}}
@@ -279,7 +279,7 @@ func (s *Server) views(server *sdk.Server, key engi.Key) {
 	server.AddReceivingMiddleware(forApps)
 }
 
-// forApps leaves the extension out of lists for clients that do not know it.
+// forApps removes the parts of the extension from lists for clients without it.
 func forApps(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		res, err := next(ctx, method, req)
@@ -305,7 +305,7 @@ func forApps(next sdk.MethodHandler) sdk.MethodHandler {
 	}
 }
 
-// knowsApps reports whether a request is of a client that shows documents of ours.
+// knowsApps reports whether the client of a request shows documents of our type.
 func knowsApps(req sdk.Request) bool {
 	s, ok := req.GetSession().(*sdk.ServerSession)
 	if !ok || s.InitializeParams() == nil || s.InitializeParams().Capabilities == nil {
@@ -316,7 +316,7 @@ func knowsApps(req sdk.Request) bool {
 	return slices.Contains(types, any(appType))
 }
 
-// appMeta is what clients that show pages learn of a tool; nil for nothing.
+// appMeta returns the metadata of a tool for clients that show pages; nil for other tools.
 func appMeta(name string) sdk.Meta {
 	visible := []string{"model", "app"}
 	switch name {

@@ -22,41 +22,41 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// A keyServer serves one key: MCP sessions of other keys do not exist for it.
-// Revisions of the protocol since 2026-07-28 have no sessions; those of older
-// ones are kept in the store, so that they go on after a restart.
+// A keyServer serves one key, and finds only the MCP sessions of that key.
+// Protocol revisions since 2026-07-28 have no sessions. Sessions of older
+// revisions are stored, so that they continue after a restart.
 type keyServer struct {
 	s         *Server
 	key       engi.Key
 	server    *sdk.Server
 	sessions  http.Handler
 	stateless http.Handler
-	used      time.Time // guarded by mu of the Server
+	used      time.Time // time of the last use; guarded by mu of the Server
 
-	opening sync.Mutex // held while a session begins; guards next
-	next    string     // ID of that session
+	opening sync.Mutex // held while a session starts; guards next
+	next    string     // ID of the starting session
 
 	mu      sync.Mutex
-	loose   int                  // requests outside of sessions; guarded by mu
-	touched map[string]time.Time // when the use of a session was last recorded; guarded by mu
+	loose   int                  // number of requests outside of sessions; guarded by mu
+	touched map[string]time.Time // times of the last recorded use by session; guarded by mu
 }
 
 const (
-	// statelessRevision is the first of the protocol without sessions.
+	// statelessRevision is the first revision of the protocol without sessions.
 	statelessRevision = "2026-07-28"
 	metaVersion       = "io.modelcontextprotocol/protocolVersion"
 
 	sessionHeader = "Mcp-Session-Id"
 	nameHeader    = "Mcp-Name"
-	// runHeader names a call to what it begins. It does not come from clients.
+	// runHeader holds the ID under which a call creates objects. Clients do not send it.
 	runHeader = "Engi-Run"
 
-	maxAbout      = 256 << 10 // bytes of the message that opens a session
-	maxRequests   = 256       // that are remembered of a key
-	maxRemembered = 256 << 10 // bytes of a request or an answer that are
-	maxEvents     = 1 << 20   // bytes of events to come back to, of a key
+	maxAbout      = 256 << 10 // maximum bytes of the message that opens a session
+	maxRequests   = 256       // maximum number of stored requests of a key
+	maxRemembered = 256 << 10 // maximum bytes of a stored request or answer
+	maxEvents     = 1 << 20   // maximum bytes of a key's events in memory that clients can resume from
 	touchInterval = time.Minute
-	redoTime      = 15 * time.Minute // of a call that a restart interrupted
+	redoTime      = 15 * time.Minute // maximum time to repeat a call that a restart interrupted
 )
 
 func (s *Server) newKeyServer(key engi.Key) *keyServer {
@@ -74,13 +74,13 @@ func (s *Server) newKeyServer(key engi.Key) *keyServer {
 	return k
 }
 
-// A message is what is looked at in a request before the protocol's library
+// A message holds the parts of a request that are needed before the protocol's library
 // reads it.
 type message struct {
 	body    []byte
-	methods []string // of its requests and notifications; more than one in a batch
-	calls   []call   // its requests
-	version string   // of the protocol, if the message says so
+	methods []string // methods of the requests and notifications; more than one in a batch
+	calls   []call   // requests of the message
+	version string   // version of the protocol, if the message names one
 }
 
 // A call is one request in a message.
@@ -90,10 +90,10 @@ type call struct {
 	Params json.RawMessage `json:"params"`
 }
 
-// peek reads the message of a request. It refuses a batch of too many messages,
-// and reads no further than that: the library reads all of them into memory
-// before it answers any, and allocates a thousand times their size. What is no
-// JSON is the library's to refuse.
+// peek reads the message of a request. It refuses a batch of too many messages
+// without reading the rest: the library reads all messages into memory
+// before it answers any, and allocates a thousand times their size. The library itself
+// refuses invalid JSON.
 func peek(r *http.Request) (m message, err error) {
 	if r.Method != http.MethodPost || r.Body == nil {
 		return m, nil
@@ -112,7 +112,7 @@ func peek(r *http.Request) (m message, err error) {
 		}
 	}
 	if _, err := io.Copy(seen, body); err != nil {
-		if engi.Is(err, engi.Internal) { // of the connection, or its time is up
+		if engi.Is(err, engi.Internal) { // the connection failed or its time is up
 			err = engi.Errorf(engi.Invalid, "read the body: %v", err)
 		}
 		return m, err
@@ -134,7 +134,7 @@ func peek(r *http.Request) (m message, err error) {
 	return m, nil
 }
 
-// calls returns the messages of a body, or none if it is broken.
+// calls returns the messages of a body; none if the body is invalid.
 func calls(body []byte) []call {
 	var all []call
 	var one call
@@ -154,7 +154,7 @@ func (m message) stateless(r *http.Request) bool {
 	return r.Header.Get("Mcp-Protocol-Version") >= statelessRevision || m.version != "" || slices.Contains(m.methods, "server/discover")
 }
 
-// serve serves a request, or returns why not.
+// serve serves a request, or returns the reason of a refusal.
 func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) error {
 	r.Header.Del(runHeader)
 	id := r.Header.Get(sessionHeader)
@@ -172,7 +172,7 @@ func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) err
 			defer k.mu.Unlock()
 			k.loose--
 		}()
-		if coded, ok := strings.CutPrefix(r.Header.Get(nameHeader), "=?base64?"); ok { // which the library does not decode
+		if coded, ok := strings.CutPrefix(r.Header.Get(nameHeader), "=?base64?"); ok { // the library does not decode this form
 			if name, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(coded, "?=")); err == nil {
 				r.Header.Set(nameHeader, string(name))
 			}
@@ -180,7 +180,7 @@ func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) err
 		if !m.namesTask(r) {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			// A client that has gone needs no answer.
+			// A client that has left needs no answer.
 			_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": m.calls[0].ID, "error": map[string]any{
 				"code": sdk.CodeHeaderMismatch, "message": "the header Mcp-Name is not the ID of the task",
 			}})
@@ -191,7 +191,7 @@ func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) err
 	case id == "" && r.Method == http.MethodPost:
 		return k.open(w, r, m)
 	case id == "":
-		k.sessions.ServeHTTP(w, r) // refuses it
+		k.sessions.ServeHTTP(w, r) // the library refuses the request
 		return nil
 	}
 	if err := k.resume(r.Context(), id); err != nil {
@@ -217,22 +217,22 @@ func (k *keyServer) serve(w http.ResponseWriter, r *http.Request, m message) err
 	return nil
 }
 
-// forgetful returns the message without what it asks for in detail.
+// forgetful returns the message without its parameters.
 func (m message) forgetful() []byte {
 	for i := range m.calls {
 		m.calls[i].Params = json.RawMessage(`{}`)
 	}
 	body, err := json.Marshal(m.calls)
-	if err != nil { // unreachable: it was decoded
+	if err != nil { // unreachable: the calls were decoded from JSON
 		return nil
 	}
 	return body
 }
 
-// requestKey is the key of a [engi.ToolRequest] in contexts.
+// requestKey is the context key of a [engi.ToolRequest].
 type requestKey struct{}
 
-// open serves a request outside of a session, which may begin one. Sessions begin
+// open serves a request outside of a session, which may start one. Sessions start
 // one after the other: their answers are quick, and do not wait for the client.
 func (k *keyServer) open(w http.ResponseWriter, r *http.Request, m message) error {
 	k.opening.Lock()
@@ -273,8 +273,8 @@ func (k *keyServer) lives(id string) bool {
 	return false
 }
 
-// resume makes sure that the library has a session, which may be from before a
-// restart, and records that it is used.
+// resume makes sure that the library has a session, which may have started before a
+// restart, and records its use.
 func (k *keyServer) resume(ctx context.Context, id string) error {
 	now := time.Now()
 	k.mu.Lock()
@@ -305,7 +305,7 @@ func (k *keyServer) resume(ctx context.Context, id string) error {
 	if k.lives(id) {
 		return nil
 	}
-	// The client said all this before the restart.
+	// The client sent these messages before the restart.
 	k.next = id
 	for _, body := range []string{string(c.About), `{"jsonrpc":"2.0","method":"notifications/initialized"}`} {
 		r, err := http.NewRequestWithContext(context.WithoutCancel(ctx), http.MethodPost, "/", strings.NewReader(body))
@@ -325,7 +325,7 @@ func (k *keyServer) resume(ctx context.Context, id string) error {
 	return nil
 }
 
-// An answer is an http.ResponseWriter that keeps what is written.
+// An answer is an http.ResponseWriter that keeps the response in memory.
 type answer struct {
 	header http.Header
 	status int
@@ -336,8 +336,8 @@ func (a *answer) Header() http.Header         { return a.header }
 func (a *answer) WriteHeader(status int)      { a.status = status }
 func (a *answer) Write(p []byte) (int, error) { return a.body.Write(p) }
 
-// An eventStore keeps the events of streams, for clients whose connections break:
-// all in memory, and answers in the store too.
+// An eventStore stores the events of streams, for clients whose connections break:
+// all events in memory, and answers also in the store.
 type eventStore struct {
 	*sdk.MemoryEventStore
 	k *keyServer
@@ -364,15 +364,15 @@ func (e *eventStore) Append(ctx context.Context, session, stream string, data []
 	return e.MemoryEventStore.Append(ctx, session, stream, data)
 }
 
-// remember records an answer. The client gets it in any case.
+// remember stores an answer. The client gets the answer even if that fails.
 func (e *eventStore) remember(ctx context.Context, session, stream string, data []byte) {
 	if err := e.k.s.opt.Clients.AddAnswer(context.WithoutCancel(ctx), session, stream, data, 2*maxRemembered); err != nil {
 		e.k.s.opt.Log.ErrorContext(ctx, "record an answer to an MCP client", "error", err)
 	}
 }
 
-// After implements [sdk.EventStore]. A stream from before a restart has the
-// answers that were given then, and those of calls that the restart interrupted.
+// After implements [sdk.EventStore]. A stream that started before a restart has the
+// answers stored then, and new answers to the calls that the restart interrupted.
 func (e *eventStore) After(ctx context.Context, session, stream string, index int) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		var lost error
@@ -399,12 +399,12 @@ func (e *eventStore) After(ctx context.Context, session, stream string, index in
 			if json.Unmarshal(data, &a) == nil {
 				open = slices.DeleteFunc(open, func(c call) bool { return sameID(c.ID, a.ID) })
 			}
-			if len(open) < before && !yield(data, nil) { // one that was answered twice is told once
+			if len(open) < before && !yield(data, nil) { // skip a second answer to the same call
 				return
 			}
 		}
 		if errors.Is(lost, sdk.ErrEventsPurged) {
-			return // this process has the call under way, or has answered it
+			return // this process is running the call, or has answered it
 		}
 		for _, c := range open {
 			if len(c.ID) == 0 || c.Method == "" {
@@ -425,7 +425,7 @@ func (e *eventStore) After(ctx context.Context, session, stream string, index in
 	}
 }
 
-// sameID reports whether two IDs are the same, however they are written.
+// sameID reports whether two IDs are the same, whatever their formatting.
 func sameID(a, b json.RawMessage) bool {
 	var x, y any
 	if json.Unmarshal(a, &x) != nil || json.Unmarshal(b, &y) != nil {
@@ -438,9 +438,9 @@ func sameID(a, b json.RawMessage) bool {
 	return false
 }
 
-// redo returns the answer to a request that a restart interrupted: what a tool
-// says that may be called again, or finds what it began, or else that the effect
-// is not known.
+// redo returns the answer to a request that a restart interrupted: the result of a tool
+// that may be called again or finds the objects that it created, or else an error saying that
+// the effect is unknown.
 func (k *keyServer) redo(ctx context.Context, run engi.RunID, c call) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), redoTime)
 	defer cancel()

@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Clients that know the extension for tasks get a task for a program that takes
-// long. The task is the execution: it survives restarts, and any server can tell
-// how it goes.
+// Clients with the extension for tasks get a task for a long-running
+// program. The task is the execution: it survives restarts, and any server can report
+// its state.
 const (
 	tasksExtension = "io.modelcontextprotocol/tasks"
-	// taskMeta names the execution that goes on in the result of a call.
+	// taskMeta holds the ID of the running execution in the result of a call.
 	taskMeta     = "engi.dev/execution"
-	taskPatience = 2 * time.Second // before a program becomes a task
-	taskInterval = time.Second     // that clients shall wait before they ask
+	taskPatience = 2 * time.Second // run time after which a program becomes a task
+	taskInterval = time.Second     // interval at which clients should poll
 )
 
-// A taskResult is a task as clients see it.
+// A taskResult is a task in the form of clients.
 type taskResult struct {
 	sdk.ResultBase
 	Type    string    `json:"resultType"`
@@ -33,25 +33,25 @@ type taskResult struct {
 	Status  string    `json:"status,omitempty"`
 	Created time.Time `json:"createdAt,omitzero"`
 	Updated time.Time `json:"lastUpdatedAt,omitzero"`
-	TTL     any       `json:"ttlMs"` // none: it goes with the execution
+	TTL     any       `json:"ttlMs"` // nil: a task lives as long as its execution
 	Poll    int64     `json:"pollIntervalMs,omitempty"`
 	Result  any       `json:"result,omitempty"`
 	Error   any       `json:"error,omitempty"`
 }
 
-// A taskAck is the answer to what changes a task.
+// A taskAck is the answer to a request that changes a task.
 type taskAck struct {
 	sdk.ResultBase
 	Type string `json:"resultType"`
 }
 
-// taskParams are those of requests about tasks.
+// taskParams holds the parameters of requests about tasks.
 type taskParams struct {
 	sdk.ParamsBase
 	ID string `json:"taskId"`
 }
 
-// knowsTasks reports whether a request is of a client that knows tasks.
+// knowsTasks reports whether the client of a request supports tasks.
 func knowsTasks(req sdk.Request) bool {
 	s, ok := req.GetSession().(*sdk.ServerSession)
 	return ok && declaresTasks(s)
@@ -66,8 +66,8 @@ func declaresTasks(s *sdk.ServerSession) bool {
 	return ok
 }
 
-// namesTask reports whether the header of a request about a task agrees with it,
-// so that whoever passes it on by its headers does so rightly.
+// namesTask reports whether the header of a request about a task names the same task,
+// so that a proxy that routes requests by headers routes this one correctly.
 func (m message) namesTask(r *http.Request) bool {
 	if len(m.calls) != 1 || !slices.Contains([]string{"tasks/get", "tasks/update", "tasks/cancel"}, m.calls[0].Method) {
 		return true
@@ -89,7 +89,7 @@ func (s *Server) addTasks(server *sdk.Server, key engi.Key) {
 		}
 	})
 	about := func(method string, write bool, do func(ctx context.Context, id engi.ExecutionID) (sdk.Result, error)) {
-		// It fails for methods of the protocol only.
+		// This call fails only for methods that the protocol itself has.
 		_ = sdk.AddReceivingCustomMethod(server, method, func(ctx context.Context, session *sdk.ServerSession, p *taskParams) (sdk.Result, error) {
 			if !declaresTasks(session) {
 				data, err := json.Marshal(map[string]any{"requiredCapabilities": map[string]any{"extensions": map[string]any{tasksExtension: struct{}{}}}})
@@ -113,7 +113,7 @@ func (s *Server) addTasks(server *sdk.Server, key engi.Key) {
 				return nil, noTask
 			}
 			if err != nil {
-				return nil, missing("", err) // which says nothing of the inside
+				return nil, missing("", err) // without internal details
 			}
 			return res, nil
 		})
@@ -125,7 +125,7 @@ func (s *Server) addTasks(server *sdk.Server, key engi.Key) {
 		return &taskAck{Type: "complete"}, s.opt.Services.Executions.Cancel(ctx, key.Owner, id)
 	})
 	about("tasks/update", true, func(ctx context.Context, id engi.ExecutionID) (sdk.Result, error) {
-		_, err := s.opt.Services.Executions.Get(ctx, key.Owner, id) // which asks for nothing
+		_, err := s.opt.Services.Executions.Get(ctx, key.Owner, id) // an execution never asks for input
 		return &taskAck{Type: "complete"}, err
 	})
 }

@@ -161,7 +161,7 @@ func sessionOf(x engi.Session) session {
 	return session{string(x.ID), x.Name, string(x.State), x.Expires}
 }
 
-// Structured results are objects: older revisions of the protocol have no other.
+// Structured results are objects: older revisions of the protocol allow no other type.
 type (
 	sandboxList struct {
 		Sandboxes []sandbox `json:"sandboxes"`
@@ -176,7 +176,7 @@ type (
 
 func jsonResult(v any) (tool.Result, error) { return listResult(v, v) }
 
-// listResult returns a result whose text is text in JSON.
+// listResult returns a result whose text is the JSON of text.
 func listResult(text, data any) (tool.Result, error) {
 	raw, err := json.MarshalIndent(text, "", " ")
 	if err != nil {
@@ -215,8 +215,8 @@ func (s *Server) resources(server *sdk.Server, key engi.Key) {
 	}
 }
 
-// escapeURIs escapes what must not stand in the address of a resource as it is,
-// like spaces and umlauts, since some clients do not.
+// escapeURIs escapes characters that are invalid in the address of a resource,
+// like spaces and umlauts, since some clients send them unescaped.
 func escapeURIs(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, req sdk.Request) (sdk.Result, error) {
 		if r, ok := req.(*sdk.ReadResourceRequest); ok && r.Params != nil {
@@ -299,7 +299,7 @@ func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadR
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{out}}, nil
 }
 
-const logTime = 500 * time.Millisecond // to read the log of a running process
+const logTime = 500 * time.Millisecond // maximum time to read the log of a running process
 
 func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadResourceResult, error) {
 	rest, _ := strings.CutPrefix(uri, fileScheme)

@@ -20,17 +20,17 @@ import (
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
-// a2UI sends the messages of A2UI 0.9: a surface with the components of its basic
-// catalogue, in which every client draws, and the values of fields as its data.
-// Components keep their IDs as elements of json-render do. What the catalogue has
-// nothing for, such as drawings and styles, is left out.
+// a2UI sends the messages of A2UI 0.9: a surface with components of the basic
+// catalogue, which every client can show, and the values of fields as its data.
+// Components keep their IDs like elements of json-render. Elements without an
+// equivalent in the catalogue, such as drawings and styles, are left out.
 type a2UI struct {
 	Start
 	shown
-	root *element       // as sent; nil before
+	root *element       // the last one sent; nil before the first
 	data map[string]any // values of fields as sent, by path
 	keys int
-	free []string // IDs of components that are gone
+	free []string // IDs of removed components
 	out  []any    // components to send
 }
 
@@ -59,7 +59,7 @@ func (a *a2UI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	a.out = nil
 	var gone []string
 	if a.root == nil {
-		if a.Resumed || a.Answer { // the client may have it, with IDs of an earlier stream
+		if a.Resumed || a.Answer { // the client may have the surface, with IDs of an earlier stream
 			send("deleteSurface", record{})
 		}
 		send("createSurface", record{"catalogId": a2Catalog})
@@ -89,7 +89,7 @@ func (a *a2UI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 // Fail implements Encoder.
 func (*a2UI) Fail(p *v1.Problem) Event { return engiEncoder{}.Fail(p) }
 
-// name gives e an ID, or a fresh one, and all in it, and sends them.
+// name gives e an ID, or a new one if id is empty, does the same for its descendants, and sends them.
 func (a *a2UI) name(e *element, id string) {
 	if id == "" {
 		if n := len(a.free); n > 0 {
@@ -109,7 +109,7 @@ func (a *a2UI) name(e *element, id string) {
 func (a *a2UI) send(e *element) {
 	c := record{}
 	if err := json.Unmarshal([]byte(e.props["json"]), &c); err != nil {
-		return // unreachable: it was marshalled here
+		return // unreachable: this package encoded it
 	}
 	c["id"], c["component"] = e.key, e.kind
 	switch {
@@ -123,8 +123,8 @@ func (a *a2UI) send(e *element) {
 
 func holds(kind string) bool { return kind == "Column" || kind == "Row" || kind == "List" }
 
-// become gives e the ID of old, sends what is different, and returns the IDs of
-// components that are not there any more.
+// become gives e the ID of old, sends the differences, and returns the IDs of
+// removed components.
 func (a *a2UI) become(old, e *element) (gone []string) {
 	e.key = old.key
 	if old.same == e.same {
@@ -144,7 +144,7 @@ func (a *a2UI) become(old, e *element) (gone []string) {
 	for _, c := range e.children {
 		if c.old != nil {
 			gone = append(gone, a.become(c.old, c)...)
-			c.old = nil // else all earlier pages stay
+			c.old = nil // otherwise all earlier pages would stay in memory
 		} else {
 			a.name(c, "")
 		}
@@ -155,26 +155,26 @@ func (a *a2UI) become(old, e *element) (gone []string) {
 	return gone
 }
 
-// An a2Form is a form, or what stands outside of one.
+// An a2Form is a form, or the part of a page outside of forms.
 type a2Form struct {
 	name   string
-	action *html.Node              // that has its data-action; nil for none
-	fields map[string]any          // by name: a path, or the value of a hidden one
-	groups map[string][]*html.Node // radio buttons and boxes to check, by type and name; nil once they are drawn
+	action *html.Node              // element with the form's data-action; nil for none
+	fields map[string]any          // by name: a path, or the value of a hidden field
+	groups map[string][]*html.Node // radio buttons and check boxes, by type and name; nil once they are shown
 }
 
-// An a2Page reads the components of a page.
+// An a2Page builds the components of a page.
 type a2Page struct {
-	values map[string]any        // of fields, by path
-	labels map[string]string     // by ID of their field
-	used   map[*html.Node]bool   // what acts, and all around it
+	values map[string]any        // values of fields, by path
+	labels map[string]string     // labels by ID of their field
+	used   map[*html.Node]bool   // interactive elements and all their ancestors
 	around map[*html.Node]string // texts of labels around fields
 	forms  int
-	bound  int // fields that buttons send
+	bound  int // number of fields that buttons send
 }
 
-// maxBound bounds what a form of many buttons becomes; those after that send their own
-// data alone.
+// maxBound limits the result of a form with many buttons: buttons beyond it send only their own
+// data.
 const maxBound = 20_000
 
 // componentsOf returns the components of a page and the values of its fields.
@@ -183,7 +183,7 @@ func componentsOf(page *markup.Page) (*element, map[string]any) {
 	body := &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body}
 	nodes, err := html.ParseFragment(strings.NewReader(page.HTML()), body)
 	if err != nil {
-		return component("Column", nil), nil // unreachable: it was read before
+		return component("Column", nil), nil // unreachable: the page was parsed before
 	}
 	for _, n := range nodes {
 		body.AppendChild(n)
@@ -201,11 +201,11 @@ func componentsOf(page *markup.Page) (*element, map[string]any) {
 	return component("Column", nil, p.list(body, p.form(body))...), p.values
 }
 
-// component returns a component, whose children are beside its properties.
+// component returns a component, whose children are separate from its properties.
 func component(kind string, props record, children ...*element) *element {
 	raw, err := json.Marshal(props)
 	if err != nil || props == nil {
-		raw = []byte("{}") // it consists of strings, numbers, and lists and maps of them
+		raw = []byte("{}") // unreachable: props has only strings, numbers, lists and maps
 	}
 	e := &element{kind: kind, alike: kind, props: map[string]string{"json": string(raw)}, children: children}
 	var h maphash.Hash
@@ -220,12 +220,12 @@ func component(kind string, props record, children ...*element) *element {
 
 func words(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// short is a text that several fields may have.
+// short returns a prefix of a text that several fields may have.
 func short(s string) string {
 	return clip.Text(s, 256)
 }
 
-// plain keeps a text from being a link or a picture to those who read it as Markdown.
+// plain changes a text so that Markdown does not show it as a link or a picture.
 var plain = strings.NewReplacer("](", "]\u2060(").Replace
 
 func textComponent(text, variant string) *element {
@@ -259,7 +259,7 @@ func textOf(n *html.Node) string {
 	return words(b.String())
 }
 
-// acts reports whether n is something to use or to look at, and not just text.
+// acts reports whether n is an element to use or to look at, and not just text.
 func acts(n *html.Node) bool {
 	switch n.DataAtom {
 	case atom.A, atom.Button, atom.Input, atom.Select, atom.Textarea, atom.Img, atom.Svg:
@@ -268,7 +268,7 @@ func acts(n *html.Node) bool {
 	return n.Type == html.ElementNode && attrOf(n, "data-action") != ""
 }
 
-// inline are elements that stand in a line of text.
+// inline holds the elements that stand in a line of text.
 var inline = func() map[atom.Atom]bool {
 	all := map[atom.Atom]bool{}
 	for _, a := range []atom.Atom{
@@ -281,8 +281,8 @@ var inline = func() map[atom.Atom]bool {
 	return all
 }()
 
-// list returns the components of what is in n: text that stands together is one, and
-// what stands in a line with it is a row.
+// list returns the components of the children of n: adjacent text is one component, and
+// text with other elements in the same line is a row.
 func (p *a2Page) list(n *html.Node, f *a2Form) (out []*element) {
 	var line []*element
 	var text strings.Builder
@@ -312,7 +312,7 @@ func (p *a2Page) list(n *html.Node, f *a2Form) (out []*element) {
 		case p.used[c]:
 			endText()
 			line = append(line, p.of(c, f)...)
-		case c.DataAtom != atom.Label || attrOf(c, "for") == "": // which its field shows
+		case c.DataAtom != atom.Label || attrOf(c, "for") == "": // the field shows such a label
 			text.WriteString(textOf(c))
 		}
 	}
@@ -320,7 +320,7 @@ func (p *a2Page) list(n *html.Node, f *a2Form) (out []*element) {
 	return out
 }
 
-// group returns children as one component, which is known by the ID of n.
+// group returns children as one component, identified by the ID of n.
 func group(kind string, n *html.Node, children []*element) []*element {
 	if len(children) == 0 {
 		return nil
@@ -401,7 +401,7 @@ func (p *a2Page) of(n *html.Node, f *a2Form) []*element {
 	return group("Column", n, p.list(n, f))
 }
 
-// labelOf is the text around a field, without that of its options.
+// labelOf returns the text around a field, without the text of its options.
 func (p *a2Page) labelOf(n *html.Node) string {
 	if text, ok := p.around[n]; ok {
 		return text
@@ -419,7 +419,7 @@ func (p *a2Page) labelOf(n *html.Node) string {
 	return p.around[n]
 }
 
-// button is n as one that does the action of another element.
+// button returns n as a button that performs the action of another element.
 func (p *a2Page) button(n *html.Node, f *a2Form, of *html.Node) []*element {
 	variant := "default"
 	if of != n {
@@ -443,7 +443,7 @@ func (p *a2Page) pressed(n *html.Node, action record, variant, text string) []*e
 	return group("Column", n, []*element{component("Button", record{"action": action, "variant": variant}, textComponent(text, ""))})
 }
 
-// actionOf is the action of an element: its data, and the values of fields.
+// actionOf returns the action of an element: its data, and the values of fields.
 func actionOf(n *html.Node, fields map[string]any) record {
 	context := record{}
 	for _, a := range n.Attr {
@@ -461,7 +461,7 @@ func actionOf(n *html.Node, fields map[string]any) record {
 	return record{"event": record{"name": attrOf(n, "data-action"), "context": context}}
 }
 
-// segment is s as part of a path: never a number, and nothing that paths are made of.
+// segment returns s as a part of a path: never a number, and without the characters that separate parts.
 func segment(s string) string {
 	var b strings.Builder
 	b.WriteByte('_')
@@ -475,7 +475,7 @@ func segment(s string) string {
 	return b.String()
 }
 
-// form returns what the fields of a form are; or of the body, those that stand alone.
+// form returns the fields of a form; for the body, the fields outside of forms.
 func (p *a2Page) form(n *html.Node) *a2Form {
 	f := &a2Form{fields: map[string]any{}, groups: map[string][]*html.Node{}}
 	if n.DataAtom == atom.Form {
@@ -491,7 +491,7 @@ func (p *a2Page) form(n *html.Node) *a2Form {
 	return f
 }
 
-// find finds the fields of a form in n, but not those of forms in it.
+// find collects the fields of a form in n, but not those of nested forms.
 func (p *a2Page) find(n *html.Node, f *a2Form) {
 	for c := range n.ChildNodes() {
 		name, kind := attrOf(c, "name"), strings.ToLower(attrOf(c, "type"))
@@ -559,7 +559,7 @@ func (p *a2Page) field(n *html.Node, f *a2Form, label string) []*element {
 		return nil
 	case "checkbox":
 		checked := hasAttr(n, "checked")
-		if own { // what it would say when it is changed
+		if own { // the data that a change of the field sends
 			box := map[bool]string{false: "☐ ", true: "☑ "}[checked]
 			if name == "" {
 				name = "value"
@@ -623,8 +623,8 @@ func rawText(n *html.Node) string {
 	return b.String()
 }
 
-// choice returns the component of a select, or of all buttons of a name at the first
-// of them; nil for the others.
+// choice returns the component of a select. For buttons with a common name it returns one component
+// for the first button, and nil for the others.
 func (p *a2Page) choice(n *html.Node, f *a2Form, kind, path string) *element {
 	several, name := kind == "checkbox" || hasAttr(n, "multiple"), attrOf(n, "name")
 	options, chosen := []any{}, []string{}

@@ -8,15 +8,15 @@ import (
 )
 
 // agUI sends the events of AG-UI 1.0. The state is the page: html, the patches that
-// have changed it since, and partial, what is being written and shows instead. A run, its message and its calls are opened when
-// something of them is first sent on a connection, whether or not they were open on
-// an earlier one: who verifies a stream knows none but that.
+// have changed it since, and partial, the unfinished page that shows instead. A run, its message and its calls are opened when
+// one of their events is first sent on a connection, even if they were open on
+// an earlier one: a client that verifies a stream sees only its own connection.
 type agUI struct {
 	Start
-	page   *engi.PageUpdate // that the next run begins with
-	run    engi.RunID       // that is open
-	part   bool             // the state has what is being written
-	spoken bool             // its message is open
+	page   *engi.PageUpdate // page at the start of the next run
+	run    engi.RunID       // open run; empty for none
+	part   bool             // the state has a partial page
+	spoken bool             // the run's message is open
 	called map[string]bool
 	failed string // the last error
 }
@@ -52,7 +52,7 @@ func (a *agUI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 			a.page = &u
 			return nil, false
 		}
-		// Nothing may come outside of a run, so this is one.
+		// Events must belong to a run, so this event becomes one.
 		run := fmt.Sprintf("%s-%d", u.Kind, u.Seq)
 		started(run)
 		if u.Kind == engi.PageReplaced {
@@ -64,7 +64,7 @@ func (a *agUI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 		return events, false
 	}
 	if u.Run != "" && u.Run != a.run {
-		if a.run != "" { // its end was not seen
+		if a.run != "" { // the end of the run was not seen
 			a.endMessage(send)
 			finished(string(a.run))
 		}
@@ -74,7 +74,7 @@ func (a *agUI) Encode(u engi.PageUpdate) (events []Event, last bool) {
 			snapshot(*a.page)
 			a.page = nil
 		}
-		a.part = a.part || a.Resumed // on an earlier connection, for all that is known
+		a.part = a.part || a.Resumed // an earlier connection may have sent a partial page
 	}
 	if a.part && !u.Partial && u.Kind != engi.PageReplaced {
 		partial(nil)
@@ -127,13 +127,13 @@ func (a *agUI) endMessage(send func(string, aEvent)) {
 	}
 }
 
-// tool sends the beginning of a call, if the client needs it, and its result.
+// tool sends the start of a call, if the client needs it, and its result.
 func (a *agUI) tool(u engi.PageUpdate, send func(string, aEvent)) {
 	id := u.Call.ID
 	if !a.called[id] {
 		a.called[id] = true
 		send("TOOL_CALL_START", aEvent{"toolCallId": id, "toolCallName": u.Call.Name, "parentMessageId": a.run})
-		// A client that comes back has the arguments, and would append them again.
+		// A client that resumes has the arguments, and would append them again.
 		if u.Call.Arguments != "" && (u.Result == nil || !a.Resumed) {
 			send("TOOL_CALL_ARGS", aEvent{"toolCallId": id, "delta": u.Call.Arguments})
 		}

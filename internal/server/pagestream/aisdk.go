@@ -7,14 +7,14 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// aiSDK sends the AI SDK's UI message stream, version 1: one message, whose ID is
-// that of the run, from the next update of a run to its end. The page and its patches
-// are parts of data. Their IDs are those of the events, so that a client that gets one
-// twice has it once.
+// aiSDK sends the AI SDK's UI message stream, version 1: one message, with the ID
+// of the run, from the next update of a run to its end. The page and its patches
+// are parts of data. Their IDs are those of the events, so that a client that receives one
+// twice stores it once.
 type aiSDK struct {
 	Start
 	run    engi.RunID
-	page   *engi.PageUpdate // that came before the run
+	page   *engi.PageUpdate // page before the run
 	called map[string]bool
 	failed string // the last error
 }
@@ -29,7 +29,7 @@ func (a *aiSDK) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	if u.Run == "" && a.run == "" {
 		switch u.Kind {
 		case engi.PageReplaced:
-			// A part that is kept would begin a message without an ID.
+			// A part that is not transient would start a message without an ID.
 			a.page = &u
 			if !a.Answer {
 				send(dataPart(u, true))
@@ -45,12 +45,12 @@ func (a *aiSDK) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	if a.run == "" {
 		a.run = u.Run
 		send(part{"type": "start", "messageId": string(u.Run), "messageMetadata": part{"session": a.Session}})
-		if !a.Resumed { // else the step goes on, in which the client looks for its calls
+		if !a.Resumed { // a resumed client looks for its calls in the current step
 			send(part{"type": "start-step"})
 		}
 		if a.page != nil {
 			p := dataPart(*a.page, false)
-			p["id"] = "page" // whichever event it comes after: it is there once
+			p["id"] = "page" // the message has at most one such part
 			send(p)
 		}
 	}
@@ -92,7 +92,7 @@ func (a *aiSDK) Encode(u engi.PageUpdate) (events []Event, last bool) {
 	return events, false
 }
 
-// dataPart is an update as a part of data; a transient one is no part of the message.
+// dataPart returns an update as a part of data; a transient part does not belong to the message.
 func dataPart(u engi.PageUpdate, transient bool) part {
 	e, _ := engiEncoder{}.Encode(u)
 	p := part{"type": "data-" + string(u.Kind), "data": e[0].Data}

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// engiEncoder sends updates as they are, in the types of the API.
+// engiEncoder sends updates unchanged, in the types of the API.
 type engiEncoder struct{}
 
 // Encode implements Encoder.
@@ -49,7 +49,7 @@ func patchOf(p engi.PagePatch) v1.PagePatch {
 	return out
 }
 
-// object is raw as a value, and as text if it is no JSON.
+// object returns raw as a JSON value, or as text if it is not valid JSON.
 func object(raw string) any {
 	if json.Valid([]byte(raw)) {
 		return json.RawMessage(raw)

@@ -17,23 +17,23 @@ import (
 
 // jsonRender sends json-render's stream: RFC 6902 patches of a spec, whose catalogue
 // is HTML. An element's type is its tag and its props are its attributes; a text is
-// an element of type text. Elements keep their keys as long as they can be told from
-// others, so that only what has changed is sent. A client that comes back has keys of
-// an earlier stream, and gets the elements anew.
+// an element of type text. Elements keep their keys as long as they can be identified,
+// so that only changes are sent. A client that resumes has keys of
+// an earlier stream, and gets all elements again.
 type jsonRender struct {
 	shown
-	root *element // as sent; nil before
+	root *element // the last one sent; nil before the first
 	keys int
 	ops  []Event
 }
 
-// A shown is the page that a client has.
+// A shown is the page that a client shows.
 type shown struct {
 	page *markup.Page
-	part bool // what is being written was sent instead of it
+	part bool // a partial page was sent instead of page
 }
 
-// after returns the page after an update; nil if that does not change it.
+// after returns the page after an update; nil if the update does not change it.
 func (s *shown) after(u engi.PageUpdate) *markup.Page {
 	part := s.part
 	s.part = u.Partial
@@ -41,11 +41,11 @@ func (s *shown) after(u engi.PageUpdate) *markup.Page {
 	case u.Partial:
 		return markup.NewPage(u.HTML)
 	case u.Kind == engi.PageReplaced:
-		if s.page.Set(u.HTML) != nil { // more than a page may have; the next one replaces it
+		if s.page.Set(u.HTML) != nil { // the page exceeds a limit; the next one replaces it
 			return nil
 		}
 	case u.Kind == engi.PagePatched:
-		s.page.Apply(u.Patches) // what does nothing was reported when it was written
+		s.page.Apply(u.Patches) // patches without effect were reported when they were written
 	case !part:
 		return nil
 	}
@@ -58,8 +58,8 @@ type element struct {
 	kind     string
 	props    map[string]string
 	children []*element
-	same     uint64 // equal for equal elements, with all that is in them
-	alike    string // equal for elements that are likely the same one
+	same     uint64 // hash of the element and its descendants
+	alike    string // equal for elements that are probably the same one
 	old      *element
 }
 
@@ -77,7 +77,7 @@ func (j *jsonRender) Encode(u engi.PageUpdate) ([]Event, bool) {
 	body := &html.Node{Type: html.ElementNode, Data: "body", DataAtom: atom.Body}
 	nodes, err := html.ParseFragment(strings.NewReader(page.HTML()), body)
 	if err != nil {
-		return nil, false // unreachable: it was read before
+		return nil, false // unreachable: the page was parsed before
 	}
 	root := elementOf(body, nodes)
 	if j.root == nil {
@@ -95,7 +95,7 @@ func (j *jsonRender) Encode(u engi.PageUpdate) ([]Event, bool) {
 // Fail implements Encoder.
 func (*jsonRender) Fail(p *v1.Problem) Event { return engiEncoder{}.Fail(p) }
 
-// elementOf returns n, with others than its own children if they are given.
+// elementOf returns n as an element, with the given children, or with its own if children is nil.
 func elementOf(n *html.Node, children []*html.Node) *element {
 	e := &element{kind: n.Data, props: map[string]string{}}
 	var h maphash.Hash
@@ -135,7 +135,7 @@ func elementOf(n *html.Node, children []*html.Node) *element {
 	return e
 }
 
-// value is what the spec has of e.
+// value returns the form of e in the spec.
 func (e *element) value() map[string]any {
 	return map[string]any{"type": e.kind, "props": e.props, "children": keysOf(e.children)}
 }
@@ -156,7 +156,7 @@ func (j *jsonRender) op(op, path string, value any) {
 	j.ops = append(j.ops, Event{Name: "patch", Data: patch})
 }
 
-// name gives e and all in it fresh keys, and shows each what is in it first.
+// name gives e and its descendants new keys, and calls each for descendants first.
 func (j *jsonRender) name(e *element, each func(*element)) {
 	e.key = "e" + strconv.Itoa(j.keys)
 	j.keys++
@@ -166,7 +166,7 @@ func (j *jsonRender) name(e *element, each func(*element)) {
 	each(e)
 }
 
-// become gives e the key of old, and sends what is different.
+// become gives e the key of old, and sends the differences.
 func (j *jsonRender) become(old, e *element) {
 	e.key = old.key
 	path := "/elements/" + e.key
@@ -188,7 +188,7 @@ func (j *jsonRender) become(old, e *element) {
 	for _, c := range e.children {
 		if c.old != nil {
 			j.become(c.old, c)
-			c.old = nil // else all earlier pages stay
+			c.old = nil // otherwise all earlier pages would stay in memory
 		} else {
 			j.name(c, func(x *element) { j.op("add", "/elements/"+x.key, x.value()) })
 		}
@@ -206,9 +206,9 @@ func (j *jsonRender) remove(e *element) {
 	j.op("remove", "/elements/"+e.key, nil)
 }
 
-// pair finds for elements of a list which ones of the old list they were, and returns
-// the others of that: those at both ends that are equal, then those that are equal
-// anywhere, then those that are alike, in their order.
+// pair matches elements of a list with those of the old list, and returns
+// the unmatched old ones. It matches equal elements at both ends, then equal ones
+// anywhere, then similar ones, in their order.
 func pair(old, all []*element) (gone []*element) {
 	i, m, n := 0, len(old), len(all)
 	for ; i < min(m, n) && old[i].same == all[i].same; i++ {
@@ -244,8 +244,8 @@ func match(old, all []*element, taken map[*element]bool, by func(*element) any) 
 	}
 }
 
-// list sends how a list of keys has changed: what lies between the ends that are
-// equal, or the whole if that is shorter.
+// list sends the change of a list of keys: the part between the equal
+// ends, or the whole list if that is shorter.
 func (j *jsonRender) list(path string, old, keys []string) {
 	i, m, n := 0, len(old), len(keys)
 	for i < min(m, n) && old[i] == keys[i] {

@@ -1,6 +1,6 @@
-// Package pagestream translates what happens on the page of a session into the
-// protocols that clients read: engi's own, the AI SDK's UI message stream, AG-UI,
-// json-render and A2UI. It keeps nothing but what a protocol must know of its own past, and it
+// Package pagestream translates the updates of a session's page into the
+// protocols of clients: engi's own, the AI SDK's UI message stream, AG-UI,
+// json-render and A2UI. It keeps only the state that a protocol needs, and it
 // neither reads requests nor writes responses: package rest does.
 package pagestream
 
@@ -12,25 +12,25 @@ import (
 
 // A Format is one protocol.
 type Format struct {
-	Forms  []httpio.Format // that it can be sent in, the usual one first
-	Header [2]string       // name and value that responses have; empty for none
-	State  bool            // who comes back needs the page as it was then
+	Forms  []httpio.Format // possible forms, the default first
+	Header [2]string       // name and value of an additional header of responses; empty for none
+	State  bool            // a resuming client needs the page of that time
 	Run    bool            // a stream has one run, and ends with it
-	Replay bool            // who comes back to a run gets it from its beginning, and nothing if there is none
+	Replay bool            // a client that resumes a run gets it from the run's beginning, or nothing if no run is active
 	New    func(Start) Encoder
 }
 
-// Start is where a stream begins.
+// Start describes the start of a stream.
 type Start struct {
 	Session engi.SessionID
-	Resumed bool // the client has seen what came before
+	Resumed bool // the client has seen the updates before
 	Answer  bool // a run follows the first update
-	Idle    bool // nothing does
+	Idle    bool // no run follows
 }
 
 // An Encoder translates updates in their order. Only one goroutine may use it.
 type Encoder interface {
-	// Encode returns the events for an update. After the last the stream ends.
+	// Encode returns the events for an update. If last is true, the stream ends after them.
 	Encode(u engi.PageUpdate) (events []Event, last bool)
 	// Fail returns the event for an error that ends the stream.
 	Fail(p *v1.Problem) Event
@@ -38,9 +38,9 @@ type Encoder interface {
 
 // An Event is one item on the wire.
 type Event struct {
-	Name string // in SSE
-	Data any    // becomes JSON
-	Text string // instead of Data
+	Name string // name of the event in SSE
+	Data any    // value that is sent as JSON
+	Text string // text that is sent instead of Data
 }
 
 // Formats returns all protocols by name.

@@ -40,7 +40,7 @@ type listRuns struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Agents puts language models to work; service may be nil.
+// Agents returns the routes of agents, their runs and conversations; service may be nil.
 func Agents(service engi.Agents) Resource {
 	a := &agents{service}
 	var absent error
@@ -93,7 +93,7 @@ func Agents(service engi.Agents) Resource {
 	}}
 }
 
-// ToolServers lists the MCP servers that agents may use; service may be nil.
+// ToolServers returns the routes that list the MCP servers of agents; service may be nil.
 func ToolServers(service engi.ToolServers) Resource {
 	return Resource{tag: "agents", routes: []Route{
 		list(Route{
@@ -108,7 +108,7 @@ func ToolServers(service engi.ToolServers) Resource {
 	}}
 }
 
-// spec translates a request.
+// spec converts the request of a run.
 func (a *agents) spec(c *call, agent string, q v1.RunRequest) (engi.RunSpec, error) {
 	var check checker
 	spec := engi.RunSpec{
@@ -162,7 +162,7 @@ func (a *agents) start(c *call, in *anAgent, q v1.RunRequest) error {
 	return c.reply(http.StatusAccepted, runOf(x))
 }
 
-// startRun begins a run, whose tools do no more than the caller may.
+// startRun starts a run whose tools are restricted to the scopes of the caller's key.
 func startRun(c *call, service engi.Agents, spec engi.RunSpec) (engi.Run, error) {
 	if spec.Sandbox != "" || spec.Session != "" || spec.Workspace != "" {
 		if err := c.auth.May(engi.ScopeSandboxes, true); err != nil {
@@ -198,8 +198,8 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 	return c.reply(http.StatusOK, v1.ChatAnswer{Response: x.Text, Output: x.Output, ConversationID: string(x.Conversation), Run: runOf(x)})
 }
 
-// waitRun waits for the end of a run, which goes on if the caller leaves, and calls
-// see with what happens before. The error of a run that has failed is the caller's.
+// waitRun waits for the end of a run and passes each update before it to see. The run goes
+// on if the caller leaves. waitRun returns the error of a failed run.
 func waitRun(c *call, service engi.Agents, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
 	ctx, cancel := c.waiting()
 	defer cancel()
@@ -218,8 +218,8 @@ func waitRun(c *call, service engi.Agents, x engi.Run, see func(engi.RunUpdate))
 	return x, ctx.Err()
 }
 
-// stream answers with what happens in a run. A caller that leaves changes
-// nothing for it.
+// stream answers with the updates of a run. The run goes on if the caller
+// leaves.
 func (a *agents) stream(c *call, id engi.RunID, after int64) error {
 	last := after
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.RunUpdate, error] {
@@ -239,7 +239,7 @@ func (a *agents) watch(c *call, in *watchRun, _ none) error {
 		return err
 	}
 	if _, err := a.service.Get(c, c.owner(), in.ID); err != nil {
-		return err // before a stream begins
+		return err // the stream has not started
 	}
 	return a.stream(c, in.ID, after)
 }
@@ -263,7 +263,7 @@ func (a *agents) result(c *call, in *aCall, _ none) error {
 	c.Header().Set("Content-Type", "application/octet-stream")
 	c.Header().Set("X-Content-Type-Options", "nosniff")
 	c.Header().Set("Content-Length", strconv.Itoa(len(data)))
-	_, _ = httpio.DeadlineWriter{W: c}.Write(data) // who does not wait for it has left
+	_, _ = httpio.DeadlineWriter{W: c}.Write(data) // an error means that the caller has left
 	return nil
 }
 

@@ -21,9 +21,9 @@ import (
 const (
 	appPath = "/v1/apps"
 
-	maxAppText    = 8 << 20 // of a model, in one apply
+	maxAppText    = 8 << 20 // bytes of a model's text in one apply
 	maxAppMessage = 200
-	maxAppContent = 4 << 20 // of files, in one list
+	maxAppContent = 4 << 20 // bytes of the contents in one list of files
 )
 
 type apps struct {
@@ -78,8 +78,8 @@ type getAppLogs struct {
 	After string `query:"after" maxLength:"100" doc:"Mark of an earlier answer: only output that the same server has printed since; all output of a newer server"`
 }
 
-// Apps are web applications that models write; service may be nil. Ports knows where
-// their pages are, and events how far the log is.
+// Apps returns the routes of apps; service may be nil. Ports returns the addresses of
+// their pages, and events the end of the event log.
 func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 	a := &apps{service, ports, events}
 	absent := absentUnless(service != nil, "this node has no apps", "use /v1/sandboxes: a server in a sandbox has a preview, too")
@@ -195,7 +195,7 @@ func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
 	if err := check.err(); err != nil {
 		return v1.App{}, err
 	}
-	// The service remembers the key, but not what came with it.
+	// The service stores the key, but not the request.
 	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) { return a.Create(c, spec) }})
 	if err == nil {
 		c.location(appPath, string(x.ID))
@@ -215,8 +215,8 @@ func (a *apps) edit(c *call, in *anApp, q v1.EditRequest) error {
 	})
 }
 
-// answer begins something and answers with its seq, or with what happens up to its last
-// update.
+// answer calls begin and answers with the seq that it returns, or with the updates up to
+// the one for which last returns true.
 func (a *apps) answer(c *call, app string, begin func() (int64, error), last func(engi.AppUpdate, int64) bool) error {
 	if c.form != httpio.JSON {
 		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
@@ -273,7 +273,7 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	if e := q.Element; e != nil {
 		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
 	}
-	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
 		return 0, err
 	}
 	if err := check.err(); err != nil {
@@ -282,7 +282,7 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Edit(c, spec) }})
 }
 
-// begin starts an apply. Its text is not held any more when it returns.
+// begin starts an apply. The body is released when it returns.
 func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err error) {
 	if c.uploads() {
 		body, err := c.readBody()
@@ -302,7 +302,7 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 	if len(q.Message) > maxAppMessage {
 		check.addf("message", "it is longer than %d bytes", maxAppMessage)
 	}
-	if _, err := a.Get(c, c.owner(), app); err != nil { // before the body is found fault with
+	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
 		return 0, err
 	}
 	if err := check.err(); err != nil {
@@ -324,7 +324,7 @@ func (a *apps) watch(c *call, in *watchApp, _ none) error {
 			return err
 		}
 	}
-	x, err := a.Get(c, c.owner(), in.ID) // before a stream begins
+	x, err := a.Get(c, c.owner(), in.ID) // the stream has not started
 	if err != nil {
 		return err
 	}
@@ -339,8 +339,8 @@ func (a *apps) watch(c *call, in *watchApp, _ none) error {
 	return a.stream(c, string(x.ID), after, first, func(engi.AppUpdate) bool { return false })
 }
 
-// stream answers with what happens to an app after a seq, up to the update that is the
-// last.
+// stream answers with the updates of an app after a seq, up to the one for which last
+// returns true.
 func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, last func(engi.AppUpdate) bool) error {
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.AppUpdate, error] {
 		return func(yield func(engi.AppUpdate, error) bool) {
@@ -383,18 +383,18 @@ func (a *apps) diff(c *call, in *diffApp, _ none) error {
 	return nil
 }
 
-// replyText answers with a text that programs have written.
+// replyText answers with the text that a program printed.
 func (c *call) replyText(text string) {
 	h := c.Header()
 	h.Set("Content-Type", textType)
 	h.Set("Content-Length", strconv.Itoa(len(text)))
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
-	_, _ = io.Copy(httpio.DeadlineWriter{W: c}, strings.NewReader(text)) // who does not wait for it has left
+	_, _ = io.Copy(httpio.DeadlineWriter{W: c}, strings.NewReader(text)) // an error means that the caller has left
 }
 
-// files returns the files of a revision, whose number in has then, so that whatever is
-// read later is of the same.
+// files returns the files of a revision. It stores the revision's number in in, so that
+// later reads are of the same revision.
 func (a *apps) files(c *call, in *ofRevision) ([]engi.AppFile, error) {
 	x, err := a.Get(c, c.owner(), in.ID)
 	if err != nil {
@@ -436,7 +436,7 @@ func (a *apps) list(c *call, in *listAppFiles) (v1.AppFiles, error) {
 	}
 	out, left := v1.AppFiles{Revision: in.Revision, Items: []v1.AppFile{}}, int64(maxAppContent)
 	for _, f := range all {
-		matches, _ := path.Match(wanted, f.Path) // checked above
+		matches, _ := path.Match(wanted, f.Path) // the pattern was checked above
 		switch {
 		case wanted != "" && !matches && !strings.HasPrefix(f.Path, wanted+"/"):
 		case len(in.Extensions) > 0 && !slices.ContainsFunc(in.Extensions, func(e string) bool { return e != "" && strings.HasSuffix(f.Path, e) }):

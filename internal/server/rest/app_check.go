@@ -11,9 +11,9 @@ import (
 
 const pngType = "image/png"
 
-// inspecting are the routes that look at apps in a browser.
+// inspecting returns the routes that open apps in a browser.
 func (a *apps) inspecting(one string) []Route {
-	change := writes(engi.ScopeSandboxes) // they may make a sandbox
+	change := writes(engi.ScopeSandboxes) // these routes may create a sandbox
 	return []Route{
 		fetch(Route{
 			Pattern: "POST " + one + "/check", ID: "check-app", Summary: "Check an app for problems", Access: change,
@@ -46,6 +46,6 @@ func (a *apps) screenshot(c *call, in *anApp, q v1.ScreenshotRequest) error {
 	h.Set("Content-Type", pngType)
 	h.Set("Content-Length", strconv.Itoa(len(image)))
 	h.Set("X-Content-Type-Options", "nosniff")
-	_, _ = httpio.DeadlineWriter{W: c}.Write(image) // who does not wait for it has left
+	_, _ = httpio.DeadlineWriter{W: c}.Write(image) // an error means that the caller has left
 	return nil
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// PageService knows where pages of apps are.
+// PageService returns the addresses of pages and ports of apps.
 type PageService interface {
-	// AppURL returns where a port of an app's sandbox is reached from outside.
+	// AppURL returns the public address of a port of an app's sandbox.
 	AppURL(id engi.AppID, port int) string
-	// SignApp returns an address that opens a private port of an app until it expires.
+	// SignApp returns an address that opens a private port of an app until the address expires.
 	SignApp(id engi.AppID, port int, good time.Duration) (address string, expires time.Time, err error)
-	// PrivateApp reports whether a link or the owner's key is needed for that.
+	// PrivateApp reports whether the ports of an app require a link or the owner's key.
 	PrivateApp(ctx context.Context, a engi.App) (bool, error)
-	// PageURL returns where the page of an app is.
+	// PageURL returns the address of the page of an app.
 	PageURL(id engi.AppID) string
-	// SignPage returns an address that opens a private page until it expires.
+	// SignPage returns an address that opens a private page until the address expires.
 	SignPage(id engi.AppID, good time.Duration) (address string, expires time.Time, err error)
 }
 
-// publishing are the routes that make apps of apps, and pages of them.
+// publishing returns the routes that branch, publish and link apps.
 func (a *apps) publishing(one string) []Route {
 	change := writes(engi.ScopeSandboxes)
 	return []Route{
@@ -75,7 +75,7 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 	if err := check.err(); err != nil {
 		return v1.App{}, err
 	}
-	// The service remembers the key, but not what came with it.
+	// The service stores the key, but not the request.
 	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) {
 		return a.Branch(c, engi.BranchSpec{Owner: c.owner(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
 	}})
@@ -101,7 +101,7 @@ func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.AppLink, error) {
 	return v1.AppLink{URL: address, ExpiresAt: expires.UTC(), Private: private}, err
 }
 
-// goodFor returns how long a link is to be valid.
+// goodFor returns the lifetime of a link.
 func goodFor(q v1.LinkRequest) time.Duration { return cmp.Or(q.TTL.Std(), time.Hour) }
 
 func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
@@ -118,7 +118,7 @@ func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
 	return v1.Link{URL: address, ExpiresAt: expires.UTC()}, err
 }
 
-// published describes what an app has published; nil if that is nothing.
+// published describes the publication of an app; nil if the app is not published.
 func (a *apps) published(x engi.App) *v1.AppPublication {
 	p := x.Published
 	if p.Revision == 0 {

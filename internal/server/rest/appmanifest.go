@@ -36,7 +36,7 @@ func (a *apps) manifest(c *call, in *ofRevision) (v1.AppManifest, error) {
 	return out, err
 }
 
-// text returns what a program wrote as JSON can have it.
+// text returns the output of a program as valid UTF-8, which JSON requires.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func texts(all []string) []string {

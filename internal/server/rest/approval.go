@@ -28,7 +28,7 @@ type listApprovalEvents struct {
 	Limit     int    `query:"limit" minimum:"0" maximum:"1000" doc:"Maximum number of events; 0 means 100 in a list, and no limit in a stream"`
 }
 
-// Approvals decides on requests of sandboxes that wait for it.
+// Approvals returns the routes of approvals, on which requests of sandboxes wait.
 func Approvals(service engi.Approvals, log engi.Events) Resource {
 	e := &events{log: log}
 	look, change := reads(engi.ScopeApprovals), writes(engi.ScopeApprovals)

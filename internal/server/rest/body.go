@@ -17,7 +17,7 @@ import (
 )
 
 // decode reads the body into v, a pointer to a struct, strictly: unknown
-// fields, text that is not UTF-8 and anything after the value are refused.
+// fields, invalid UTF-8 and bytes after the value are refused.
 func (c *call) decode(v any) error {
 	typed := checkContentType(c.r)
 	if typed != nil && c.r.Header.Get("Content-Type") != curlType {
@@ -39,13 +39,13 @@ func (c *call) emptyBody() bool {
 	return c.r.ContentLength == 0 || c.r.Body == nil || c.r.Body == http.NoBody
 }
 
-// uploads reports whether the body is of a type that the route takes beside JSON.
+// uploads reports whether the body has a media type other than JSON that the route accepts.
 func (c *call) uploads() bool {
 	kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	return err == nil && slices.Contains(c.route.Uploads, kind)
 }
 
-// wrong classifies what a strict reader found.
+// wrong converts the error of a strict decoder to one of the ten kinds.
 func wrong(err error) error {
 	e, ok := errors.AsType[*strict.Error](err)
 	switch {
@@ -57,9 +57,9 @@ func wrong(err error) error {
 	return httpio.Errorf(0, e.Remedy, "%s", e.Text)
 }
 
-// curlType is what curl -d calls everything. A body of that type that begins
-// like an object is taken for what it was surely meant to be; pages of others
-// gain nothing by it, since they have no key.
+// curlType is the media type that curl -d sends for any body. A body of that type that
+// begins like an object is read as JSON. A page of another origin cannot abuse this,
+// since it has no key.
 const curlType = "application/x-www-form-urlencoded"
 
 func checkContentType(r *http.Request) error {
@@ -78,7 +78,7 @@ func checkContentType(r *http.Request) error {
 	return nil
 }
 
-// readJSON is readBody for JSON, whose values it bounds.
+// readJSON is readBody for JSON, with limits on the number and depth of its values.
 func (c *call) readJSON() ([]byte, error) {
 	body, err := c.readBody()
 	if err != nil {
@@ -91,11 +91,11 @@ func (c *call) readJSON() ([]byte, error) {
 	return body, nil
 }
 
-// free says that a body of readBody is no longer held.
+// free releases a body of readBody.
 func (c *call) free(body []byte) { c.s.held.Give(c.auth.Owner, int64(len(body))) }
 
-// readBody returns the body, which counts as held by its owner until the caller
-// frees it. On an error nothing is held.
+// readBody returns the body, which counts against its owner's share until the caller
+// frees it. On an error the caller has nothing to free.
 func (c *call) readBody() (_ []byte, err error) {
 	s, r := c.s, c.r
 	if r.ContentLength > s.maxBody {
@@ -115,7 +115,7 @@ func (c *call) readBody() (_ []byte, err error) {
 		buf.Grow(int(n) + bytes.MinRead)
 	}
 	for {
-		_ = rc.SetReadDeadline(time.Now().Add(httpio.BodyTimeout)) // tests have writers without deadlines
+		_ = rc.SetReadDeadline(time.Now().Add(httpio.BodyTimeout)) // writers of tests have no deadlines
 		n, err := io.CopyN(&buf, r.Body, min(1<<20, s.maxBody+1-int64(buf.Len())))
 		if !s.held.Take(c.auth.Owner, n) {
 			return nil, engi.Errorf(engi.Exhausted, "the server is reading too many large requests of yours already").
@@ -135,7 +135,7 @@ func (c *call) readBody() (_ []byte, err error) {
 	}
 }
 
-// tooLarge refuses a body.
+// tooLarge returns the error for a body over the limit.
 func (s *Server) tooLarge() error {
 	return httpio.Errorf(http.StatusRequestEntityTooLarge,
 		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))

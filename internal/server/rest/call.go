@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// A call is one request, from its first byte to the last of its answer: the
-// request's context, the writer of the answer, and who is asking. It belongs
+// A call is one request, from its first byte to the last byte of its answer: the
+// request's context, the writer of the answer, and the caller's key. It belongs
 // to the goroutine that serves it.
 type call struct {
 	context.Context
@@ -25,32 +25,32 @@ type call struct {
 	s *Server
 	r *http.Request
 
-	id    string        // of the request
-	route *Route        // nil if none matched
-	auth  engi.Key      // who is asking; zero on open routes
-	form  httpio.Format // of the answer, on routes that stream
-	key   string        // the Idempotency-Key; empty if there is none, or the route takes none
+	id    string        // ID of the request
+	route *Route        // nil if no route matched
+	auth  engi.Key      // the caller's key; zero on open routes
+	form  httpio.Format // format of the answer, on routes that stream
+	key   string        // Idempotency-Key; empty if the request has none, or the route ignores it
 
-	waits context.Context // from waiting; nil before
+	waits context.Context // context that waiting returned; nil before waiting was called
 
-	status int   // of the answer; 0 before it begins
-	bytes  int64 // of the answer's body
-	wrote  bool  // the answer has begun
-	left   bool  // the caller did not wait for it
+	status int   // status of the answer; 0 before the answer starts
+	bytes  int64 // number of bytes of the answer's body
+	wrote  bool  // the answer has started
+	left   bool  // the caller left before the answer ended
 }
 
-// owner is whose objects the route is about; see [Objects].
+// owner returns the owner whose objects the route uses; see [Objects].
 func (c *call) owner() engi.Owner {
 	switch c.route.Objects {
 	case Owned:
 		return c.auth.Owner
 	case Shared:
-		panic("rest: " + c.route.Pattern + " is about the node's objects") // every test would show it
+		panic("rest: " + c.route.Pattern + " is about the node's objects") // a mistake in the table of routes; every test would show it
 	}
 	return c.viewer()
 }
 
-// viewer is whose objects the caller sees: everybody's for an admin.
+// viewer returns the owner whose objects the caller sees; empty, which means all, for an admin.
 func (c *call) viewer() engi.Owner {
 	if c.auth.Admin {
 		return ""
@@ -76,11 +76,11 @@ func (c *call) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets http.ResponseController find deadlines and flushing.
+// Unwrap gives http.ResponseController access to deadlines and flushing.
 func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// ServeHTTP is the outermost layer: it names the request, keeps foreign pages
-// out, catches panics, and writes the one line in the log.
+// ServeHTTP is the outermost layer: it gives the request an ID, refuses requests of foreign
+// pages, recovers from panics, and writes one line to the log.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	c := &call{Context: r.Context(), ResponseWriter: w, s: s, r: r, id: requestID(r)}
@@ -100,7 +100,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.meter.end(c, took)
 		s.logCall(c, took)
 		if p != nil {
-			panic(http.ErrAbortHandler) // so that the caller sees a broken answer, not a short one
+			panic(http.ErrAbortHandler) // the connection breaks, so that the caller does not take a short answer for a whole one
 		}
 	}()
 	if err := httpio.CheckHost(r, s.hosts); err != nil {
@@ -127,7 +127,7 @@ func (s *Server) logCall(c *call, took time.Duration) {
 	attrs := []slog.Attr{
 		slog.String("request_id", c.id),
 		slog.String("method", c.r.Method),
-		slog.String("path", c.r.URL.Path), // never the query: people put secrets there
+		slog.String("path", c.r.URL.Path), // never log the query: it may have secrets
 		slog.Int("status", c.status),
 		slog.Int64("bytes", c.bytes),
 		slog.Float64("took_ms", float64(took.Microseconds())/1000),
@@ -142,7 +142,7 @@ func (s *Server) logCall(c *call, took time.Duration) {
 	s.log.LogAttrs(c, level, "request", attrs...)
 }
 
-// requestID takes over the caller's own ID if it is harmless in a log.
+// requestID returns the caller's own request ID if it is safe in a log, and else a new one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	if id == "" || len(id) > 64 || strings.ContainsFunc(id, func(c rune) bool {
@@ -153,8 +153,8 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// secret returns the key that the request carries; empty if none. Programs that know
-// basic authentication only have it as their password.
+// secret returns the key that the request carries; empty if it has none. Programs that support
+// only basic authentication send the key as the password.
 func (c *call) secret() string {
 	r := c.r
 	if _, secret, ok := r.BasicAuth(); ok && c.route.Password {
@@ -165,12 +165,12 @@ func (c *call) secret() string {
 		if strings.EqualFold(scheme, "Bearer") {
 			return strings.TrimSpace(secret)
 		}
-		return "" // another scheme must not fall through to a second header
+		return "" // an Authorization of another scheme excludes the second header
 	}
 	return r.Header.Get("X-API-Key")
 }
 
-// admit finds out who is asking and whether that is enough for the route.
+// admit authenticates the caller and checks that its key is allowed to use the route.
 func (c *call) admit() error {
 	if c.route.Access.Open {
 		return nil
@@ -179,7 +179,7 @@ func (c *call) admit() error {
 	if secret == "" {
 		return engi.Errorf(engi.Anonymous, "this request carries no API key")
 	}
-	// Not with c: somebody may look at it as a context while the actor is added.
+	// Pass c.Context, not c: another goroutine may read it as a context while the actor is added.
 	k, err := c.s.keys.Authenticate(c.Context, secret)
 	if err != nil {
 		return err
@@ -187,18 +187,18 @@ func (c *call) admit() error {
 	c.auth = k
 	c.Context = engi.WithActor(c.Context, k.ID)
 	if k.Owner == "" && !k.Admin {
-		// The empty owner would see everything.
+		// The empty owner sees all objects.
 		return engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
 	return c.route.Allows(k)
 }
 
-// reply answers with v, or with nothing if v is none.
+// reply answers with v, or without a body if v is of type none.
 func (c *call) reply(status int, v any) error {
 	return httpio.WriteJSON(c, status, string(httpio.JSON), v)
 }
 
-// location says where the object is that an answer is about.
+// location sets the Location header to the address of the answer's object.
 func (c *call) location(parts ...string) { c.Header().Set("Location", strings.Join(parts, "/")) }
 
 // gone reports whether the caller has left, and remembers it for the log.
@@ -212,8 +212,8 @@ func (c *call) gone() bool {
 
 func (s *Server) leaving() bool { return s.leave.Err() != nil }
 
-// waiting returns a context for waits on the caller's behalf: it ends when the
-// caller leaves, when its key is no longer valid, and when the server leaves.
+// waiting returns a context for waits on the caller's behalf. It ends when the
+// caller leaves, when its key becomes invalid, and when the server shuts down.
 func (c *call) waiting() (context.Context, context.CancelFunc) {
 	parent, done := c.Context, func() {}
 	if !c.route.Access.Open {
@@ -229,8 +229,8 @@ var errLeaving = engi.Errorf(engi.Unavailable, "this server is going away").
 	WithRemedy("try again: runs continue, and the next server resumes them").
 	WithRetry(engi.Retry{AfterMillis: 1000})
 
-// orEnded returns why ctx, which is from waiting, has ended if err came about by
-// that: the server leaves, or the key is no longer valid; else err.
+// orEnded returns the reason for the end of ctx, a context of waiting, if that end caused err:
+// the server shuts down, or the key is no longer valid. Else it returns err.
 func orEnded(ctx context.Context, err error) error {
 	if cause, ok := errors.AsType[*engi.Error](context.Cause(ctx)); ok && err != nil {
 		return cause
@@ -238,15 +238,15 @@ func orEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// guest returns what package guesthttp needs to answer this request. The
-// caller cancels.
+// guest returns the guesthttp handler for this request. The
+// caller calls the returned function when it is done.
 func (c *call) guest() (*guesthttp.Handler, context.CancelFunc) {
 	ctx, cancel := c.waiting()
 	return &guesthttp.Handler{W: c, R: c.r, Ctx: ctx, Heartbeat: c.s.beat, Describe: c.describe}, cancel
 }
 
-// describe returns what the caller is told of an error after its answer has
-// begun, and logs what it is not told.
+// describe returns the problem that the caller sees for an error after its answer has
+// started, and logs the details that the caller does not see.
 func (c *call) describe(err error) v1.Problem {
 	if c.waits != nil {
 		err = orEnded(c.waits, err)

@@ -13,22 +13,22 @@ import (
 	"github.com/engi-dev/engi/internal/spelling"
 )
 
-// A checker collects what is wrong with a request: what its translation finds,
-// and, only if that is something, what the service would find too, so that a
-// caller gets to know all of it at once. Services check what gets to them
-// themselves.
+// A checker collects the faults of a request. If the conversion finds some,
+// the faults that the service would find are added, so that the
+// caller sees all of them at once. Without faults of the conversion, the service
+// checks the request itself.
 type checker struct{ engi.Faults }
 
 func (c *checker) addf(field, format string, args ...any) { c.Addf(field, format, args...) }
 
-// also adds what a service would find.
+// also adds the faults that a service would find.
 func (c *checker) also(all engi.Faults) {
 	for _, f := range all {
 		c.Addf(f.Field, "%s", f.Detail)
 	}
 }
 
-// oneOf checks a word of a closed set; the empty word is always good.
+// oneOf checks that a word is in a closed set; the empty word is always valid.
 func (c *checker) oneOf(field, word string, set []string) {
 	if word == "" || slices.Contains(set, word) {
 		return
@@ -48,7 +48,7 @@ func (c *checker) natural(field string, n float64) {
 
 func (c *checker) text(field, s string) { c.Text(field, s) }
 
-// absolute checks a path in a sandbox, which may be / and need not be clean.
+// absolute checks that a path in a sandbox is absolute; it may be / and need not be clean.
 func (c *checker) absolute(field, p string) {
 	switch {
 	case p == "":
@@ -61,7 +61,7 @@ func (c *checker) absolute(field, p string) {
 	c.text(field, p)
 }
 
-// time reads a moment; an empty one is zero.
+// time parses a time; an empty text returns the zero time.
 func (c *checker) time(field, text string) time.Time {
 	if text == "" {
 		return time.Time{}
@@ -73,15 +73,15 @@ func (c *checker) time(field, text string) time.Time {
 	return t
 }
 
-// invalid reports one fault of a request.
+// invalid returns the error for one fault of a request.
 func invalid(field, format string, args ...any) error {
 	return httpio.Invalid([]v1.Fault{{Field: field, Detail: fmt.Sprintf(format, args...)}})
 }
 
-// err reports the faults; nil if there are none.
+// err returns the faults as one error; nil if there are none.
 func (c *checker) err() error { return c.Err() }
 
-// words are the values of a closed set as the wire has them.
+// words returns the values of a closed set as strings.
 func words[W ~string](all ...W) []string {
 	out := make([]string, len(all))
 	for i, w := range all {
@@ -90,7 +90,7 @@ func words[W ~string](all ...W) []string {
 	return out
 }
 
-// waitOf reads how long a caller wants to wait; an empty text is not at all.
+// waitOf parses the duration that a caller wants to wait; an empty text means 0.
 func waitOf(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -102,5 +102,5 @@ func waitOf(text string) (time.Duration, error) {
 	return min(d.Std(), maxWait), nil
 }
 
-// maxWait bounds one long poll.
+// maxWait is the maximum duration of one long poll.
 const maxWait = 60 * time.Second

@@ -14,7 +14,7 @@ func sizeOf(x engi.Size) v1.Size {
 	}
 }
 
-// moment returns nil for what has not happened.
+// moment returns a pointer to t, and nil for the zero time.
 func moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -23,11 +23,11 @@ func moment(t time.Time) *time.Time {
 	return &t
 }
 
-// length returns d for the wire, where durations are never negative; clocks
-// of guests are not ours.
+// length returns d for the wire, where durations are never negative. The clock
+// of a guest may differ from the host's, which makes d negative.
 func length(d time.Duration) v1.Duration { return v1.Duration(max(0, d)) }
 
-// listOf translates one by one. A list without items is [] on the wire.
+// listOf converts each item of a list. A list without items is [] on the wire.
 func listOf[X, T any](xs []X, f func(X) T) v1.List[T] {
 	list := v1.List[T]{Items: make([]T, 0, len(xs))}
 	for _, x := range xs {
@@ -36,7 +36,7 @@ func listOf[X, T any](xs []X, f func(X) T) v1.List[T] {
 	return list
 }
 
-// orEmpty is xs as JSON has lists: never null.
+// orEmpty returns xs, or an empty list if xs is nil, which JSON would write as null.
 func orEmpty[X any](xs []X) []X {
 	if xs == nil {
 		return []X{}

@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 )
 
-// Links make links that sign a browser in, once.
+// Links makes links that sign in a browser once.
 type Links interface {
 	Link(ctx context.Context, secret string) (code string, expires time.Time, err error)
 }
 
-// Dashboard makes links that open the dashboard; service may be nil.
+// Dashboard returns the route that makes links to the dashboard; service may be nil.
 func Dashboard(service Links) Resource {
 	return Resource{tag: "keys", missing: missing(service != nil, "the dashboard"), routes: []Route{
 		send(Route{

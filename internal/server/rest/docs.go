@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// docs is a viewer of /openapi.json that needs nothing from elsewhere.
+// docs is a viewer of /openapi.json that loads nothing from other hosts.
 //
 //go:embed docs
 var docs embed.FS
@@ -17,7 +17,7 @@ type docsFile struct {
 	File string `path:"file"`
 }
 
-// pages are the description and its viewer.
+// pages returns the routes of the description and of its viewer.
 func pages(spec func() []byte) Resource {
 	page := func(pattern string, serve func(*call, *none, none) error) Route {
 		return raw(Route{Pattern: pattern, Access: open, Objects: Shared}, serve)
@@ -26,7 +26,7 @@ func pages(spec func() []byte) Resource {
 		page("GET /openapi.json", func(c *call, _ *none, _ none) error {
 			c.Header().Set("Content-Type", "application/json")
 			c.Header().Set("Cache-Control", "no-cache")
-			_, _ = c.Write(spec()) // the caller may have left
+			_, _ = c.Write(spec()) // an error means that the caller has left
 			return nil
 		}),
 		page("GET /{$}", func(c *call, _ *none, _ none) error {
@@ -51,7 +51,7 @@ func (c *call) docsFile(name string) error {
 	}
 	body, err := docs.ReadFile("docs/" + name)
 	if err != nil {
-		return err // unreachable: the table names what is embedded
+		return err // unreachable: the table names embedded files
 	}
 	h := c.Header()
 	h.Set("Content-Type", kind)

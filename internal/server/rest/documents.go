@@ -22,7 +22,7 @@ type searchDocuments struct {
 	Limit   int    `query:"limit" minimum:"1" maximum:"50" default:"5"`
 }
 
-// Docs keeps documentation and remembers modules of code; service may be
+// Docs returns the routes of indexed documentation and code modules; service may be
 // nil.
 func Docs(service engi.Docs) Resource {
 	l := &library{service}
@@ -108,7 +108,7 @@ func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, erro
 	if err := check.err(); err != nil {
 		return v1.Document{}, err
 	}
-	// An admin without an owner adds what everybody finds.
+	// A document of an admin without an owner is visible to all.
 	x, err := once(c, q, creation[engi.Document]{
 		work: func([]string) (engi.Document, error) {
 			return l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})

@@ -50,7 +50,7 @@ type getFunctionRun struct {
 	Wait string `query:"wait" example:"30s" doc:"Maximum time to wait until the run ends; at most 60s"`
 }
 
-// Events shows the log of what happens.
+// Events returns the routes of the event log.
 func Events(log engi.Events, functions engi.Functions) Resource {
 	e := &events{log, functions}
 	return Resource{tag: "events", about: "the log of events, and the durable functions that events start", routes: []Route{
@@ -65,7 +65,7 @@ func Events(log engi.Events, functions engi.Functions) Resource {
 	}}
 }
 
-// Functions takes in events that start durable functions; service may be nil.
+// Functions returns the routes for events that start durable functions; service may be nil.
 func Functions(log engi.Events, service engi.Functions) Resource {
 	absent := absentUnless(service != nil, "this node has no functions", "switch them on in its configuration, section [events]")
 	f := &events{log, service}
@@ -102,7 +102,7 @@ func Functions(log engi.Events, service engi.Functions) Resource {
 	}}
 }
 
-// list answers with events, or with those that happen from now on.
+// list answers with recorded events, or with a stream of new ones.
 func (e *events) list(c *call, in *listEvents, _ none) error {
 	f := engi.EventFilter{Owner: engi.Owner(in.Owner), Subject: in.Subject, Limit: in.Limit}
 	if in.Type != "" {
@@ -152,14 +152,14 @@ func (e *events) get(c *call, in *anEvent) (v1.Event, error) {
 	return e.withRuns(c, x)
 }
 
-// withRuns returns an event with the runs that it has started.
+// withRuns returns an event with the runs that it started.
 func (e *events) withRuns(c *call, x engi.Event) (v1.Event, error) {
 	out := eventOf(x)
 	if e.functions == nil {
 		return out, nil
 	}
 	runs, err := e.functions.Runs(c, x.Owner, engi.FunctionFilter{Event: x.ID})
-	slices.Reverse(runs) // the order in which they were started
+	slices.Reverse(runs) // in the order of their start
 	for _, r := range runs {
 		out.RunIDs = append(out.RunIDs, string(r.ID))
 	}
@@ -177,7 +177,7 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	if err := e.mayStart(c, kind); err != nil {
 		return v1.Event{}, err
 	}
-	// The service remembers the key, but not what came with it.
+	// The service stores the key, but not the request.
 	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
 		x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key})
 		return x, err
@@ -185,8 +185,8 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	return e.sent(c, x, err)
 }
 
-// mayStart reports Denied if an event of this type starts a function that does
-// what the caller may not.
+// mayStart reports Denied if an event of this type starts a function that needs
+// more than the caller's key allows.
 func (e *events) mayStart(c *call, kind string) error {
 	for _, f := range e.functions.Functions() {
 		for _, s := range f.Scopes {
@@ -219,7 +219,7 @@ func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, err
 	return e.sent(c, x, err)
 }
 
-// sent answers with an event that was just appended.
+// sent answers with an event that was just recorded.
 func (e *events) sent(c *call, x engi.Event, err error) (v1.Event, error) {
 	if err != nil {
 		return v1.Event{}, err
@@ -228,7 +228,7 @@ func (e *events) sent(c *call, x engi.Event, err error) (v1.Event, error) {
 	return e.withRuns(c, x)
 }
 
-// run returns a run when it has ended or the caller has waited long enough.
+// run returns a run when it has ended, or after the caller's waiting time.
 func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	wait, err := waitOf(in.Wait)
 	if err != nil {
@@ -240,7 +240,7 @@ func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	defer cancel()
 	x, err := e.functions.Wait(ctx, c.owner(), in.ID)
 	if engi.Is(err, engi.Expired) && waiting.Err() == nil {
-		x, err = e.functions.Run(c, c.owner(), in.ID) // the time is over: as it is
+		x, err = e.functions.Run(c, c.owner(), in.ID) // the waiting time is over: return the run in its current state
 	}
 	return functionRunOf(x), orEnded(waiting, err)
 }

@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	cancelTime = 10 * time.Second // to cancel a run whose caller left
-	inlineSize = 1 << 20          // bytes of artifacts that travel with a result
+	cancelTime = 10 * time.Second // maximum time to cancel a run whose caller has left
+	inlineSize = 1 << 20          // maximum number of bytes of artifacts included in a result
 )
 
-// ExecutionLimits are bounds on programs that have an HTTP status of their
-// own. Zero fields leave it to Executions.
+// ExecutionLimits holds the limits on programs that have their own HTTP
+// status. A zero field leaves the check to Executions.
 type ExecutionLimits struct {
-	MaxCode  int64 // bytes of one file of a program
-	MaxInput int64 // bytes of all files and standard input
+	MaxCode  int64 // maximum number of bytes in one file of a program
+	MaxInput int64 // maximum number of bytes in all files and standard input
 }
 
 type executions struct {
@@ -67,7 +67,7 @@ type anArtifact struct {
 	Path string `path:"path" doc:"Path of the artifact; slashes are not escaped"`
 }
 
-// Executions runs code.
+// Executions returns the routes that run code.
 func Executions(service engi.Executions, limits ExecutionLimits) Resource {
 	x := &executions{service, limits}
 	const path = "/v1/executions"
@@ -155,7 +155,7 @@ func (x *executions) create(c *call, in *createExecution, q v1.ExecutionRequest)
 	return x.stream(c, started.ID, from)
 }
 
-// checkAmount refuses more than the node takes, with the status that says so.
+// checkAmount refuses a program over the limits, with status 413.
 func (x *executions) checkAmount(p engi.Program) error {
 	const remedy = "put large data into the template, or let the program fetch it"
 	total := int64(len(p.Stdin))
@@ -172,9 +172,9 @@ func (x *executions) checkAmount(p engi.Program) error {
 	return nil
 }
 
-// await answers with the run's result. If the caller leaves before it is
-// there, nobody else will ask for it, unless the run has a key to ask again
-// with.
+// await answers with the run's result. If the caller leaves before the run ends,
+// await cancels the run, unless it has an idempotency key with which the caller can
+// ask again.
 func (x *executions) await(c *call, id engi.ExecutionID) error {
 	ctx, cancel := c.waiting()
 	defer cancel()
@@ -192,9 +192,9 @@ func (x *executions) await(c *call, id engi.ExecutionID) error {
 	return c.reply(http.StatusOK, x.whole(c, done))
 }
 
-// whole is a record with small artifacts inside. One that cannot be read has
-// its URL to say why. They are read together: each by itself would read the
-// record again, and there may be thousands.
+// whole returns a record with its small artifacts included. An artifact that cannot be
+// read keeps its URL, which reports the error. All are read with one call: reading each
+// alone would load the record again, and there may be thousands.
 func (x *executions) whole(c *call, of engi.Execution) v1.Execution {
 	e := executionOf(of)
 	if of.Result == nil || len(of.Result.Artifacts) == 0 {
@@ -239,7 +239,7 @@ func (x *executions) get(c *call, in *getExecution) (v1.Execution, error) {
 		defer cancel()
 		ctx, cancel := context.WithTimeout(waiting, wait)
 		defer cancel()
-		// A refusal is the record's to tell; anything else Get reports again.
+		// If the run was refused, its record says so; Get reports all other errors again.
 		if _, err := x.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
 			return v1.Execution{}, orEnded(waiting, err)
 		}
@@ -256,15 +256,15 @@ func (x *executions) watch(c *call, in *watchExecution, _ none) error {
 	if err != nil {
 		return err
 	}
-	// What is not there, or not the caller's, is told before the stream begins.
+	// NotFound is reported before the stream starts.
 	if _, err := x.Get(c, c.owner(), in.ID); err != nil {
 		return err
 	}
 	return x.stream(c, in.ID, from)
 }
 
-// stream answers with the events of a run from an offset on. A caller that
-// leaves changes nothing for the run.
+// stream answers with the events of a run from an offset on. The run goes on if the
+// caller leaves.
 func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 	joiner := httpio.NewJoiner(from)
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.ExecutionUpdate, error] {
@@ -290,14 +290,14 @@ func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 			switch {
 			case e.Execution == nil:
 			case last:
-				// The event's record has no output, since that came before; a
-				// result has all of it.
+				// The event's record has no output, because earlier events had it; a
+				// result has all output.
 				of := *e.Execution
 				if found, err := x.Get(c, c.viewer(), of.ID); err == nil {
 					of = found
 				}
 				event.Execution = new(x.whole(c, of))
-			default: // the record may be of today; the event is of the beginning
+			default: // the record may be newer than this event, which marks the start
 				wire := executionOf(*e.Execution)
 				wire.State, wire.EndedAt, wire.Result = v1.Running, nil, nil
 				event.Execution = &wire
@@ -324,7 +324,7 @@ func (x *executions) artifact(c *call, in *anArtifact, _ none) error {
 	}
 	defer f.Close()
 
-	// Programs make these files, so no browser may take one for a page.
+	// Programs make these files, so a browser must not show one as a page.
 	h := c.Header()
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Content-Disposition", disposition(a.Path))
@@ -371,15 +371,15 @@ func disposition(name string) string {
 	return "attachment"
 }
 
-// otherNames are what people call languages; suggestions only, since a
-// request says what it means.
+// otherNames maps common names of languages to ours. It is used for suggestions only: a
+// request must use our names.
 var otherNames = map[string]engi.Language{
 	"py": engi.Python, "python3": engi.Python, "js": engi.JavaScript, "node": engi.JavaScript, "nodejs": engi.JavaScript,
 	"ts": engi.TypeScript, "deno": engi.TypeScript, "golang": engi.Go, "sh": engi.Bash, "shell": engi.Bash,
 }
 
-// specOf translates a request. If that finds a fault, it reports Invalid with
-// every fault of it; else the service checks it.
+// specOf converts a request. If the conversion finds a fault, specOf reports Invalid with
+// every fault of the request; else the service checks the rest.
 func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.ExecutionSpec, error) {
 	var c checker
 	p := program(&c, &q)
@@ -439,7 +439,7 @@ func program(c *checker, q *v1.ExecutionRequest) engi.Program {
 	return p
 }
 
-// sources collects the files of a program, code as the last of them.
+// sources collects the files of a program, with code as the last one.
 func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
 	name := cmp.Or(p.Language.MainFile(), "main")
 	for i, f := range q.Files {
@@ -470,14 +470,14 @@ func languages() []string { return words(engi.Languages()...) }
 
 var tiers = words(engi.TierScript, engi.TierGVisor, engi.TierMicroVM)
 
-// artifactURL is relative to the server: we do not know the name that the
-// caller reached us by.
+// artifactURL returns a path relative to the server, whose name in the caller's
+// network is not known.
 func artifactURL(id engi.ExecutionID, name string) string {
 	u := url.URL{Path: "/v1/executions/" + string(id) + "/artifacts/" + name}
 	return u.EscapedPath()
 }
 
-// executionOf translates a record whole, but for the contents of artifacts.
+// executionOf converts a record completely, except for the contents of artifacts.
 func executionOf(x engi.Execution) v1.Execution {
 	e := v1.Execution{
 		ID:        string(x.ID),
@@ -546,8 +546,8 @@ func resultOf(id engi.ExecutionID, x engi.Result) v1.Result {
 	return r
 }
 
-// textOf returns output as text, and the bytes too if the text cannot hold
-// them.
+// textOf returns output as text, and also as bytes if it is not valid
+// UTF-8.
 func textOf(b []byte) (string, []byte) {
 	if utf8.Valid(b) {
 		return string(b), nil

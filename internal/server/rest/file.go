@@ -19,14 +19,14 @@ type aFile struct {
 	Path string `query:"path" required:"true" doc:"Absolute path in the sandbox"`
 }
 
-// download is what a download asks for beside the file.
+// download holds the parameters of a download.
 type download struct {
 	Range string `header:"Range" doc:"One range of bytes" example:"bytes=0-1023"`
 	TE    string `header:"TE" doc:"With trailers, the answer ends with a hash of the file and has no Content-Length"`
 	Want  string `header:"Engi-Want-Hash" enum:"sha256,crc32c" default:"sha256" doc:"Hash in the trailer: Engi-Sha256 or Engi-Crc32c"`
 }
 
-// upload is what an upload says beside the file.
+// upload holds the parameters of an upload.
 type upload struct {
 	Mode string `query:"mode" doc:"Permission bits in octal; absent means 0644" example:"0755"`
 	Hash string `header:"Engi-Sha256" doc:"SHA-256 of the content, in hex; content that does not match changes nothing"`
@@ -61,7 +61,7 @@ type getArchive struct {
 	Format string `query:"format" enum:"tar,tar.gz,zip" default:"tar" doc:"Format of the archive"`
 }
 
-// Files reads and writes files in sandboxes.
+// Files returns the routes that read and write files in sandboxes.
 func Files(sandboxes engi.Sandboxes) Resource {
 	f := &files{sandboxes}
 	const path = sandboxPath + "/{id}"
@@ -100,7 +100,7 @@ func Files(sandboxes engi.Sandboxes) Resource {
 	}}
 }
 
-// Routes that sandboxes and volumes have alike.
+// Routes that sandboxes and volumes have in common.
 var (
 	downloadFile = Route{
 		Pattern: "GET /files", Summary: "Download a file",
@@ -120,14 +120,14 @@ var (
 	makeDir    = Route{Pattern: "POST /files/mkdir", Summary: "Create a directory", Text: "Missing parent directories are created too. A directory that exists is a conflict.", Status: http.StatusCreated}
 )
 
-// fileRoute is a route of those below a path.
+// fileRoute returns r with its pattern below a path.
 func fileRoute(r Route, below, id string, a Access) Route {
 	r.Pattern = r.method() + " " + below + r.path()
 	r.ID, r.Access = id, a
 	return r
 }
 
-// at enters a sandbox for work on a path.
+// at calls do with the guest of a sandbox, after a check of the path.
 func (f *files) at(c *call, id engi.SandboxID, path string, do func(engi.Guest) error) error {
 	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (f *files) at(c *call, id engi.SandboxID, path string, do func(engi.Guest) 
 	return do(g)
 }
 
-// valueAt is at for work that has a result.
+// valueAt is at for work that returns a value.
 func valueAt[T any](c *call, f *files, id engi.SandboxID, path string, do func(engi.Guest) (T, error)) (x T, err error) {
 	err = f.at(c, id, path, func(g engi.Guest) (err error) {
 		x, err = do(g)
@@ -153,7 +153,7 @@ func (f *files) get(c *call, in *getFile, _ none) error {
 	return f.at(c, in.ID, in.Path, func(g engi.Guest) error { return downloadFrom(c, in.Path, g.Open) })
 }
 
-// sizeOfFile returns what is known of an open file; -1 if nothing is.
+// sizeOfFile returns the size of an open file; -1 if it is not known.
 func sizeOfFile(f io.Reader) int64 {
 	switch f := f.(type) {
 	case interface{ Size() int64 }:
@@ -166,7 +166,7 @@ func sizeOfFile(f io.Reader) int64 {
 	return -1
 }
 
-// downloadFrom answers with a file that open opens.
+// downloadFrom answers with the file that open returns.
 func downloadFrom(c *call, path string, open func(context.Context, string) (io.ReadCloser, error)) error {
 	d, cancel := c.guest()
 	defer cancel()

@@ -10,13 +10,13 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// Programs of git that a client talks to.
+// Names of the git programs that a client talks to.
 const (
 	gitFetched = "git-upload-pack"
 	gitPushed  = "git-receive-pack"
 )
 
-// gitType returns the media type of a part of what is said to a program of git.
+// gitType returns the media type of a part of the exchange with a git program.
 func gitType(program, part string) string { return "application/x-" + program + "-" + part }
 
 type getGitRefs struct {
@@ -24,7 +24,7 @@ type getGitRefs struct {
 	Service string `query:"service" required:"true" maxLength:"64" doc:"git-upload-pack to fetch, git-receive-pack to push" example:"git-upload-pack"`
 }
 
-// cloning are the routes that programs of git use.
+// cloning returns the routes for git clients.
 func (w *workspaces) cloning(one string, look, change Access) []Route {
 	return []Route{
 		raw(Route{
@@ -54,13 +54,13 @@ func (w *workspaces) gitRefs(c *call, in *getGitRefs, _ none) error {
 	return w.GitRefs(c, c.owner(), in.ID, in.Service == gitPushed, httpio.DeadlineWriter{W: c})
 }
 
-// answerGit says what an answer to git will be.
+// answerGit sets the headers of an answer to a git client.
 func (c *call) answerGit(program, part string) {
 	c.Header().Set("Content-Type", gitType(program, part))
 	c.Header().Set("Cache-Control", "no-cache")
 }
 
-// decompressed returns a body as it was before the client compressed it.
+// decompressed returns a body, decompressed if the client compressed it.
 func (c *call) decompressed(body io.Reader) (io.Reader, error) {
 	if c.r.Header.Get("Content-Encoding") != "gzip" {
 		return body, nil
@@ -73,7 +73,7 @@ func (c *call) decompressed(body io.Reader) (io.Reader, error) {
 }
 
 func (w *workspaces) gitFetch(c *call, in *aWorkspace, _ none) error {
-	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // before the body is read
+	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // check before reading the body
 		return err
 	}
 	body, err := c.readBody()

@@ -13,23 +13,23 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Requests that create something take an Idempotency-Key: sent again with the
-// same key, they are answered with what the first one made. Services that
-// remember keys themselves, in the transaction that creates the object, get
+// Requests that create something take an Idempotency-Key: a repetition with the
+// same key is answered with the result of the first request. Services that
+// store keys themselves, in the transaction that creates the object, get
 // the key. For all others, a reservation is recorded before the work, with the
-// IDs that the new objects will have, so that a repetition finds them, or
-// makes them, also if the server was killed in between.
+// IDs of the new objects, so that a repetition finds these objects, or
+// creates them, even if the server was killed in between.
 
 const (
 	keyHeader = "Idempotency-Key"
-	maxKey    = 255 // bytes of one
+	maxKey    = 255 // maximum length of a key in bytes
 
-	// finishTime bounds the recording of what was made, whether or not its
-	// caller is still there.
+	// finishTime is the maximum time for recording the result, whether or not
+	// the caller is still connected.
 	finishTime = 10 * time.Second
 )
 
-// readKey takes over the Idempotency-Key of a route that takes one.
+// readKey reads the Idempotency-Key of a route that takes one.
 func (c *call) readKey() error {
 	if c.route.Creates == "" {
 		return nil
@@ -44,22 +44,22 @@ func (c *call) readKey() error {
 	return nil
 }
 
-// A creation is the work of a request that makes objects.
+// A creation is the work of a request that creates objects.
 type creation[T any] struct {
-	// ids are fresh ones for what is made; nil if IDs cannot be chosen.
+	// ids are new IDs for the objects; nil if the caller of work cannot choose IDs.
 	ids []string
-	// work makes the objects, with these IDs if there are any. It leaves
-	// nothing behind when it fails.
+	// work creates the objects, with the given IDs if there are any. It leaves
+	// nothing behind if it fails.
 	work func(ids []string) (T, error)
-	// find returns what work made before; NotFound if none of it is there. If
-	// work is not known to have ended, find makes what is missing.
+	// find returns the objects that work created before; NotFound if none of them exists. If
+	// work is not known to have ended, find creates the missing objects.
 	find func(ids []string, ended bool) (T, error)
-	// made returns the IDs of what work made; nil means those that it got.
+	// made returns the IDs of the created objects; nil means the IDs that work received.
 	made func(T) []string
 }
 
-// once makes what a request asks for: once, if it has an Idempotency-Key. q is
-// its body.
+// once calls the work of a request: only once for each Idempotency-Key, if there is one. q is
+// the request's body.
 func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 	if c.key == "" {
 		return n.work(nil)
@@ -81,7 +81,7 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 		return x, engi.Errorf(engi.Conflict, "this Idempotency-Key was used for another request").
 			WithRemedy("use a new Idempotency-Key for each request, and the same key only to repeat a request")
 	}
-	// What was written must not be in doubt because the caller leaves.
+	// The record is written even if the caller leaves.
 	late, cancel := context.WithTimeout(context.WithoutCancel(c), finishTime)
 	defer cancel()
 	if !fresh && len(r.IDs) > 0 {
@@ -107,13 +107,13 @@ func once[T any](c *call, q any, n creation[T]) (x T, err error) {
 	case mayHaveHappened(err):
 	default:
 		if e := c.s.idempotency.Release(late, r); e != nil {
-			c.logInternal(e) // the key stays taken for this request
+			c.logInternal(e) // the key stays reserved for this request
 		}
 	}
 	return x, err
 }
 
-// firstID is the one ID of what is made; empty if there is none.
+// firstID returns the first of the new IDs; empty if there is none.
 func firstID[ID ~string](ids []string) ID {
 	if len(ids) == 0 {
 		return ""
@@ -121,22 +121,22 @@ func firstID[ID ~string](ids []string) ID {
 	return ID(ids[0])
 }
 
-// mayHaveHappened reports whether something may have been made in spite of an
+// mayHaveHappened reports whether objects may exist in spite of an
 // error.
 func mayHaveHappened(err error) bool {
 	return engi.Is(err, engi.Internal, engi.Unavailable, engi.Expired)
 }
 
-// fingerprint tells requests apart. It is keyed, since requests may have
-// secrets in them.
+// fingerprint returns a value that differs for different requests. It is keyed, since requests
+// may have secrets.
 func (c *call) fingerprint(q any) string {
 	h := hmac.New(sha256.New, c.s.secret)
 	h.Write([]byte(c.route.method() + " " + c.r.URL.EscapedPath() + "\n"))
-	_ = json.NewEncoder(h).Encode(q) // all types of package v1 can be written
+	_ = json.NewEncoder(h).Encode(q) // all types of package v1 can be encoded
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// prefer is a parameter of routes that can answer before the work is done.
+// prefer is the parameter of routes that can answer before the work is done.
 type prefer struct {
 	Prefer string `header:"Prefer" doc:"respond-async requests the answer 202 at once"`
 }

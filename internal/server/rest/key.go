@@ -19,7 +19,7 @@ type aKey struct {
 	ID string `path:"id" maxLength:"64" doc:"ID of the key"`
 }
 
-// Keys makes and revokes API keys.
+// Keys returns the routes of API keys.
 func Keys(service engi.Keys) Resource {
 	k := &keys{service}
 	return Resource{tag: "keys", about: "API keys", routes: []Route{
@@ -39,7 +39,7 @@ func Keys(service engi.Keys) Resource {
 	}}
 }
 
-// ownerByDefault is whom keys act for when nobody says otherwise.
+// ownerByDefault is the owner of a key whose request names none.
 const ownerByDefault = "default"
 
 func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A meter counts requests. A nil one does not.
+// A meter counts requests. A nil meter does nothing.
 type meter struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -36,7 +36,7 @@ func newMeter(reg prometheus.Registerer) *meter {
 	}
 }
 
-// register returns c, or what was registered in its place before.
+// register returns c, or the collector that is already registered under its name.
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 	err := reg.Register(c)
 	if before, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {
@@ -45,19 +45,19 @@ func register[C prometheus.Collector](reg prometheus.Registerer, c C) C {
 		}
 	}
 	if err != nil {
-		panic(err) // two rooms use one name
+		panic(err) // two packages use one name
 	}
 	return c
 }
 
-// begin counts a request in flight.
+// begin counts the start of a request.
 func (m *meter) begin() {
 	if m != nil {
 		m.flying.Inc()
 	}
 }
 
-// end counts a request that was answered.
+// end counts the end of a request.
 func (m *meter) end(c *call, took time.Duration) {
 	if m == nil {
 		return

@@ -15,7 +15,7 @@ const mirrorPath = "/v1/mirror"
 
 type mirrorResource struct{ *mirror.Broker }
 
-// Mirror manages the package broker, which may be nil.
+// Mirror returns the routes of the mirror of package registries; broker may be nil.
 func Mirror(broker *mirror.Broker) Resource {
 	m := mirrorResource{broker}
 	absent := absentUnless(broker != nil, "this node serves no packages", "its sandboxes have no network: 'engi doctor' says why")

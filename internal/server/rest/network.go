@@ -17,15 +17,15 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// Bounds on what one policy may list.
+// Limits on the lists of one policy.
 const (
 	maxRules   = policy.MaxRules
 	maxGrants  = 100
-	maxHeaders = 100 // of one rule
+	maxHeaders = 100 // maximum number of headers in one rule
 )
 
-// followSlice is how long a stream waits for an event before it looks whether
-// the sandbox is still there.
+// followSlice is the time that a stream waits for an event before it checks whether
+// the sandbox is still running.
 const followSlice = 5 * time.Second
 
 type networks struct {
@@ -41,7 +41,7 @@ type getNetworkEvents struct {
 	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
-// Networks says what sandboxes may reach, and what they tried to; log may be
+// Networks returns the routes of network policies and of the log of connections; log may be
 // nil.
 func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 	n := &networks{sandboxes, log}
@@ -79,13 +79,13 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 	}}
 }
 
-// networkModes are the words of policies.
+// networkModes returns the modes of policies.
 func networkModes() []string { return words(engi.Networks()...) }
 
 var grantUses = words(engi.GrantHeader, engi.GrantBearer, engi.GrantBasic, engi.GrantQuery, engi.GrantPlaceholder)
 
-// networkOf translates a policy. Field is where it stands in the request,
-// empty if it is the whole.
+// networkOf converts a policy. field is the name of the policy in the request,
+// and is empty if the policy is the whole request.
 func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy {
 	at := func(name string) string { return strings.TrimPrefix(field+"."+name, ".") }
 	before := len(c.Faults)
@@ -165,7 +165,7 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 	return p
 }
 
-// requests translates request rules, which stand in field.
+// requests converts the request rules of the given field.
 func (c *checker) requests(field string, list []v1.RequestRule, ofGrant bool) (rules []engi.RequestRule) {
 	if len(list) > request.MaxRules {
 		c.addf(field, "there are more than %d", request.MaxRules)
@@ -188,11 +188,11 @@ func requestsOf(rules []engi.RequestRule) (list []v1.RequestRule) {
 	return list
 }
 
-// anywhere is a node that opens everything: whether this one does is the
-// wall's to say.
+// anywhere is a node that allows every address: the network itself refuses
+// addresses that this node does not allow.
 var anywhere = policy.Node{Private: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}
 
-// rules says what is wrong with the rules of a policy, and where.
+// rules adds the faults of a policy's rules, each with its field.
 func (c *checker) rules(at func(string) string, field string, p engi.NetworkPolicy) {
 	_, err := policy.Compile(p, anywhere)
 	if !engi.Is(err, engi.Invalid) {
@@ -217,7 +217,7 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 		try(fmt.Sprintf("%s[%d]", at("grants"), i), engi.NetworkPolicy{Grants: []engi.Grant{g}})
 	}
 	for i, h := range p.Headers {
-		// A header rule needs a host that is allowed.
+		// A header rule needs an allowed host.
 		try(fmt.Sprintf("%s[%d]", at("headers"), i), engi.NetworkPolicy{Mode: engi.NetworkOpen, Headers: []engi.HeaderRule{h}})
 	}
 	if p.Proxy != nil {
@@ -226,12 +226,12 @@ func (c *checker) rules(at func(string) string, field string, p engi.NetworkPoli
 	if len(c.Faults) == before && len(p.Requests) > 0 {
 		try(at("requests"), engi.NetworkPolicy{Grants: p.Grants, Requests: p.Requests})
 	}
-	if len(c.Faults) == before { // the parts are good, but not together
+	if len(c.Faults) == before { // each rule is valid, but not the combination
 		c.addf(field, "%s", reasonOf(err))
 	}
 }
 
-// reasonOf is an error with its remedy, for one line.
+// reasonOf returns an error and its remedy in one line.
 func reasonOf(err error) string {
 	text := err.Error()
 	if r := engi.RemedyOf(err); r != "" {
@@ -240,7 +240,7 @@ func reasonOf(err error) string {
 	return text
 }
 
-// policyOf translates back. Passwords stay here.
+// policyOf converts a policy for the wire, without passwords.
 func policyOf(n engi.NetworkPolicy) v1.NetworkPolicy {
 	p := v1.NetworkPolicy{Mode: string(n.Mode), Allow: n.Allow, Deny: n.Deny, Requests: requestsOf(n.Requests), Group: n.Group, Name: n.Name}
 	for _, g := range n.Grants {
@@ -262,7 +262,7 @@ func policyOf(n engi.NetworkPolicy) v1.NetworkPolicy {
 	return p
 }
 
-// emptyNetwork reports whether p says nothing.
+// emptyNetwork reports whether p sets nothing.
 func emptyNetwork(p engi.NetworkPolicy) bool {
 	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests) == 0 && p.Proxy == nil && p.Group == "" && p.Name == "" &&
 		p.Limits == (engi.NetworkLimits{})
@@ -284,8 +284,8 @@ func networkEventOf(e engi.NetworkRecord) v1.NetworkRecord {
 	return x
 }
 
-// keepPassword fills in the password of a proxy that stays as it was: whoever
-// reads a policy and sends it back changed never saw it.
+// keepPassword fills in the password of an unchanged proxy, because a client that
+// reads a policy and sends it back changed never sees the password.
 func keepPassword(c *call, sandboxes engi.Sandboxes, id engi.SandboxID, p *engi.NetworkPolicy) error {
 	if p.Proxy == nil || p.Proxy.User == "" || p.Proxy.Password != "" {
 		return nil
@@ -344,7 +344,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 	return c.reply(200, listOf(all, networkEventOf))
 }
 
-// stream sends events from one on, and what comes if that was asked for.
+// stream sends the events after a number, and new events if the request asks for them.
 func (n *networks) stream(c *call, in *getNetworkEvents) error {
 	seq := in.After
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkRecord, error] { return n.follow(ctx, c.owner(), in) },
@@ -355,12 +355,12 @@ func (n *networks) stream(c *call, in *getNetworkEvents) error {
 		func(kind string, p *v1.Problem) any { return v1.NetworkRecord{Type: kind, Seq: seq, Error: p} })
 }
 
-// follow yields events until the limit, or, if that was asked for, until the
+// follow yields events up to the limit. If the request asks for it, it also yields new events until the
 // sandbox has stopped.
 func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkEvents) iter.Seq2[engi.NetworkRecord, error] {
 	return func(yield func(engi.NetworkRecord, error) bool) {
-		// A sandbox that has stopped leaves events behind for a moment: what is
-		// there after it was seen stopped is all.
+		// The last events of a sandbox may be recorded shortly after it stopped. So the loop
+		// reads once more after it has seen that the sandbox is stopped.
 		for seq, stopped, left := in.After, false, in.Limit; ; {
 			slice, stop := context.WithTimeout(ctx, followSlice)
 			all, err := n.log.Events(slice, owner, in.ID, seq, left, in.Follow && !stopped)

@@ -14,18 +14,18 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// NodeInfo describes the server that answers. Only Pools is needed.
+// NodeInfo describes the node. Only Pools is required.
 type NodeInfo struct {
 	Pools       engi.Pools
-	Sessions    engi.Sessions       // nil if there are none
+	Sessions    engi.Sessions       // nil if the node has no sessions
 	Metrics     prometheus.Gatherer // served at /metrics; nil means no such route
-	Tier        engi.Tier           // of the sandboxes that it makes
+	Tier        engi.Tier           // isolation tier of new sandboxes
 	NotEnforced []string            // limits that this machine cannot enforce
 
-	Examine func(context.Context) ([]engi.Check, error) // checks the machine; nil if nobody can
+	Examine func(context.Context) ([]engi.Check, error) // checks the machine; nil if no check is available
 }
 
-// Node describes the server and says how it is.
+// Node returns the routes for version, health and metrics of the node.
 func Node(n NodeInfo) Resource {
 	r := Resource{tag: "node", about: "the server that answers", routes: []Route{
 		fetch(Route{Pattern: "GET /v1/node", ID: "get-node", Summary: "Get the server's version and limits", Access: anyKey, Objects: Shared}, n.get),
@@ -34,7 +34,7 @@ func Node(n NodeInfo) Resource {
 			Answers: []answer{{status: http.StatusOK, media: "text/plain; charset=utf-8", of: reflect.TypeFor[string]()}},
 		}, func(c *call, _ *none, _ none) error {
 			c.Header().Set("Content-Type", "text/plain; charset=utf-8")
-			_, _ = c.Write([]byte("ok\n")) // the caller may have left
+			_, _ = c.Write([]byte("ok\n")) // an error means that the caller has left
 			return nil
 		}),
 		raw(Route{
@@ -79,7 +79,7 @@ func (n NodeInfo) ready(c *call, _ *none, _ none) error {
 	}
 	ready := v1.Readiness{Ready: true}
 	if n.Sessions != nil {
-		// Without their packages everything else works.
+		// The rest of the node works without the packages of sessions.
 		if d, err := n.Sessions.Dependencies(c); err == nil && d.State != engi.DependenciesReady {
 			ready.Reason = "the packages of sessions are " + map[engi.DependencyState]string{
 				engi.DependenciesBuilding: "being installed", engi.DependenciesFailed: "not installed: see GET /v1/dependencies",

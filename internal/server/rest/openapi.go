@@ -13,12 +13,12 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// A description is the OpenAPI document while it is made. huma makes schemas
-// of Go types; requests are read by us.
+// A description builds the OpenAPI document. huma makes schemas
+// of Go types; this package itself reads requests.
 type description struct {
 	doc     huma.OpenAPI
 	schemas huma.Registry
-	closed  map[string]bool // schemas of requests
+	closed  map[string]bool // names of the schemas of requests
 }
 
 func newDescription(version string) *description {
@@ -52,7 +52,7 @@ func alias[T, A any](reg huma.Registry) {
 	reg.RegisterTypeAlias(reflect.TypeFor[T](), reflect.TypeFor[A]())
 }
 
-// describe returns the document of what a server has been given.
+// describe returns the document for the given resources.
 func describe(version string, resources []Resource) []byte {
 	d := newDescription(version)
 	for _, res := range resources {
@@ -64,14 +64,14 @@ func describe(version string, resources []Resource) []byte {
 	return d.json()
 }
 
-// tag names the group of a resource's routes.
+// tag adds the group of a resource's routes.
 func (d *description) tag(res Resource) {
 	if res.about != "" {
 		d.doc.Tags = append(d.doc.Tags, &huma.Tag{Name: res.tag, Description: res.about})
 	}
 }
 
-// add describes a route.
+// add adds a route.
 func (d *description) add(r *Route) {
 	if r.ID == "" {
 		return
@@ -123,7 +123,7 @@ func (d *description) add(r *Route) {
 	d.doc.AddOperation(op)
 }
 
-// answer describes one form of a response.
+// answer adds one form of a response.
 func (d *description) answer(op *huma.Operation, a answer) {
 	code := strconv.Itoa(a.status)
 	resp := op.Responses[code]
@@ -152,8 +152,8 @@ func (d *description) answer(op *huma.Operation, a answer) {
 
 func (d *description) schema(t reflect.Type) *huma.Schema { return d.schemas.Schema(t, true, "") }
 
-// close marks the schemas that requests are made of: unknown fields in them
-// are refused.
+// close marks the schemas of requests, which refuse
+// unknown fields.
 func (d *description) close(s *huma.Schema) {
 	if s == nil {
 		return
@@ -178,8 +178,8 @@ func (d *description) close(s *huma.Schema) {
 	}
 }
 
-// json returns the document. Answers may grow: their schemas allow fields that
-// nobody knows yet.
+// json returns the document. The schemas of answers allow unknown fields, because later
+// versions may add some.
 func (d *description) json() []byte {
 	for name, s := range d.schemas.Map() {
 		if s.AdditionalProperties == false && !d.closed[name] {
@@ -188,13 +188,13 @@ func (d *description) json() []byte {
 	}
 	b, err := json.Marshal(&d.doc)
 	if err != nil {
-		panic(err) // a schema that cannot be written; every test would show it
+		panic(err) // a schema cannot be encoded; every test would show it
 	}
 	return b
 }
 
-// The wire's own values describe themselves here, because package v1 knows no
-// OpenAPI.
+// Schemas of the special types of package v1 are defined here, because that package does not
+// depend on OpenAPI.
 type (
 	durationSchema struct{}
 	bytesSchema    struct{}

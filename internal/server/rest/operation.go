@@ -33,7 +33,7 @@ type watchOperation struct {
 	LastEvent string `header:"Last-Event-ID" doc:"Alias of offset, as browsers send it; takes precedence over offset"`
 }
 
-// Operations shows work that lasts longer than a request.
+// Operations returns the routes of operations: work that outlasts its request.
 func Operations(service engi.Operations) Resource {
 	o := &operations{service}
 	const one = operationPath + "/{id}"
@@ -69,7 +69,7 @@ func (o *operations) get(c *call, in *getOperation) (v1.Operation, error) {
 		defer cancel()
 		ctx, cancel := context.WithTimeout(waiting, wait)
 		defer cancel()
-		// Anything else than the end of waiting Get reports again.
+		// Get reports all other errors again.
 		if _, err := o.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
 			return v1.Operation{}, orEnded(waiting, err)
 		}
@@ -83,7 +83,7 @@ func (o *operations) watch(c *call, in *watchOperation, _ none) error {
 		return err
 	}
 	if _, err := o.Get(c, c.owner(), in.ID); err != nil {
-		return err // before a stream begins
+		return err // the stream has not started
 	}
 	last := from
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.OperationUpdate, error] {

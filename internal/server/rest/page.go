@@ -21,8 +21,8 @@ const (
 	maxActionData = 64 << 10
 
 	pageType = "text/html; charset=utf-8"
-	// pagePolicy lets a page do nothing but be looked at. Models write pages, and the
-	// origin is that of the API.
+	// pagePolicy makes a page inert: it can be shown, and nothing else. Models write pages, and
+	// their origin is that of the API.
 	pagePolicy = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
@@ -45,7 +45,7 @@ type pageWatch struct {
 	LastEvent string `header:"Last-Event-ID" doc:"Alias of after, as browsers send it; takes precedence over after"`
 }
 
-// Pages are the pages of sessions, which models write and change; service may be nil.
+// Pages returns the routes of the pages of sessions; service may be nil.
 func Pages(service engi.Pages) Resource {
 	u := &pageRoutes{service}
 	absent := absentUnless(service != nil, "this node has no pages", "switch agents on in its configuration, section [models]")
@@ -134,7 +134,7 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 		}
 		defer leave()
 	}
-	// The service remembers the key, but not what came with it.
+	// The service stores the key, but not the request.
 	seq, err := once(c, q, creation[int64]{work: func([]string) (int64, error) {
 		return u.Act(c, engi.PageAction{
 			Owner: c.owner(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
@@ -146,13 +146,13 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 	case !streams:
 		return c.reply(http.StatusAccepted, v1.PageAction{Seq: seq})
 	}
-	other := before.Working // has not seen the action
+	other := before.Working // the running work started before this action
 	if c.key != "" {
 		now, err := u.Get(c, c.owner(), string(before.Session), 0)
 		if err != nil {
 			return err
 		}
-		if now.Waiting <= before.Waiting { // unless that was a repeated one
+		if now.Waiting <= before.Waiting { // no new action waits, unless the request was a repetition
 			other = ""
 		}
 	}
@@ -183,7 +183,7 @@ func (u *pageRoutes) get(c *call, in *pageGet, _ none) error {
 	h.Set("Content-Type", pageType)
 	h.Set("Content-Length", strconv.Itoa(len(page)))
 	h.Set("Referrer-Policy", "no-referrer")
-	_, _ = httpio.DeadlineWriter{W: c}.Write([]byte(page)) // who does not wait for it has left
+	_, _ = httpio.DeadlineWriter{W: c}.Write([]byte(page)) // an error means that the caller has left
 	return nil
 }
 
@@ -196,7 +196,7 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 	if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
 		return err
 	}
-	x, err := u.Get(c, c.owner(), in.ID, 0) // before a stream begins
+	x, err := u.Get(c, c.owner(), in.ID, 0) // the stream has not started
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 		then := x
 		if after > 0 {
 			then, err = u.Get(c, c.owner(), in.ID, after)
-			if engi.Is(err, engi.Invalid, engi.Expired) { // the seq of a log that was lost, or of one that is longer
+			if engi.Is(err, engi.Invalid, engi.Expired) { // the seq belongs to a lost log or is beyond its end
 				then, after, err = x, 0, nil
 			}
 			if err != nil {
@@ -231,15 +231,15 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 	return u.stream(c, start, format, after, func(x engi.PageUpdate) (skip, last bool) { return false, format.Replay && x.Kind == engi.PageDone })
 }
 
-// stream answers with what happens on a page after a seq. Of each update pick says
-// whether it is left out, and whether it is the last.
+// stream answers with the updates of a page after a seq. For each update, pick returns
+// whether to skip it, and whether it is the last.
 func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.Format, after int64, pick func(engi.PageUpdate) (skip, last bool)) error {
 	session := string(start.Session)
 	then := engi.PageUpdate{Kind: engi.PageReplaced, Seq: after}
 	paged := after > 0 && (format.State || format.Run && start.Answer)
 	if paged {
 		x, err := u.Get(c, c.owner(), session, after)
-		if err != nil && !engi.Is(err, engi.Expired) { // then the stream begins with the whole page
+		if err != nil && !engi.Is(err, engi.Expired) { // Expired: the stream starts with the whole page
 			return err
 		}
 		then.HTML = x.HTML
@@ -262,7 +262,7 @@ func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.F
 		events, ends := enc.Encode(x)
 		for i, e := range events {
 			seq := ""
-			if i == len(events)-1 && x.Seq > 0 { // who has the last has all
+			if i == len(events)-1 && x.Seq > 0 { // the caller has seen all updates
 				seq = atOffset(x.Seq)
 			}
 			var err error

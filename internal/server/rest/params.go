@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// params reads the parameters of a route into a struct. Fields say where each
-// comes from and what is allowed, in the tags that huma reads too: path,
+// params reads the parameters of a route into a struct. Tags of the fields name the source of
+// each parameter and its allowed values, as for huma: path,
 // query or header with a name, required, default, enum, minimum, maximum,
 // minLength, maxLength, format, doc.
 type params struct {
@@ -26,12 +26,12 @@ type params struct {
 
 type param struct {
 	*huma.Param
-	index   []int // of the field
+	index   []int // index of the field
 	initial string
-	split   bool // a list is one value with commas in it
+	split   bool // a list is one value with commas between its items
 }
 
-// newParams describes the fields of t, embedded ones too.
+// newParams describes the fields of t, including those of embedded structs.
 func newParams(schemas huma.Registry, t reflect.Type) *params {
 	ps := &params{schemas: schemas}
 	for _, f := range reflect.VisibleFields(t) {
@@ -54,8 +54,8 @@ func newParams(schemas huma.Registry, t reflect.Type) *params {
 	return ps
 }
 
-// read fills in to with the parameters of c's request, or reports everything
-// that is wrong with them.
+// read fills to with the parameters of c's request, or reports all of
+// their faults.
 func (ps *params) read(c *call, to reflect.Value) error {
 	var query url.Values
 	if c.r.URL.RawQuery != "" {
@@ -96,15 +96,15 @@ func (ps *params) read(c *call, to reflect.Value) error {
 		var res huma.ValidateResult
 		huma.Validate(ps.schemas, p.Schema, huma.NewPathBuffer(nil, 0), huma.ModeWriteToServer, v, &res)
 		for _, err := range res.Errors {
-			d := err.(huma.ErrorDetailer).ErrorDetail() // Validate reports nothing else
+			d := err.(huma.ErrorDetailer).ErrorDetail() // Validate reports errors of this type only
 			faults = append(faults, v1.Fault{Field: field, Detail: d.Message})
 		}
 	}
 	return httpio.Invalid(faults)
 }
 
-// set reads text, or all values of an exploded list, into f. It returns the
-// value as huma checks it, or what is wrong.
+// set parses text, or all values of an exploded list, into f. It returns the
+// value for huma's check, or the fault.
 func (p *param) set(f reflect.Value, text string, all []string) (any, string) {
 	switch f.Kind() {
 	case reflect.String:
@@ -136,5 +136,5 @@ func (p *param) set(f reflect.Value, text string, all []string) (any, string) {
 		f.Set(reflect.ValueOf(all))
 		return all, ""
 	}
-	panic("rest: parameter " + p.Name + " is of type " + f.Type().String()) // every test would show it
+	panic("rest: parameter " + p.Name + " is of type " + f.Type().String()) // a mistake in the table of routes; every test would show it
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Pools lists warm pools.
+// Pools returns the route that lists warm pools.
 func Pools(service engi.Pools) Resource {
 	return Resource{tag: "node", routes: []Route{
 		list(Route{Pattern: "GET /v1/pools", ID: "list-pools", Summary: "List warm pools", Access: anyKey, Objects: Shared},

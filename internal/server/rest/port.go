@@ -11,14 +11,14 @@ import (
 	"github.com/engi-dev/engi/internal/network/preview"
 )
 
-// A PortService knows the ports of sandboxes.
+// A PortService returns the ports of sandboxes and their addresses.
 type PortService interface {
-	// Listening returns the ports that something in a sandbox listens on,
+	// Listening returns the ports on which programs in a sandbox listen,
 	// lowest first; Conflict if the sandbox is not awake.
 	Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error)
-	// URL returns where a port is reached from outside.
+	// URL returns the public address of a port.
 	URL(id engi.SandboxID, port int) string
-	// Sign returns an address that opens a private port until it expires.
+	// Sign returns an address that opens a private port until the address expires.
 	Sign(id engi.SandboxID, port int, good time.Duration) (address string, expires time.Time, err error)
 	PageService
 	WorkspacePreviews
@@ -29,7 +29,7 @@ type aPort struct {
 	Port int `path:"port" minimum:"1" maximum:"65535" doc:"TCP port in the sandbox"`
 }
 
-// Ports says what listens in sandboxes, and where it is reached; service may
+// Ports returns the routes of sandboxes' ports; service may
 // be nil.
 func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 	const path = sandboxPath + "/{id}/ports"
@@ -51,7 +51,7 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 			}
 			defer release()
 			p := v1.Port{Port: in.Port}
-			// Asking the port itself is cheaper than asking what listens.
+			// Connecting to the port is cheaper than listing all ports.
 			conn, err := g.Dial(c, in.Port)
 			switch {
 			case err == nil:

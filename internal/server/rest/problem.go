@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// fail answers with the problem document of err, and logs what the caller is
-// not told. An answer that has begun is cut off.
+// fail answers with the problem document of err, and logs the details that the caller does
+// not see. An answer that has started is cut off.
 func (c *call) fail(err error) {
 	c.logInternal(err)
 	if c.wrote {
@@ -23,7 +23,7 @@ func (c *call) fail(err error) {
 	p := httpio.Describe(err, c.id)
 	h := c.Header()
 	kept := http.Header{}
-	for _, name := range []string{"Location", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"} { // Location is of what exists in spite of err
+	for _, name := range []string{"Location", "Vary", "Access-Control-Allow-Origin", "Access-Control-Expose-Headers"} { // Location names an object that exists in spite of err
 		if values := h[name]; values != nil {
 			kept[name] = values
 		}
@@ -41,7 +41,7 @@ func (c *call) fail(err error) {
 	case http.StatusUnauthorized:
 		scheme := "Bearer"
 		if c.route != nil && c.route.Password {
-			scheme = "Basic" // what git knows
+			scheme = "Basic" // git supports this scheme
 		}
 		h.Set("WWW-Authenticate", scheme+` realm="engi"`)
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable:
@@ -51,10 +51,10 @@ func (c *call) fail(err error) {
 	if c.route != nil && c.route.Error != nil {
 		answer = v1.DialectProblem{Problem: p, Error: c.route.Error(p)}
 	}
-	_ = httpio.WriteJSON(c, p.Status, "application/problem+json", answer) // unreachable: a problem can be written
+	_ = httpio.WriteJSON(c, p.Status, "application/problem+json", answer) // unreachable: a problem can be encoded
 }
 
-// logInternal logs what the caller is not told.
+// logInternal logs the details that the caller does not see.
 func (c *call) logInternal(err error) {
 	if engi.Is(err, engi.Internal) {
 		c.s.log.LogAttrs(c, slog.LevelError, "internal error", slog.String("request_id", c.id), slog.Any("error", err))
@@ -66,7 +66,7 @@ func retryAfter(d v1.Duration) string {
 	return strconv.FormatInt(max(1, int64((d.Std()+time.Second-1)/time.Second)), 10)
 }
 
-// problemOf describes an error that a record keeps; nil for none.
+// problemOf converts the error of a record; nil for none.
 func problemOf(err *engi.Error) *v1.Problem {
 	if err == nil {
 		return nil

@@ -34,7 +34,7 @@ type viewTerminal struct {
 	ReadOnly bool  `query:"read_only" doc:"Ignore input of this viewer"`
 }
 
-// Processes starts programs in sandboxes and attaches to them.
+// Processes returns the routes that start programs in sandboxes and attach to them.
 func Processes(sandboxes engi.Sandboxes) Resource {
 	p := &processes{sandboxes}
 	const path = sandboxPath + "/{id}/processes"
@@ -101,7 +101,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 			return p.attached(c, in, func(p engi.Process) error { return p.Resize(c, size) })
 		}),
 		raw(Route{
-			// Whoever looks at a terminal types into it.
+			// A viewer of a terminal also types into it.
 			Pattern: "GET " + path + "/{process}/terminal", ID: "view-terminal", Summary: "Attach to the terminal of a process", Access: change,
 			Text: "A WebSocket: binary messages are bytes, both ways; text messages are control messages in JSON: " +
 				`{"type": "resize", "cols": 80, "rows": 24} to the server, {"type": "started", "offset": 0}, {"type": "exit", "exit": {…}} and {"type": "error", "error": {…}} from it. ` +
@@ -111,7 +111,7 @@ func Processes(sandboxes engi.Sandboxes) Resource {
 	}}
 }
 
-// commandOf translates a request, or reports every fault of it.
+// commandOf converts a request, or reports all of its faults.
 func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	var c checker
 	cmd := engi.Command{
@@ -170,8 +170,8 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	}
 	defer leave()
 	began := time.Now().UTC()
-	// The guest remembers the ID, and attaches to the process if it has one
-	// already.
+	// The guest stores the ID. If it already has a process with this ID, it
+	// attaches to that process.
 	started, err := once(c, q, creation[engi.Process]{
 		ids: []string{"prc_" + strings.ToLower(rand.Text())},
 		work: func(ids []string) (engi.Process, error) {
@@ -196,7 +196,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	}
 	res, err := guesthttp.Collect(d.Ctx, started, about)
 	if err != nil {
-		if c.gone() && c.key == "" { // nobody else will ask for the answer
+		if c.gone() && c.key == "" { // the caller cannot ask for the answer again
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c), cancelTime)
 			defer cancel()
 			if err := engi.Ignore(started.Signal(ctx, "KILL"), engi.NotFound); err != nil {
@@ -208,7 +208,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	return c.reply(http.StatusOK, res)
 }
 
-// enter enters a sandbox for a stream, which counts as one until leave.
+// enter returns the guest of a sandbox for a stream, which counts against the limit until leave.
 func (p *processes) enter(c *call, id engi.SandboxID) (_ engi.Guest, leave func(), _ error) {
 	g, release, err := p.sandboxes.Enter(c, c.owner(), id)
 	if err != nil {
@@ -222,7 +222,7 @@ func (p *processes) enter(c *call, id engi.SandboxID) (_ engi.Guest, leave func(
 	return g, func() { free(); release() }, nil
 }
 
-// letGo tells a guest that nobody here is going to read p's output.
+// letGo tells a guest that the node stops reading p's output.
 func letGo(p engi.Process) {
 	if r, ok := p.(interface{ Release() }); ok {
 		r.Release()
@@ -248,8 +248,8 @@ func processOf(x engi.ProcessInfo) v1.Process {
 	return v1.Process{ID: x.ID, PID: x.PID, Tag: x.Tag, Args: args, Dir: x.Dir, Running: !x.Ended, StartedAt: moment(x.Started)}
 }
 
-// process finds one by ID or tag. Of several with one tag it is the last that
-// runs, else the last.
+// process finds a process by its ID or tag. Of several with the same tag it returns the last
+// running one, or else the last one.
 func findProcess(ctx context.Context, g engi.Guest, name string) (v1.Process, error) {
 	xs, err := g.Processes(ctx)
 	if err != nil {
@@ -305,7 +305,7 @@ func (p *processes) watch(c *call, in *watchProcess, _ none) error {
 	return d.Follow(c.form, found, about, from)
 }
 
-// attached does something to a process.
+// attached calls do with a process.
 func (p *processes) attached(c *call, in *aProcess, do func(engi.Process) error) error {
 	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
 	if err != nil {

@@ -1,13 +1,13 @@
-// Package rest is engi's own HTTP API: /v1, its OpenAPI description, the
-// browsable documentation, health and metrics. It translates between wire
-// types (package v1) and the types of package engi, checks who is calling,
-// and turns kinds of error into problem documents. It knows nothing about how
-// sandboxes work and stores nothing: each [Resource] is made from the services
-// that it needs, and whoever calls [New] listens.
+// Package rest serves engi's own HTTP API: /v1, its OpenAPI description, the
+// browsable documentation, health and metrics. It converts between wire
+// types (package v1) and the types of package engi, authenticates callers,
+// and turns kinds of error into problem documents. It does not depend on how
+// sandboxes work, and stores nothing. Each [Resource] is built from the services
+// that it needs, and the caller of [New] opens the listener.
 //
-// To add a resource: wire types in package v1, and here a file with a function
-// that returns the [Resource] with its routes. Routes in the format of another server
-// are made by the packages below server/compat, with [Foreign].
+// To add a resource, define its wire types in package v1, and add a file here with a function
+// that returns the [Resource] with its routes. The packages below server/compat build
+// routes in the format of another server, with [Foreign].
 package rest
 
 import (
@@ -25,38 +25,38 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// Options are what all resources share. Only Keys is needed.
+// Options configures a [Server]. Only Keys is required.
 type Options struct {
-	Keys engi.Keys // recognizes callers
+	Keys engi.Keys // authenticates callers
 
-	Idempotency engi.Idempotency // remembers Idempotency-Keys; nil refuses those that services do not remember themselves
-	Secret      []byte           // keys fingerprints of requests, which may have secrets in them
+	Idempotency engi.Idempotency // stores Idempotency-Keys; nil refuses the keys that services do not store themselves
+	Secret      []byte           // key for the fingerprints of requests, which may have secrets
 
-	Version  string                // of the build
+	Version  string                // version of the build
 	Started  time.Time             // zero means now
-	Register prometheus.Registerer // takes this package's own metrics; nil means none
-	Log      *slog.Logger          // one line per request; nil discards
-	MaxBody  int64                 // bytes of one request body; 0 means 16 MiB
-	MaxHeld  int64                 // bytes of all bodies being read, shared by owners; 0 means 4 times MaxBody
-	Hosts    []string              // names besides loopback ones that Host may have, without port; "*" accepts any
-	Origins  []string              // of pages that may use /v1 from browsers, see [httpio.CheckAllowedOrigin]
-	Beat     time.Duration         // silence before a stream says it is alive; 0 means 15 s
+	Register prometheus.Registerer // registry for this package's own metrics; nil means no metrics
+	Log      *slog.Logger          // gets one line per request; nil discards
+	MaxBody  int64                 // maximum number of bytes of one request body; 0 means 16 MiB
+	MaxHeld  int64                 // maximum number of bytes of all bodies being read, shared by owners; 0 means 4 times MaxBody
+	Hosts    []string              // host names without port that requests may name, besides loopback names; "*" accepts any
+	Origins  []string              // origins of pages that may use /v1 from browsers; see [httpio.CheckAllowedOrigin]
+	Beat     time.Duration         // silence after which a stream sends a heartbeat; 0 means 15 s
 
-	// Leave, when it ends, ends open streams and waits so that clients come
-	// back elsewhere or later; the runs they watch go on. Nil means never.
-	// End it before http.Server.Shutdown and before contexts of requests.
+	// Leave, when it ends, ends open streams and waits, so that clients
+	// reconnect elsewhere or later; the runs that they watch go on. Nil means never.
+	// Cancel it before http.Server.Shutdown and before the contexts of requests.
 	Leave context.Context
 }
 
-// A Server is the API. It is safe for concurrent use; its fields are immutable
-// after New, but for what is atomic.
+// A Server serves the API. It is safe for concurrent use. Its fields are immutable
+// after New, except the atomic ones.
 type Server struct {
 	keys    engi.Keys
 	version string
 
 	idempotency engi.Idempotency
 	secret      []byte
-	keyLocks    *engi.KeyedSemaphore[string] // by owner and Idempotency-Key
+	keyLocks    *engi.KeyedSemaphore[string] // locks by owner and Idempotency-Key
 
 	started time.Time
 	log     *slog.Logger
@@ -65,11 +65,11 @@ type Server struct {
 	origins []string
 	beat    time.Duration
 	leave   context.Context
-	streams httpio.Limiter // of processes
-	watches httpio.Limiter // of directories and networks: they keep nobody from processes
+	streams httpio.Limiter // limits streams of processes
+	watches httpio.Limiter // limits watches of directories and networks, apart from streams of processes
 
 	maxBody int64
-	held    *engi.Shares // of the bytes of bodies being read
+	held    *engi.Shares // bytes of the bodies being read
 
 	mux    *http.ServeMux
 	routes []*Route
@@ -111,13 +111,13 @@ func New(o Options, resources ...Resource) *Server {
 	for _, r := range resources {
 		s.add(schemas, r)
 	}
-	// Describing takes longer than all else here, and few ask for it.
+	// Building the description is slow, and few clients request it.
 	s.add(schemas, pages(sync.OnceValue(func() []byte { return describe(o.Version, resources) })))
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { s.stray(w.(*call)) })
 	return s
 }
 
-// add serves the routes of a resource.
+// add registers the routes of a resource.
 func (s *Server) add(schemas huma.Registry, res Resource) {
 	for i := range res.routes {
 		route := &res.routes[i]
@@ -146,13 +146,13 @@ func (s *Server) add(schemas huma.Registry, res Resource) {
 	}
 }
 
-// Routes returns the routes of this server, for tests that try them all.
+// Routes returns the routes of this server, for tests that call each of them.
 func (s *Server) Routes() []*Route { return s.routes }
 
-// NewServer returns an HTTP server for h with limits fit for strangers:
-// HTTP/1.1 and cleartext HTTP/2 on one port, bounded headers, and no overall
-// deadline, since streams may last; handlers bound each step themselves. The
-// caller makes it listen.
+// NewServer returns an HTTP server for h with limits against hostile clients:
+// HTTP/1.1 and cleartext HTTP/2 on one port, limited headers, and no overall
+// deadline, since streams may last. Handlers set a deadline for each step. The
+// caller opens the listener.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -164,7 +164,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 		Protocols:         protocols,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		// HTTP/2 has no deadlines of its own for frames that do not end.
+		// HTTP/2 has no deadlines of its own for unfinished frames.
 		HTTP2:          &http.HTTP2Config{SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second, WriteByteTimeout: 2 * time.Minute},
 		MaxHeaderBytes: 64 << 10,
 	}
@@ -175,7 +175,7 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return srv
 }
 
-// stray answers what no route matched.
+// stray answers a request that no route matches.
 func (s *Server) stray(c *call) {
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {

@@ -13,61 +13,61 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// A Resource is one kind of object with its routes. Functions named for
-// resources ([Volumes], [Sandboxes]) make them from the services that they
+// A Resource is one kind of object with its routes. Functions named after
+// resources ([Volumes], [Sandboxes]) build them from the services that they
 // need, and [New] serves them.
 type Resource struct {
 	tag, about string
-	missing    error // why the node has none of it; nil if it does
+	missing    error // reason why the node does not have this resource; nil if it does
 	routes     []Route
 }
 
-// A Route is one operation of the surface: what it is called, who may use it,
-// what goes in, what comes out, and the function that does it. Access control,
-// the mux, the OpenAPI description, the reading of parameters and bodies,
-// idempotency, and the tests that try every route all derive from this value.
+// A Route is one operation of the API: its name, its access rule,
+// its input and output, and its function. Access control,
+// the mux, the OpenAPI description, the parsing of parameters and bodies,
+// idempotency, and the tests that call every route all derive from this value.
 type Route struct {
-	Pattern string // method and path, as [http.ServeMux] has them
-	ID      string // of the operation; empty keeps it out of the description
-	Tag     string // empty means the resource's
+	Pattern string // method and path, in the syntax of [http.ServeMux]
+	ID      string // ID of the operation; an empty one leaves the route out of the description
+	Tag     string // tag of the route; empty means the resource's
 	Summary string // one line
-	Text    string // the rest; may be empty
+	Text    string // description after the summary; may be empty
 	Access  Access
 	Objects Objects
 
-	// Creates says what a repeated Idempotency-Key does; empty if the route
+	// Creates describes the effect of a repeated Idempotency-Key; empty if the route
 	// takes none. See [once] and call.key.
 	Creates string
 
-	Status   int      // of success; 0 means 200, or 204 when nothing is answered
-	Location string   // what the Location of an answer leads to; empty if it has none
-	Example  any      // of the answer
-	Answers  []answer // of a raw route: all of them; else those beside the first
-	Optional bool     // the body may be left out
+	Status   int      // status of success; 0 means 200, or 204 for an answer without a body
+	Location string   // description of the Location header; empty if the answer has none
+	Example  any      // example of the answer
+	Answers  []answer // possible answers. A raw route lists all of them; other routes list those besides the first
+	Optional bool     // the body is optional
 	Bodies   []example
-	Uploads  []string // media types of a body that is not JSON, which the function reads
-	Quiet    bool     // successes are logged for debugging only
-	Password bool     // the key may be the password of basic authentication
+	Uploads  []string // media types other than JSON that the body may have; the function reads such a body
+	Quiet    bool     // successes are logged at debug level only
+	Password bool     // basic authentication is accepted, with the key as the password
 
-	// Error is what clients of the dialect that the route speaks look for in an
-	// error, as its member error; nil for none.
+	// Error returns the member error that clients of the route's dialect expect in a
+	// problem document; nil for none.
 	Error func(v1.Problem) any
 
-	missing error // why the node cannot serve it; nil if it can
+	missing error // reason why the node cannot serve the route; nil if it can
 	params  reflect.Type
-	body    reflect.Type // nil if there is none, or it is not JSON
+	body    reflect.Type // type of the body; nil if the route has none, or its body is not JSON
 	reader  *params
-	forms   []httpio.Format // what Accept chooses from; empty unless one of them is a stream
+	forms   []httpio.Format // formats that Accept selects from; empty unless one of them is a stream
 	serve   func(*call) error
 }
 
-// Access says who may use a route. The zero value admits every key.
+// Access is the access rule of a route. The zero value admits every key.
 type Access struct {
-	Open  bool       // no key is needed
-	Admin bool       // only an admin's key will do
-	Scope engi.Scope // that a key must have; empty is what every key may do
-	Write bool       // something may change by it
-	Also  engi.Scope // that a key must have, too, if it is not empty
+	Open  bool       // the route needs no key
+	Admin bool       // the route needs an admin's key
+	Scope engi.Scope // scope that the key needs; empty admits keys without any scope
+	Write bool       // the route may change something
+	Also  engi.Scope // second scope that the key needs; empty for none
 }
 
 var (
@@ -79,16 +79,16 @@ var (
 func reads(s engi.Scope) Access  { return Access{Scope: s} }
 func writes(s engi.Scope) Access { return Access{Scope: s, Write: true} }
 
-// Objects says whose objects a route is about, and so what call.owner is.
+// Objects says whose objects a route uses, which determines call.owner.
 type Objects int
 
 const (
-	Viewed Objects = iota // the caller's; everybody's for an admin
-	Owned                 // the caller's, an admin's too: what is made belongs to somebody
-	Shared                // the node's, which everybody sees alike
+	Viewed Objects = iota // the caller's objects; all objects for an admin
+	Owned                 // the caller's objects, also for an admin, because a new object needs an owner
+	Shared                // objects of the node, which are the same for all callers
 )
 
-// Allows reports Denied unless k is good for the route.
+// Allows reports Denied unless k may use the route.
 func (r *Route) Allows(k engi.Key) error {
 	if r.Access.Admin && !k.Admin {
 		return engi.Errorf(engi.Denied, "key %s is not an admin's", k.ID).
@@ -104,26 +104,26 @@ func (r *Route) Allows(k engi.Key) error {
 func (r *Route) method() string { m, _, _ := strings.Cut(r.Pattern, " "); return m }
 func (r *Route) path() string   { _, p, _ := strings.Cut(r.Pattern, " "); return p }
 
-// An answer is one form that a response can have.
+// An answer is one form of a response.
 type answer struct {
 	status  int
-	media   string       // type of its body; empty if there is none
-	of      reflect.Type // nil for bytes
+	media   string       // media type of the body; empty if there is no body
+	of      reflect.Type // type of the body; nil for bytes
 	example any
-	headers map[string]string // with what they mean
+	headers map[string]string // names of headers with their descriptions
 }
 
-// jsonOf is an answer of a T.
+// jsonOf returns an answer with a T as JSON.
 func jsonOf[T any](status int, example any) answer {
 	return answer{status: status, media: string(httpio.JSON), of: reflect.TypeFor[T](), example: example}
 }
 
-// bytesOf is an answer of bytes.
+// bytesOf returns an answer with bytes.
 func bytesOf(status int, media string, headers map[string]string) answer {
 	return answer{status: status, media: media, headers: headers}
 }
 
-// streamOf are answers of events, in the order of preference.
+// streamOf returns answers with events, in the order of preference.
 func streamOf[T any](example any, forms ...httpio.Format) (all []answer) {
 	for _, f := range forms {
 		a := answer{status: http.StatusOK, media: string(f), of: reflect.TypeFor[T]()}
@@ -135,13 +135,13 @@ func streamOf[T any](example any, forms ...httpio.Format) (all []answer) {
 	return all
 }
 
-// An example is a request that works; tests send it.
+// An example is a valid request, which tests send.
 type example struct{ name, summary, Body string }
 
-// none is the type of parameters, bodies and answers that are not there.
+// none is the type of absent parameters, bodies and answers.
 type none struct{}
 
-// bind gives a route its function.
+// bind sets the function of a route.
 func bind[P, B any](r Route, h func(*call, *P, B) error) Route {
 	r.params = reflect.TypeFor[P]()
 	if t := reflect.TypeFor[B](); t != reflect.TypeFor[none]() {
@@ -153,7 +153,7 @@ func bind[P, B any](r Route, h func(*call, *P, B) error) Route {
 		}
 	}
 	if !slices.Contains(r.forms, httpio.NDJSON) {
-		r.forms = nil // there is nothing to choose from
+		r.forms = nil // there is nothing to select
 	}
 	r.serve = func(c *call) error {
 		var p P
@@ -181,8 +181,8 @@ func bind[P, B any](r Route, h func(*call, *P, B) error) Route {
 	return r
 }
 
-// send is a route that takes a B in JSON and answers with an R, or with
-// nothing if R is none.
+// send returns a route that takes a B as JSON and answers with an R, or without
+// a body if R is none.
 func send[P, B, R any](r Route, h func(*call, *P, B) (R, error)) Route {
 	if r.Status == 0 {
 		r.Status = http.StatusOK
@@ -201,9 +201,9 @@ func send[P, B, R any](r Route, h func(*call, *P, B) (R, error)) Route {
 	})
 }
 
-// create is a route that makes one object of a Q in JSON, with a fresh ID, and
-// answers with it. The same request with the same Idempotency-Key is answered
-// with what find returns.
+// create returns a route that makes one object of a Q in JSON, with a fresh ID, and
+// answers with the object. A repetition with the same Idempotency-Key is answered
+// with the result of find.
 func create[P, Q, X, T any, ID ~string](r Route, fresh func() ID, work func(*call, *P, ID, Q) (X, error), find func(*call, ID) (X, error), as func(X) T) Route {
 	r.Status, r.Location, r.Objects = http.StatusCreated, cmp.Or(r.Location, "path of what was made"), Owned
 	r.Creates = cmp.Or(r.Creates, "a repeated key returns what the first request made instead of making another")
@@ -231,12 +231,12 @@ func create[P, Q, X, T any, ID ~string](r Route, fresh func() ID, work func(*cal
 	})
 }
 
-// fetch is a route that takes no body and answers with an R.
+// fetch returns a route that takes no body and answers with an R.
 func fetch[P, R any](r Route, h func(*call, *P) (R, error)) Route {
 	return send(r, func(c *call, p *P, _ none) (R, error) { return h(c, p) })
 }
 
-// list is a route that answers with all of something.
+// list returns a route that answers with all objects of a kind.
 func list[P, X, T any](r Route, h func(*call, *P) ([]X, error), as func(X) T) Route {
 	return fetch(r, func(c *call, p *P) (v1.List[T], error) {
 		xs, err := h(c, p)
@@ -244,19 +244,19 @@ func list[P, X, T any](r Route, h func(*call, *P) ([]X, error), as func(X) T) Ro
 	})
 }
 
-// byID are the parameters of a route about one object.
+// byID holds the parameters of a route for one object.
 type byID[ID ~string] struct {
 	ID ID `path:"id" doc:"ID of the object"`
 }
 
-// listing, getting and ending are the functions of routes that list, get and end
-// objects of the caller: list(…, listing(service, engi.Volumes.List), volumeOf). The
+// listing, getting and ending return the functions of routes that list, get and end
+// objects of the caller, as in list(…, listing(service, engi.Volumes.List), volumeOf). The
 // service may be nil.
 func listing[S, X any](service S, of func(S, context.Context, engi.Owner) ([]X, error)) func(*call, *none) ([]X, error) {
 	return func(c *call, _ *none) ([]X, error) { return of(service, c, c.owner()) }
 }
 
-// A page are the parameters of lists that are whole unless one asks for pages.
+// A page holds the parameters of lists. Without them the list is complete.
 type page struct {
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" doc:"Maximum number of items in a page; absent means all items"`
 	Cursor string `query:"cursor" maxLength:"64" doc:"next_cursor of the previous page"`
@@ -264,7 +264,7 @@ type page struct {
 
 func (p page) of() engi.Paging { return engi.Paging{Limit: p.Limit, After: p.Cursor} }
 
-// paged is list with pages.
+// paged is list with paging.
 func paged[P interface{ of() engi.Paging }, X, T any](r Route, h func(*call, *P, engi.Paging) ([]X, error), as func(X) T, id func(T) string) Route {
 	return fetch(r, func(c *call, in *P) (v1.List[T], error) {
 		p := (*in).of()
@@ -293,8 +293,8 @@ func ending[S any, ID ~string](service S, end func(S, context.Context, engi.Owne
 	return func(c *call, in *byID[ID], _ none) error { return end(service, c, c.owner(), in.ID) }
 }
 
-// act is a route that takes a B in JSON, or nothing if B is none, and answers
-// with nothing.
+// act returns a route that takes a B as JSON, or no body if B is none, and answers
+// without a body.
 func act[P, B any](r Route, h func(*call, *P, B) error) Route {
 	r.Answers = []answer{{status: http.StatusNoContent}}
 	return bind(r, func(c *call, p *P, b B) error {
@@ -306,10 +306,10 @@ func act[P, B any](r Route, h func(*call, *P, B) error) Route {
 	})
 }
 
-// raw is a route whose function writes the answer itself.
+// raw returns a route whose function writes the answer itself.
 func raw[P, B any](r Route, h func(*call, *P, B) error) Route { return bind(r, h) }
 
-// to translates what a service returns: to(volumeOf)(volumes.Get(…)).
+// to converts the result of a service, as in to(volumeOf)(volumes.Get(…)).
 func to[X, T any](as func(X) T) func(X, error) (T, error) {
 	return func(x X, err error) (T, error) {
 		if err != nil {

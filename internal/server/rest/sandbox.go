@@ -38,8 +38,8 @@ type getMetrics struct {
 	To   string `query:"to" format:"date-time" doc:"End of the time span; absent means now"`
 }
 
-// Sandboxes creates sandboxes and changes their state. Without lifecycle they
-// never sleep and cannot be copied; snapshots may be nil.
+// Sandboxes returns the routes of sandboxes. Without lifecycle they
+// never hibernate and cannot be forked; snapshots may be nil.
 func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.Snapshots) Resource {
 	s := &sandboxes{service, lifecycle, snapshots}
 	sleep := missing(lifecycle != nil, "sandboxes that sleep")
@@ -117,7 +117,7 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 	}}
 }
 
-// missing returns the error for a part of the node that is not there.
+// missing returns nil if there is true, else the error for a missing part of the node.
 func missing(there bool, what string) error {
 	return absentUnless(there, "this server has no "+what, "")
 }
@@ -154,7 +154,7 @@ func (s *sandboxes) create(c *call, _ *none, q v1.SandboxRequest) (v1.Sandbox, e
 	return sandboxOf(x), err
 }
 
-// sandboxSpec translates a request but for its owner and its snapshot.
+// sandboxSpec converts a request, except for its owner and its snapshot.
 func sandboxSpec(c *checker, q *v1.SandboxRequest) engi.SandboxSpec {
 	if q.Template != "" && q.Snapshot != "" {
 		c.addf("snapshot", "there is a template already; send one of them")
@@ -231,7 +231,7 @@ func (s *sandboxes) get(c *call, in *aSandbox) (v1.Sandbox, error) {
 	return to(sandboxOf)(s.Get(c, c.owner(), in.ID))
 }
 
-// after returns a sandbox after something was done with it.
+// after returns a sandbox after an operation on it.
 func (s *sandboxes) after(c *call, in *aSandbox, err error) (v1.Sandbox, error) {
 	if err != nil {
 		return v1.Sandbox{}, err
@@ -278,7 +278,7 @@ func (s *sandboxes) update(c *call, in *aSandbox, q v1.SandboxUpdate) (v1.Sandbo
 	return to(sandboxOf)(s.Update(c, c.owner(), in.ID, u))
 }
 
-// set translates from to to unless it is absent.
+// set converts from and stores the result in to, unless from is nil.
 func set[T, F any](to *T, from *F, f func(F) T) {
 	if from != nil {
 		*to = f(*from)

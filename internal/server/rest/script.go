@@ -5,7 +5,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Scripts runs small programs in the script tier; service may be nil.
+// Scripts returns the routes that run JavaScript in the script tier; service may be nil.
 func Scripts(service engi.Scripts) Resource {
 	absent := absentUnless(service != nil, "this node runs no scripts", "send the program to /v1/executions; 'engi doctor' says why the script tier is off")
 	return Resource{tag: "scripts", about: "small programs that answer in a millisecond", missing: absent, routes: []Route{

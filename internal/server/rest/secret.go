@@ -11,7 +11,7 @@ type aSecret struct {
 	Name string `path:"name" maxLength:"128" doc:"ID or name of the secret"`
 }
 
-// Secrets keeps values that never enter a sandbox; service may be nil.
+// Secrets returns the routes of secrets, whose values never enter a sandbox; service may be nil.
 func Secrets(service engi.Secrets) Resource {
 	look, change := reads(engi.ScopeSecrets), writes(engi.ScopeSecrets)
 	return Resource{tag: "secrets", about: "values that are added to requests of sandboxes and never enter them", missing: missing(service != nil, "secrets"), routes: []Route{
@@ -49,7 +49,7 @@ func Secrets(service engi.Secrets) Resource {
 	}}
 }
 
-// checkValue refuses what could never be a secret's value.
+// checkValue refuses a text that cannot be a secret's value.
 func checkValue(v string) error {
 	switch {
 	case v == "":

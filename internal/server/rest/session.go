@@ -20,14 +20,14 @@ type sessions struct {
 	cycle engi.SessionLifecycle
 }
 
-// defaultClient is who attaches without a name.
+// defaultClient is the name of a client that attaches without a name.
 const defaultClient = "default"
 
 type aSession struct {
 	ID string `path:"id" maxLength:"128" doc:"ID or name of the session"`
 }
 
-// Sessions keeps contexts that code runs in; service may be nil.
+// Sessions returns the routes of sessions, in which code runs; service may be nil.
 func Sessions(service engi.Sessions) Resource {
 	files, _ := service.(engi.SessionFiles)
 	cycle, _ := service.(engi.SessionLifecycle)
@@ -171,7 +171,7 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 		return err
 	}
 	if _, err := s.Get(c, c.owner(), in.ID); err != nil {
-		return err // before a stream begins
+		return err // the stream has not started
 	}
 	spec := engi.CodeSpec{Code: q.Code, Language: engi.Language(q.Language), Timeout: q.Timeout.Std(), Env: q.Env}
 	if c.form != httpio.JSON {
@@ -186,13 +186,13 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 	return c.reply(http.StatusOK, codeOf(x))
 }
 
-// A codeStep is output, or the result.
+// A codeStep is a piece of output, or the result.
 type codeStep struct {
 	chunk  engi.Chunk
 	result *engi.CodeResult
 }
 
-// stream answers with events. A caller that leaves ends the run.
+// stream answers with events. The run ends if the caller leaves.
 func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 	joiner := httpio.NewJoiner(0)
 	return stream(c, func(ctx context.Context) iter.Seq2[codeStep, error] { return s.steps(ctx, c.owner(), id, spec) },
@@ -215,7 +215,7 @@ func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 		})
 }
 
-// steps yields what code prints while it runs, and its result.
+// steps yields the output of code while it runs, and then its result.
 func (s *sessions) steps(ctx context.Context, viewer engi.Owner, id string, spec engi.CodeSpec) iter.Seq2[codeStep, error] {
 	return func(yield func(codeStep, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

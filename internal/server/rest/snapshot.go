@@ -18,7 +18,7 @@ type listSnapshots struct {
 	Sandbox engi.SandboxID `query:"sandbox" doc:"Only snapshots of this sandbox"`
 }
 
-// Snapshots keeps copies of sandboxes; service and lifecycle may be nil.
+// Snapshots returns the routes of snapshots of sandboxes; service and lifecycle may be nil.
 func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 	look, change := reads(engi.ScopeSandboxes), writes(engi.ScopeSandboxes)
 	return Resource{tag: "snapshots", about: "saved states of sandboxes, from which other sandboxes can start", missing: missing(service != nil, "snapshots"), routes: []Route{

@@ -10,18 +10,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// openSSH are the parameters of a connection.
+// openSSH holds the parameters of a connection.
 type openSSH struct {
 	Target string `query:"target" maxLength:"256" doc:"ID or name of a session, ID of a sandbox, or the name in its metadata; absent means the SSH user name"`
 }
 
-// SSH lets owners in, and keeps their public keys.
+// SSH returns the routes for SSH connections and for owners' public keys.
 func SSH(service *ssh.Server) Resource {
 	var keys engi.SSHKeys = service
 	const path = "/v1/ssh-keys"
 	look, change := reads(engi.ScopeKeys), writes(engi.ScopeKeys)
 	grant := change
-	grant.Also = engi.ScopeSandboxes // nobody grants what they may not do themselves
+	grant.Also = engi.ScopeSandboxes // a caller may not grant rights that its own key lacks
 	return Resource{tag: "ssh", about: "SSH into sessions and sandboxes, and the public keys of owners", routes: []Route{
 		create(Route{
 			Pattern: "POST " + path, ID: "create-ssh-key", Summary: "Add an SSH key", Access: grant,

@@ -9,17 +9,17 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// stream answers with what a source yields, as events. Each sends what an item
-// becomes and says whether it was the last; mark returns the event of a
-// heartbeat or an error. The source ends with the context that it gets: when
-// the caller leaves, and when the server does.
+// stream answers with the items of source, as events. each sends
+// an item and reports whether it was the last; mark returns the event for a
+// heartbeat or an error. The context of source ends when
+// the caller leaves, and when the server shuts down.
 func stream[E any](c *call, source func(context.Context) iter.Seq2[E, error], each func(*httpio.EventWriter, E) (bool, error), mark func(string, *v1.Problem) any) error {
 	ctx, cancel := c.waiting()
 	defer c.gone()
 	return httpio.Stream[E]{W: c, Format: c.form, Heartbeat: c.s.beat, Each: each, Marker: mark, Describe: c.tell}.Serve(ctx, cancel, source(ctx))
 }
 
-// tell returns what the caller is told of an error in the middle of a stream;
+// tell returns the problem that the caller sees for an error during a stream;
 // false if the caller has left.
 func (c *call) tell(err error) (v1.Problem, bool) {
 	if c.gone() {
@@ -28,7 +28,7 @@ func (c *call) tell(err error) (v1.Problem, bool) {
 	return c.describe(err), true
 }
 
-// lastEvent reads a Last-Event-ID; an empty one is other.
+// lastEvent parses a Last-Event-ID; an empty one returns other.
 func lastEvent(id string, other int64) (int64, error) {
 	if id == "" {
 		return other, nil
@@ -40,5 +40,5 @@ func lastEvent(id string, other int64) (int64, error) {
 	return int64(n), nil
 }
 
-// atOffset is the ID of an event that can be come back to.
+// atOffset returns the ID of an event, from which a client can resume.
 func atOffset(n int64) string { return strconv.FormatInt(n, 10) }

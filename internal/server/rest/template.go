@@ -24,7 +24,7 @@ type aTemplate struct {
 	Name string `path:"name" maxLength:"200" doc:"Name or digest of the template"`
 }
 
-// Templates builds root file systems that sandboxes start from. Builds are
+// Templates returns the routes of templates: root file systems of sandboxes. Builds are
 // operations.
 func Templates(service engi.Templates, operations engi.Operations) Resource {
 	t := &templates{service, operations}
@@ -71,8 +71,8 @@ func Templates(service engi.Templates, operations engi.Operations) Resource {
 	}}
 }
 
-// checkTemplateName keeps out what could never be a name; what can is the
-// templates' own business.
+// checkTemplateName refuses a text that cannot be a name; the service
+// checks the rest.
 func checkTemplateName(field, name string) error {
 	if name == "" || len(name) > 200 || strings.ContainsAny(name, "/\\\x00") || strings.HasPrefix(name, ".") {
 		return invalid(field, "this cannot be the name of a template")
@@ -92,7 +92,7 @@ func (t *templates) build(c *call, in *prefer, q v1.TemplateRequest) error {
 	}
 	input, err := json.Marshal(engi.BuildTemplateInput{Definition: q.Definition})
 	if err != nil {
-		return err // unreachable: it is made of text
+		return err // unreachable: the document consists of text
 	}
 	q.Async = q.Async || in.async()
 	op, err := once(c, q, creation[engi.Operation]{
@@ -129,7 +129,7 @@ func (t *templates) build(c *call, in *prefer, q v1.TemplateRequest) error {
 	return c.reply(http.StatusOK, x)
 }
 
-// abandon cancels a build whose caller has left, unless it can ask again.
+// abandon cancels a build whose caller has left, unless the caller can ask again.
 func (t *templates) abandon(c *call, id engi.OperationID) {
 	if !c.gone() || c.key != "" {
 		return
@@ -141,7 +141,7 @@ func (t *templates) abandon(c *call, id engi.OperationID) {
 	}
 }
 
-// result returns what a build made, or why it made nothing.
+// result returns the template of a build, or the error of a failed build.
 func (t *templates) result(c *call, op engi.Operation) (v1.Template, error) {
 	switch op.State {
 	case engi.OperationFailed:
@@ -152,8 +152,8 @@ func (t *templates) result(c *call, op engi.Operation) (v1.Template, error) {
 	return to(templateOf)(t.Get(c, op.Subject))
 }
 
-// stream tells how far a build is. What goes wrong before it has said anything
-// is the answer.
+// stream sends the progress of a build. An error before the first event
+// becomes the answer.
 func (t *templates) stream(c *call, id engi.OperationID) error {
 	ctx, cancel := c.waiting()
 	return httpio.Stream[v1.BuildUpdate]{
@@ -186,7 +186,7 @@ func (t *templates) events(ctx context.Context, c *call, id engi.OperationID) it
 	}
 }
 
-// templateOf leaves out where the template lies on the host.
+// templateOf converts a template, without its path on the host.
 func templateOf(x engi.Template) v1.Template {
 	t := v1.Template{
 		Name:    x.Name,

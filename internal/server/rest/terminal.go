@@ -48,7 +48,7 @@ type recordTerminal struct {
 	Format int `query:"format" enum:"2,3" default:"2" doc:"Version of asciicast"`
 }
 
-// Terminals keeps programs with a screen in sessions and sandboxes; service may be
+// Terminals returns the routes of terminals in sessions and sandboxes; service may be
 // nil.
 func Terminals(service *terminal.Manager) Resource {
 	t := &terminals{service}
@@ -80,7 +80,7 @@ func Terminals(service *terminal.Manager) Resource {
 					return err
 				}),
 			raw(Route{
-				// Whoever looks at a terminal may type into it.
+				// A viewer of a terminal may also type into it.
 				Pattern: "GET " + one + "/attach", ID: "attach-" + noun + "-terminal", Summary: "Attach to a terminal of a " + noun + " and type", Access: change,
 				Text:    "A WebSocket with the subprotocol " + v1.TerminalProtocol + ": docs/terminals.md describes its messages. Several clients can attach to one terminal.",
 				Answers: upgrade,
@@ -129,7 +129,7 @@ const (
 	castType   = "application/x-asciicast"
 )
 
-// on does something with the place that a path names.
+// on calls do with the place that a path names.
 func on[T any](c *call, name string, do func(terminal.Place) (T, error)) (T, error) {
 	if strings.HasPrefix(c.route.path(), sessionPath) {
 		return do(terminal.Place{Session: name})
@@ -191,7 +191,7 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 
 var clientName = regexp.MustCompile(`^[A-Za-z0-9_-]{8,64}$`)
 
-// viewer checks a request to attach.
+// viewer converts and checks a request to attach.
 func (in *attachTerminal) viewer(c *call) (terminal.Viewer, error) {
 	v := terminal.Viewer{Client: in.Client, Name: strings.ToValidUTF8(in.Name, "\uFFFD"), ReadOnly: in.ReadOnly}
 	if in.Client != "" && !clientName.MatchString(in.Client) {
@@ -206,7 +206,7 @@ func (in *attachTerminal) viewer(c *call) (terminal.Viewer, error) {
 	return v, nil
 }
 
-// subprotocols returns what a WebSocket client asks for.
+// subprotocols returns the subprotocols that a WebSocket client offers.
 func subprotocols(r *http.Request) (all []string) {
 	for p := range strings.SplitSeq(strings.Join(r.Header.Values("Sec-Websocket-Protocol"), ","), ",") {
 		all = append(all, strings.TrimSpace(p))
@@ -227,7 +227,7 @@ func (t *terminals) attach(c *call, in *attachOwn, _ none) error {
 	return err
 }
 
-// serve serves what attach returns.
+// serve serves the connection that attach returns.
 func (t *terminals) serve(c *call, offset int64, attach func(context.Context) (context.Context, *terminal.Attachment, error)) error {
 	d, cancel := c.guest()
 	defer cancel()
@@ -248,7 +248,7 @@ func (t *terminals) follow(c *call, in *attachTerminal, _ none) error {
 	secret := c.secret()
 	for _, p := range subprotocols(c.r) {
 		if rest, ok := strings.CutPrefix(p, v1.TerminalSecret); ok {
-			secret = rest // a browser that is signed in has a key in the header
+			secret = rest // the key of a signed-in browser is in this header
 		}
 	}
 	if secret == "" {
@@ -272,7 +272,7 @@ func (t *terminals) record(c *call, in *recordTerminal, _ none) error {
 		})
 	})
 	if err != nil && c.wrote {
-		panic(http.ErrAbortHandler) // so that the caller sees a broken answer, not a short one
+		panic(http.ErrAbortHandler) // the connection breaks, so that the caller does not take a short answer for a whole one
 	}
 	return err
 }

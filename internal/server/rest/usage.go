@@ -7,17 +7,17 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Counted is what usage is counted of. Only Sandboxes is needed.
+// Counted holds the services whose objects count as usage. Only Sandboxes is required.
 type Counted struct {
 	Sandboxes engi.Sandboxes
 	Snapshots engi.Snapshots
 	Volumes   engi.Volumes
 	Spending  engi.UsageReporter
-	Quota     func(engi.Owner) engi.Quota // nil means that nothing is bounded
+	Quota     func(engi.Owner) engi.Quota // returns an owner's limits; nil means no limits
 }
 
-// Usage says what owners have. Sandboxes count with the disk that they may
-// use, as quotas do.
+// Usage returns the routes of owners' usage. Sandboxes count with the disk space that they may
+// use, as they do for quotas.
 func Usage(of Counted) Resource {
 	return Resource{tag: "node", routes: []Route{
 		fetch(Route{Pattern: "GET /v1/usage", ID: "get-usage", Summary: "Get your usage and quota", Text: "An admin key without an owner gets the usage of the whole node.", Access: anyKey}, of.get),

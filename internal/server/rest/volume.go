@@ -38,7 +38,7 @@ type listVolumeDir struct {
 	Depth int    `query:"depth" minimum:"1" maximum:"64" default:"1" doc:"Number of directory levels to list"`
 }
 
-// Volumes keeps directories that outlive sandboxes; service may be nil.
+// Volumes returns the routes of volumes, which outlive sandboxes; service may be nil.
 func Volumes(service engi.Volumes) Resource {
 	v := &volumes{service}
 	const one = volumePath + "/{name}"
@@ -80,7 +80,7 @@ func Volumes(service engi.Volumes) Resource {
 	}}
 }
 
-// files opens a volume's content for work on a path.
+// files calls do with the files of a volume, after a check of the path.
 func (v *volumes) files(c *call, name, path string, do func(engi.VolumeFiles) error) error {
 	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (v *volumes) files(c *call, name, path string, do func(engi.VolumeFiles) er
 	return do(f)
 }
 
-// valueOf is files for work that has a result.
+// valueOf is files for work that returns a value.
 func valueOf[T any](c *call, v *volumes, name, path string, do func(engi.VolumeFiles) (T, error)) (x T, err error) {
 	err = v.files(c, name, path, func(f engi.VolumeFiles) (err error) {
 		x, err = do(f)

@@ -18,7 +18,7 @@ type listDeliveries struct {
 	Limit int `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
-// Webhooks sends events to URLs; service may be nil.
+// Webhooks returns the routes of webhooks, which receive events; service may be nil.
 func Webhooks(service engi.Webhooks) Resource {
 	absent := absentUnless(service != nil, "this node has no webhooks", "switch on durable functions in its configuration, section [events]")
 	w := &webhooks{service}
@@ -53,7 +53,7 @@ func Webhooks(service engi.Webhooks) Resource {
 }
 
 // mayDecide reports Denied if the caller makes or changes a webhook whose answers
-// decide what the caller may not.
+// decide requests that the caller itself may not decide.
 func mayDecide(c *call, format string) error {
 	if format != engi.WebhookApproval {
 		return nil

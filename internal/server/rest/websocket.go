@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// wantsWebSocket reports what is wrong with a request that has no WebSocket in mind.
+// wantsWebSocket returns an error unless the request asks for a WebSocket.
 func wantsWebSocket(c *call, why, remedy string) error {
 	if strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
 		return nil
@@ -22,9 +22,9 @@ func wantsWebSocket(c *call, why, remedy string) error {
 }
 
 // carry calls serve with a connection whose bytes are the binary messages of a WebSocket.
-// It is open once accept was called, which returns nil if it has refused the client itself.
-// Whatever serve returns before, the client is told. ctx ends with the key of the caller,
-// and when the server leaves; the connection may be used for last words after that.
+// The connection is open after accept, which returns nil if accept has refused the client itself.
+// An error that serve returns before accept is sent to the client. ctx ends with the caller's key
+// and when the server shuts down; the connection may be used for last messages after that.
 func carry(c *call, why, remedy string, serve func(ctx context.Context, accept func() net.Conn) error) error {
 	if err := wantsWebSocket(c, why, remedy); err != nil {
 		return err
@@ -45,7 +45,7 @@ func carry(c *call, why, remedy string, serve func(ctx context.Context, accept f
 	return serve(ctx, func() net.Conn {
 		var err error
 		if ws, err = websocket.Accept(c, c.r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled}); err != nil {
-			return nil // Accept has responded
+			return nil // Accept has sent the response
 		}
 		return websocket.NetConn(context.WithoutCancel(ctx), ws, websocket.MessageBinary)
 	})

@@ -21,7 +21,7 @@ import (
 const (
 	workspacePath = "/v1/workspaces"
 
-	maxRevisionFiles   = 10_000 // that one request writes
+	maxRevisionFiles   = 10_000 // maximum number of files in one request that writes
 	maxRevisionMessage = 200
 
 	maxCollaborators = 100
@@ -106,16 +106,16 @@ type aTable struct {
 	Table string `path:"table" maxLength:"256" doc:"Name of the table, optionally as SCHEMA.TABLE"`
 }
 
-// WorkspacePreviews knows where previews of workspaces are.
+// WorkspacePreviews returns the addresses of workspaces' previews.
 type WorkspacePreviews interface {
-	// WorkspaceURL returns where the preview of a workspace is, or that of a service of it;
-	// empty for nowhere.
+	// WorkspaceURL returns the address of the preview of a workspace, or of one of its services;
+	// empty if there is none.
 	WorkspaceURL(id engi.WorkspaceID, service string) string
-	// SignWorkspace returns such an address that opens it until it expires.
+	// SignWorkspace returns an address that opens a preview until the address expires.
 	SignWorkspace(id engi.WorkspaceID, service string, good time.Duration) (address string, expires time.Time, err error)
 }
 
-// Workspaces are files with a history and services; service may be nil, and previews too.
+// Workspaces returns the routes of workspaces; service and previews may be nil.
 func Workspaces(service engi.Workspaces, previews WorkspacePreviews) Resource {
 	w := &workspaces{service, previews}
 	absent := absentUnless(service != nil, "this node has no workspaces", "use /v1/sandboxes and /v1/volumes")
@@ -177,7 +177,7 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 	if err := check.err(); err != nil {
 		return v1.Workspace{}, err
 	}
-	// The service remembers the key, but not what came with it.
+	// The service stores the key, but not the request.
 	x, err := once(c, q, creation[engi.Workspace]{work: func([]string) (engi.Workspace, error) { return w.Create(c, spec) }})
 	if err != nil {
 		return v1.Workspace{}, err
@@ -228,7 +228,7 @@ func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.W
 func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v1.Link, error) {
 	x, err := w.Get(c, c.owner(), in.ID)
 	if err == nil {
-		err = x.Allow(c.owner(), engi.RoleEditor) // it lets others look
+		err = x.Allow(c.owner(), engi.RoleEditor) // this grants access to others
 	}
 	if err == nil && w.previews == nil {
 		err = missing(false, "previews of ports")
@@ -254,7 +254,7 @@ func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v
 	return v1.Link{URL: shown.Address(address), ExpiresAt: expires.UTC()}, err
 }
 
-// filing are the routes of files.
+// filing returns the routes of files.
 func (w *workspaces) filing(one string, look, change Access) []Route {
 	download, upload := fileRoute(downloadFile, one, "get-workspace-file", look), Route{
 		Pattern: "PUT " + one + "/files", ID: "put-workspace-file", Summary: "Write a file to a workspace", Access: change,
@@ -315,7 +315,7 @@ func (w *workspaces) list(c *call, in *listWorkspaceFiles) (v1.List[v1.Workspace
 		return v1.List[v1.WorkspaceFile]{}, err
 	}
 	all = slices.DeleteFunc(slices.Clone(all), func(f engi.WorkspaceFile) bool {
-		matches, _ := path.Match(wanted, f.Path) // checked above
+		matches, _ := path.Match(wanted, f.Path) // the pattern was checked above
 		return wanted != "" && !matches && !strings.HasPrefix(f.Path, wanted+"/")
 	})
 	return listOf(all, func(f engi.WorkspaceFile) v1.WorkspaceFile {
@@ -334,7 +334,7 @@ func (w *workspaces) put(c *call, in *putWorkspaceFile, _ none) (v1.WorkspaceRev
 	if err != nil {
 		return v1.WorkspaceRevision{}, err
 	}
-	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // before the body is read
+	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // check before reading the body
 		return v1.WorkspaceRevision{}, err
 	}
 	body, err := c.readBody()
@@ -345,7 +345,7 @@ func (w *workspaces) put(c *call, in *putWorkspaceFile, _ none) (v1.WorkspaceRev
 	return w.revise(c, &in.changeWorkspaceFile, engi.WorkspaceFile{Mode: uint32(mode), Content: body})
 }
 
-// revise writes or removes one file.
+// revise writes or deletes one file.
 func (w *workspaces) revise(c *call, in *changeWorkspaceFile, f engi.WorkspaceFile) (v1.WorkspaceRevision, error) {
 	f.Path = in.Path
 	return to(workspaceRevisionOf)(w.Write(c, engi.WriteSpec{
@@ -368,7 +368,7 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 	return to(workspaceRevisionOf)(w.Write(c, spec))
 }
 
-// writesOf translates files to write.
+// writesOf converts the files of a request.
 func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
 	if len(all) > maxRevisionFiles {
 		check.addf("files", "there are more than %d", maxRevisionFiles)
@@ -395,7 +395,7 @@ func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
 	return out
 }
 
-// serving are the routes of services.
+// serving returns the routes of services.
 func (w *workspaces) serving(one string, look, change Access) []Route {
 	all, service := one+"/services", one+"/services/{service}"
 	return []Route{
@@ -447,7 +447,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 	}
 }
 
-// connect passes a WebSocket to a service.
+// connect connects a WebSocket to a service.
 func (w *workspaces) connect(c *call, in *aService, _ none) error {
 	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace service connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
 		to, err := w.Dial(ctx, c.owner(), in.ID, in.Service)
@@ -470,7 +470,7 @@ func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Servi
 	}
 	name := cmp.Or(q.Name, q.Type)
 	x, err := once(c, q, creation[engi.Service]{
-		ids:  []string{name}, // which nobody else has in the workspace
+		ids:  []string{name}, // names are unique within a workspace
 		work: func([]string) (engi.Service, error) { return w.AddService(c, c.owner(), in.ID, spec) },
 		find: func([]string, bool) (engi.Service, error) {
 			x, err := w.Get(c, c.owner(), in.ID)
@@ -490,7 +490,7 @@ func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Servi
 	return w.found(c, in.ID, x)
 }
 
-// querying are the routes of databases.
+// querying returns the routes of databases.
 func (w *workspaces) querying(one string, look, change Access) []Route {
 	return []Route{
 		send(Route{
@@ -576,14 +576,14 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 		list = append(list, raw...)
 	}
 	d := json.NewDecoder(bytes.NewReader(append(list, ']')))
-	d.UseNumber() // a float has not the digits of a large integer
+	d.UseNumber() // a float cannot hold all digits of a large integer
 	if err := d.Decode(&out.Args); err != nil {
 		return out, invalid("args", "%v", err)
 	}
 	return out, nil
 }
 
-// preview describes what a workspace shows; nil if that is nothing.
+// preview describes the preview of a workspace; nil if there is none.
 func (w *workspaces) preview(x engi.Workspace) *v1.WorkspacePreview {
 	p := x.Preview
 	if p.Type == engi.PreviewNone {
@@ -635,10 +635,10 @@ func serviceSpecOf(check *checker, field string, q v1.ServiceRequest) engi.Servi
 	return engi.ServiceSpec{Name: q.Name, Type: engi.ServiceType(q.Type), Version: q.Version, Env: q.Env, Exposed: q.Exposed, Needs: q.Needs}
 }
 
-// found returns a service as it is shown, of a workspace that is known by its ID or name.
+// found converts a service of a workspace, which the caller names by ID or name.
 func (w *workspaces) found(c *call, workspace string, s engi.Service) (v1.Service, error) {
 	if !s.HasPage() {
-		return w.service("", s), nil // whose ID only an address has
+		return w.service("", s), nil // only an address has the workspace's ID
 	}
 	x, err := w.Get(c, c.owner(), workspace)
 	return w.service(x.ID, s), err
@@ -673,7 +673,7 @@ func queryResultOf(x engi.QueryResult) v1.QueryResult {
 	return out
 }
 
-// known returns nil for a number that is not known.
+// known returns a pointer to n, and nil for an unknown number.
 func known(n int64) *int64 {
 	if n < 0 {
 		return nil

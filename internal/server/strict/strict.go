@@ -1,8 +1,8 @@
-// Package strict reads JSON requests without forgiving anything: unknown
-// fields, fields sent twice, text that is not UTF-8 and anything after the
-// value are refused, and the refusal says where each fault is and what was
-// probably meant. Package rest reads bodies with it; it knows nothing of HTTP,
-// nor of what requests mean.
+// Package strict decodes JSON requests strictly: unknown
+// fields, duplicate fields, invalid UTF-8 and data after the
+// value are refused, and the error names the place of each fault and the probable
+// intention. Package rest decodes bodies with it. The package does not depend on HTTP
+// or on the meaning of requests.
 package strict
 
 import (
@@ -26,12 +26,12 @@ import (
 	"github.com/engi-dev/engi/internal/spelling"
 )
 
-// An Error says what is wrong with a body: a text with its remedy about the
-// whole, or Faults of its fields.
+// An Error describes the faults of a body: a Text with its remedy about the
+// whole body, or Faults of its fields.
 type Error struct {
 	Text   string
 	Remedy string
-	Faults []v1.Fault // at most MaxFaults; empty if Text says it
+	Faults []v1.Fault // at most MaxFaults; empty if Text is set
 }
 
 // Error returns the text, or the first fault.
@@ -53,7 +53,7 @@ func refuse(remedy, format string, args ...any) *Error {
 	return &Error{Text: fmt.Sprintf(format, args...), Remedy: remedy}
 }
 
-// longBody is the size in bytes from which a body is read with [longStrings].
+// longBody is the size in bytes from which [longStrings] is used.
 const longBody = 16 << 10
 
 var (
@@ -61,8 +61,8 @@ var (
 	long    = json.JoinOptions(unknown, longStrings)
 )
 
-// Unmarshal reads body into v, a pointer to a struct, or reports an [*Error].
-// It finds out what is wrong, and where, only when something is.
+// Unmarshal decodes body into v, a pointer to a struct, or reports an [*Error].
+// It searches for the places of faults only after the decoder has failed.
 func Unmarshal(body []byte, v any) error {
 	options := unknown
 	if len(body) >= longBody {
@@ -81,10 +81,10 @@ func Unmarshal(body []byte, v any) error {
 	return &Error{Faults: []v1.Fault{{Detail: clip.Text(err.Error(), maxShown)}}}
 }
 
-// halfPair matches what the decoder says of a \u escape without its other half.
+// halfPair matches the decoder's error for a \u escape without its other half.
 var halfPair = regexp.MustCompile(`^invalid (surrogate pair|escape sequence) .\\+u[dD][89a-fA-F][0-9a-fA-F]{2}`)
 
-// malformed refuses a body that is not one JSON value.
+// malformed returns the error for a body that is not one JSON value.
 func malformed(body []byte, e *jsontext.SyntacticError) *Error {
 	at := position(body, int(e.ByteOffset))
 	text := e.Err.Error()
@@ -105,7 +105,7 @@ func malformed(body []byte, e *jsontext.SyntacticError) *Error {
 	return refuse("correct the JSON", "the body is not JSON: %s at %s", clip.Text(text, maxShown), at)
 }
 
-// position returns where people find the byte at an offset.
+// position returns the line and column of the byte at an offset.
 func position(body []byte, at int) string {
 	at = max(0, min(at, len(body)))
 	line := 1 + bytes.Count(body[:at], []byte("\n"))
@@ -113,20 +113,20 @@ func position(body []byte, at int) string {
 	return fmt.Sprintf("line %d, column %d", line, column)
 }
 
-// MaxFaults is how many faults of one request are told.
+// MaxFaults is the maximum number of faults reported for one request.
 const MaxFaults = 20
 
-// maxShown is how many bytes of a name or an explanation a fault shows.
+// maxShown is the maximum number of bytes of a name or an explanation in a fault.
 const maxShown = 200
 
-// explain returns the faults of body as a value of type t, in their order and
-// MaxFaults at most. It follows what the decoder does, which reports the first
-// fault only, in one pass that ends with the last fault that is told: the work
-// is linear, and bounded for a body that is nothing but faults.
+// explain returns the faults of body as a value of type t, in their order, at most
+// MaxFaults. It follows the decoder, which reports only the first
+// fault, in one pass that ends with the last reported fault. So the time
+// is linear, and bounded for a body with many faults.
 func explain(body []byte, t reflect.Type) []v1.Fault {
 	x := explainer{
-		// The decoder refuses names that come twice; to look for them here would
-		// take memory for each name.
+		// The decoder refuses duplicate names; a check for them here would
+		// need memory for each name.
 		dec:    jsontext.NewDecoder(bytes.NewBuffer(body), jsontext.AllowDuplicateNames(true)),
 		fields: map[reflect.Type]fields{},
 	}
@@ -140,7 +140,7 @@ type explainer struct {
 	faults []v1.Fault
 }
 
-// fields are those of a struct.
+// fields holds the fields of a struct.
 type fields struct {
 	types map[string]reflect.Type
 	names []string
@@ -153,7 +153,7 @@ func (x *explainer) fieldsOf(t reflect.Type) fields {
 	f := fields{types: map[string]reflect.Type{}}
 	for _, field := range reflect.VisibleFields(t) {
 		if field.Anonymous {
-			continue // its fields are there too
+			continue // its fields are promoted to this struct
 		}
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		f.types[name] = field.Type
@@ -163,21 +163,21 @@ func (x *explainer) fieldsOf(t reflect.Type) fields {
 	return f
 }
 
-// add adds a fault and reports whether there may be more.
+// add adds a fault and reports whether more faults may be added.
 func (x *explainer) add(path, format string, args ...any) bool {
 	x.faults = append(x.faults, v1.Fault{Field: path, Detail: clip.Text(fmt.Sprintf(format, args...), maxShown)})
 	return len(x.faults) < MaxFaults
 }
 
 // value explains the next value as one of type t. It reports whether there is
-// anything left to explain: not after the last fault that is told, and not in
-// JSON that is broken.
+// more to explain, which is false after the last reported fault, and in
+// broken JSON.
 func (x *explainer) value(path string, t reflect.Type) bool {
 	next := x.dec.PeekKind()
 	if next == 'n' {
 		return x.dec.SkipValue() == nil
 	}
-	// An object for a type that has a shorter form too has fields like others.
+	// An object for a type that also has a shorter form has fields like other objects.
 	if reflect.PointerTo(t).Implements(unmarshalerType) && !(t.Kind() == reflect.Struct && next == '{') {
 		raw, err := x.dec.ReadValue()
 		if err != nil {
@@ -277,8 +277,8 @@ func (x *explainer) members(path string, t reflect.Type) bool {
 	return err == nil
 }
 
-// other adds that the next value is of the wrong kind; format says what it is
-// instead.
+// other adds the fault that the next value is of the wrong kind; format has a place for the
+// value's kind.
 func (x *explainer) other(path, format string) bool {
 	raw, err := x.dec.ReadValue()
 	return err == nil && x.add(path, format, kind(raw))
@@ -286,7 +286,7 @@ func (x *explainer) other(path, format string) bool {
 
 var unmarshalerType = reflect.TypeFor[json.Unmarshaler]()
 
-// kind says what kind of JSON value raw is.
+// kind returns a text for the kind of the JSON value raw.
 func kind(raw jsontext.Value) string {
 	switch raw.Kind() {
 	case '{':
@@ -298,5 +298,5 @@ func kind(raw jsontext.Value) string {
 	case 't', 'f':
 		return "true or false"
 	}
-	return fmt.Sprintf("the number %.24s", strings.ToValidUTF8(string(raw), "\uFFFD")) // nobody has looked at what follows yet
+	return fmt.Sprintf("the number %.24s", strings.ToValidUTF8(string(raw), "\uFFFD")) // the rest of the value was not checked yet
 }

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// A file is one that the build made, compressed in advance.
+// A file is an output of the build, compressed in advance.
 type file struct {
 	kind, tag string
 	plain     []byte
-	packed    []packed // the best first
+	packed    []packed // compressed forms, the best first
 }
 
 type packed struct {
@@ -23,7 +23,7 @@ type packed struct {
 	bytes  []byte
 }
 
-// codings are those of packed files, by the end of their names.
+// codings maps the endings of packed files to their codings.
 var codings = []struct{ coding, end string }{{"br", ".br"}, {"gzip", ".gz"}}
 
 // load returns the page as "", and the other files by folder and name.
@@ -44,12 +44,12 @@ func load(from fs.FS) map[string]*file {
 	}
 	page, ok := read("dist/app/index.html")
 	if !ok {
-		page, _ = read("dist/placeholder.html") // it is always there
+		page, _ = read("dist/placeholder.html") // this file always exists
 	}
 	all := map[string]*file{"": page}
 	names, err := fs.Glob(from, "dist/app/*/*")
 	if err != nil {
-		panic(err) // unreachable: the pattern is good
+		panic(err) // unreachable: the pattern is valid
 	}
 	for _, name := range names {
 		if end := path.Ext(name); end != ".br" && end != ".gz" {
@@ -59,7 +59,7 @@ func load(from fs.FS) map[string]*file {
 	return all
 }
 
-// serve answers with the file, in the best coding that the client reads.
+// serve answers with the file, in the best coding that the client accepts.
 func (f *file) serve(w http.ResponseWriter, r *http.Request, status int) {
 	h, tag, body := w.Header(), f.tag, f.plain
 	accept := strings.Join(r.Header.Values("Accept-Encoding"), ",")
@@ -81,11 +81,11 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request, status int) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(body) // the caller may have left
+		_, _ = w.Write(body) // an error means that the caller has left
 	}
 }
 
-// reads reports whether an Accept-Encoding lists a coding, and not with weight 0.
+// reads reports whether an Accept-Encoding lists a coding with a weight other than 0.
 func reads(accept, coding string) bool {
 	for part := range strings.SplitSeq(accept, ",") {
 		name, weight, _ := strings.Cut(part, ";")

@@ -1,10 +1,10 @@
 // Package web serves the dashboard: its pages, which are built from ui and are
 // part of the program, and the cookie by which a browser uses the HTTP API with
-// the rights of a key. The pages have no other way to anything than that API. It
-// serves ui/runtime, too, by which any page shows those that models write.
+// the rights of a key. The pages access everything through that API. The package
+// also serves ui/runtime, with which any page can show the pages that models write.
 //
-// A cookie is worth something only in requests that the dashboard's own pages
-// make: see ownPage. Requests without the cookie pass through untouched.
+// A cookie is valid only in requests of the dashboard's own pages;
+// see ownPage. Requests without the cookie pass through unchanged.
 package web
 
 import (
@@ -21,12 +21,12 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// dist has what Vite built in dist/app, or just a page that says so.
+// dist holds Vite's build in dist/app, or just a page that says that there is none.
 //
 //go:embed all:dist
 var dist embed.FS
 
-// App returns a script that shows pages in programs that speak MCP; nil if it was not
+// App returns the script that shows pages in MCP clients; nil if it was not
 // built.
 func App() []byte {
 	script, err := dist.ReadFile("dist/app/ui/app.js")
@@ -36,14 +36,14 @@ func App() []byte {
 	return script
 }
 
-// Options are what the dashboard needs. API, SignIns and Keys are required.
+// Options configures a [Server]. API, SignIns and Keys are required.
 type Options struct {
 	API     http.Handler // serves all other paths
 	SignIns *signin.Manager
 	Keys    engi.Keys
-	Hosts   []string     // names besides loopback ones that Host may have; "*" accepts any
-	Port    string       // of the node, so that cookies of nodes on one machine do not collide
-	Frames  []string     // origins of previews, which pages may show in frames, as CSP writes them
+	Hosts   []string     // host names that requests may name, besides loopback names; "*" accepts any
+	Port    string       // port of the node, so that cookies of nodes on one machine do not collide
+	Frames  []string     // origins of previews, which pages may show in frames, in the syntax of CSP
 	Log     *slog.Logger // nil discards
 }
 
@@ -51,15 +51,15 @@ type Options struct {
 type Server struct {
 	o      Options
 	mux    *http.ServeMux
-	files  map[string]*file // by path below /dashboard/, and "" for the page
+	files  map[string]*file // files by path below /dashboard/, and the page as ""
 	policy string
 }
 
-// base is the path of everything but the page itself.
+// base is the path prefix of everything except the page itself.
 const base = "/dashboard/"
 
-// header is what pages add to requests: a page of another origin could not
-// without asking first, and nobody would answer.
+// header is the header that pages add to requests. A page of another origin could send it
+// only after a preflight request, which is not answered.
 const header = "Engi-Dashboard"
 
 // New returns the dashboard in front of an API.
@@ -96,8 +96,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// call passes a request of a browser on to the API, with its key if it has the
-// cookie.
+// call forwards a browser's request to the API, with the key of its cookie if it has
+// one.
 func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 	token := s.token(r)
 	if token == "" {
@@ -106,7 +106,7 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := ownPage(r); err != nil {
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			s.o.API.ServeHTTP(w, r) // as anybody: the description and health are public
+			s.o.API.ServeHTTP(w, r) // without a key: the description and health are public
 			return
 		}
 		s.fail(w, err)
@@ -128,8 +128,8 @@ func (s *Server) call(w http.ResponseWriter, r *http.Request) {
 	s.o.API.ServeHTTP(w, r)
 }
 
-// cookie returns the name of the cookie, and whether the browser uses HTTPS: then
-// the name is one that no page of a host below ours can set.
+// cookie returns the name of the cookie, and whether the browser uses HTTPS. If it does,
+// no page of a host below ours can set a cookie of that name.
 func (s *Server) cookie(r *http.Request) (name string, secure bool) {
 	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
 		return "__Host-engi", true
@@ -145,9 +145,9 @@ func (s *Server) token(r *http.Request) string {
 	return ""
 }
 
-// ownPage reports Denied unless a page of this very origin made the request. Pages
-// of previews may be on the same site, so that SameSite is not enough. Requests that
-// change something carry our header, too, which also tells them from forms.
+// ownPage reports Denied unless a page of exactly this origin made the request. Pages
+// of previews may be on the same site, so that SameSite is not sufficient. Requests that
+// change something also need our header, which forms cannot send.
 func ownPage(r *http.Request) error {
 	denied := engi.Errorf(engi.Denied, "this request does not come from the dashboard").WithRemedy("send a key in Authorization")
 	marked, shown := r.Header.Get(header) != "", false
@@ -186,7 +186,7 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, token string,
 	})
 }
 
-// harden sets what every answer has.
+// harden sets the security headers of every answer.
 func harden(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
@@ -203,7 +203,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	_ = httpio.WriteJSON(w, p.Status, "application/problem+json", p) // the caller may have left
 }
 
-// page shows the dashboard to anybody: it has nothing in it.
+// page shows the dashboard without authentication: the page itself has no data.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) { s.show(w, r, http.StatusOK) }
 
 func (s *Server) show(w http.ResponseWriter, r *http.Request, status int) {
@@ -226,18 +226,18 @@ func (s *Server) asset(w http.ResponseWriter, r *http.Request) {
 	}
 	h := w.Header()
 	harden(h)
-	if folder == "ui" { // the runtime of interfaces: others' pages import it by a name that stays
+	if folder == "ui" { // other sites import the runtime under this fixed name
 		h.Set("Cache-Control", "no-cache")
 		h.Set("Access-Control-Allow-Origin", "*")
 		h.Set("Cross-Origin-Resource-Policy", "cross-origin")
 	} else {
-		h.Set("Cache-Control", "public, max-age=31536000, immutable") // names have hashes
+		h.Set("Cache-Control", "public, max-age=31536000, immutable") // names contain hashes
 	}
 	f.serve(w, r, http.StatusOK)
 }
 
-// frame is a page that shows HTML which programs wrote, with scripts but without
-// an origin and a network. Whoever frames it sends the HTML in a message.
+// frame serves a page that shows HTML of programs, with scripts but without
+// an origin and a network. The framing page sends the HTML in a message.
 func (s *Server) frame(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	harden(h)
@@ -250,7 +250,7 @@ addEventListener('message', (e) => { if (e.source === parent) { document.open();
 </script></html>`)) // the caller may have left
 }
 
-// open signs in the browser that opens a link.
+// open signs in a browser that opens a link.
 func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || strings.Contains(r.Header.Get("Sec-Purpose")+r.Header.Get("Purpose"), "prefetch") {
 		s.fail(w, engi.Errorf(engi.Invalid, "nobody looks at this page").WithRemedy("open the link"))
@@ -259,7 +259,7 @@ func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 	token, k, err := s.o.SignIns.Open(r.Context(), r.URL.Query().Get("code"))
 	switch {
 	case engi.Is(err, engi.Anonymous):
-		s.show(w, r, http.StatusUnauthorized) // the page says what to do
+		s.show(w, r, http.StatusUnauthorized) // the page tells the user how to sign in
 		return
 	case err != nil:
 		s.fail(w, err)
@@ -277,7 +277,7 @@ func (s *Server) signedIn(w http.ResponseWriter, r *http.Request, k engi.Key, to
 	w.Header().Set("Cache-Control", "no-store")
 }
 
-// state is what pages are told of their session.
+// state is the session state that pages read.
 type state struct {
 	SignedIn bool         `json:"signed_in"`
 	Key      string       `json:"key,omitempty"`
@@ -288,7 +288,7 @@ type state struct {
 	Expires  *time.Time   `json:"expires_at,omitempty"`
 }
 
-// session says who is signed in; nobody is an answer, too.
+// session answers with the signed-in key, or with nothing if no key is signed in.
 func (s *Server) session(w http.ResponseWriter, r *http.Request) {
 	var st state
 	if token := s.token(r); token != "" && ownPage(r) == nil {

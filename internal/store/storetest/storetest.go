@@ -1,6 +1,6 @@
-// Package storetest opens empty databases for tests, in a millisecond or two:
-// the schema is made once for each test program and copied from then on. It is
-// not for running servers, which call [store.Open].
+// Package storetest opens empty databases for tests, in one or two milliseconds:
+// each test program builds the schema once and copies it from then on. Running
+// servers call [store.Open] instead.
 package storetest
 
 import (
@@ -42,7 +42,7 @@ func Create(dir string) (*store.DB, error) {
 	return store.Open(context.Background(), path)
 }
 
-// empty returns the content of a database without rows.
+// empty returns the contents of a database without rows.
 var empty = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "storetest-*")
 	if err != nil {
@@ -54,7 +54,7 @@ var empty = sync.OnceValues(func() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := db.Close(); err != nil { // moves the write-ahead log into the file
+	if err := db.Close(); err != nil { // Close moves the write-ahead log into the file
 		return nil, err
 	}
 	return os.ReadFile(path)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Demo plays the model of nodes without a provider. It runs code between fences,
-// runs an example if asked for CSV, reports the results, draws the examples of pages,
-// and otherwise says what it is.
+// Demo answers for a node without a provider. It runs code between fences,
+// runs an example when asked for CSV, reports the results, draws the examples of pages,
+// and otherwise describes itself.
 func Demo(c Conversation) Answer {
 	if c.Schema != nil {
 		return Answer{Object: "{}"}
@@ -39,7 +39,7 @@ func Demo(c Conversation) Answer {
 func execute(lang, code string) Call {
 	raw, err := json.Marshal(map[string]string{"language": lang, "code": code})
 	if err != nil {
-		panic(err) // unreachable: it consists of strings
+		panic(err) // unreachable: the value consists of strings
 	}
 	return Call{Name: "execute_code", Arguments: string(raw)}
 }
@@ -92,7 +92,7 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := &pipeWriter{header: http.Header{}, status: make(chan int, 1), body: pw}
 	go func() {
 		defer func() {
-			// ServeHTTP panics to break off a stream.
+			// ServeHTTP panics to interrupt a stream.
 			if p := recover(); p != nil {
 				w.WriteHeader(http.StatusOK)
 				pw.CloseWithError(io.ErrUnexpectedEOF)
@@ -114,7 +114,7 @@ func (s *Server) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// A pipeWriter is an http.ResponseWriter that writes into a pipe. It belongs to
+// A pipeWriter is an http.ResponseWriter that writes to a pipe. It belongs to
 // one goroutine.
 type pipeWriter struct {
 	header      http.Header

@@ -86,7 +86,7 @@ func openaiContent(raw json.RawMessage) (text string, images int) {
 	return text, images
 }
 
-// withObject puts the object where the request wants it: into a call of the only
+// withObject puts the object in the place that the request asks for: a call of the only
 // tool, or into the text.
 func withObject(c Conversation, a Answer) Answer {
 	if a.Object == "" {
@@ -180,7 +180,7 @@ func embeddings(w http.ResponseWriter, body []byte) {
 
 func vector(text string) []float64 {
 	v := make([]float64, 64)
-	v[0] = 0.01 // so that a text without words has a direction
+	v[0] = 0.01 // a text without words needs a direction too
 	for _, word := range strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
 		h := fnv.New64a()
 		h.Write([]byte(word))

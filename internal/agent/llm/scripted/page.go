@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// page plays a model that draws pages: the examples of the gallery. What it answers
-// follows from the prompt alone. ok is false if the conversation is not about a page.
+// page plays a model that draws pages: the examples of the gallery. Its answers
+// depend only on the prompt. ok is false if the conversation is not about a page.
 func page(c Conversation) (a Answer, ok bool) {
 	at := len(c.Turns) - 1
 	for at >= 0 && c.Turns[at].Role != "user" {
@@ -31,7 +31,7 @@ func page(c Conversation) (a Answer, ok bool) {
 	body, _, _ := strings.Cut(strings.TrimPrefix(text[:start], "HTML:\n"), "\n[RE")
 	p := &demoPage{html: body, todos: map[int]bool{}}
 	p.read()
-	var results []Result // of the code so far
+	var results []Result // results of the code so far
 	for _, t := range c.Turns[at:] {
 		results = append(results, t.Results...)
 	}
@@ -69,19 +69,19 @@ var (
 	pageTodo   = regexp.MustCompile(`<li[^>]*id="todo-(\d+)"[^>]*>`)
 )
 
-// A demoPage is what is on a page and what is to be written about it.
+// A demoPage holds the contents of a page and the output for it.
 type demoPage struct {
 	html  string
 	count int
-	todos map[int]bool // which are done
-	next  int          // ID of the next
+	todos map[int]bool // numbers of the finished todos
+	next  int          // ID of the next todo
 	out   strings.Builder
 }
 
-// read takes the state from the page, which is the only place that has it.
+// read reads the state from the page, which alone stores it.
 func (p *demoPage) read() {
 	if m := pageCount.FindStringSubmatch(p.html); m != nil {
-		p.count, _ = strconv.Atoi(m[1]) // too large a number is 0
+		p.count, _ = strconv.Atoi(m[1]) // a number that is too large becomes 0
 	}
 	p.next = 1
 	for _, m := range pageTodo.FindAllStringSubmatch(p.html, -1) {
@@ -98,7 +98,7 @@ func (p *demoPage) write(line object) {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(line); err != nil {
-		panic(err) // unreachable: it consists of strings
+		panic(err) // unreachable: the value consists of strings
 	}
 	p.out.Write(b.Bytes())
 }
@@ -194,7 +194,7 @@ func field(name, label, kind string) string {
 
 var emailForm = regexp.MustCompile(`^[^@\s]+@[^@\s]+\.[^@\s]+$`)
 
-// check tells which fields of the form are wrong, or thanks for all.
+// check shows the invalid fields of the form, or thanks if all are valid.
 func (p *demoPage) check(data map[string]string) {
 	faults := map[string]string{}
 	if strings.TrimSpace(data["name"]) == "" {
@@ -231,7 +231,7 @@ for (let i = 0; i < 10; i++) {
 }
 counts`
 
-// A job is code that an action needs, and how what it returns is drawn.
+// A job is the code that an action needs, and the way to draw its result.
 type job struct {
 	title, about, code string
 	draw               func(result json.RawMessage) error
@@ -276,7 +276,7 @@ func (p *demoPage) job(action string, data map[string]string) (j job, ok bool) {
 	return j, false
 }
 
-// draw draws what the code of a job has returned, or why it has not.
+// draw draws the result of a job's code, or its error.
 func (p *demoPage) draw(j job, text string) {
 	var r struct {
 		Success bool            `json:"success"`
@@ -293,7 +293,7 @@ func (p *demoPage) draw(j job, text string) {
 	}
 }
 
-// fail says what is wrong, beside what is on the page if it has a place for that.
+// fail shows an error in the page's place for errors, or as a new page if it has none.
 func (p *demoPage) fail(j job, what, why string) {
 	if strings.Contains(p.html, `id="board"`) {
 		p.patch(text("#message", strings.TrimSpace(what+" "+why)))
@@ -306,8 +306,8 @@ func (p *demoPage) fail(j job, what, why string) {
 	p.full(j.title, body)
 }
 
-// tracker is a program that asks an issue tracker. Its key is put in at the wall: in the
-// sandbox, the variable has something else.
+// tracker is a program that queries an issue tracker. The node inserts the key into its requests: in the
+// sandbox, the variable holds a placeholder.
 const tracker = `const url = Deno.env.get("TRACKER_URL");
 const ask = async (method: string, path: string, body: unknown) => {
   const r = await fetch(url + path, {
@@ -323,7 +323,7 @@ func trackerCode(method, path string, body any) string {
 	return fmt.Sprintf(tracker, line(method), line(path), line(body))
 }
 
-// An issue is one of the tracker's.
+// An issue is an issue of the tracker.
 type issue struct {
 	ID    int
 	Title string
@@ -332,7 +332,7 @@ type issue struct {
 
 var boardStates = []struct{ state, name string }{{"open", "Open"}, {"doing", "Doing"}, {"done", "Done"}}
 
-// html is the card of an issue.
+// html returns the card of an issue.
 func (x issue) html() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<article id="issue-%d"><p>%s</p>`, x.ID, html.EscapeString(x.Title))

@@ -1,4 +1,4 @@
-// Package scripted is a fake language model that follows a script. It speaks the
+// Package scripted is a fake language model that follows a script. It serves the
 // wire formats of OpenAI's chat completions and embeddings, Anthropic's
 // messages and Gemini's contents, at once and streamed, so that a client cannot
 // tell it from a real provider. Tests use it, and a node without a provider
@@ -24,11 +24,11 @@ type Conversation struct {
 	Key     string
 	System  string
 	Turns   []Turn
-	Tools   []string        // names
-	Schema  json.RawMessage // of the requested object; nil for prose
+	Tools   []string        // names of tools
+	Schema  json.RawMessage // schema of the requested object; nil for prose
 	Stream  bool
-	Raw     []byte // the request's body
-	N       int    // 1 for the server's first request, and so on
+	Raw     []byte // body of the request
+	N       int    // number of the request, starting with 1 for the server's first one
 }
 
 // A Turn is one message.
@@ -43,7 +43,7 @@ type Turn struct {
 // A Call is a tool call.
 type Call struct {
 	ID, Name  string
-	Arguments string // JSON, or not
+	Arguments string // JSON, possibly invalid
 }
 
 // A Result is the result of a tool call.
@@ -64,14 +64,14 @@ func (c Conversation) Last() Turn {
 type Answer struct {
 	Text   string
 	Calls  []Call
-	Object string // JSON; sent in the way of the format
+	Object string // object in JSON; sent in the form of the format
 
-	Status     int           // an error, unless 0 or 200
-	RetryAfter int           // seconds, with a Status
-	Delay      time.Duration // before it begins
-	Pace       time.Duration // between pieces of a stream
-	Cut        int           // the stream breaks off after so many pieces; 0 means never
-	Input      int           // tokens; 0 means an estimate
+	Status     int           // status of an error, unless 0 or 200
+	RetryAfter int           // seconds; used only with a Status
+	Delay      time.Duration // time before the answer starts
+	Pace       time.Duration // time between pieces of a stream
+	Cut        int           // number of pieces after which the stream breaks off; 0 means never
+	Input      int           // input tokens; 0 means an estimate
 	Output     int
 }
 
@@ -96,7 +96,7 @@ func (s *Server) Seen() []Conversation {
 	return append([]Conversation(nil), s.seen...)
 }
 
-// ServeHTTP chooses the format by the end of the path; any prefix will do.
+// ServeHTTP selects the format by the end of the path; any prefix is accepted.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
 	if err != nil {
@@ -187,7 +187,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // mergeImages merges a user turn with images into the results before it, since
-// only some of the formats have images in results.
+// only some of the formats allow images in results.
 func mergeImages(turns []Turn) (all []Turn) {
 	for _, t := range turns {
 		if n := len(all); n > 0 && t.Role == "user" && t.Images > 0 && all[n-1].Role == "tool" {
@@ -218,7 +218,7 @@ type object = map[string]any
 func line(v any) string {
 	raw, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // unreachable: it consists of strings and numbers
+		panic(err) // unreachable: the value consists of strings and numbers
 	}
 	return string(raw)
 }

@@ -46,7 +46,7 @@ func run(out string, programs []string) error {
 	if err != nil {
 		return err
 	}
-	// The manifest comes last: without it the set does not count.
+	// The manifest comes last, because a set without manifest is ignored.
 	return os.WriteFile(filepath.Join(out, bundle.ManifestName), append(text, '\n'), 0o644)
 }
 

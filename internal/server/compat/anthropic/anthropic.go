@@ -1,7 +1,7 @@
-// Package anthropic speaks the format of Anthropic's messages, so that its unmodified
-// clients work: model is the name of an agent. What the agent's own tools do happens
-// here and is not seen; calls of the request's tools are the client's. A field that
-// cannot be honoured is refused, never ignored.
+// Package anthropic serves the format of Anthropic's messages, so that unmodified
+// clients work. The model of a request is the name of an agent. The agent's own tools run
+// here, and the client does not see them; the client runs the request's tools. A field that
+// engi cannot honour is refused, never ignored.
 package anthropic
 
 import (
@@ -46,7 +46,7 @@ func Resource(agents engi.Agents) rest.Resource {
 	)
 }
 
-// errorOf returns a problem as Anthropic's clients read errors.
+// errorOf returns a problem in the format that Anthropic's clients expect.
 func errorOf(p v1.Problem) any {
 	kind, ok := map[string]string{
 		v1.Anonymous: "authentication_error", v1.Denied: "permission_error", v1.NotFound: "not_found_error", v1.Exhausted: "rate_limit_error",
@@ -97,11 +97,11 @@ type request struct {
 	Workspace string `json:"workspace"`
 }
 
-// values are the values of fields that ask for nothing we could not do; a field
-// without values may have any.
+// values holds the accepted values of fields that need no work; a field
+// without values accepts any value.
 var values = map[string][]string{
 	"service_tier": {`"auto"`, `"standard_only"`}, "mcp_servers": {"[]"},
-	"metadata": nil, "context_management": nil, "cache_control": nil, // savings that are left to the node
+	"metadata": nil, "context_management": nil, "cache_control": nil, // hints for savings, which the node decides itself
 }
 
 type block struct {
@@ -125,7 +125,7 @@ type block struct {
 	} `json:"citations"`
 }
 
-// blocksOf reads a content, which is a text or a list of blocks.
+// blocksOf parses a content, which is a text or a list of blocks.
 func blocksOf(raw json.RawMessage) (blocks []block, err error) {
 	var text string
 	switch {
@@ -140,7 +140,7 @@ func blocksOf(raw json.RawMessage) (blocks []block, err error) {
 	return blocks, nil
 }
 
-// contentOf reads the texts and images of a content.
+// contentOf returns the texts and images of a content.
 func contentOf(raw json.RawMessage) (text string, images []engi.Image, err error) {
 	blocks, err := blocksOf(raw)
 	if err != nil {
@@ -151,7 +151,7 @@ func contentOf(raw json.RawMessage) (text string, images []engi.Image, err error
 	})
 }
 
-// readBlocks reads texts and images, and has other read the other blocks.
+// readBlocks collects texts and images, and calls other for each other block.
 func readBlocks(blocks []block, other func(block) error) (text string, images []engi.Image, err error) {
 	var texts []string
 	for _, b := range blocks {
@@ -192,7 +192,7 @@ func readBlocks(blocks []block, other func(block) error) (text string, images []
 	return strings.Join(texts, "\n"), images, nil
 }
 
-// join puts lines below each other.
+// join joins non-empty texts with line breaks.
 func join(lines ...string) string {
 	return strings.Join(slices.DeleteFunc(lines, func(l string) bool { return l == "" }), "\n")
 }
@@ -248,7 +248,7 @@ func (f *front) message(ex *rest.Exchange, _ *struct{}) error {
 	})
 }
 
-// arguments are those of a call as an object, which they need not be.
+// arguments returns the arguments of a call as a JSON object; those of a model may be invalid.
 func arguments(t engi.ToolCall) json.RawMessage {
 	var o map[string]json.RawMessage
 	if json.Unmarshal([]byte(t.Arguments), &o) != nil || o == nil {
@@ -334,7 +334,7 @@ func (f *front) spec(ex *rest.Exchange, q request) (spec engi.RunSpec, err error
 	return spec, dialect.Continue(ex, f.agents, &spec, "messages")
 }
 
-// addBlocks adds a message. The user's may have results before its own words.
+// addBlocks adds a message. A message of the user may have results before its text.
 func addBlocks(spec *engi.RunSpec, role string, blocks []block) error {
 	m := engi.Message{Role: engi.Role(role)}
 	if role != "user" && role != "assistant" {
@@ -352,7 +352,7 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []block) error {
 			}
 			dialect.AddResult(spec, engi.ToolResult{Call: b.ToolUseID, Text: text, Images: images, Failed: b.IsError})
 		case "thinking", "redacted_thinking":
-			// The run that they are of still has them.
+			// The run with these blocks still has them.
 		default:
 			return engi.Errorf(engi.Invalid, "a block of type %.40q cannot be read", b.Type).WithRemedy("send text, images, documents, calls and results")
 		}
@@ -364,7 +364,7 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []block) error {
 	return err
 }
 
-// streamMessage answers with events. Texts of all steps are one block.
+// streamMessage answers with events. The texts of all steps form one block.
 func (f *front) streamMessage(ex *rest.Exchange, q request, x engi.Run, typed bool) error {
 	out := dialect.NewStream(ex, f.agents)
 	send := func(kind string, fields map[string]any) bool {

@@ -1,10 +1,10 @@
-// Package dialect has what the formats of other servers of language models share: a
-// request becomes a run of an agent, which the model of the request names; calls of
-// the request's own tools are the client's to make. It reads requests strictly, gives
-// a run the conversation that a client sends back, and streams what happens.
+// Package dialect is shared by the formats of other servers of language models. A
+// request becomes a run of an agent, which the request names as its model. The client
+// runs the request's own tools. The package decodes requests strictly, gives
+// a run the conversation that a client sends back, and streams the updates of the run.
 //
-// To add a format: a package beside this one with a function that returns a
-// [rest.Resource] of routes made with [rest.Foreign], see package openai.
+// To add a format, add a package beside this one with a function that returns a
+// [rest.Resource] of routes made with [rest.Foreign]; see package openai.
 package dialect
 
 import (
@@ -33,10 +33,10 @@ func Resource(agents engi.Agents, routes ...rest.Route) rest.Resource {
 	return rest.NewResource("agents", nil, routes...)
 }
 
-// Decode reads the body into v, a pointer to a struct. Of the body's own members,
-// those that v does not have need one of their values; null is one of each, and a
-// member without values may have any. Members inside them may be unknown, because
-// clients send back what servers add to their answers.
+// Decode decodes the body into v, a pointer to a struct. A top-level member of the body
+// that v lacks must have one of the given values. Null is always accepted, and a
+// member without given values accepts any. Nested members may be unknown, because
+// clients send back members that servers add to their answers.
 func Decode(x *rest.Exchange, v any, values map[string][]string) error {
 	body, free, err := x.ReadBody()
 	if err != nil {
@@ -72,8 +72,8 @@ func Decode(x *rest.Exchange, v any, values map[string][]string) error {
 	return nil
 }
 
-// Elements decodes a JSON list, whose elements may be large, up to the first that is
-// wrong: Unmarshal would allocate the others, too.
+// Elements decodes a JSON list of possibly large elements, up to the first invalid
+// one. Unmarshal would also allocate the rest.
 func Elements[T any](raw []byte) (all []T, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
@@ -89,7 +89,7 @@ func Elements[T any](raw []byte) (all []T, err error) {
 	return all, nil
 }
 
-// WithRemedy returns a problem as the one text that other servers' errors have.
+// WithRemedy returns the text and the remedy of a problem as one text, because other servers' errors have only one.
 func WithRemedy(p v1.Problem) string {
 	if p.Remedy == "" {
 		return p.Detail
@@ -97,16 +97,16 @@ func WithRemedy(p v1.Problem) string {
 	return p.Detail + " (" + p.Remedy + ")"
 }
 
-// Typed reports whether the answer of a run is JSON. What the model says before it is
-// then no part of the answer.
+// Typed reports whether the answer of a run is JSON. Text that the model writes before it
+// is then not part of the answer.
 func Typed(agents engi.Agents, spec engi.RunSpec) bool {
 	return spec.Output != nil || slices.ContainsFunc(agents.Agents(), func(x engi.AgentSpec) bool { return x.Name == spec.Agent && x.Output != nil })
 }
 
-// endTime bounds the end of a run whose client has left.
+// endTime is the maximum time to cancel a run whose client has left.
 const endTime = 10 * time.Second
 
-// Abandon ends runs that nobody waits for.
+// Abandon cancels runs whose client has left.
 func Abandon(x *rest.Exchange, agents engi.Agents, runs ...engi.Run) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.Context()), endTime)
 	defer cancel()
@@ -127,13 +127,13 @@ func AddResult(spec *engi.RunSpec, r engi.ToolResult) {
 	spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleTool, Results: []engi.ToolResult{r}})
 }
 
-// CallID returns the ID under which a client sees a run's call: it names the run.
+// CallID returns the ID that a client sees for a run's call. It contains the run's ID.
 func CallID(x engi.Run, n int) string { return fmt.Sprintf("%s_%d", x.ID, n) }
 
-// Continue makes the last of spec.Messages its input, unless that message has the
-// results of calls. If a run of this node made these calls, the messages before their
-// results are replaced by the run's own: they have what its agent's tools did, which
-// the client has not seen. field is where the messages come from.
+// Continue makes the last of spec.Messages the input, unless that message has the
+// results of calls. If a run of this node made these calls, the run's own messages replace
+// those before the results: they include the calls of the agent's tools, which
+// the client has not seen. field names the messages in errors.
 func Continue(x *rest.Exchange, agents engi.Agents, spec *engi.RunSpec, field string) error {
 	all := spec.Messages
 	for i, m := range slices.Backward(all) {
@@ -143,11 +143,11 @@ func Continue(x *rest.Exchange, agents engi.Agents, spec *engi.RunSpec, field st
 		at := strings.LastIndexByte(m.Calls[0].ID, '_')
 		id, err := engi.ParseRunID(m.Calls[0].ID[:max(at, 0)])
 		if err != nil {
-			break // another server's
+			break // a call of another server
 		}
 		run, err := agents.Get(x.Context(), x.Owner(), id)
 		if engi.Is(err, engi.NotFound) || err == nil && run.Owner != x.Owner() {
-			break // an administrator sees those of others, and continues only its own
+			break // an administrator sees the runs of others, but continues only its own
 		}
 		if err != nil {
 			return err
@@ -158,7 +158,7 @@ func Continue(x *rest.Exchange, agents engi.Agents, spec *engi.RunSpec, field st
 		}
 		later := all[i+1:]
 		NameCalls(run, later)
-		// The agent's own tools may have been called in the same answer.
+		// The same answer may also have called the agent's own tools.
 		if n := len(before); n > 0 && before[n-1].Role == engi.RoleTool && len(later) > 0 && later[0].Role == engi.RoleTool {
 			before[n-1].Results = append(slices.Clone(before[n-1].Results), later[0].Results...)
 			later = later[1:]
@@ -170,8 +170,8 @@ func Continue(x *rest.Exchange, agents engi.Agents, spec *engi.RunSpec, field st
 	return LastIsInput(spec, field)
 }
 
-// NameCalls gives calls of a run, in results from a client, the IDs that they have
-// here.
+// NameCalls gives calls of a run, in results from a client, the IDs that the node
+// uses.
 func NameCalls(x engi.Run, messages []engi.Message) {
 	for _, m := range messages {
 		for j := range m.Results {
@@ -185,7 +185,7 @@ func NameCalls(x engi.Run, messages []engi.Message) {
 }
 
 // LastIsInput makes the last message the input, unless it has the results of calls.
-// field is where the messages come from.
+// field names the messages in errors.
 func LastIsInput(spec *engi.RunSpec, field string) error {
 	all := spec.Messages
 	last := len(all) - 1

@@ -13,8 +13,8 @@ import (
 
 // A Stream answers with server-sent events in another server's format.
 type Stream struct {
-	// Failures says that the format has a form for runs that failed, other than that
-	// of errors: Follow returns such runs.
+	// Failures says that the format has its own form for failed runs, other than the
+	// form of errors. Follow then returns failed runs.
 	Failures bool
 
 	x      *rest.Exchange
@@ -22,7 +22,7 @@ type Stream struct {
 	rc     *http.ResponseController
 }
 
-// NewStream begins the answer of a request.
+// NewStream starts the answer of a request.
 func NewStream(x *rest.Exchange, agents engi.Agents) *Stream {
 	h := x.Writer().Header()
 	h.Set("Content-Type", "text/event-stream")
@@ -30,13 +30,13 @@ func NewStream(x *rest.Exchange, agents engi.Agents) *Stream {
 	return &Stream{x: x, agents: agents, rc: http.NewResponseController(x.Writer())}
 }
 
-// Write writes text as it is. It returns false if the client has left.
+// Write writes text unchanged. It returns false if the client has left.
 func (s *Stream) Write(text string) bool {
 	_, err := httpio.DeadlineWriter{W: s.x.Writer()}.Write([]byte(text))
 	return err == nil && s.rc.Flush() == nil
 }
 
-// Send writes an event, which has a name in some formats. It returns false if the
+// Send writes an event; formats without names of events pass an empty name. It returns false if the
 // client has left.
 func (s *Stream) Send(name string, v any) bool {
 	raw, err := httpio.Marshal(v)
@@ -50,14 +50,14 @@ func (s *Stream) Send(name string, v any) bool {
 	return s.Write(fmt.Sprintf("%sdata: %s\n\n", name, raw))
 }
 
-// Follow calls f with what happens in a run, until it ends or f returns false.
-// An error is sent in the form of the format.
+// Follow calls f with the updates of a run until the run ends or f returns false.
+// It sends an error in the event that form returns.
 func (s *Stream) Follow(run engi.Run, f func(engi.RunUpdate) bool, form func(v1.Problem) (name string, v any)) (end engi.Run, ok bool) {
 	ctx, cancel := s.x.Waiting()
 	source := httpio.Pull(s.agents.Watch(ctx, run.Owner, run.ID, 0))
 	defer source.Stop()
 	defer cancel()
-	defer s.x.Left() // for the log
+	defer s.x.Left() // records in the log that the client left
 	failed := func(err error) {
 		if p, ok := s.x.Problem(err); ok {
 			s.Send(form(p))

@@ -18,15 +18,15 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
-// Bounds of one build.
+// Limits of one build.
 const (
 	maxSteps    = 1000
-	maxWaiting  = 256 // builds that run or wait, shared by owners
+	maxWaiting  = 256 // maximum number of running and waiting builds, shared by owners
 	maxLogLines = 20_000
 	maxLogLine  = 4 << 10
-	readyTime   = 5 * time.Minute // for the ready command to succeed
+	readyTime   = 5 * time.Minute // maximum time until the ready command succeeds
 	readyGap    = 500 * time.Millisecond
-	settleTime  = 5 * time.Second // for a start command without a ready command
+	settleTime  = 5 * time.Second // wait after a start command without a ready command
 )
 
 type buildRequest struct {
@@ -51,7 +51,7 @@ type buildStep struct {
 	FilesHash string   `json:"filesHash"`
 }
 
-// stepTypes has the number of arguments of each type of step.
+// stepTypes holds the allowed number of arguments of each type of step.
 var stepTypes = map[string]struct {
 	kind        engi.StepType
 	least, most int
@@ -63,7 +63,7 @@ var stepTypes = map[string]struct {
 	"USER":    {engi.StepUser, 1, 1},
 }
 
-// spec translates a request; archives are at the paths that archive returns.
+// spec converts a request; archive returns the path of an uploaded archive.
 func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, error) {
 	spec := engi.BuildSpec{FromImage: q.FromImage, FromTemplate: q.FromTemplate, Force: q.Force}
 	if q.FromImage != "" && q.FromTemplate != "" {
@@ -89,7 +89,7 @@ func (q *buildRequest) spec(archive func(hash string) string) (engi.BuildSpec, e
 		}
 		args := st.Args
 		for len(args) > t.least && args[len(args)-1] == "" {
-			args = args[:len(args)-1] // left out
+			args = args[:len(args)-1] // an empty last argument counts as omitted
 		}
 		if len(args) < t.least || len(args) > t.most || t.kind == engi.StepEnv && len(args)%2 != 0 {
 			return spec, engi.Errorf(engi.Invalid, "step %d, %s, has %d arguments", i+1, st.Type, len(args))
@@ -208,7 +208,7 @@ func (s *Server) base(ctx context.Context, who caller, ref string) (string, erro
 	return name, err
 }
 
-// build runs a build and records its result.
+// build runs a build and stores its result.
 func (s *Server) build(ctx context.Context, t registry.Template, b registry.Build, spec engi.BuildSpec, start, ready string) {
 	log := &buildLog{s: s, template: t.ID, build: b.ID}
 	stop := log.keep()
@@ -253,16 +253,16 @@ func (s *Server) build(ctx context.Context, t registry.Template, b registry.Buil
 	}
 }
 
-// A line is of builds of one owner, of which the first one runs.
+// A line is the queue of one owner's builds, of which the first one runs.
 type line struct {
-	turn  chan struct{} // the first one holds it; the others wait for it in their order
-	count int           // guarded by mu of the server
+	turn  chan struct{} // the running build holds a value; the others wait in their order
+	count int           // number of builds; guarded by the server's mu
 }
 
-// inTurn calls f once all earlier builds of the owner have ended and one of the
-// node's slots is free. So an owner waits for one slot at a time, behind at most one
-// build of each other owner. Those of the node itself wait for slots only. The
-// context of f ends with the time for one build.
+// inTurn calls f after all earlier builds of the owner have ended and when one of the
+// node's slots is free. So an owner waits for at most one slot at a time, behind at most one
+// build of each other owner. Builds of the node itself wait for slots only. The
+// context of f ends after the maximum time of one build.
 func (s *Server) inTurn(ctx context.Context, owner engi.Owner, f func(context.Context) error) error {
 	if owner != "" {
 		s.mu.Lock()
@@ -304,13 +304,13 @@ func (s *Server) inTurn(ctx context.Context, owner engi.Owner, f func(context.Co
 
 var errCancelled = engi.Errorf(engi.Expired, "the build was cancelled")
 
-// reason returns the error of a build for users, with the names that they know.
+// reason returns the error of a build for users, with the template's name as they know it.
 func reason(err error, template string) string {
 	return strings.TrimPrefix(err.Error(), "build template "+template+": ")
 }
 
-// make builds the template and, if it has a start command, a snapshot of a sandbox
-// in which that runs.
+// make builds the template. If it has a start command, make also takes a snapshot of a sandbox
+// in which the command runs.
 func (s *Server) make(ctx context.Context, b *registry.Build, spec engi.BuildSpec, start, ready string, log *buildLog) error {
 	if _, err := s.Builder.BuildSteps(ctx, spec, log.progress); err != nil {
 		return err
@@ -347,11 +347,11 @@ func (s *Server) make(ctx context.Context, b *registry.Build, spec engi.BuildSpe
 	return nil
 }
 
-// waitForPort matches the command of the clients' helper of that name. It needs ss,
-// which many images lack, so a connection is tried instead.
+// waitForPort matches the command that the clients' helper waitForPort generates. It needs ss,
+// which many images lack, so the node tries a connection instead.
 var waitForPort = regexp.MustCompile(`^\[ -n "\$\(ss -Htuln sport = :(\d{1,5})\)" \]$`)
 
-// comeUp runs the start command and waits until the ready command succeeds.
+// comeUp runs the start command and waits for the ready command to succeed.
 func (s *Server) comeUp(ctx context.Context, sandbox engi.Sandbox, start, ready string, log *buildLog) error {
 	g, release, err := s.Sandboxes.Enter(ctx, sandbox.Owner, sandbox.ID)
 	if err != nil {
@@ -392,12 +392,12 @@ func (s *Server) comeUp(ctx context.Context, sandbox engi.Sandbox, start, ready 
 	log.add("info", "finalize", "ready command: "+ready)
 	listens := 0
 	if m := waitForPort.FindStringSubmatch(ready); m != nil {
-		listens, _ = strconv.Atoi(m[1]) // cannot fail: a few digits
+		listens, _ = strconv.Atoi(m[1]) // cannot fail: the text has a few digits
 	}
 	for {
 		if listens > 0 {
 			if c, err := g.Dial(ctx, listens); err == nil {
-				c.Close() // nothing was sent
+				c.Close() // no data was sent
 				return nil
 			}
 		}
@@ -418,7 +418,7 @@ func (s *Server) comeUp(ctx context.Context, sandbox engi.Sandbox, start, ready 
 		select {
 		case <-time.After(readyGap):
 		case e := <-ended:
-			// It may have put itself into the background.
+			// A command that ends with status 0 may run on in the background.
 			if err := failed("start command", e, 0); err != nil {
 				return err
 			}
@@ -439,8 +439,8 @@ func failed(what string, e engi.Exit, want int) error {
 	return engi.Errorf(engi.Invalid, "%s failed: %s", what, text)
 }
 
-// recover marks builds that a crash interrupted as failed, and removes what they
-// left.
+// recover marks builds that a crash interrupted as failed, and deletes their
+// remains.
 func (s *Server) recover(ctx context.Context) error {
 	if err := os.RemoveAll(filepath.Join(s.Dir, "builds")); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
@@ -477,11 +477,11 @@ type buildLog struct {
 	mu      sync.Mutex
 	lines   []registry.LogLine
 	count   int
-	current string // step
+	current string // current step
 }
 
-// keep stores lines in the background until the returned function is called, which
-// stores the rest. Calling it again does nothing.
+// keep stores lines in the background until the returned function is called. That function
+// stores the rest, and does nothing when called again.
 func (l *buildLog) keep() (stop func()) {
 	end, done := make(chan struct{}), make(chan struct{})
 	go func() {

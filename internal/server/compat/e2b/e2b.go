@@ -1,12 +1,12 @@
 // Package e2b implements E2B's protocol, so that programs for E2B's packages work
-// with engi by configuration only: the control plane (sandboxes, snapshots,
+// with engi after a change of configuration only: the control plane (sandboxes, snapshots,
 // templates, volumes, secrets, events, webhooks), and a proxy to envd and the code
 // interpreter in sandboxes.
 //
-// It translates to the services of package engi. Its own are only the tokens, which
-// are derived from one secret, the archives that clients upload for builds, and a
+// It translates to the services of package engi. It adds only tokens, which
+// are derived from one secret, archives that clients upload for builds, and a
 // registry of templates, because E2B's templates have IDs, tags and builds that
-// engi's do not have. docs/e2b.md says what is supported.
+// engi's templates lack. docs/e2b.md lists the supported parts.
 package e2b
 
 import (
@@ -27,17 +27,17 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// EnvdVersion is the version of envd by which clients choose the features that they
-// use. All of this version's are supported.
+// EnvdVersion is the version of envd that clients see, by which they choose the features that they
+// use. All features of this version are supported.
 const EnvdVersion = "0.6.13"
 
-// Ports on which clients expect the guest program, whatever listens in the sandbox.
+// Ports on which clients expect the guest program, even if another program listens there.
 const (
 	EnvdPort        = 49983
 	InterpreterPort = 49999
 )
 
-// Options configure a [Server]. Sandboxes, Templates, Keys, Store, Secret and Dir
+// Options configures a [Server]. Sandboxes, Templates, Keys, Store, Secret and Dir
 // are required; routes of other services that are nil respond with 501.
 type Options struct {
 	Sandboxes engi.Sandboxes
@@ -46,43 +46,43 @@ type Options struct {
 	Volumes   engi.Volumes
 	Secrets   engi.Secrets
 	Events    engi.Events
-	Webhooks  engi.Webhooks // that have [NewWebhookFormat]
+	Webhooks  engi.Webhooks // service with the format of [NewWebhookFormat]
 	Templates engi.Templates
 	Builder   engi.TemplateBuilder
 	Keys      engi.Keys
 	Store     registry.Store
 
 	Secret []byte // 32 bytes or more; tokens are derived from it
-	Dir    string // for uploads; created if missing, and used by this server alone
-	Domain string // of sandboxes' host names, with a port if needed; may be empty
+	Dir    string // directory for uploads; created if missing, and used by this server alone
+	Domain string // domain of sandboxes' host names, with a port if needed; may be empty
 
-	// Hosts are the names besides loopback ones that the control plane answers
-	// to, without port; "*" accepts any.
+	// Hosts are the host names, without port, that requests to the control plane may name
+	// besides loopback names; "*" accepts any.
 	Hosts []string
 
-	// Internet is the widest network mode of sandboxes, which they get unless
-	// they ask for less; empty means none.
+	// Internet is the widest network mode of sandboxes, and their mode unless
+	// the request is for a narrower one; empty means no network.
 	Internet engi.Network
 
-	// Rules say what sandboxes reach by default if Internet is
+	// Rules are the default network rules of sandboxes if Internet is
 	// restricted.
 	Rules []string
 
 	Log *slog.Logger // nil discards
 
-	// Target returns the sandbox and port of a request, or false. Nil means
+	// Target returns the sandbox and port of a request; false if it has none. Nil means
 	// [Target], which reads host names and headers.
 	Target func(*http.Request) (engi.SandboxID, int, bool)
 
-	// Leave ends proxied requests when it is closed, which would otherwise keep
+	// Leave, when closed, ends proxied requests, which would otherwise keep
 	// a server from shutting down. Nil means never.
 	Leave <-chan struct{}
 
-	MaxUpload  int64 // bytes of one archive; 0 means 1 GiB
-	MaxUploads int64 // bytes of all archives kept; 0 means 8 GiB
-	MaxBuilds  int   // at the same time; 0 means 2
+	MaxUpload  int64 // maximum number of bytes of one archive; 0 means 1 GiB
+	MaxUploads int64 // maximum number of bytes of all archives; 0 means 8 GiB
+	MaxBuilds  int   // maximum number of builds at the same time; 0 means 2
 
-	BuildTime time.Duration // of one build, from when it begins to run; 0 means 2 hours
+	BuildTime time.Duration // maximum run time of one build; 0 means 2 hours
 }
 
 // A Server serves the protocol. It is safe for concurrent use.
@@ -91,20 +91,20 @@ type Server struct {
 	control recordingMux
 
 	mu      sync.Mutex
-	builds  map[string]context.CancelFunc // running ones by ID; guarded by mu
+	builds  map[string]context.CancelFunc // running builds by ID; guarded by mu
 	closed  bool                          // guarded by mu
 	work    sync.WaitGroup
-	life    context.Context // of builds; ends with Run
+	life    context.Context // context of builds; ends with Run
 	end     context.CancelFunc
 	lines   map[engi.Owner]*line // guarded by mu
-	waiting *engi.Shares         // of the places for builds that run or wait
-	slots   chan struct{}        // a build holds one
+	waiting *engi.Shares         // places for builds that run or wait
+	slots   chan struct{}        // a running build holds one value
 	naming  sync.Mutex           // held while a template is read, changed and stored
 
-	patterns []string // of the control plane's operations; immutable once serving
+	patterns []string // patterns of the control plane's operations; immutable once serving
 
-	requests httpio.Limiter // proxied requests
-	watches  httpio.Limiter // requests that watch directories, which must not block the others
+	requests httpio.Limiter // limits proxied requests
+	watches  httpio.Limiter // limits requests that watch directories, apart from other requests
 }
 
 // New returns a server. It panics if a required option is missing.
@@ -147,7 +147,7 @@ func def[N int | int64](p *N, n N) {
 	}
 }
 
-// roots are the first elements of the control plane's paths.
+// roots holds the first elements of the control plane's paths.
 var roots = map[string]bool{
 	"sandboxes": true, "snapshots": true, "templates": true, "default-templates": true, "volumes": true,
 	"volumecontent": true, "secrets": true, "events": true, "teams": true, "health": true, "files": true,
@@ -164,7 +164,7 @@ func Serves(path string) bool {
 	return roots[first]
 }
 
-// A recordingMux knows its patterns.
+// A recordingMux stores its patterns.
 type recordingMux struct {
 	*http.ServeMux
 	patterns []string
@@ -176,11 +176,11 @@ func (m *recordingMux) HandleFunc(pattern string, f http.HandlerFunc) {
 	m.ServeMux.HandleFunc(pattern, f)
 }
 
-// Routes returns the patterns of the control plane, for tests that try them all.
+// Routes returns the patterns of the control plane, for tests that call each of them.
 func (s *Server) Routes() []string { return s.control.patterns }
 
-// Control serves the control plane: the paths for which [Serves] is true, by the
-// names that are served.
+// Control serves the control plane, which is the paths for which [Serves] is true, under
+// the configured host names.
 func (s *Server) Control() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := httpio.CheckHost(r, s.Hosts); err != nil {
@@ -193,7 +193,7 @@ func (s *Server) Control() http.Handler {
 	})
 }
 
-// Run removes old uploads and forgotten builds until ctx ends, and then cancels
+// Run removes old uploads and orphaned builds until ctx ends, and then cancels
 // running builds.
 func (s *Server) Run(ctx context.Context, ready func()) error {
 	if err := s.recover(ctx); err != nil {
@@ -216,15 +216,15 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// A caller is who sent a request.
+// A caller is the sender of a request.
 type caller struct {
-	key    string     // ID of its key
-	owner  engi.Owner // of what it creates
-	viewer engi.Owner // whose objects it sees; empty sees all
-	writes bool       // its key may do more than read; only then does it get tokens
+	key    string     // ID of the key
+	owner  engi.Owner // owner of the objects that the caller creates
+	viewer engi.Owner // owner whose objects the caller sees; empty means all
+	writes bool       // the key may do more than read; only then does the caller get tokens
 }
 
-// handle serves pattern to callers with a key.
+// handle registers pattern for callers with a key.
 func (s *Server) handle(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller) error) {
 	s.patterns = append(s.patterns, pattern)
 	s.control.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -252,7 +252,7 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 		return caller{}, err
 	}
 	if k.Owner == "" && !k.Admin {
-		// The empty owner would see everything.
+		// The empty owner sees all objects.
 		return caller{}, engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
 	scope := scopeOf(r.URL.Path)
@@ -293,10 +293,10 @@ func scopeOf(path string) engi.Scope {
 	return ""
 }
 
-// maxBody bounds a request of the control plane.
+// maxBody is the maximum size of a request to the control plane in bytes.
 const maxBody = 4 << 20
 
-// body decodes a request's JSON; an empty body is like {}. Unknown fields are
+// body decodes a request's JSON; an empty body is the same as {}. Unknown fields are
 // ignored, because other versions of clients send them.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
@@ -318,7 +318,7 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// reply responds with what as makes of a result, unless there is an error.
+// reply responds with a result, converted by as, unless there is an error.
 func reply[T, V any](w http.ResponseWriter, status int, as func(T) V) func(T, error) error {
 	return func(x T, err error) error {
 		if err != nil {
@@ -353,14 +353,14 @@ func respond(w http.ResponseWriter, status int, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(status)
-	w.Write(b) // an error means that the client has gone
+	w.Write(b) // an error means that the client has left
 	return nil
 }
 
-// fail reports an error as clients expect it, with the status in the body. They
-// retry Exhausted if told when. The remedy is a field of its own, which they ignore:
-// it may name commands and settings of engi's, which their users do not have. What
-// they should read is part of the text.
+// fail reports an error in the form that clients expect, with the status in the body. Clients
+// retry Exhausted if it has a time. The remedy is a separate field, which they ignore:
+// it may name commands and settings of engi that their users do not have. Text for
+// these users is part of the message.
 func fail(w http.ResponseWriter, err error) {
 	status := httpio.Statuses[engi.KindOf(err)]
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
@@ -377,13 +377,13 @@ func refuse(w http.ResponseWriter, status int, text string) {
 	respond(w, status, map[string]any{"code": status, "message": text}) // encoding cannot fail
 }
 
-// errNone is the error for a service that this node does not have.
+// errNone returns the error for a service that this node does not have.
 func errNone(part string) error {
 	return engi.Errorf(engi.Unsupported, "this node does not support %s", part)
 }
 
-// page returns the page of all that follows token, and sets the header with
-// the token of the next.
+// paginate returns the page of the objects after the request's token, and sets the header with
+// the token of the next page.
 func paginate[T any](w http.ResponseWriter, r *http.Request, all []T, id func(T) string) ([]T, error) {
 	limit, err := pageLimit(r)
 	if err != nil {

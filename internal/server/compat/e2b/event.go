@@ -28,10 +28,10 @@ const (
 
 var lifeTypes = []string{lifeCreated, lifeUpdated, lifeKilled, lifePaused, lifeResumed, lifeCheckpointed}
 
-// entered is the type of engi's event about a sandbox that enters state.
+// entered returns the type of engi's event for a sandbox that enters state.
 func entered(state engi.State) string { return engi.EventSandboxPrefix + string(state) }
 
-// sources are the types of engi's events that may become a type of E2B's.
+// sources maps each type of E2B's events to the types of engi's events that it is made from.
 var sources = map[string][]string{
 	lifeCreated:      {entered(engi.Running)},
 	lifeUpdated:      {engi.EventSandboxUpdated},
@@ -41,7 +41,7 @@ var sources = map[string][]string{
 	lifeCheckpointed: {engi.EventSandboxSnapshotted},
 }
 
-// lifecycleEvent is an event as clients know it.
+// lifecycleEvent is an event in the form of E2B's clients.
 type lifecycleEvent struct {
 	Version     string    `json:"version"`
 	ID          string    `json:"id"`
@@ -59,11 +59,11 @@ type lifeData struct {
 	Metadata   map[string]string `json:"sandbox_metadata"`
 	Execution  *lifeExecution    `json:"execution,omitempty"`
 	SetTimeout *time.Time        `json:"set_timeout,omitempty"` // the new deadline
-	Changed    []string          `json:"changed,omitempty"`     // what else was updated, in engi's words
+	Changed    []string          `json:"changed,omitempty"`     // other changed settings, named in engi's terms
 	SnapshotID string            `json:"snapshot_id,omitempty"`
 }
 
-// lifeExecution is the time from a start of a sandbox to its pause or end.
+// lifeExecution is the time from the start of a sandbox to its pause or end.
 type lifeExecution struct {
 	StartedAt     time.Time `json:"started_at"`
 	VCPUs         int       `json:"vcpu_count"`
@@ -71,7 +71,7 @@ type lifeExecution struct {
 	ExecutionTime int64     `json:"execution_time"` // milliseconds
 }
 
-// sandboxData is what engi's events about sandboxes say.
+// sandboxData is the data of engi's events about sandboxes.
 type sandboxData struct {
 	From     engi.State        `json:"from"`
 	Template string            `json:"template"`
@@ -79,18 +79,18 @@ type sandboxData struct {
 	Deadline *time.Time        `json:"deadline"`
 	Changed  []string          `json:"changed"`
 	Snapshot string            `json:"snapshot_id"`
-	Started  time.Time         `json:"started"` // zero for what owners have not created, or what has never run
+	Started  time.Time         `json:"started"` // zero for sandboxes that owners have not created, or that have never run
 	VCPUs    float64           `json:"vcpus"`
 	Memory   int64             `json:"memory"`
 	Notes    map[string]string `json:"notes"`
 }
 
-// lifeType is what clients call an event; "" if they do not hear of it.
+// lifeType returns E2B's type of an event; "" if clients do not see it.
 //
-// A sandbox counts as paused as soon as it begins to hibernate, as it does in
-// lists, and as killed as soon as it begins to stop. So each pause and each end
-// is told once, whatever states lead to it: what is paused and hibernates then
-// stays paused, and hibernation that failed is followed by a resumption.
+// A sandbox counts as paused as soon as it starts to hibernate, as it does in
+// lists, and as killed as soon as it starts to stop. So each pause and each end
+// is reported once, whatever states lead to it: a paused sandbox that hibernates
+// stays paused, and a failed hibernation is followed by a resumption.
 func lifeType(e engi.Event, from engi.State) string {
 	switch e.Type {
 	case entered(engi.Running):
@@ -117,8 +117,8 @@ func lifeType(e engi.Event, from engi.State) string {
 	return ""
 }
 
-// lifecycleOf returns e as clients know it; false if they do not hear of it.
-// All comes from e itself, so that it is the same whenever it is told.
+// lifecycleOf returns e in the form of E2B's clients; false if they do not see it.
+// It uses only e itself, so that the result is the same at any time.
 func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 	none := lifecycleEvent{}
 	if !strings.HasPrefix(e.Type, engi.EventSandboxPrefix) || e.Replay != "" {
@@ -144,7 +144,7 @@ func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 	if v.TemplateID == "" {
 		v.TemplateID = d.Template
 	}
-	if v.BuildID == "" { // no build of E2B's
+	if v.BuildID == "" { // not a build of E2B's
 		v.BuildID = d.Template
 	}
 	if v.Data.Metadata == nil {
@@ -153,7 +153,7 @@ func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 	switch kind {
 	case lifePaused, lifeKilled:
 		x := &lifeExecution{StartedAt: d.Started, VCPUs: cpus(d.VCPUs), MemoryMB: d.Memory >> 20}
-		if d.From == engi.Running { // else the pause before has told it
+		if d.From == engi.Running { // from other states, the earlier pause has reported it
 			x.ExecutionTime = max(0, e.Time.Sub(d.Started).Milliseconds())
 		}
 		v.Data.Execution = x
@@ -171,7 +171,7 @@ func lifecycleOf(e engi.Event) (lifecycleEvent, bool) {
 	return v, true
 }
 
-// team is what clients know an owner as.
+// team returns the name that clients see for an owner.
 func team(o engi.Owner) string {
 	if o == "" {
 		return "engi"
@@ -179,13 +179,13 @@ func team(o engi.Owner) string {
 	return string(o)
 }
 
-// executionID names the time for which a sandbox runs once it was started.
+// executionID returns an ID for the time from a start of a sandbox to its next pause.
 func executionID(id engi.SandboxID, started time.Time) string {
 	b := sha256.Sum256(fmt.Appendf(nil, "%s %d", id, started.UnixNano()))
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:16])
 }
 
-// checkTypes reports Invalid unless clients know all types.
+// checkTypes reports Invalid unless all types are types of E2B.
 func checkTypes(types []string) error {
 	for _, t := range types {
 		if !slices.Contains(lifeTypes, t) {
@@ -238,13 +238,13 @@ func lifecycleQueryOf(q url.Values) (l lifecycleQuery, err error) {
 	return l, nil
 }
 
-// eventPage is how many events are read at a time, as each may have metadata
-// of some size.
+// eventPage is the number of events read at a time. It is small because events may have large
+// metadata.
 const eventPage = 200
 
 // lifecycleEvents returns the events that q selects among those viewer sees.
-// Its time is linear in the offset, and in the events of the same types that
-// clients do not hear of, above all those of executions' sandboxes.
+// Its time is linear in the offset plus the number of events of the same types that
+// clients do not see, mainly those of executions' sandboxes.
 func (s *Server) lifecycleEvents(ctx context.Context, viewer engi.Owner, q lifecycleQuery) ([]lifecycleEvent, error) {
 	f := engi.EventFilter{Subject: string(q.sandbox), Oldest: q.oldest}
 	wanted := q.types
@@ -256,7 +256,7 @@ func (s *Server) lifecycleEvents(ctx context.Context, viewer engi.Owner, q lifec
 	}
 	slices.Sort(f.Types)
 	f.Types = slices.Compact(f.Types)
-	f.Limit = min(q.offset, eventPage) + q.limit // most often enough
+	f.Limit = min(q.offset, eventPage) + q.limit // usually enough for one read
 	list := []lifecycleEvent{}
 	for skip := q.offset; ; f.Limit = eventPage {
 		events, err := s.Events.List(ctx, viewer, f)
@@ -309,7 +309,7 @@ func (s *Server) serveEvents() {
 		label, _, _ := strings.Cut(r.PathValue("id"), "-")
 		var err error
 		if q.sandbox, err = engi.SandboxOfLabel(label); err != nil {
-			return respond(w, http.StatusOK, []lifecycleEvent{}) // nothing has happened to what cannot be
+			return respond(w, http.StatusOK, []lifecycleEvent{}) // an invalid ID has no events
 		}
 		return tell(w, r, who, q)
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// everything is the network for all traffic.
+// everything is the network that contains all addresses.
 const everything = "0.0.0.0/0"
 
 type network struct {
@@ -42,9 +42,9 @@ type transform struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// policy translates n into a policy no wider than widest, and adds the settings
-// that it cannot express to notes. Sandboxes of E2B can reach the internet by
-// default; where widest is restricted, they reach what rules allow in its place.
+// policy converts n to a policy no wider than widest, and adds the settings
+// that a policy cannot express to notes. Sandboxes of E2B can reach the internet by
+// default; if widest is restricted, rules are the default instead.
 // It reports Invalid.
 func (n *network) policy(internet *bool, widest engi.Network, rules []string, notes map[string]string) (engi.NetworkPolicy, error) {
 	delete(notes, noteInternet)
@@ -85,14 +85,14 @@ func (n *network) policy(internet *bool, widest engi.Network, rules []string, no
 		}
 	}
 	for _, d := range n.DenyOut {
-		// Allowed networks win over denied ones, and what is not allowed anyway
-		// need not be denied.
+		// Allowed networks take precedence over denied ones, and an address that is not allowed
+		// anyway need not be denied.
 		if p.Mode == engi.NetworkOpen && !all && !covered(d, n.AllowOut) {
 			p.Deny = append(p.Deny, ruleOf(d))
 		}
 	}
 	if p.Mode == engi.NetworkRestricted && len(p.Allow) == 0 {
-		p.Mode = engi.NetworkIsolated // nothing, until an update opens something
+		p.Mode = engi.NetworkIsolated // no traffic, until an update allows some
 	}
 	switch widest {
 	case engi.NetworkIsolated:
@@ -106,7 +106,7 @@ func (n *network) policy(internet *bool, widest engi.Network, rules []string, no
 	return p, nil
 }
 
-// check reports Invalid for what E2B refuses, too.
+// check reports Invalid for settings that E2B refuses too.
 func (n *network) check() error {
 	names := false
 	for _, a := range n.AllowOut {
@@ -140,8 +140,8 @@ func (n *network) check() error {
 	return nil
 }
 
-// detail returns the settings of n that cannot be derived from a policy, for
-// reading them back.
+// detail returns the settings of n that cannot be derived from a policy, which
+// reads of the sandbox return.
 func (n *network) detail() map[string]any {
 	d := map[string]any{}
 	for name, list := range map[string][]string{"allowOut": n.AllowOut, "denyOut": n.DenyOut, "dnsServers": n.DNSServers} {
@@ -168,8 +168,8 @@ var (
 	identityPlace = regexp.MustCompile(`\$\{e2b\.identity\.[^}]*\}`)
 )
 
-// headers translates rules. Those of one host keep their order, in which the last
-// wins.
+// headers converts rules. Those for the same host keep their order, in which the last
+// takes precedence.
 func (n *network) headers() ([]engi.HeaderRule, error) {
 	var all []engi.HeaderRule
 	for _, host := range slices.Sorted(maps.Keys(n.Rules)) {
@@ -191,7 +191,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 		}
 		if len(set) > 0 {
 			all = append(all, engi.HeaderRule{Host: host, Headers: set})
-			if !secret { // secrets are not sent unencrypted
+			if !secret { // secrets are never sent unencrypted
 				all = append(all, engi.HeaderRule{Host: "http://" + host, Headers: set})
 			}
 		}
@@ -199,7 +199,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 	return all, nil
 }
 
-// ruleOf writes an address, network or name as a rule.
+// ruleOf returns the rule for an address, network or name.
 func ruleOf(s string) string {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.Masked().String()
@@ -207,7 +207,7 @@ func ruleOf(s string) string {
 	return s
 }
 
-// covered reports whether all of d is in one of allow.
+// covered reports whether one of allow contains all of d.
 func covered(d string, allow []string) bool {
 	n := prefix(d)
 	return n.IsValid() && slices.ContainsFunc(allow, func(a string) bool {
@@ -216,7 +216,7 @@ func covered(d string, allow []string) bool {
 	})
 }
 
-// prefix parses an address or a network; otherwise, the result is not valid.
+// prefix parses an address or a network; for other texts the result is not valid.
 func prefix(s string) netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.Masked()
@@ -236,13 +236,13 @@ func hostName(s string) bool {
 	})
 }
 
-// shown returns a sandbox's network as its owner wrote it, without passwords.
+// shown returns a sandbox's network as its owner specified it, without passwords.
 func shown(sandbox engi.Sandbox) *network {
 	n := network{MaskRequestHost: sandbox.Ports.Host}
 	public := !sandbox.Ports.Private
 	n.AllowPublicTraffic = &public
 	d := sandbox.Network.Detail
-	if d == nil { // set by another API
+	if d == nil { // another API set the network
 		n.AllowOut, n.DenyOut = sandbox.Network.Allow, sandbox.Network.Deny
 	}
 	recode(d["allowOut"], &n.AllowOut)
@@ -263,8 +263,8 @@ func encode(v any) string {
 	return string(b)
 }
 
-// recode converts v, which comes from a store, to a typed variable. It leaves the
-// variable as it is if v has another shape.
+// recode converts v, a value from a store, to a typed variable. It does not change the
+// variable if v has another shape.
 func recode(v, into any) {
 	if v != nil {
 		_ = json.Unmarshal([]byte(encode(v)), into)

@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// Headers with the sandbox and port of a request, and with tokens.
+// Headers for the sandbox and port of a request, and for tokens.
 const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
@@ -25,8 +25,8 @@ const (
 	trafficHeader = "E2b-Traffic-Access-Token"
 )
 
-// Target says which sandbox and port a request is for: by its host name,
-// PORT-SANDBOX.DOMAIN, else by its headers.
+// Target returns the sandbox and port of a request, from its host name
+// PORT-SANDBOX.DOMAIN, or else from its headers.
 func Target(r *http.Request, domain string) (engi.SandboxID, int, bool) {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -53,10 +53,10 @@ func target(label, port string) (engi.SandboxID, int, bool) {
 	if label == "" {
 		return "", 0, false
 	}
-	label, _, _ = strings.Cut(strings.ToLower(label), "-") // clients before version 2 add their clientID
+	label, _, _ = strings.Cut(strings.ToLower(label), "-") // clients before version 2 append their clientID
 	id, err := engi.SandboxOfLabel(label)
 	if err != nil {
-		// Not an ID: looking it up reports NotFound.
+		// Not an ID: the lookup reports NotFound.
 		id = engi.SandboxID(label)
 	}
 	n, perr := strconv.Atoi(port)
@@ -82,7 +82,7 @@ func (s *Server) Proxy() http.Handler {
 	})
 }
 
-// sandboxLost responds as E2B's proxy does for a sandbox that does not exist.
+// sandboxLost responds as E2B's proxy does for a missing sandbox.
 func sandboxLost(w http.ResponseWriter, id engi.SandboxID, text string) {
 	label := string(id)
 	if _, err := engi.ParseSandboxID(label); err == nil {
@@ -103,21 +103,21 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 		sandboxLost(w, id, textLost)
 		return
 	case sandbox.State == engi.Hibernated && sandbox.Disk:
-		// Only an explicit connect boots it, because its memory is gone.
+		// Only an explicit connect boots the sandbox, because its memory is lost.
 		sandboxLost(w, id, "The sandbox is paused without its memory: connect to it to start it again")
 		return
 	}
 	health := port == EnvdPort && r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead)
 	if health && stateOf(sandbox.State) == "paused" {
-		// Clients check health when a stream breaks, as it does when a sandbox
-		// is paused. That must not resume it.
+		// Clients check health when a stream breaks, which also happens when a sandbox
+		// is paused. The check must not resume the sandbox.
 		sandboxLost(w, id, "The sandbox is paused")
 		return
 	}
 	key, err := s.authorize(r, sandbox, port)
 	if err != nil {
 		if health && r.Header.Get(accessHeader) == "" {
-			// Who only asks must not keep it from being idle.
+			// A health check does not count as use of the sandbox.
 			respond(w, http.StatusNoContent, nil)
 			return
 		}
@@ -135,7 +135,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 	}
 	defer leave()
 	// These bodies can be long or open-ended.
-	input := r.URL.Path == "/process.Process/StreamInput" // which may pause
+	input := r.URL.Path == "/process.Process/StreamInput" // the body may pause between messages
 	uploads := r.Method == http.MethodPost && (r.URL.Path == "/files" || input)
 	if !input {
 		timed, stop := httpio.TimedBody(w, r)
@@ -198,11 +198,11 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// maxMessage bounds a request that is read into memory, in bytes.
+// maxMessage is the maximum size in bytes of a request that is read into memory.
 const maxMessage = 32 << 20
 
 // prepareBody makes the body of a request safe to forward. The server closes the
-// body of an HTTP/1 request when the response begins; a transport that still sends
+// body of an HTTP/1 request when the response starts; a transport that still sends
 // it would then fail and break the response. So messages are read into memory
 // first, and for uploads a closed body counts as its end.
 func prepareBody(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Request, error) {
@@ -225,7 +225,7 @@ func prepareBody(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Re
 	return out, nil
 }
 
-// An upload is a body that ends when it is closed.
+// An upload is a body whose Close counts as its end.
 type upload struct{ io.ReadCloser }
 
 func (u upload) Read(b []byte) (int, error) {
@@ -236,8 +236,8 @@ func (u upload) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// removeCredentials removes the headers that are meant for this server. Basic
-// authentication names a user of the sandbox and stays.
+// removeCredentials removes the headers with credentials for this server. Basic
+// authentication names a user of the sandbox, and stays.
 func removeCredentials(h http.Header) {
 	for _, name := range []string{accessHeader, trafficHeader, sandboxHeader, portHeader, "X-Api-Key", "Cookie"} {
 		h.Del(name)
@@ -247,7 +247,7 @@ func removeCredentials(h http.Header) {
 	}
 }
 
-// authorize returns the key whose token r has; empty if it needs none. It reports
+// authorize returns the key of the token in r; empty if r needs no token. It reports
 // Anonymous or Denied if r lacks a token that it needs, on any path.
 func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) (key string, err error) {
 	path := r.URL.Path
@@ -264,8 +264,8 @@ func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) (key
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if port == InterpreterPort && first == "contexts" {
-		// Clients send the access token only with code, but the traffic token
-		// also with requests for contexts.
+		// Clients send the access token only to run code, but the traffic token
+		// also to manage contexts.
 		if key, err = s.visitor(r, sandbox); err == nil {
 			return key, nil
 		}
@@ -286,12 +286,12 @@ func (s *Server) Allow(r *http.Request, sandbox engi.Sandbox) error {
 	return err
 }
 
-// While returns a copy of the context of a request that Allow accepts, which ends with
-// the key that its token was given to.
+// While returns a copy of the context of a request that Allow accepts. It ends when the
+// key of the request's token ends.
 func (s *Server) While(r *http.Request, sandbox engi.Sandbox) (context.Context, context.CancelFunc) {
 	key, err := s.visitor(r, sandbox)
 	if err != nil {
-		return r.Context(), func() {} // something else gave access
+		return r.Context(), func() {} // access was granted without a token
 	}
 	return s.while(r.Context(), key, sandbox.Owner)
 }
@@ -304,11 +304,11 @@ func (s *Server) visitor(r *http.Request, sandbox engi.Sandbox) (key string, err
 	return key, err
 }
 
-// maxSigners bounds the tokens that are tried on a signature.
+// maxSigners is the maximum number of tokens tried for one signature.
 const maxSigners = 20_000
 
-// signedFile serves signed URLs of files without a sandbox, which clients make if
-// they are configured with a base URL. The signature tells which sandbox it is.
+// signedFile serves signed URLs of files that do not name their sandbox, which clients make if
+// they are configured with a base URL. The signature determines the sandbox.
 func (s *Server) signedFile(w http.ResponseWriter, r *http.Request) {
 	g, signed := signatureOf(r.URL.Query(), r.Method)
 	if !signed {

@@ -20,7 +20,7 @@ const (
 	timeoutV2 = 300 * time.Second
 )
 
-// settles is how long a request waits for a change of state to complete.
+// settles is the maximum time that a request waits for a change of state.
 const settles = 60 * time.Second
 
 func (s *Server) serveSandboxes() {
@@ -30,7 +30,7 @@ func (s *Server) serveSandboxes() {
 	s.handle("GET /v2/sandboxes", s.list)
 	s.handle("GET /sandboxes/metrics", s.manyMetrics)
 	s.handle("GET /teams", func(w http.ResponseWriter, r *http.Request, who caller) error {
-		// E2B's CLI needs one, but secrets of keys are not stored.
+		// E2B's CLI needs a name; secrets of keys are not stored.
 		name := team(who.owner)
 		return respond(w, http.StatusOK, []map[string]any{{"teamID": name, "name": name, "apiKey": "", "isDefault": true}})
 	})
@@ -51,7 +51,7 @@ func (s *Server) serveSandboxes() {
 	s.one("GET /sandboxes/{id}/metrics", s.metrics)
 }
 
-// one handles a pattern about one sandbox that is not stopped.
+// one registers a handler of a pattern for one sandbox that is not stopped.
 func (s *Server) one(pattern string, f func(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error) {
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request, who caller) error {
 		sandbox, err := s.find(r.Context(), who, r.PathValue("id"))
@@ -67,7 +67,7 @@ func errLost(label string) error {
 }
 
 func (s *Server) find(ctx context.Context, who caller, label string) (engi.Sandbox, error) {
-	first, _, _ := strings.Cut(label, "-") // clients before version 2 add their clientID
+	first, _, _ := strings.Cut(label, "-") // clients before version 2 append their clientID
 	id, err := engi.SandboxOfLabel(first)
 	if err != nil {
 		return engi.Sandbox{}, errLost(label)
@@ -79,7 +79,7 @@ func (s *Server) find(ctx context.Context, who caller, label string) (engi.Sandb
 	return sandbox, err
 }
 
-// settled waits until sandbox is between no two states.
+// settled waits until the sandbox is not between two states.
 func (s *Server) settled(ctx context.Context, sandbox engi.Sandbox) (engi.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, settles)
 	defer cancel()
@@ -162,7 +162,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	return respond(w, http.StatusCreated, s.createdView(sandbox, who))
 }
 
-// filter parses the parameters of all lists.
+// filter parses the parameters that all lists share.
 func filter(r *http.Request) (f engi.SandboxFilter, err error) {
 	f = engi.SandboxFilter{Owned: true}
 	f.Metadata, err = metadataOf(r.URL.Query().Get("metadata"))
@@ -187,7 +187,7 @@ func (s *Server) listV1(w http.ResponseWriter, r *http.Request, who caller) erro
 	return respond(w, http.StatusOK, listedAll(visible(sandboxes)))
 }
 
-// visible removes the sandboxes of builds.
+// visible returns the sandboxes without those of builds.
 func visible(sandboxes []engi.Sandbox) []engi.Sandbox {
 	return slices.DeleteFunc(sandboxes, func(b engi.Sandbox) bool { return b.Notes[registry.NoteBuild] != "" })
 }
@@ -242,8 +242,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, who caller) error 
 	if err != nil {
 		return err
 	}
-	// One more tells whether there is another page. Services do not know E2B's
-	// templates, so their filter is applied here.
+	// One more sandbox shows that there is another page. Services do not have E2B's
+	// templates, so the filter for them is applied here.
 	template := q.Get("template")
 	f.Limit = limit + 1 + s.MaxBuilds // sandboxes of builds are removed below
 	if template != "" {
@@ -280,7 +280,7 @@ type wake struct {
 	Memory  *bool  `json:"memory"`
 }
 
-// awaken resumes a sandbox, or extends its deadline if it runs.
+// awaken resumes a sandbox, or extends its deadline if it is running.
 func (s *Server) awaken(r *http.Request, who caller, sandbox engi.Sandbox, q wake, otherwise time.Duration) (_ engi.Sandbox, slept bool, err error) {
 	timeout, err := seconds(q.Timeout, otherwise)
 	if err != nil {
@@ -305,7 +305,7 @@ func (s *Server) awaken(r *http.Request, who caller, sandbox engi.Sandbox, q wak
 		if !engi.Is(err, engi.Conflict) || ctx.Err() != nil {
 			return sandbox, slept, err
 		}
-		// Its state has changed meanwhile: look again.
+		// The state has changed in the meantime: read it again.
 		refused := err
 		if sandbox, err = s.find(ctx, who, sandbox.ID.Label()); err != nil {
 			return sandbox, slept, err
@@ -413,7 +413,7 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, sandb
 	return done(w, s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory))
 }
 
-// maxForks bounds the forks of one request.
+// maxForks is the maximum number of forks in one request.
 const maxForks = 100
 
 func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
@@ -469,7 +469,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, who caller, 
 	}
 	notes := notesOf(sandbox)
 	if _, said := notes[noteInternet]; said && q.Internet == nil {
-		yes := true // the default of E2B
+		yes := true // E2B's default
 		q.Internet = &yes
 	}
 	p, err := q.policy(q.Internet, s.Internet, s.Rules, notes)
@@ -524,7 +524,7 @@ func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller)
 			}
 			sandbox, err := s.find(r.Context(), who, label)
 			if err != nil {
-				continue // it does not exist any more
+				continue // the sandbox no longer exists
 			}
 			samples, err := s.Sandboxes.Samples(r.Context(), who.viewer, sandbox.ID, time.Time{}, time.Time{})
 			if err != nil {
@@ -538,8 +538,8 @@ func (s *Server) manyMetrics(w http.ResponseWriter, r *http.Request, who caller)
 	return respond(w, http.StatusOK, map[string]any{"sandboxes": all})
 }
 
-// logs returns a sandbox's changes of state, which is all that engi logs of it, those
-// at the time start, in milliseconds, and later ones. E2B's CLI parses each line.
+// logs returns a sandbox's changes of state since the time start, in milliseconds. engi logs
+// nothing else of a sandbox. E2B's CLI parses each line.
 func (s *Server) logs(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	type line struct {
 		Timestamp time.Time `json:"timestamp"`

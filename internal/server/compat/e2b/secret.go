@@ -31,7 +31,7 @@ type secretRequest struct {
 	Metadata map[string]string `json:"metadata"`
 }
 
-// checkMetadata applies E2B's limits to metadata.
+// checkMetadata checks metadata against E2B's limits.
 func checkMetadata(m map[string]string) error {
 	total := 0
 	for k, v := range m {
@@ -54,7 +54,7 @@ func (s *Server) serveSecrets() {
 			}
 			ref := r.PathValue("id")
 			if _, err := engi.ParseSecretID(ref); err != nil {
-				ref = strings.ToLower(ref) // like names
+				ref = strings.ToLower(ref) // references are lower case, like names
 			}
 			return f(w, r, who, ref)
 		})

@@ -20,7 +20,7 @@ func snapshotOf(p engi.Snapshot) snapshot {
 	return v
 }
 
-// buildSnapshots is the prefix of names of snapshots that belong to templates.
+// buildSnapshots is the name prefix of snapshots that belong to templates.
 const buildSnapshots = "e2b-template-"
 
 func (s *Server) serveSnapshots() {
@@ -48,7 +48,7 @@ func (s *Server) serveSnapshots() {
 		if label := q.Get("sandboxID"); label != "" {
 			var err error
 			if of, err = engi.SandboxOfLabel(label); err != nil {
-				return respond(w, http.StatusOK, []snapshot{}) // not an ID, so it has no snapshots
+				return respond(w, http.StatusOK, []snapshot{}) // an invalid ID has no snapshots
 			}
 		}
 		all, err := s.Snapshots.List(r.Context(), who.viewer, of, engi.Paging{})

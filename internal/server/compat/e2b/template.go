@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
-// defaultTag is the tag of a name without one.
+// defaultTag is the tag of a reference without one.
 const defaultTag = "default"
 
 var (
@@ -63,7 +63,7 @@ func (s *Server) serveTemplates() {
 	})
 }
 
-// reference splits NAME:TAG.
+// reference splits NAME:TAG, with defaultTag if there is no tag.
 func reference(ref string) (name, tag string) {
 	name, tag, ok := strings.Cut(ref, ":")
 	if !ok || tag == "" {
@@ -78,7 +78,7 @@ func errTemplate(ref string) error {
 
 func missing(err error) bool { return engi.Is(err, engi.NotFound) }
 
-// resolve sets in spec what a sandbox of template ref starts from.
+// resolve sets the template or snapshot in spec that reference ref stands for.
 func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi.SandboxSpec) error {
 	if ref == "" {
 		return engi.Errorf(engi.Invalid, "templateID is missing")
@@ -141,7 +141,7 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// built returns the name of engi's template for a build. It has a part that is
+// built returns the name of engi's template for a build. The name has a part that is
 // unique to this node, because nodes may share their templates.
 func (s *Server) built(template, build string) string {
 	return s.builtPrefix() + template + "-" + build[:8]
@@ -227,10 +227,10 @@ type logEntry struct {
 	Step      string    `json:"step,omitempty"`
 }
 
-// maxLines bounds the log lines of one response.
+// maxLines is the maximum number of log lines in one response.
 const maxLines = 100
 
-// linesOf returns a page of a build's log, in both forms.
+// linesOf returns a page of a build's log, in both formats.
 func (s *Server) linesOf(r *http.Request, build string) ([]string, []logEntry, error) {
 	skip := 0
 	for _, key := range []string{"logsOffset", "cursor"} {
@@ -296,7 +296,7 @@ func (s *Server) buildLogs(w http.ResponseWriter, r *http.Request, who caller) e
 	return respond(w, http.StatusOK, map[string]any{"logs": entries})
 }
 
-// view returns a template as lists show it.
+// view returns a template in the form of lists.
 func view(t registry.Template) map[string]any {
 	v := map[string]any{
 		"templateID": t.ID, "buildID": "", "cpuCount": 1, "memoryMB": 0, "diskSizeMB": 0, "public": false,
@@ -312,7 +312,7 @@ func view(t registry.Template) map[string]any {
 	return v
 }
 
-// builtIn returns one of the node's templates as lists show it.
+// builtIn returns one of the node's templates in the form of lists.
 func builtIn(t engi.Template) map[string]any {
 	return map[string]any{
 		"templateID": t.Name, "buildID": "00000000-0000-4000-8000-000000000000", "cpuCount": cpus(t.Size.VCPUs), "memoryMB": t.Size.Memory >> 20,
@@ -372,7 +372,7 @@ func (s *Server) patchTemplate(w http.ResponseWriter, r *http.Request, who calle
 	return respond(w, http.StatusOK, map[string]any{"names": []string{t.Name}})
 }
 
-// alias reports whether the caller or the node has a template of a name.
+// alias responds with the template of a name, which is the caller's or the node's.
 func (s *Server) alias(w http.ResponseWriter, r *http.Request, who caller, ref string) error {
 	t, err := s.ours(r.Context(), who, ref)
 	if err == nil && (t.Latest() == nil || strings.Contains(ref, ":") && t.Tagged(ref[strings.Index(ref, ":")+1:]) == nil) {
@@ -462,7 +462,7 @@ func (s *Server) removeTags(w http.ResponseWriter, r *http.Request, who caller) 
 	return respond(w, http.StatusNoContent, nil)
 }
 
-// removeTemplate removes a template, or a snapshot, which clients treat alike.
+// removeTemplate deletes a template, or a snapshot, which clients treat alike.
 func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who caller) error {
 	ref := r.PathValue("id")
 	t, err := s.ours(r.Context(), who, ref)
@@ -492,7 +492,7 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 	return respond(w, http.StatusNoContent, nil)
 }
 
-// discard removes the results of builds that are not in use; sweepTemplates removes
+// discard deletes the results of builds that are not in use; sweepTemplates deletes
 // the others later.
 func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []registry.Build) {
 	for _, b := range builds {
@@ -507,14 +507,14 @@ func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []registr
 	}
 }
 
-// sweepTemplates removes what builds of this node have made that are forgotten, and what
-// could not be removed while sandboxes used it.
+// sweepTemplates deletes the results of this node's builds that failed or have no record, including
+// results that could not be deleted while sandboxes used them.
 func (s *Server) sweepTemplates(ctx context.Context) error {
 	all, err := s.Templates.List(ctx)
 	if err != nil {
 		return err
 	}
-	// Read after the list of templates: a build is recorded before it creates one.
+	// Read the records after the list of templates: a build is recorded before it creates one.
 	known, err := s.Store.List(ctx, "")
 	if err != nil {
 		return err

@@ -22,8 +22,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// LoadSecret returns the secret in the file at path, which it creates, readable by
-// this user only, if there is none.
+// LoadSecret returns the secret in the file at path. If there is none, it creates the file,
+// readable by this user only.
 func LoadSecret(path string) ([]byte, error) {
 	for range 2 {
 		b, err := os.ReadFile(path)
@@ -46,14 +46,14 @@ func LoadSecret(path string) ([]byte, error) {
 
 const secretSize = 32
 
-// makeSecret creates the file atomically, unless it exists.
+// makeSecret creates the file atomically, unless the file exists.
 func makeSecret(path string) error {
 	b := make([]byte, secretSize)
 	rand.Read(b) // never fails
 	return atomicfile.Create(path, b, 0o600)
 }
 
-// derive returns digits for a purpose and an object. They are not stored, because the
+// derive returns hexadecimal digits for a purpose and an object. They are not stored, because the
 // node can derive them again.
 func (s *Server) derive(purpose, object string) string {
 	m := hmac.New(sha256.New, s.Secret)
@@ -63,20 +63,20 @@ func (s *Server) derive(purpose, object string) string {
 
 // Purposes of tokens.
 const (
-	toEnvd    = "envd"    // of a secure sandbox
-	toPorts   = "traffic" // that are private, and to the contexts of the code interpreter
+	toEnvd    = "envd"    // access to envd of a secure sandbox
+	toPorts   = "traffic" // access to private ports and to the contexts of the code interpreter
 	toVolume  = "volume"
 	toArchive = "upload"
 )
 
-// token returns the token for a purpose and an object that a key is given, and with which
-// it ends.
+// token returns the token of a key for a purpose and an object. It becomes invalid when
+// the key does.
 func (s *Server) token(purpose, object, key string) string {
 	return s.derive(purpose, object+"\x00"+key)
 }
 
-// holder returns the key that a token for an object of owner was given to. It reports
-// Anonymous for another token, and for one whose key has been revoked or has expired.
+// holder returns the key that received a token for an object of owner. It reports
+// Anonymous for an unknown token, and for one whose key was revoked or has expired.
 func (s *Server) holder(ctx context.Context, purpose, object string, owner engi.Owner, token string) (string, error) {
 	key, err := s.keyOf(ctx, purpose, object, owner, func(t string) bool { return same(token, t) })
 	if err == nil && key == "" {
@@ -85,7 +85,7 @@ func (s *Server) holder(ctx context.Context, purpose, object string, owner engi.
 	return key, err
 }
 
-// keyOf returns the live key with whose token something was made; empty if there is none.
+// keyOf returns the valid key whose token made something, as with decides; empty if there is none.
 // It takes a microsecond for each key of the owner.
 func (s *Server) keyOf(ctx context.Context, purpose, object string, owner engi.Owner, with func(token string) bool) (string, error) {
 	keys, err := s.Keys.Live(ctx, owner)
@@ -109,11 +109,11 @@ func (s *Server) live(ctx context.Context, key string, owner engi.Owner) error {
 	return err
 }
 
-// lookAgain is how often the keys of requests that last are looked at. Tests change it.
+// lookAgain is the interval of checks of the keys of long requests. Tests change it.
 var lookAgain = 5 * time.Second
 
-// while returns a copy of ctx that ends with a key, unless that is empty, and when the
-// server is to leave.
+// while returns a copy of ctx that ends with a key, unless the key is empty, and when the
+// server shuts down.
 func (s *Server) while(ctx context.Context, key string, owner engi.Owner) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var looking sync.WaitGroup
@@ -141,7 +141,7 @@ func (s *Server) while(ctx context.Context, key string, owner engi.Owner) (conte
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// plainKey decodes a key in the form that old clients require: "e2b_" and the key
+// plainKey decodes a key in the form that old clients require: "e2b_" followed by the key
 // in hexadecimal.
 func plainKey(secret string) string {
 	if digits, ok := strings.CutPrefix(secret, "e2b_"); ok {
@@ -157,7 +157,7 @@ type signature struct{ path, operation, user, value, expires string }
 
 // signatureOf returns the signature of a URL, or false.
 func signatureOf(q url.Values, method string) (signature, bool) {
-	// A plus sign that a client did not escape arrives as a space.
+	// A plus sign that the client did not escape arrives as a space.
 	g := signature{path: q.Get("path"), operation: "read", user: q.Get("username"), value: strings.ReplaceAll(q.Get("signature"), " ", "+"), expires: q.Get("signature_expiration")}
 	if method != "GET" && method != "HEAD" {
 		g.operation = "write"
@@ -165,7 +165,7 @@ func signatureOf(q url.Values, method string) (signature, bool) {
 	return g, g.value != ""
 }
 
-// made reports whether g was made with token.
+// made reports whether token made the signature g.
 func (g signature) made(token string) bool {
 	text := g.path + ":" + g.operation + ":" + g.user + ":" + token
 	if g.expires != "" {
@@ -179,8 +179,8 @@ func signed(text string) string {
 	return "v1_" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// signer returns the key with whose token for a sandbox g was made, and reports Anonymous
-// if there is none that may still be used.
+// signer returns the key whose token for a sandbox made g, and reports Anonymous
+// if there is no such valid key.
 func (s *Server) signer(ctx context.Context, g signature, sandbox engi.Sandbox) (string, error) {
 	key, err := s.keyOf(ctx, toEnvd, string(sandbox.ID), sandbox.Owner, g.made)
 	if err == nil && key == "" {

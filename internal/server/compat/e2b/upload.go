@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	uploadLink = time.Hour          // how long a link is valid
-	uploadKeep = 7 * 24 * time.Hour // how long an archive is kept after its last use
+	uploadLink = time.Hour          // lifetime of a link
+	uploadKeep = 7 * 24 * time.Hour // time for which an archive is kept after its last use
 )
 
 var hashPattern = regexp.MustCompile(`^[A-Za-z0-9]{1,128}$`)
 
-// archive returns the path of an owner's upload. The hash is what the client claims,
-// so it names the content for this owner only.
+// archive returns the path of an owner's upload. The client chooses the hash unchecked,
+// so the hash identifies the content for this owner only.
 func (s *Server) archive(owner engi.Owner, hash string) string {
 	sum := sha256.Sum256([]byte(owner))
 	return filepath.Join(s.Dir, "files", hex.EncodeToString(sum[:8])+"-"+hash)
 }
 
-// uploadOf names what a link is for.
+// uploadOf returns the object of a link's token.
 func uploadOf(t registry.Template, hash, expires string) string {
 	return t.ID + "/" + hash + "/" + expires
 }
 
-// fileLink says whether an archive is present, or else where to upload it.
+// fileLink answers whether an archive is present, and else with a link to upload it.
 func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) error {
 	t, err := s.ours(r.Context(), who, r.PathValue("id"))
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) fileLink(w http.ResponseWriter, r *http.Request, who caller) er
 	return respond(w, http.StatusCreated, map[string]any{"present": false, "url": link.String()})
 }
 
-// putFile receives an archive at a link of fileLink.
+// putFile receives an archive under a link of fileLink.
 func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
 	if err := s.takeFile(w, r); err != nil {
 		fail(w, err)
@@ -110,7 +110,7 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	if r.ContentLength >= 0 && n != r.ContentLength {
 		return engi.Errorf(engi.Invalid, "received %d of %d bytes", n, r.ContentLength)
 	}
-	if r.ContentLength < 0 { // only now it is known what must fit
+	if r.ContentLength < 0 { // the size was not known before
 		if err := s.sweep(0); err != nil {
 			return err
 		}
@@ -121,8 +121,8 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	return respond(w, http.StatusOK, nil)
 }
 
-// sweep removes archives that have not been used for long, the oldest ones until
-// more bytes fit, and remains of failed uploads.
+// sweep deletes archives that have not been used for long, the oldest ones until
+// there is room for more bytes, and the remains of failed uploads.
 func (s *Server) sweep(more int64) error {
 	entries, err := os.ReadDir(filepath.Join(s.Dir, "files"))
 	if err != nil {
@@ -136,7 +136,7 @@ func (s *Server) sweep(more int64) error {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil {
-			continue // removed meanwhile
+			continue // the file was removed in the meantime
 		}
 		files = append(files, info)
 		total += info.Size()

@@ -90,7 +90,7 @@ func (s *Server) serveVolumes() {
 		}
 		fi, err := f.MakeDir(r.Context(), at, a)
 		if engi.Is(err, engi.Conflict) && r.URL.Query().Get("force") == "true" {
-			// With force, it may exist.
+			// With force, the directory may exist.
 			if fi, serr := f.Stat(r.Context(), at); serr == nil && fi.Mode.IsDir() {
 				return respond(w, http.StatusCreated, volumeEntryOf(fi))
 			}
@@ -136,7 +136,7 @@ func (s *Server) serveVolumes() {
 		if fi.Mode.IsRegular() {
 			w.Header().Set("Content-Length", strconv.FormatInt(fi.Size, 10))
 			if n, err := io.Copy(w, io.LimitReader(in, fi.Size)); err != nil || n != fi.Size {
-				panic(http.ErrAbortHandler) // the response has begun: abort it
+				panic(http.ErrAbortHandler) // the response has started: abort it
 			}
 			return nil
 		}
@@ -194,7 +194,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 	})
 }
 
-// number parses an optional number of the query.
+// number parses an optional number in the query.
 func number(r *http.Request, name string, otherwise, most int) (int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {
@@ -241,7 +241,7 @@ type volumeEntry struct {
 	Target string    `json:"target,omitempty"`
 }
 
-// volumeEntryOf uses the only time that engi keeps of a file for all three.
+// volumeEntryOf uses the file's only time in engi for all three times of E2B.
 func volumeEntryOf(fi engi.FileInfo) volumeEntry {
 	kind := "unknown"
 	switch {

@@ -12,13 +12,13 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// WebhookFormat is the Format of webhooks whose requests are E2B's. Their Types
-// are E2B's, too.
+// WebhookFormat is the Format of webhooks that send E2B's requests. Their Types
+// are also E2B's.
 const WebhookFormat = "e2b"
 
 type webhookFormat struct{}
 
-// NewWebhookFormat returns the format that is called [WebhookFormat].
+// NewWebhookFormat returns the format named [WebhookFormat].
 func NewWebhookFormat() engi.WebhookFormat { return webhookFormat{} }
 
 // Wants implements engi.WebhookFormat.
@@ -27,8 +27,8 @@ func (webhookFormat) Wants(w engi.Webhook, e engi.Event) bool {
 	return ok && (len(w.Types) == 0 || slices.Contains(w.Types, v.Type))
 }
 
-// Request implements engi.WebhookFormat. It reports Invalid for an event that
-// E2B has none like.
+// Request implements engi.WebhookFormat. It reports Invalid for an event without
+// an equivalent in E2B.
 func (webhookFormat) Request(_ context.Context, w engi.Webhook, secret string, delivery engi.FunctionRunID, e engi.Event, _ time.Time) ([]byte, map[string]string, error) {
 	v, ok := lifecycleOf(e)
 	if !ok {
@@ -48,8 +48,8 @@ func (webhookFormat) Request(_ context.Context, w engi.Webhook, secret string, d
 	}, nil
 }
 
-// webhookSignature is what receivers compute. It is no HMAC, but what E2B's
-// documentation has them check.
+// webhookSignature returns the signature that receivers check. It is not an HMAC, but
+// the computation in E2B's documentation.
 func webhookSignature(secret string, body []byte) string {
 	h := sha256.New()
 	h.Write([]byte(secret))
@@ -75,7 +75,7 @@ func webhookOf(h engi.Webhook) webhookView {
 	return v
 }
 
-// webhookRequest makes or changes a webhook. A nil field is missing.
+// webhookRequest creates or changes a webhook. A nil field is absent.
 type webhookRequest struct {
 	Name    *string   `json:"name"`
 	URL     *string   `json:"url"`
@@ -84,8 +84,8 @@ type webhookRequest struct {
 	Secret  *string   `json:"signatureSecret"`
 }
 
-// check reports Invalid for fields that are there and cannot be, and removes
-// types that come twice.
+// check reports Invalid for invalid values of present fields, and removes
+// duplicate types.
 func (q *webhookRequest) check() error {
 	switch {
 	case q.URL != nil && *q.URL == "":

@@ -13,15 +13,15 @@ import (
 
 // Keys of [engi.Sandbox.Notes].
 const (
-	noteOpen     = "e2b.open"     // "1": envd needs no token
-	noteAlias    = "e2b.alias"    // name by which it was requested
-	noteInternet = "e2b.internet" // "true" or "false" if the client said
-	noteMCP      = "e2b.mcp"      // as JSON
-	noteIAM      = "e2b.iam"      // as JSON
+	noteOpen     = "e2b.open"     // "1" means that envd needs no token
+	noteAlias    = "e2b.alias"    // name in the request that created the sandbox
+	noteInternet = "e2b.internet" // "true" or "false" if the client set it
+	noteMCP      = "e2b.mcp"      // in JSON
+	noteIAM      = "e2b.iam"      // in JSON
 )
 
-// secure reports whether envd needs a token. It does for sandboxes created by
-// other APIs.
+// secure reports whether envd needs a token. Sandboxes created by
+// other APIs need one.
 func secure(sandbox engi.Sandbox) bool { return sandbox.Notes[noteOpen] != "1" }
 
 type newSandbox struct {
@@ -50,7 +50,7 @@ type volumeMount struct {
 type createdSandbox struct {
 	SandboxID    string  `json:"sandboxID"`
 	TemplateID   string  `json:"templateID"`
-	ClientID     string  `json:"clientID"` // unused, but required
+	ClientID     string  `json:"clientID"` // unused, but required by clients
 	EnvdVersion  string  `json:"envdVersion"`
 	Alias        string  `json:"alias,omitempty"`
 	Domain       *string `json:"domain"`
@@ -108,7 +108,7 @@ func (s *Server) domain() *string {
 	return &s.Domain
 }
 
-// clientID is constant, because engi has nothing like E2B's clients.
+// clientID is constant, because engi has no equivalent of E2B's clients.
 const clientID = "engi"
 
 func templateOf(sandbox engi.Sandbox) (id, alias string) {
@@ -154,7 +154,7 @@ func listed(sandbox engi.Sandbox) listedSandbox {
 	if v.StartedAt.IsZero() {
 		v.StartedAt = sandbox.Created
 	}
-	if v.EndAt.IsZero() { // no deadline while hibernated
+	if v.EndAt.IsZero() { // a hibernated sandbox has no deadline
 		v.EndAt = v.StartedAt.Add(sandbox.Lifetime.Timeout)
 	}
 	for _, m := range sandbox.Volumes {
@@ -192,9 +192,9 @@ func metricOf(m engi.Sample) metric {
 	}
 }
 
-// metadataOf parses the metadata filter of a list. Clients encode it three times:
+// metadataOf parses the metadata filter of a list. Clients escape it three times:
 // each key and value, the pairs, and the whole as a query value, which is already
-// decoded.
+// unescaped here.
 func metadataOf(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
@@ -212,7 +212,7 @@ func metadataOf(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// plain decodes s once more, or returns it if it is not encoded.
+// plain unescapes s once more, or returns s if it is not escaped.
 func plain(s string) string {
 	if p, err := url.QueryUnescape(s); err == nil {
 		return p

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/server/rest"
 )
 
-// completions is the route of chat completions.
+// completions returns the route of chat completions.
 func (f *front) completions() rest.Route {
 	return rest.Foreign(rest.Route{
 		Pattern: "POST /v1/chat/completions", ID: "create-chat-completion", Summary: "Create a chat completion (OpenAI)", Access: change, Objects: rest.Owned,
@@ -73,16 +73,16 @@ type completionMessage struct {
 	ToolCallID string `json:"tool_call_id"`
 }
 
-// completionValues are the values of fields that ask for nothing we could not
-// do; a field without values may have any.
+// completionValues holds the accepted values of fields that need no
+// work; a field without values accepts any value.
 var completionValues = map[string][]string{
 	"frequency_penalty": {"0", "0.0"}, "presence_penalty": {"0", "0.0"}, "logprobs": {"false"}, "top_logprobs": {"0"}, "logit_bias": {"{}"}, "modalities": {`["text"]`},
 	"store": {"false"}, "verbosity": {`"medium"`}, "functions": {"[]"}, "service_tier": {`"auto"`, `"default"`},
-	// About the client, or for caches that providers keep by themselves.
+	// Data about the client, or hints for caches that providers manage themselves.
 	"user": nil, "metadata": nil, "safety_identifier": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil,
 }
 
-// maxChoices bounds n.
+// maxChoices is the maximum of n.
 const maxChoices = 8
 
 func (f *front) complete(ex *rest.Exchange, _ *struct{}) error {
@@ -102,7 +102,7 @@ func (f *front) complete(ex *rest.Exchange, _ *struct{}) error {
 	runs := make([]engi.Run, q.N)
 	for i := range runs {
 		if i > 0 && key != "" {
-			spec.Idempotency = fmt.Sprintf("%s #%d", key, i) // they are different runs
+			spec.Idempotency = fmt.Sprintf("%s #%d", key, i) // each choice is a run of its own
 		}
 		if runs[i], err = ex.StartRun(f.agents, spec); err != nil {
 			dialect.Abandon(ex, f.agents, runs[:i]...)
@@ -142,8 +142,8 @@ func (f *front) complete(ex *rest.Exchange, _ *struct{}) error {
 	})
 }
 
-// completionSpec translates a request: the last thing its user says, or the
-// results of calls, are the input; the rest came before.
+// completionSpec converts a request: the last message of the user, or the
+// results of calls, become the input; the rest is the conversation before it.
 func (f *front) completionSpec(ex *rest.Exchange, q completionRequest) (spec engi.RunSpec, err error) {
 	spec.Agent, spec.Session, spec.Workspace = q.Model, q.Session, q.Workspace
 	spec.Sampling = engi.Sampling{
@@ -196,7 +196,7 @@ func (f *front) completionSpec(ex *rest.Exchange, q completionRequest) (spec eng
 	return spec, dialect.Continue(ex, f.agents, &spec, "messages")
 }
 
-// textOrTexts reads a field that is a text or a list of some.
+// textOrTexts parses a field that is a text or a list of texts.
 func textOrTexts(name string, raw json.RawMessage) (all []string, err error) {
 	var one string
 	switch {
@@ -251,7 +251,7 @@ type file struct {
 	Name string `json:"filename"`
 }
 
-// document returns the document, which must be part of the request.
+// document returns the file as a document. The request must contain its data.
 func (f file) document() (engi.Image, error) {
 	if f.Data == "" {
 		return engi.Image{}, engi.Errorf(engi.Invalid, "a file is not part of the request").WithRemedy("send it as file_data, in base64; nothing is fetched or kept for you")
@@ -267,7 +267,7 @@ func (f file) document() (engi.Image, error) {
 	return img, err
 }
 
-// fromDataURL reads an image that is a URL.
+// fromDataURL parses an image in a data URL.
 func fromDataURL(url string) (engi.Image, error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(url, "data:"), ";base64,")
 	if !ok || !strings.HasPrefix(url, "data:") {
@@ -319,7 +319,7 @@ func completionUsage(t engi.Tokens) map[string]any {
 	}
 }
 
-// completionCalls are the calls of a run's end, for a message or for a delta.
+// completionCalls returns the calls at the end of a run, for a message or for a delta.
 func completionCalls(x engi.Run, numbered bool) []any {
 	all := make([]any, len(x.Calls))
 	for i, t := range x.Calls {
@@ -344,8 +344,8 @@ func completionStop(x engi.Run) string {
 	return "length"
 }
 
-// streamCompletion answers with chunks, which have no names and no IDs; those
-// of one run after those of the other.
+// streamCompletion answers with chunks, which have no event names or IDs. The chunks
+// of each run follow those of the run before.
 func (f *front) streamCompletion(ex *rest.Exchange, q completionRequest, runs []engi.Run, typed bool) error {
 	out := dialect.NewStream(ex, f.agents)
 	chunk := func(x engi.Run, delta map[string]any, finish any) map[string]any {

@@ -13,21 +13,21 @@ import (
 	"github.com/engi-dev/engi/internal/server/rest"
 )
 
-// An Embedder turns texts into vectors. It is safe for concurrent use.
+// An Embedder converts texts to vectors. It is safe for concurrent use.
 type Embedder interface {
-	// Name identifies the vectors: those of different names cannot be compared.
+	// Name identifies the vectors: only vectors with the same name are comparable.
 	Name() string
-	// Embed returns one vector of length 1 for each text, all of one dimension.
+	// Embed returns one vector of length 1 for each text, all with the same dimension.
 	Embed(ctx context.Context, owner engi.Owner, texts []string) ([][]float32, error)
 }
 
-// Bounds of one request.
+// Limits of one request.
 const (
 	maxTexts     = 2048
-	maxTextBytes = 1 << 20 // of all texts
+	maxTextBytes = 1 << 20 // bytes of all texts
 )
 
-// embeddings is the route of vectors of texts.
+// embeddings returns the route for vectors of texts.
 func (f *front) embeddings() rest.Route {
 	return rest.Foreign(rest.Route{
 		Pattern: "POST /v1/embeddings", ID: "create-embeddings", Summary: "Create embeddings (OpenAI)", Access: change, Objects: rest.Owned,

@@ -1,7 +1,7 @@
-// Package openai speaks OpenAI's formats, so that its unmodified clients work: chat
-// completions, responses and embeddings. In all of them, model is the name of an
-// agent. What the agent's own tools do happens here and is not seen; calls of the
-// request's tools are the client's. A field that cannot be honoured is refused, never
+// Package openai serves OpenAI's formats, so that unmodified clients work: chat
+// completions, responses and embeddings. In all of them, the model is the name of an
+// agent. The agent's own tools run here, and the client does not see them; the client runs the
+// request's tools. A field that engi cannot honour is refused, never
 // ignored.
 package openai
 
@@ -19,7 +19,7 @@ import (
 // front answers requests with runs of agents.
 type front struct {
 	agents   engi.Agents
-	embedder Embedder // nil if there is none
+	embedder Embedder // nil if the node has none
 	started  time.Time
 }
 
@@ -28,8 +28,8 @@ var (
 	change = rest.Access{Scope: engi.ScopeAgents, Write: true}
 )
 
-// Resource returns the routes for OpenAI's clients. Each model is said to be as old as
-// the server, which has started at a time. agents and embedder may be nil.
+// Resource returns the routes for OpenAI's clients. started is the time at which the server
+// started, and the creation time of every model. agents and embedder may be nil.
 func Resource(agents engi.Agents, embedder Embedder, started time.Time) rest.Resource {
 	f := &front{agents, embedder, started}
 	return dialect.Resource(agents, slices.Concat(f.models(), f.responses(), []rest.Route{f.completions(), f.embeddings()})...)
@@ -39,7 +39,7 @@ type aModel struct {
 	Name string `path:"name" maxLength:"64" doc:"Name of the agent"`
 }
 
-// models are the routes that list agents.
+// models returns the routes that list agents.
 func (f *front) models() []rest.Route {
 	return []rest.Route{
 		rest.Foreign(rest.Route{
@@ -64,7 +64,7 @@ func (f *front) models() []rest.Route {
 	}
 }
 
-// names are the names of what OpenAI's clients use as models.
+// names returns the names that OpenAI's clients can use as models.
 func (f *front) names() (names []string) {
 	for _, x := range f.agents.Agents() {
 		names = append(names, x.Name)
@@ -79,10 +79,10 @@ func (f *front) model(name string) map[string]any {
 	return map[string]any{"id": name, "object": "model", "created": f.started.Unix(), "owned_by": "engi"}
 }
 
-// paramName matches the field that an error is about.
+// paramName matches the name of the invalid field in an error.
 var paramName = regexp.MustCompile(`^([a-z_]+(?:\[\d+\])?): `)
 
-// errorOf returns a problem as OpenAI's clients read errors.
+// errorOf returns a problem in the format that OpenAI's clients expect.
 func errorOf(p v1.Problem) any { return errorObject(p) }
 
 func errorObject(p v1.Problem) map[string]any {

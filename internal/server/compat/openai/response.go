@@ -13,9 +13,9 @@ import (
 	"github.com/engi-dev/engi/internal/server/rest"
 )
 
-// A response is a run. What of its request belongs into answers is in the run's note.
+// A response is a run. The run's note holds the fields of the request that answers repeat.
 
-// aResponse names a response: its run's ID, with the prefix that clients expect.
+// aResponse holds the ID of a response: its run's ID, with the prefix that clients expect.
 type aResponse struct {
 	ID string `path:"id" maxLength:"64" doc:"ID of the object"`
 }
@@ -26,7 +26,7 @@ type getResponse struct {
 	After  int  `query:"starting_after" default:"-1" doc:"In a stream, only events after this sequence number"`
 }
 
-// responses are the routes of responses.
+// responses returns the routes of responses.
 func (f *front) responses() []rest.Route {
 	return []rest.Route{
 		rest.Foreign(rest.Route{
@@ -68,7 +68,7 @@ func (f *front) responses() []rest.Route {
 	}
 }
 
-// responseError is an error about a response, as OpenAI's clients read it.
+// responseError returns an error about a response in the format that OpenAI's clients expect.
 func responseError(p v1.Problem) any {
 	e := errorObject(p)
 	if p.Kind == v1.NotFound {
@@ -79,8 +79,8 @@ func responseError(p v1.Problem) any {
 
 const responsePrefix = "resp_"
 
-// suffixOf is what the ID of a run has in common with those of its response and
-// of that one's items.
+// suffixOf returns the common part of the IDs of a run, of its response and
+// of the response's items.
 func suffixOf(id engi.RunID) string { return string(id)[4:] }
 
 // runOfResponse returns the ID of a response's run.
@@ -96,7 +96,7 @@ func noResponse(id string) error {
 	return engi.Errorf(engi.NotFound, "there is no response %.80q", id).WithRemedy("responses that were created with store false, or long ago, are not kept")
 }
 
-// A responseNote is what answers repeat of their request.
+// A responseNote holds the fields of a request that answers repeat.
 type responseNote map[string]json.RawMessage
 
 func (n responseNote) is(field string) bool { return string(n[field]) == "true" }
@@ -114,12 +114,12 @@ func (f *front) responseRun(ex *rest.Exchange, id string) (x engi.Run, note resp
 	case err != nil:
 		return x, nil, err
 	case x.Note == nil || json.Unmarshal(x.Note, &note) != nil || !note.is("store"):
-		return x, nil, noResponse(id) // a run of another kind, or one that is about to be deleted
+		return x, nil, noResponse(id) // the run is of another kind, or about to be deleted
 	}
 	return x, note, nil
 }
 
-// forgetTime bounds the deletion of a run, whether or not its client is still there.
+// forgetTime is the maximum time to delete a run, whether or not its client is still connected.
 const forgetTime = 10 * time.Second
 
 // forget deletes a run.
@@ -180,10 +180,10 @@ type responseTool struct {
 	Strict      *bool           `json:"strict"`
 }
 
-// responseValues are the values of fields that ask for nothing we could not do.
+// responseValues holds the accepted values of fields that need no work.
 var responseValues = map[string][]string{
 	"truncation": {`"disabled"`}, "include": {"[]"}, "top_logprobs": {"0"}, "service_tier": {`"auto"`, `"default"`}, "context_management": {"[]"},
-	// About the client, or for caches that providers keep by themselves.
+	// Data about the client, or hints for caches that providers manage themselves.
 	"user": nil, "safety_identifier": nil, "prompt_cache_key": nil, "prompt_cache_retention": nil, "prompt_cache_options": nil,
 }
 
@@ -231,7 +231,7 @@ func (f *front) respond(ex *rest.Exchange, _ *struct{}) error {
 	return ex.Reply(b.response())
 }
 
-// response answers with a response as it is now, or with its events.
+// response answers with the current state of a response, or with its events.
 func (f *front) response(ex *rest.Exchange, in *getResponse) error {
 	x, note, err := f.responseRun(ex, in.ID)
 	if err != nil {
@@ -252,11 +252,11 @@ func (f *front) response(ex *rest.Exchange, in *getResponse) error {
 	return ex.Reply(b.response())
 }
 
-// streamResponse answers with the events of a response that come after one.
+// streamResponse answers with the events of a response after a sequence number.
 func (f *front) streamResponse(ex *rest.Exchange, b *responseBuilder, after int) {
 	out := dialect.NewStream(ex, f.agents)
 	out.Failures = true
-	b.run.State = engi.RunRunning // as it began
+	b.run.State = engi.RunRunning // the state at its start
 	b.send = func(kind string, event map[string]any) bool {
 		return b.sequence <= after || out.Send(kind, event)
 	}
@@ -271,7 +271,7 @@ func (f *front) streamResponse(ex *rest.Exchange, b *responseBuilder, after int)
 	}
 }
 
-// responseSpec translates a request, and says what answers repeat of it.
+// responseSpec converts a request, and returns the fields that answers repeat.
 func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.RunSpec, note responseNote, err error) {
 	spec.Agent, spec.Session, spec.Workspace, spec.System = q.Model, q.Session, q.Workspace, q.Instructions
 	spec.Sampling = engi.Sampling{Temperature: q.Temperature, TopP: q.TopP, OneCall: q.ParallelCalls != nil && !*q.ParallelCalls}
@@ -346,7 +346,7 @@ func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.Ru
 		q.Metadata = map[string]string{}
 	}
 	if q.Tools == nil {
-		q.Tools = []responseTool{} // not null
+		q.Tools = []responseTool{} // an empty list, not null
 	}
 	q.Text.Verbosity = "medium"
 	switch {
@@ -375,7 +375,7 @@ func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.Ru
 	return spec, note, nil
 }
 
-// orNull is a text as JSON has it where one may be absent.
+// orNull returns a text for JSON, with null for an empty one.
 func orNull(text string) any {
 	if text == "" {
 		return nil
@@ -383,12 +383,12 @@ func orNull(text string) any {
 	return text
 }
 
-// continueResponse has a run go on where a response ends, which a field of the request
+// continueResponse makes a run continue from the end of a response, which a field of the request
 // names.
 func (f *front) continueResponse(ex *rest.Exchange, spec *engi.RunSpec, previous, field string) error {
 	x, _, err := f.responseRun(ex, previous)
 	if err == nil && x.Owner != ex.Owner() {
-		err = noResponse(previous) // an administrator sees those of others, and continues only its own
+		err = noResponse(previous) // an administrator sees the responses of others, but continues only its own
 	}
 	if err != nil {
 		return engi.Errorf(engi.KindOf(err), "%s: %w", field, err)
@@ -409,7 +409,7 @@ type responseItem struct {
 	Output    json.RawMessage `json:"output"`
 }
 
-// addItems adds what a request says.
+// addItems adds the items of a request's input.
 func addItems(spec *engi.RunSpec, input json.RawMessage) error {
 	var text string
 	if json.Unmarshal(input, &text) == nil && text != "" {
@@ -428,8 +428,8 @@ func addItems(spec *engi.RunSpec, input json.RawMessage) error {
 	return nil
 }
 
-// madeBy returns the run that made an item, going by the item's ID; empty if that is
-// of another server.
+// madeBy returns the run that made an item, from the item's ID; empty if another
+// server made the item.
 func (item responseItem) madeBy() engi.RunID {
 	parts := strings.Split(item.ID, "_")
 	if item.Type == "function_call" {
@@ -448,14 +448,14 @@ func (item responseItem) madeBy() engi.RunID {
 func (item responseItem) add(spec *engi.RunSpec) error {
 	run := item.madeBy()
 	if run != "" && run == spec.After {
-		return nil // it is known
+		return nil // the run's conversation has this item
 	}
 	switch item.Type {
 	case "item_reference":
 		if run == "" {
 			return engi.Errorf(engi.Invalid, "there is no item %.80q", item.ID).WithRemedy("send the item itself")
 		}
-		// Its run knows what was said before, with what the agent's tools did.
+		// The conversation of the run has the messages before, including the calls of the agent's tools.
 		spec.After, spec.Messages = run, nil
 	case "", "message":
 		text, images, err := responseContent(item.Content)
@@ -471,7 +471,7 @@ func (item responseItem) add(spec *engi.RunSpec) error {
 			return engi.Errorf(engi.Invalid, "there is no role %.40q", item.Role).WithRemedy("send messages of user, assistant, system and developer")
 		}
 	case "function_call":
-		// Calls of one answer are items of their own.
+		// Each call of one answer is a separate item.
 		n := len(spec.Messages)
 		if n == 0 || spec.Messages[n-1].Role != engi.RoleAssistant {
 			spec.Messages = append(spec.Messages, engi.Message{Role: engi.RoleAssistant})
@@ -486,14 +486,14 @@ func (item responseItem) add(spec *engi.RunSpec) error {
 		}
 		dialect.AddResult(spec, engi.ToolResult{Call: item.CallID, Text: text, Images: images})
 	case "reasoning":
-		// The run that it is of still has it.
+		// The run with this item still has it.
 	default:
 		return engi.Errorf(engi.Invalid, "an item of type %.40q cannot be read", item.Type).WithRemedy("send messages, function calls and their outputs; previous_response_id stands for what is kept here")
 	}
 	return nil
 }
 
-// responseContent reads the content of a message, or the output of a call.
+// responseContent parses the content of a message, or the output of a call.
 func responseContent(raw json.RawMessage) (text string, images []engi.Image, err error) {
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &text) == nil {
 		return text, nil, nil

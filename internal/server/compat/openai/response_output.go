@@ -12,23 +12,23 @@ import (
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
-// A responseBuilder makes the output of a response of what happens in its run, and
-// tells each event as it happens.
+// A responseBuilder builds the output of a response from the updates of its run, and
+// sends each event as it happens.
 type responseBuilder struct {
 	run      engi.Run
 	note     responseNote
-	typed    bool // the answer is JSON, and what is said before it no part of it
-	thoughts bool // they are asked for
+	typed    bool // the answer is JSON, and text before it is not part of it
+	thoughts bool // the request asks for thoughts
 
-	send     func(kind string, event map[string]any) bool // nil if nobody follows
-	sequence int                                          // of the last event
-	left     bool                                         // whoever follows
+	send     func(kind string, event map[string]any) bool // sends an event, and returns false if the client has left; nil if no client follows
+	sequence int                                          // sequence number of the last event
+	left     bool                                         // the client has left
 
 	output []map[string]any
-	step   int            // that is being written
+	step   int            // step that is being written
 	from   int            // index in output of the step's first item
 	next   int            // index of the next item in the stream
-	open   map[string]any // the item that is being written; nil if none
+	open   map[string]any // item that is being written; nil if there is none
 	text   strings.Builder
 }
 
@@ -36,7 +36,7 @@ func (f *front) responseBuilder(x engi.Run, note responseNote) *responseBuilder 
 	b := &responseBuilder{run: x, note: note, sequence: -1, output: []map[string]any{}}
 	var text struct{ Format responseFormat }
 	var reasoning struct{ Summary *string }
-	_, _ = json.Unmarshal(note["text"], &text), json.Unmarshal(note["reasoning"], &reasoning) // what they were made of was checked
+	_, _ = json.Unmarshal(note["text"], &text), json.Unmarshal(note["reasoning"], &reasoning) // both were checked when the note was made
 	b.thoughts = reasoning.Summary != nil
 	b.typed = text.Format.Type != "text" || dialect.Typed(f.agents, engi.RunSpec{Agent: x.Agent})
 	return b
@@ -51,7 +51,7 @@ func (b *responseBuilder) tell(kind string, event map[string]any) {
 	b.left = !b.send(kind, event)
 }
 
-// about tells an event about the open item.
+// about sends an event about the open item.
 func (b *responseBuilder) about(kind string, event map[string]any) {
 	event["item_id"], event["output_index"] = b.open["id"], b.next-1
 	switch b.open["type"] {
@@ -63,7 +63,7 @@ func (b *responseBuilder) about(kind string, event map[string]any) {
 	b.tell(kind, event)
 }
 
-// see takes what happens in the run. It returns false when nobody follows any more.
+// see processes an update of the run. It returns false if the client has left.
 func (b *responseBuilder) see(e engi.RunUpdate) bool {
 	switch kind := e.Kind; {
 	case kind == engi.RunText && !b.typed:
@@ -79,7 +79,7 @@ func (b *responseBuilder) see(e engi.RunUpdate) bool {
 	return !b.left
 }
 
-// write adds a piece to an item of the step, which it begins if there is none.
+// write adds a piece to an item of the step. It starts the item if there is none.
 func (b *responseBuilder) write(kind string, step int, piece string) {
 	if step != b.step {
 		b.close("completed", "commentary")
@@ -119,8 +119,8 @@ func (b *responseBuilder) begin(prefix string, item map[string]any) {
 	b.next++
 }
 
-// close ends the open item, if there is one. The phase is that of a message: whether
-// it is the answer.
+// close ends the open item, if there is one. phase is the phase of a message, which says whether
+// the message is the answer.
 func (b *responseBuilder) close(status, phase string) {
 	if b.open == nil {
 		return
@@ -146,7 +146,7 @@ func (b *responseBuilder) close(status, phase string) {
 	b.output, b.open = append(b.output, b.open), nil
 }
 
-// finish takes the end of the run.
+// finish processes the end of the run.
 func (b *responseBuilder) finish(x engi.Run) {
 	b.run = x
 	status, phase := "completed", "final_answer"
@@ -198,7 +198,7 @@ func (b *responseBuilder) status() string {
 	return "in_progress"
 }
 
-// response is the response as far as it is known.
+// response returns the response in its current state.
 func (b *responseBuilder) response() map[string]any {
 	x := b.run
 	out := map[string]any{
