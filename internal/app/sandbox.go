@@ -148,17 +148,6 @@ func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err e
 	return u, nil
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "wait: %v", context.Cause(ctx))
-	}
-}
-
 // boot enters the sandbox of an app. If there is none, boot creates one; booted is true then.
 func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 	var snapshot engi.SnapshotID // that a new sandbox is to begin with
