@@ -64,8 +64,6 @@ var appCommands = appCommand{
 `+example("engi app unpublish shop"), (*client.Client).UnpublishApp, func(x v1.App) string { return x.ID + " unpublished" }),
 }
 
-const maxAppText = 8 << 20 // maximum bytes of one apply; the server has the same limit
-
 type appCreate struct {
 	Name     string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
 	Template string            `short:"t" help:"Template of the app." default:"vite-react" placeholder:"TEMPLATE"`
@@ -256,12 +254,12 @@ func (g *globals) text(name string) (string, error) {
 		defer f.Close()
 		in = f
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxAppText+1))
+	b, err := io.ReadAll(io.LimitReader(in, engi.MaxApplyText+1))
 	switch {
 	case err != nil:
 		return "", engi.Errorf(engi.Unavailable, "read %s: %v", filepath.Base(name), err)
-	case len(b) > maxAppText:
-		return "", engi.Errorf(engi.Invalid, "%s has more than %s", name, v1.Bytes(maxAppText)).WithRemedy("apply it in parts")
+	case len(b) > engi.MaxApplyText:
+		return "", engi.Errorf(engi.Invalid, "%s has more than %s", name, v1.Bytes(engi.MaxApplyText)).WithRemedy("apply it in parts")
 	}
 	return string(b), nil
 }
@@ -586,7 +584,7 @@ func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadClo
 	if err != nil {
 		return "", err
 	}
-	before, err := io.ReadAll(io.LimitReader(f, maxAppText))
+	before, err := io.ReadAll(io.LimitReader(f, engi.MaxApplyText))
 	_ = f.Close() // all needed content was read
 	if err != nil {
 		return "", engi.Errorf(engi.Unavailable, "read %s: %v", name, err)

@@ -71,7 +71,7 @@ func TestAppCommands(t *testing.T) {
 	}
 	run(0, "", "cancel", "shop")
 	run(1, "", "apply", "shop", "/none")
-	run(1, strings.Repeat("x", maxAppText+1), "apply", "shop", "-")
+	run(1, strings.Repeat("x", engi.MaxApplyText+1), "apply", "shop", "-")
 
 	if out, _ := run(0, "", "cat", "shop", "src/App.jsx"); out != "export default () => <h1>Store</h1>\n" {
 		t.Errorf("%s", out)

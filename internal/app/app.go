@@ -56,8 +56,6 @@ const (
 	defaultIdle     = 15 * time.Minute
 	defaultHealth   = 30 * time.Second
 	maxApps         = 1000 // maximum number of apps of one owner
-	maxText         = 8 << 20
-	maxMessage      = 200 // bytes
 	maxRevisions    = 1000
 	maxHistory      = 256 << 20 // bytes of contents of one app
 	maxStored       = 2 << 30   // bytes of contents of all apps of an owner

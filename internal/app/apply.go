@@ -24,11 +24,8 @@ const applyTime = 15 * time.Minute
 // Apply implements [engi.Apps].
 func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err error) {
 	defer engi.Annotate(&err, "apply to app %.70s", spec.App)
-	if len(spec.Text) > maxText {
-		return 0, engi.Errorf(engi.Invalid, "the text has %d bytes, %d MiB is the most", len(spec.Text), maxText>>20).WithRemedy("apply it in parts")
-	}
-	if strings.TrimSpace(spec.Text) == "" {
-		return 0, engi.Errorf(engi.Invalid, "the text is empty").WithRemedy("send what a model has written")
+	if err := spec.Faults().Err(); err != nil {
+		return 0, err
 	}
 	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
 	if err != nil {
@@ -466,8 +463,8 @@ func firstLine(text string) string {
 		}
 		return r
 	}, text)), " ")
-	if len(text) > maxMessage {
-		text = text[:maxMessage]
+	if len(text) > engi.MaxRevisionText {
+		text = text[:engi.MaxRevisionText]
 		for !utf8.ValidString(text) {
 			text = text[:len(text)-1]
 		}

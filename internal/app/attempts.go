@@ -20,41 +20,8 @@ import (
 )
 
 const (
-	maxAttempts = 8
-	maxCriteria = 8 << 10
-	judgeTime   = 5 * time.Minute // maximum time of the command of a judge
+	judgeTime = 5 * time.Minute // maximum time of the command of a judge
 )
-
-// modelsOf validates and completes the attempts of an edit, and returns the
-// models.
-func modelsOf(spec *engi.EditSpec) ([]string, error) {
-	models := strings.Split(spec.Model, ",")
-	for i, m := range models {
-		models[i] = strings.TrimSpace(m)
-	}
-	spec.Model = strings.Join(models, ",")
-	spec.Attempts = cmp.Or(spec.Attempts, len(models))
-	j := spec.Judge
-	switch {
-	case spec.Attempts < 0 || spec.Attempts > maxAttempts:
-		return nil, engi.Errorf(engi.Invalid, "%d attempts are asked for, 1 to %d may be", spec.Attempts, maxAttempts)
-	case len(models) > spec.Attempts:
-		return nil, engi.Errorf(engi.Invalid, "there are %d models and %d attempts", len(models), spec.Attempts).WithRemedy("ask for as many attempts as models, or more")
-	case spec.Attempts == 1 && (j != nil || spec.Keep):
-		return nil, engi.Errorf(engi.Invalid, "one attempt has no judge, and no branch to keep").WithRemedy("ask for 2 attempts or more")
-	case j == nil:
-		return models, nil
-	case (j.Command == "") == (j.Model == "" && j.Criteria == ""):
-		return nil, engi.Errorf(engi.Invalid, "a judge is either a command or a model").WithRemedy("give it a command, or a model or criteria or both")
-	case len(j.Command) > maxCommand || strings.ContainsRune(j.Command, 0):
-		return nil, engi.Errorf(engi.Invalid, "the command of the judge has %d bytes, %d without zeros are the most", len(j.Command), maxCommand)
-	case len(j.Criteria) > maxCriteria:
-		return nil, engi.Errorf(engi.Invalid, "the criteria have %d bytes, %d KiB are the most", len(j.Criteria), maxCriteria>>10)
-	case j.Command == "":
-		models = append(models, j.Model)
-	}
-	return models, nil
-}
 
 // A purse is the shared budget of all attempts of an edit.
 type purse struct {
@@ -387,7 +354,7 @@ func (e *session) take(ctx context.Context, x *attempt, files []File) error {
 		return err
 	}
 	end := fmt.Sprintf(" (attempt %d of %d)", x.attempt, e.spec.Attempts)
-	p := plan{message: clip.Bytes(rev.Message, maxMessage-len(end)) + end, actor: e.spec.Actor}
+	p := plan{message: clip.Bytes(rev.Message, engi.MaxRevisionText-len(end)) + end, actor: e.spec.Actor}
 	next := treeOf(now)
 	for _, c := range treeOf(files).changes(next) {
 		if c.Op == engi.FileRemoved {

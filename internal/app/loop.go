@@ -38,10 +38,9 @@ const (
 	editTime  = time.Hour // maximum time of an edit
 	lookTime  = time.Second
 	checkTime = time.Minute // maximum time of the app's check script
-	maxRounds = 10
-	maxCuts   = 5  // maximum number of truncated answers of an edit, in addition to its rounds
-	maxEdits  = 32 // maximum number of concurrent edits
-	maxWrong  = 30 // maximum number of reported problems
+	maxCuts   = 5           // maximum number of truncated answers of an edit, in addition to its rounds
+	maxEdits  = 32          // maximum number of concurrent edits
+	maxWrong  = 30          // maximum number of reported problems
 	maxLog    = 64 << 10
 	maxShown  = 256 << 10 // maximum bytes of a file shown to the model
 )
@@ -49,20 +48,13 @@ const (
 // Edit implements [engi.Apps].
 func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err error) {
 	defer engi.Annotate(&err, "edit app %.70s", spec.App)
-	spec.Rounds = cmp.Or(spec.Rounds, 3)
-	switch {
-	case strings.TrimSpace(spec.Prompt) == "":
-		return 0, engi.Errorf(engi.Invalid, "the prompt is empty").WithRemedy("say what is to become of the app")
-	case len(spec.Prompt) > author.MaxPrompt || !utf8.ValidString(spec.Prompt):
-		return 0, engi.Errorf(engi.Invalid, "the prompt has %d bytes, %d KiB of text is the most", len(spec.Prompt), author.MaxPrompt>>10).WithRemedy("put what is long into a file of the app")
-	case spec.Rounds < 0 || spec.Rounds > maxRounds:
-		return 0, engi.Errorf(engi.Invalid, "%d rounds are asked for, 1 to %d may be", spec.Rounds, maxRounds)
-	case spec.MaxCost < 0:
-		return 0, engi.Errorf(engi.Invalid, "the greatest cost is below 0")
-	}
-	models, err := modelsOf(&spec)
-	if err != nil {
+	if err := spec.Faults().Err(); err != nil {
 		return 0, err
+	}
+	models := spec.Models()
+	spec.Model, spec.Rounds, spec.Attempts = strings.Join(models, ","), cmp.Or(spec.Rounds, 3), cmp.Or(spec.Attempts, len(models))
+	if j := spec.Judge; j != nil && j.Command == "" {
+		models = append(models, j.Model)
 	}
 	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
 	if err != nil {
@@ -283,8 +275,8 @@ func (e *session) tell(ctx context.Context, d eventData) error {
 func (e *session) write(ctx context.Context) (text string, long bool, err error) {
 	size := 0
 	text, long, used, err := e.s.opt.Models.Write(ctx, e.owner, e.spec.Model, e.system, author.Shorten(e.said), func(text string) error {
-		if size += len(text); size > maxText {
-			return engi.Errorf(engi.Exhausted, "the model writes more than %d MiB", maxText>>20)
+		if size += len(text); size > engi.MaxApplyText {
+			return engi.Errorf(engi.Exhausted, "the model writes more than %d MiB", engi.MaxApplyText>>20)
 		}
 		e.stream.live.send(engi.AppUpdate{Time: time.Now().UTC(), Kind: engi.AppOutput, Edit: e.seq, Attempt: e.attempt, Round: e.rounds, Text: text})
 		return nil

@@ -1,6 +1,7 @@
 package engi
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -12,26 +13,26 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of requests that no configuration raises: those of Linux, of the
-// protocol between host and guest, and of what is reasonable.
+// Bounds of requests that no configuration can raise. They come from Linux, from the
+// protocol between host and guest, or from reasonable use.
 const (
 	maxFaults = 20
 
-	maxPath    = 4095        // bytes of a path
-	maxName    = 255         // bytes of one of its parts
-	maxFiles   = 4096        // of a program
-	maxStrings = 10_000      // arguments, and variables
-	maxString  = 128<<10 - 1 // bytes of an argument, or of a variable with its name
-	maxArgv    = 1 << 20     // bytes of all arguments and variables
-	maxKey     = 255         // bytes of an idempotency key
+	maxPath    = 4095        // bytes; maximum length of a path
+	maxName    = 255         // bytes; maximum length of one part of a path
+	maxFiles   = 4096        // maximum number of files of a program
+	maxStrings = 10_000      // maximum number of arguments, and of variables
+	maxString  = 128<<10 - 1 // bytes; maximum length of an argument, or of a variable with its name
+	maxArgv    = 1 << 20     // bytes; maximum size of all arguments and variables together
+	maxKey     = 255         // bytes; maximum length of an idempotency key
 
-	maxTemplate = 200     // bytes of a template's name
-	maxPairs    = 64      // of metadata
+	maxTemplate = 200     // bytes; maximum length of a template's name
+	maxPairs    = 64      // maximum number of pairs of metadata
 	maxPairKey  = 256     // bytes
-	maxPairText = 4 << 10 // bytes of a value of metadata
-	maxNotes    = 1 << 20 // bytes of all notes
-	maxVolumes  = 16      // of a sandbox
-	maxRules    = 1024    // of a network policy
+	maxPairText = 4 << 10 // bytes; maximum length of a value of metadata
+	maxNotes    = 1 << 20 // bytes; maximum size of all notes together
+	maxVolumes  = 16      // maximum number of volumes of a sandbox
+	maxRules    = 1024    // maximum number of rules of a network policy
 	maxRule     = 256     // bytes
 	maxHost     = 255     // bytes
 
@@ -40,23 +41,23 @@ const (
 	minTimeout = time.Millisecond
 )
 
-// Bounds are what one node accepts. Zero fields are no bound.
+// Bounds holds the maximum values that one node accepts. A zero field means no bound.
 type Bounds struct {
-	File         int64         // bytes of one source file
-	Input        int64         // bytes of a program's files, input, arguments and environment together
-	Limits       Limits        // of one execution or sandbox
-	ClaimTimeout time.Duration // of an execution
-	Lifetime     time.Duration // that a sandbox is awake at a stretch
+	File         int64         // maximum size of one source file in bytes
+	Input        int64         // maximum size of a program's files, input, arguments and environment together, in bytes
+	Limits       Limits        // maximum limits of one execution or sandbox
+	ClaimTimeout time.Duration // maximum claim timeout of an execution
+	Lifetime     time.Duration // maximum time that a sandbox is awake without a break
 }
 
-// A Fault is one thing that is wrong with a request.
+// A Fault is one error in a request.
 type Fault struct {
-	Field  string // as the HTTP API calls it, such as files[2].path or env.HOME; empty if no single one is to blame
-	Detail string // what is wrong there
+	Field  string // name of the field in the HTTP API, such as files[2].path or env.HOME; empty if the fault concerns no single field
+	Detail string // description of the fault
 }
 
-// Faults collects what is wrong with a request: the first fault of each field,
-// and at most 20. The zero value has none.
+// Faults collects the faults of a request: the first fault of each field,
+// and at most 20. The zero value has no faults.
 type Faults []Fault
 
 // Addf adds a fault.
@@ -66,7 +67,7 @@ func (f *Faults) Addf(field, format string, args ...any) {
 	}
 }
 
-// Err returns an Invalid error with the faults, nil if there are none.
+// Err returns an Invalid error with the faults, or nil if there are none.
 func (f Faults) Err() error {
 	if len(f) == 0 {
 		return nil
@@ -83,8 +84,8 @@ func (f Faults) Err() error {
 	return err
 }
 
-// Faults returns everything that is wrong with the spec on a node with the
-// given bounds, except what depends on its template.
+// Faults returns all faults of the spec on a node with the
+// given bounds, except faults that depend on the template.
 func (s ExecutionSpec) Faults(b Bounds) (f Faults) {
 	f.program(s.Program, b)
 	f.template(s.Template)
@@ -100,8 +101,85 @@ func (s ExecutionSpec) Faults(b Bounds) (f Faults) {
 	return f
 }
 
-// Faults returns everything that is wrong with the spec on a node with the
-// given bounds, except what depends on its template or snapshot.
+// Limits of applies and edits of apps.
+const (
+	MaxApplyText    = 8 << 20  // bytes of a model's text
+	MaxRevisionText = 200      // bytes of the message of a revision
+	MaxEditPrompt   = 32 << 10 // bytes
+	maxEditRounds   = 10
+	maxAttempts     = 8
+	maxJudgeCommand = 4 << 10 // bytes
+	maxCriteria     = 8 << 10 // bytes
+)
+
+// Faults returns all faults of the spec.
+func (s ApplySpec) Faults() (f Faults) {
+	switch {
+	case strings.TrimSpace(s.Text) == "":
+		f.Addf("text", "it is missing: send the text of a model")
+	case len(s.Text) > MaxApplyText:
+		f.Addf("text", "it is longer than %s: apply it in parts", bytesText(MaxApplyText))
+	}
+	if len(s.Message) > MaxRevisionText {
+		f.Addf("message", "it is longer than %d bytes", MaxRevisionText)
+	}
+	return f
+}
+
+// Models returns the models that take turns in the attempts of an edit; an empty name is
+// the node's default model.
+func (s EditSpec) Models() []string {
+	models := strings.Split(s.Model, ",")
+	for i, m := range models {
+		models[i] = strings.TrimSpace(m)
+	}
+	return models
+}
+
+// Faults returns all faults of the spec.
+func (s EditSpec) Faults() (f Faults) {
+	switch {
+	case strings.TrimSpace(s.Prompt) == "":
+		f.Addf("prompt", "it is missing: describe the change")
+	case len(s.Prompt) > MaxEditPrompt:
+		f.Addf("prompt", "it is longer than %s: put long texts into a file of the app", bytesText(MaxEditPrompt))
+	}
+	f.Text("prompt", s.Prompt)
+	if s.Rounds < 0 || s.Rounds > maxEditRounds {
+		f.Addf("max_rounds", "it is not between 1 and %d", maxEditRounds)
+	}
+	if s.MaxCost < 0 {
+		f.Addf("max_cost", "it is negative")
+	}
+	models := len(s.Models())
+	attempts := cmp.Or(s.Attempts, models)
+	switch {
+	case attempts < 0 || attempts > maxAttempts:
+		f.Addf("attempts", "it is not between 1 and %d", maxAttempts)
+	case models > attempts:
+		f.Addf("attempts", "there are %d models: ask for as many attempts, or more", models)
+	case attempts == 1 && (s.Judge != nil || s.Keep):
+		f.Addf("attempts", "one attempt has no judge, and no branch to keep: ask for 2 or more")
+	}
+	if j := s.Judge; j != nil {
+		if (j.Command == "") == (j.Model == "" && j.Criteria == "") {
+			f.Addf("judge", "it is neither a command nor a model: send a command, or a model or criteria or both")
+		}
+		if len(j.Command) > maxJudgeCommand {
+			f.Addf("judge.command", "it is longer than %s", bytesText(maxJudgeCommand))
+		}
+		if len(j.Criteria) > maxCriteria {
+			f.Addf("judge.criteria", "they are longer than %s", bytesText(maxCriteria))
+		}
+		f.Text("judge.command", j.Command)
+		f.Text("judge.model", j.Model)
+		f.Text("judge.criteria", j.Criteria)
+	}
+	return f
+}
+
+// Faults returns all faults of the spec on a node with the
+// given bounds, except faults that depend on the template or snapshot.
 func (s SandboxSpec) Faults(b Bounds) (f Faults) {
 	f.template(s.Template)
 	if s.Template != "" && s.Snapshot != "" {
@@ -130,7 +208,7 @@ func (s SandboxSpec) Faults(b Bounds) (f Faults) {
 	return f
 }
 
-// Faults returns everything that is wrong with the update on a node with the
+// Faults returns all faults of the update on a node with the
 // given bounds.
 func (u SandboxUpdate) Faults(b Bounds) (f Faults) {
 	if u.Timeout != nil {
@@ -157,19 +235,19 @@ func (u SandboxUpdate) Faults(b Bounds) (f Faults) {
 	return f
 }
 
-// Faults returns what is wrong with limits of which the most are allowed.
+// Faults returns the faults of limits, given their maximum values.
 func (l Limits) Faults(most Limits) (f Faults) {
 	f.limits(l, most)
 	return f
 }
 
-// Faults returns what is wrong with a size of which the most is allowed.
+// Faults returns the faults of a size, given its maximum.
 func (s Size) Faults(most Size) (f Faults) {
 	f.size(s, most)
 	return f
 }
 
-// OneOf checks a word that is empty or one of some.
+// OneOf checks that word is empty or one of words.
 func (f *Faults) OneOf(field, word string, words ...string) {
 	if word != "" && !slices.Contains(words, word) {
 		f.Addf(field, "%.40q is not one of %s", word, strings.Join(words, ", "))
@@ -185,15 +263,15 @@ func (f *Faults) Text(field, s string) {
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
-// Path checks the path of a file below some directory.
+// Path checks the relative path of a file below a directory.
 func (f *Faults) Path(field, p string) {
 	if why := pathFault(p); why != "" {
 		f.Addf(field, "%s", why)
 	}
 }
 
-// pathFault says why p is not a clean relative path that stays where it
-// begins; empty if it is.
+// pathFault returns the fault of p unless p is a clean relative path that stays below its
+// directory. It returns empty for such a path.
 func pathFault(p string) string {
 	switch {
 	case p == "":
@@ -217,7 +295,7 @@ func pathFault(p string) string {
 	return nameFault(p)
 }
 
-// nameFault says whether a part of a path is too long.
+// nameFault returns the fault of a path with a part that is too long; empty if there is none.
 func nameFault(p string) string {
 	for name := range strings.SplitSeq(p, "/") {
 		if len(name) > maxName {
@@ -248,7 +326,7 @@ func (f *Faults) AbsolutePath(field, p string) {
 	}
 }
 
-// Env checks variables of an environment, and returns their bytes.
+// Env checks the variables of an environment, and returns their total size in bytes.
 func (f *Faults) Env(field string, env map[string]string) (total int64) {
 	if len(env) > maxStrings {
 		f.Addf(field, "there are %d variables, %d at most", len(env), maxStrings)
@@ -283,7 +361,7 @@ func variableFault(k, v string) string {
 	return ""
 }
 
-// Metadata checks the words of owners that sandboxes are found by.
+// Metadata checks the metadata by which owners find sandboxes.
 func (f *Faults) Metadata(field string, md map[string]string) {
 	if len(md) > maxPairs {
 		f.Addf(field, "there are %d pairs, %d at most", len(md), maxPairs)
@@ -306,14 +384,14 @@ func (f *Faults) Key(field, key string) {
 	f.Text(field, key)
 }
 
-// Host checks what stands in the Host header of requests.
+// Host checks the value for the Host header of requests.
 func (f *Faults) Host(field, host string) {
 	if len(host) > maxHost || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' || r == '@' }) {
 		f.Addf(field, "%.80q cannot be a host; use a name, with ${PORT} where the port belongs", host)
 	}
 }
 
-// Network checks the form of a policy. What its rules mean, the wall checks.
+// Network checks the form of a policy. Package egress checks the meaning of its rules.
 func (f *Faults) Network(field string, p NetworkPolicy) {
 	if p.Mode != "" && !slices.Contains(Networks(), p.Mode) {
 		f.OneOf(field+".mode", string(p.Mode), names(Networks())...)
@@ -355,8 +433,8 @@ func (f *Faults) notes(notes map[string]string) {
 	}
 }
 
-// volumes checks that volumes are mounted where they hide nothing that a
-// sandbox needs, and not inside each other.
+// volumes checks that volumes are mounted where they hide no files that a
+// sandbox needs, and that no volume is mounted inside another.
 func (f *Faults) volumes(field string, all []VolumeMount) {
 	if len(all) > maxVolumes {
 		f.Addf(field, "there are %d, %d at most", len(all), maxVolumes)
@@ -385,7 +463,7 @@ func (f *Faults) volumes(field string, all []VolumeMount) {
 // within reports whether p is dir or below it.
 func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// program checks code and everything it reads.
+// program checks the code and all inputs of a program.
 func (f *Faults) program(p Program, b Bounds) {
 	switch {
 	case p.Language == "":
@@ -419,7 +497,7 @@ func (f *Faults) program(p Program, b Bounds) {
 	}
 }
 
-// files checks a program's files, and returns their bytes.
+// files checks a program's files, and returns their total size in bytes.
 func (f *Faults) files(files []SourceFile, b Bounds) (total int64) {
 	switch {
 	case len(files) == 0:
@@ -505,8 +583,8 @@ func (f *Faults) count(field string, n, most int64) {
 	between(f, field, n, 0, most, func(n int64) string { return strconv.FormatInt(n, 10) })
 }
 
-// between checks a number that is 0, which stands for a default, or at least
-// least and at most most. A most of 0 is no bound.
+// between checks that a number is 0, which stands for a default, or at least
+// least and at most most. If most is 0, there is no upper bound.
 func between[N ~int64 | ~float64](f *Faults, field string, n, least, most N, text func(N) string) {
 	switch {
 	case n < 0:
@@ -518,7 +596,7 @@ func between[N ~int64 | ~float64](f *Faults, field string, n, least, most N, tex
 	}
 }
 
-// bytesText writes a size in the largest unit, with at most two decimals.
+// bytesText returns a size in the largest suitable unit, with at most two decimals.
 func bytesText(n int64) string {
 	for _, u := range []struct {
 		name  string

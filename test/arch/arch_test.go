@@ -96,7 +96,7 @@ var rules = []rule{
 	{"webhook", "engi function", ""},
 
 	{"app/edit", "engi", ""},
-	{"app/output", "app/edit", ""},
+	{"app/output", "engi app/edit", ""},
 	{"app/problems", "", ""},
 	{"app/project", "", "github.com/evanw/esbuild/pkg/api github.com/go-json-experiment/json/..."},
 	{"app/author", "engi app/problems app/project", ""},

@@ -24,7 +24,6 @@ import (
 
 // Limits of the parts of a prompt, in bytes.
 const (
-	MaxPrompt   = 32 << 10 // maximum size of the user's prompt
 	maxManifest = 16 << 10
 	maxFiles    = 96 << 10 // maximum size of all files shown at once
 	maxFile     = 32 << 10 // maximum size of one file
@@ -112,7 +111,7 @@ func Ask(p Project, prompt string, element *engi.AppElement, wrong []problems.Pr
 		}
 	}
 	b.WriteString("\n# The task\n\n")
-	b.WriteString(clip.Bytes(prompt, MaxPrompt))
+	b.WriteString(clip.Bytes(prompt, engi.MaxEditPrompt))
 	b.WriteByte('\n')
 	return b.String()
 }

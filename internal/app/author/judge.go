@@ -7,6 +7,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app/problems"
 	"github.com/engi-dev/engi/internal/clip"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 const maxJudged = 192 << 10 // maximum bytes of all compared changes
@@ -39,7 +40,7 @@ func Judge(prompt, criteria string, all []Change) string {
 	if criteria == "" {
 		criteria = plainCriteria
 	}
-	fmt.Fprintf(&b, "# The task\n\n%s\n\n# The criteria\n\n%s\n\n# The changes\n\nThe mark is %s.\n", clip.Bytes(prompt, MaxPrompt), criteria, mark)
+	fmt.Fprintf(&b, "# The task\n\n%s\n\n# The criteria\n\n%s\n\n# The changes\n\nThe mark is %s.\n", clip.Bytes(prompt, engi.MaxEditPrompt), criteria, mark)
 	for i, c := range all {
 		fmt.Fprintf(&b, "\n## Change %d, after %d answers\n\n%s begins\n", i+1, c.Rounds, mark)
 		writeDiff(&b, c.Diff, maxJudged/max(1, len(all)))

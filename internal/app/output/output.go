@@ -22,6 +22,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app/edit"
 	"github.com/engi-dev/engi/internal/clip"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // An Output is the parsed text of a model. A path is in only one of Files, Edits, Removed and Cut,
@@ -61,8 +62,8 @@ type Warning struct {
 
 // Limits of one text. Parts beyond the limits only cause a warning.
 const (
-	MaxFile = 2 << 20 // bytes
-	MaxText = 8 << 20 // bytes; the text after them counts as truncated
+	MaxFile = 2 << 20           // bytes
+	MaxText = engi.MaxApplyText // bytes; the text after them counts as truncated
 
 	maxFiles    = 1000 // maximum number of files and edits
 	maxPackages = 100

@@ -21,8 +21,6 @@ import (
 const (
 	appPath = "/v1/apps"
 
-	maxAppText    = 8 << 20 // bytes of a model's text in one apply
-	maxAppMessage = 200
 	maxAppContent = 4 << 20 // bytes of the contents in one list of files
 )
 
@@ -235,24 +233,9 @@ func (a *apps) answer(c *call, app string, begin func() (int64, error), last fun
 	return a.stream(c, app, seq-1, nil, func(x engi.AppUpdate) bool { return last(x, seq) })
 }
 
-const (
-	maxAppPrompt   = 32 << 10
-	maxAppRounds   = 10
-	maxAppAttempts = 8
-)
-
 // beginEdit starts an edit.
 func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err error) {
 	var check checker
-	switch {
-	case strings.TrimSpace(q.Prompt) == "":
-		check.addf("prompt", "it is missing")
-	case len(q.Prompt) > maxAppPrompt:
-		check.addf("prompt", "it is longer than %s", v1.Bytes(maxAppPrompt))
-	}
-	if q.MaxRounds < 0 || q.MaxRounds > maxAppRounds {
-		check.addf("max_rounds", "it is not between 1 and %d", maxAppRounds)
-	}
 	if !(q.MaxCost >= 0 && q.MaxCost <= 1e9) {
 		check.addf("max_cost", "it is not between 0 and a billion")
 	}
@@ -260,19 +243,14 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	if q.MaxCost > 0 && spec.MaxCost == 0 {
 		spec.MaxCost = 1
 	}
-	if q.Attempts < 0 || q.Attempts > maxAppAttempts {
-		check.addf("attempts", "it is not between 1 and %d", maxAppAttempts)
-	}
 	spec.Attempts, spec.Keep = q.Attempts, q.Keep
 	if j := q.Judge; j != nil {
-		check.text("judge.command", j.Command)
-		check.text("judge.model", j.Model)
-		check.text("judge.criteria", j.Criteria)
 		spec.Judge = &engi.AppJudge{Command: j.Command, Model: j.Model, Criteria: j.Criteria}
 	}
 	if e := q.Element; e != nil {
 		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
 	}
+	check.also(spec.Faults())
 	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
 		return 0, err
 	}
@@ -292,25 +270,14 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 		defer c.free(body)
 		q.Text = string(body)
 	}
-	var check checker
-	switch {
-	case strings.TrimSpace(q.Text) == "":
-		check.addf("text", "it is missing")
-	case len(q.Text) > maxAppText:
-		check.addf("text", "it is longer than %s", v1.Bytes(maxAppText))
-	}
-	if len(q.Message) > maxAppMessage {
-		check.addf("message", "it is longer than %d bytes", maxAppMessage)
-	}
+	spec := engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key}
 	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
 		return 0, err
 	}
-	if err := check.err(); err != nil {
+	if err := spec.Faults().Err(); err != nil {
 		return 0, err
 	}
-	return once(c, q, creation[int64]{work: func([]string) (int64, error) {
-		return a.Apply(c, engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key})
-	}})
+	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Apply(c, spec) }})
 }
 
 func (a *apps) watch(c *call, in *watchApp, _ none) error {
