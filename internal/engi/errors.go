@@ -7,23 +7,23 @@ import (
 	"slices"
 )
 
-// A Kind says what the receiver of an error can do about it, not where the
-// error happened. The set is closed: surfaces translate every kind, and tests
-// hold them to it.
+// A Kind is the kind of an error. It tells the receiver how to react, not where the error
+// happened. The set is closed: surfaces translate every kind, and tests
+// check this.
 type Kind uint8
 
 const (
-	NoKind      Kind = iota // of no error: what KindOf(nil) returns
-	Internal                // our fault, or a fault nobody classified; report it
+	NoKind      Kind = iota // no error: the result of KindOf(nil)
+	Internal                // a fault in engi, or an unclassified error; report it
 	Invalid                 // the request can never succeed; fix it
-	NotFound                // no such thing, or not yours to know about
-	Conflict                // exists already, or is in the wrong state
-	Denied                  // known caller, forbidden act
-	Anonymous               // unknown caller; authenticate
-	Exhausted               // a quota or a capacity; later may work
-	Unavailable             // a part is down; retrying is safe
-	Unsupported             // cannot be done here, ever; choose another way
-	Expired                 // the deadline passed or the caller gave up
+	NotFound                // the object does not exist, or the caller may not see it
+	Conflict                // the object exists already, or is in the wrong state
+	Denied                  // the caller is known, but the act is forbidden
+	Anonymous               // the caller is unknown; authenticate
+	Exhausted               // a quota or a capacity is used up; a later attempt may succeed
+	Unavailable             // a part is down; a retry is safe
+	Unsupported             // impossible on this node; choose another way
+	Expired                 // the deadline passed, or the caller gave up
 )
 
 var kindNames = [...]string{
@@ -40,7 +40,7 @@ var kindNames = [...]string{
 	Expired:     "expired",
 }
 
-// Kinds returns every kind that an error may have, for tests of completeness.
+// Kinds returns every kind that an error can have, for tests of completeness.
 func Kinds() []Kind {
 	var all []Kind
 	for k := Internal; int(k) < len(kindNames); k++ {
@@ -49,7 +49,7 @@ func Kinds() []Kind {
 	return all
 }
 
-// String returns the kind's name as it crosses wires: lower case, with
+// String returns the kind's name for APIs: lower case, with
 // underscores.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -68,21 +68,21 @@ func ParseKind(s string) Kind {
 	return Internal
 }
 
-// An Error is a classified error. Every error that leaves a room has exactly
-// one kind; it is given once, where the fault is understood, and shows
-// through whatever is wrapped around it.
+// An Error is a classified error. Every error that leaves a package has exactly
+// one kind. The kind is set once, where the fault is understood, and remains visible
+// through all wrapping errors.
 type Error struct {
 	Kind   Kind
-	Text   string // lower case: the act and the ID; never a secret
-	Remedy string // what to do next, one sentence; empty if the text says it
-	Retry  Retry  // for Exhausted and Unavailable; else zero
-	Faults Faults // of an Invalid request, if the error says which; else empty
+	Text   string // text in lower case with the act and the ID; never a secret
+	Remedy string // one sentence on the next step; empty if the text contains it
+	Retry  Retry  // hint for a retry of Exhausted and Unavailable; zero for other kinds
+	Faults Faults // faults of an Invalid request; empty if the error names none
 	cause  error
 }
 
-// Retry tells a refused caller when another attempt makes sense.
+// Retry is a hint to a refused caller about the time of another attempt.
 type Retry struct {
-	AfterMillis int64 // 0 means unknown
+	AfterMillis int64 // milliseconds to wait; 0 means unknown
 	Position    int   // place in the queue at the moment of refusal; 0 means not queued
 }
 
@@ -92,9 +92,9 @@ func (e *Error) Error() string { return e.Text }
 // Unwrap returns the error of this module that caused e, if any.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf classifies: it returns an [Error] of the given kind. A %w verb may
-// wrap errors of this module only; foreign errors enter with %v, so that a
-// library's types never become part of our interface.
+// Errorf returns an [Error] of the given kind. A %w verb may
+// wrap only errors of this module. Foreign errors need %v, so that a
+// library's types never become part of this interface.
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Text: err.Error(), cause: errors.Unwrap(err)}
@@ -114,8 +114,8 @@ func (e *Error) WithRetry(r Retry) *Error {
 	return &c
 }
 
-// KindOf returns the outermost classification of err. Errors of contexts are
-// Expired, errors that nobody classified are Internal, and nil is NoKind.
+// KindOf returns the kind of the outermost Error in err. Errors of contexts are
+// Expired, unclassified errors are Internal, and nil is NoKind.
 func KindOf(err error) Kind {
 	if err == nil {
 		return NoKind
@@ -129,12 +129,12 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// Is reports whether err is an error of one of the kinds. A nil error is of none.
+// Is reports whether err is an error of one of the kinds. A nil error has none of them.
 func Is(err error, kinds ...Kind) bool {
 	return err != nil && slices.Contains(kinds, KindOf(err))
 }
 
-// Ignore returns nil if err is of one of the kinds, and err if it is not.
+// Ignore returns nil if err is of one of the kinds, and err otherwise.
 func Ignore(err error, kinds ...Kind) error {
 	if Is(err, kinds...) {
 		return nil
@@ -152,7 +152,7 @@ func RemedyOf(err error) string {
 	return remedies[KindOf(err)]
 }
 
-// RetryOf returns the outermost retry hint of err; zero if there is none.
+// RetryOf returns the outermost retry hint of err, or zero if there is none.
 func RetryOf(err error) Retry {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Retry
@@ -160,8 +160,8 @@ func RetryOf(err error) Retry {
 	return Retry{}
 }
 
-// FaultsOf returns the faults of the request that err is about, if it says
-// which.
+// FaultsOf returns the faults of a request that err carries. They are empty if err has
+// none.
 func FaultsOf(err error) Faults {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Faults
@@ -182,7 +182,7 @@ var remedies = map[Kind]string{
 	Expired:     "raise the deadline or do less",
 }
 
-// Annotate adds what was being done to *err; the kind shows through. Use it
+// Annotate adds the failed act to the text of *err, and keeps its kind. Use it
 // as defer Annotate(&err, "stop %s", id).
 func Annotate(err *error, format string, args ...any) {
 	if *err != nil {

@@ -23,32 +23,32 @@ import (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// Some systems refuse longer lifetimes even from private authorities.
+	// certificateLife is the lifetime of certificates. Some systems refuse longer ones even from private authorities.
 	certificateLife = 397 * 24 * time.Hour
 )
 
-// Files says where the files of [Make] are, and what the certificate is good for.
+// Files describes the files that [Make] writes, and the scope of the certificate.
 type Files struct {
 	Authority string    `json:"authority"` // path of the certificate that clients must trust
 	Cert      string    `json:"cert"`      // path of the server's certificate
 	Key       string    `json:"key"`       // path of the server's key
-	Names     []string  `json:"names"`     // that the server's certificate is valid for
-	Expires   time.Time `json:"expires"`   // of the server's certificate; the authority expires later
+	Names     []string  `json:"names"`     // names for which the server's certificate is valid
+	Expires   time.Time `json:"expires"`   // end of the server's certificate; the authority expires later
 	Fresh     bool      `json:"fresh"`     // this call created the authority
 }
 
-// local is the domain of names of this machine that certificates are good for. Names
-// right below localhost cannot be: clients take no wildcard below a single label, and
-// some refuse every certificate that has one.
+// local is the domain of names of this machine for which certificates are valid. Names
+// directly below localhost are impossible: clients accept no wildcard below a single label, and
+// some refuse every certificate with such a wildcard.
 const local = "sbx.localhost"
 
-// Make writes a certificate for domains, all names one level below them, those one
-// level below sbx.localhost, and the loopback names of this machine to dir. Domains of a
-// single label get no names below them. It is signed by the authority in
-// dir, which is created if there is none. The authority is constrained to these
-// domains, so that trusting it puts no other names at risk. Make reports
-// Conflict if the authority cannot sign for a domain or expires soon; anew
-// replaces it.
+// Make writes a certificate to dir. It is valid for domains, all names one level below them, all names one
+// level below sbx.localhost, and the loopback names of this machine. Domains of a
+// single label get no names below them. The certificate is signed by the authority in
+// dir, which Make creates if there is none. The authority is constrained to these
+// domains, so that trust in it puts no other names at risk. Make reports
+// Conflict if the authority cannot sign for a domain or expires soon. If anew is set, Make
+// replaces the authority.
 func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 	defer engi.Annotate(&err, "make certificates in %s", dir)
 	for _, d := range domains {
@@ -70,7 +70,7 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 			return Files{}, err
 		}
 		m.Fresh = true
-		// The key first: should this process die in between, the next call
+		// Write the key first: if this process dies in between, the next call
 		// finds no certificate and starts over.
 		if err := writeKey(filepath.Join(dir, "ca-key.pem"), caKey); err != nil {
 			return Files{}, err
@@ -123,7 +123,7 @@ func Make(dir string, domains []string, anew bool) (_ Files, err error) {
 	return m, nil
 }
 
-// permits reports whether ca is allowed to sign for d and the names below it.
+// permits reports whether ca may sign for d and the names below it.
 func permits(ca *x509.Certificate, d string) bool {
 	return slices.ContainsFunc(ca.PermittedDNSDomains, func(p string) bool { return d == p || strings.HasSuffix(d, "."+p) })
 }

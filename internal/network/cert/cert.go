@@ -1,10 +1,10 @@
 // Package cert provides a server's certificates: from files, which are reloaded
-// when they change, and from a certificate authority by ACME. It also creates a
-// private authority, for networks that no public one serves.
+// when they change, and from a certificate authority through ACME. It also creates a
+// private authority, for networks that no public authority serves.
 //
-// ACME is used with the TLS-ALPN challenge, which needs nothing but the server
-// itself. It cannot give wildcard certificates, and every preview has a host
-// name of its own, so previews need a wildcard certificate in a file.
+// ACME is used with the TLS-ALPN challenge, which needs only the server
+// itself. This challenge cannot give wildcard certificates, and every preview has its own host
+// name, so previews need a wildcard certificate in a file.
 package cert
 
 import (
@@ -25,20 +25,20 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options say where certificates come from: files, ACME, or both.
+// Options configures the sources of certificates: files, ACME, or both.
 type Options struct {
-	Cert, Key string // PEM files
+	Cert, Key string // paths of PEM files; both empty means no files
 	ACME      ACME
 	Log       *slog.Logger // nil discards
 }
 
-// ACME says which names to get certificates for, and from which authority.
+// ACME configures the names of ACME's certificates and the authority that issues them.
 type ACME struct {
-	Names     []string // no wildcards; empty means that ACME is not used
+	Names     []string // names without wildcards; empty means that ACME is not used
 	Email     string   // contact for the authority; may be empty
 	Directory string   // address of the authority's directory; empty means Let's Encrypt
-	Dir       string   // where certificates and the account are kept
-	Port      int      // local port that receives what is sent to port 443
+	Dir       string   // directory of the certificates and the account
+	Port      int      // local port that receives the connections to port 443
 }
 
 // A Manager provides certificates to TLS listeners. It is safe for concurrent
@@ -50,15 +50,15 @@ type Manager struct {
 
 	mu      sync.Mutex
 	pair    *tls.Certificate // guarded by mu
-	stamp   [2]time.Time     // of the files pair was read from; guarded by mu
+	stamp   [2]time.Time     // modification times of the files from which pair was read; guarded by mu
 	checked time.Time        // guarded by mu
 }
 
-// checkInterval is how often files are checked for changes at most.
+// checkInterval is the minimum time between checks of the files for changes.
 const checkInterval = 5 * time.Second
 
 // Open returns a Manager. It reports Invalid for files and names that cannot
-// be used. The authority is not contacted before Run.
+// be used. It does not contact the authority; Run does.
 func Open(o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -100,7 +100,7 @@ func CheckNames(names []string) error {
 
 func (m *Manager) openACME() {
 	a := m.o.ACME
-	quiet := zap.NewNop() // OnEvent logs what matters
+	quiet := zap.NewNop() // OnEvent logs the relevant events
 	m.cache = certmagic.NewCache(certmagic.CacheOptions{
 		GetConfigForCert: func(certmagic.Certificate) (*certmagic.Config, error) { return m.magic, nil },
 		Logger:           quiet,
@@ -140,9 +140,9 @@ func (m *Manager) Config() *tls.Config {
 	return c
 }
 
-// certificate chooses by the name that the client asks for: the file's if it is
-// valid for the name, then the authority's. If there is neither, the client gets
-// the file's all the same and can tell its user what is wrong with it.
+// certificate selects by the name that the client requests: the file's certificate if it is
+// valid for the name, otherwise the authority's. If there is neither, the client receives
+// the file's certificate anyway and can report its fault to the user.
 func (m *Manager) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	pair := m.current()
 	challenge := slices.Contains(hello.SupportedProtos, "acme-tls/1")
@@ -162,7 +162,7 @@ func validFor(pair *tls.Certificate, name string) bool {
 	return name != "" && pair.Leaf != nil && pair.Leaf.VerifyHostname(name) == nil
 }
 
-// current returns the certificate in the files, reloaded if they changed; nil
+// current returns the certificate in the files, reloaded if they changed, or nil
 // if there is none.
 func (m *Manager) current() *tls.Certificate {
 	m.mu.Lock()
@@ -172,7 +172,7 @@ func (m *Manager) current() *tls.Certificate {
 	}
 	m.checked = time.Now()
 	if stamp, err := stampOf(m.o); err != nil || stamp != m.stamp {
-		// Certificate and key cannot be replaced at the same moment.
+		// On an error keep the old pair: certificate and key cannot be replaced at the same moment.
 		if err := m.readLocked(); err != nil {
 			m.o.Log.Warn("the certificate on disk cannot be used, the previous one stays in use", "error", err)
 		}
@@ -213,8 +213,8 @@ func stampOf(o Options) (stamp [2]time.Time, err error) {
 	return stamp, nil
 }
 
-// Run obtains and renews certificates by ACME until ctx ends. Without ACME it
-// does nothing else.
+// Run obtains and renews certificates through ACME until ctx ends. Without ACME it
+// only waits for the end of ctx.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	if m.magic == nil {
@@ -229,7 +229,7 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// PortOf returns the port of an address; 0 if it has none.
+// PortOf returns the port of an address, or 0 if it has none.
 func PortOf(addr net.Addr) int {
 	_, port, err := net.SplitHostPort(addr.String())
 	if err != nil {

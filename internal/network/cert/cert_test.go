@@ -30,8 +30,8 @@ func roots(t *testing.T, file string) *x509.CertPool {
 	return pool
 }
 
-// verify checks m's certificate for name the way a client that trusts m's
-// authority does.
+// verify checks m's certificate for name in the same way as a client that trusts m's
+// authority.
 func verify(t *testing.T, m Files, name string) error {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(m.Cert, m.Key)
@@ -100,7 +100,7 @@ func TestMake(t *testing.T) {
 }
 
 // TestNamesAreForEveryClient checks that there is no wildcard below a single label. OpenSSL,
-// Node.js and Firefox take it for nothing, and rustls refuses the certificate.
+// Node.js and Firefox ignore such a wildcard, and rustls refuses the certificate.
 func TestNamesAreForEveryClient(t *testing.T) {
 	for _, domains := range [][]string{{"localhost"}, {"engi", "sbx.example.com"}, {"sbx.localhost"}, nil} {
 		dir := t.TempDir()
@@ -124,7 +124,7 @@ func TestNamesAreForEveryClient(t *testing.T) {
 	}
 }
 
-// TestAuthorityIsConstrained checks that a stolen key signs for no other names.
+// TestAuthorityIsConstrained checks that a stolen key cannot sign for other names.
 func TestAuthorityIsConstrained(t *testing.T) {
 	dir := t.TempDir()
 	m, err := Make(dir, []string{"sbx.example.com"}, false)
@@ -218,7 +218,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// TestACMEConfiguration contacts no authority: it checks what would be sent.
+// TestACMEConfiguration contacts no authority: it checks the requests that would be sent.
 func TestACMEConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	m, err := Make(dir, []string{"sbx.test"}, false)

@@ -36,7 +36,7 @@ func named(names ...string) egress.Options {
 	return o
 }
 
-// TestTLSClaims has clients claim hosts in TLS.
+// TestTLSClaims makes clients claim hosts in TLS.
 func TestTLSClaims(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, "secure") }))
 	defer web.Close()
@@ -68,7 +68,7 @@ func TestTLSClaims(t *testing.T) {
 	}
 }
 
-// TestServerSpeaksFirst uses a protocol on a port other than those of the web, in
+// TestServerSpeaksFirst uses a protocol, on a port other than the web's, in
 // which the server greets and the client names no host.
 func TestServerSpeaksFirst(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -317,7 +317,7 @@ func TestIntercepted(t *testing.T) {
 	}
 }
 
-// TestMemory measures what an idle sandbox with network costs.
+// TestMemory measures the memory of an idle sandbox with network.
 func TestMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")

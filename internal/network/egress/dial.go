@@ -24,16 +24,16 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// keepAlive detects that the other side of an idle connection is gone.
+// keepAlive configures the detection of a lost other side on an idle connection.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
 
-// A refusal is a decision against a connection that is made only after the policy
-// allowed it.
+// A refusal is a decision against a connection, made after the policy
+// had allowed it.
 type refusal struct{ reason string }
 
 func (r refusal) Error() string { return r.reason }
 
-// dial connects to an address that a policy allows, and to no other.
+// dial connects to an address that a policy has allowed, and to no other address.
 func (g *Gateway) dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.o.DialTimeout)
 	defer cancel()
@@ -56,9 +56,9 @@ func (g *Gateway) dial(ctx context.Context, network string, to netip.AddrPort) (
 	return c, nil
 }
 
-// loopsBack reports whether a connection leads to this host itself although the
+// loopsBack reports whether a connection leads to this host itself, although the
 // operator did not open that address. The kernel knows all addresses of the
-// host, also those that were added after the policy was compiled.
+// host, including addresses added after the policy was compiled.
 func (g *Gateway) loopsBack(c net.Conn, to netip.AddrPort) bool {
 	local, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil || local.Addr().Unmap().WithZone("") != to.Addr() {
@@ -150,7 +150,7 @@ func connectSOCKS(ctx context.Context, conn net.Conn, up *policy.Proxy, to netip
 	}
 	c, err := d.(proxy.ContextDialer).DialContext(ctx, "tcp", to.String())
 	if err != nil {
-		// Its text may contain an address and a reason, but no credentials.
+		// The error's text may contain an address and a reason, but no credentials.
 		return nil, engi.Errorf(engi.Unavailable, "SOCKS5: %v", err)
 	}
 	return c, nil
@@ -189,7 +189,7 @@ func connectHTTP(conn net.Conn, up *policy.Proxy, to netip.AddrPort) (net.Conn, 
 	return conn, nil
 }
 
-// A prefixedConn first returns what was read of the connection before.
+// A prefixedConn is a connection that first returns the bytes read from it before.
 type prefixedConn struct {
 	net.Conn
 	prefix []byte
@@ -217,7 +217,7 @@ func closeWrite(c net.Conn) error {
 }
 
 // resolve resolves a name for the node itself. Fixed addresses take precedence;
-// an address resolves to itself.
+// an IP address resolves to itself.
 func (g *Gateway) resolve(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return []netip.Addr{a.Unmap()}, nil
@@ -234,7 +234,7 @@ func (g *Gateway) resolve(ctx context.Context, p *policy.Policy, host string) ([
 }
 
 // resolveAllowed resolves a name to the addresses that a policy lets a sandbox
-// see.
+// receive in DNS answers.
 func (g *Gateway) resolveAllowed(ctx context.Context, p *policy.Policy, host string) ([]netip.Addr, error) {
 	if v := p.Lookup(host); !v.Allowed {
 		return nil, engi.Errorf(engi.Denied, "%s: %s", host, v.Reason)
@@ -258,7 +258,7 @@ func (g *Gateway) resolveAllowed(ctx context.Context, p *policy.Policy, host str
 	return addrs, nil
 }
 
-// dialName connects to a host by name or address, as a policy allows.
+// dialName connects to a host by name or address if a policy allows it.
 func (g *Gateway) dialName(ctx context.Context, p *policy.Policy, host string, port uint16) (net.Conn, error) {
 	var names []string
 	var addrs []netip.Addr
@@ -314,8 +314,8 @@ func (g *Gateway) dialHost(ctx context.Context, id engi.SandboxID, host string, 
 }
 
 // shouldReset reports whether a failure to connect is passed on to the sandbox as
-// a reset: the destination refused, or is known to be unreachable. Otherwise the
-// sandbox sees a timeout, too.
+// a reset: the destination refused the connection, or is known to be unreachable. Otherwise the
+// sandbox also sees a timeout.
 func shouldReset(err error) bool {
 	var no refusal
 	return errors.As(err, &no) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) ||

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	maxQuery   = 512 // bytes of a query
-	maxQueries = 64  // of one sandbox at once
-	plainUDP   = 512 // bytes of a response over UDP, unless the client accepts more
+	maxQuery   = 512 // bytes; maximum size of a query
+	maxQueries = 64  // maximum number of concurrent queries of one sandbox
+	plainUDP   = 512 // bytes; maximum size of a response over UDP, unless the client accepts more
 	maxUDP     = 1232
 	minTTL     = 5 * time.Second
-	peerTTL    = 5 * time.Second // short, since peers come and go
+	peerTTL    = 5 * time.Second // time to live of answers about peers; short, since peers start and stop
 
 	typeSVCB, typeHTTPS dnsmessage.Type = 64, 65
 )
@@ -104,11 +104,11 @@ type query struct {
 	id       uint16
 	recurse  bool
 	question dnsmessage.Question
-	size     int // bytes that a response over UDP may have
+	size     int // maximum size of a response over UDP in bytes
 	name     string
 }
 
-// parseQuery parses a query. It returns nil for anything else.
+// parseQuery parses a query. It returns nil for other messages.
 func parseQuery(msg []byte) *query {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -141,7 +141,7 @@ func parseQuery(msg []byte) *query {
 	return q
 }
 
-// answerQuery returns the response to a message; nil for none.
+// answerQuery returns the response to a message, or nil for no response.
 func (s *sandbox) answerQuery(ctx context.Context, set *rules, msg []byte, datagram bool) []byte {
 	q := parseQuery(msg)
 	if q == nil {
@@ -158,7 +158,7 @@ func (s *sandbox) answerQuery(ctx context.Context, set *rules, msg []byte, datag
 	return q.reply(code, records, datagram)
 }
 
-// A record of a response. Its name is that of the question.
+// A record is a record of a response. Its name is the name of the question.
 type record struct {
 	ttl  time.Duration
 	body dnsmessage.ResourceBody
@@ -228,7 +228,7 @@ func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.
 		}
 	}
 	if q.question.Type == dnsmessage.TypePTR {
-		return dnsmessage.RCodeNameError, nil // programs want it for display only
+		return dnsmessage.RCodeNameError, nil // programs use reverse names only for display
 	}
 	v := set.policy.Lookup(q.name)
 	e.Allowed, e.Rule, e.Reason = v.Allowed, v.Rule, v.Reason
@@ -247,9 +247,9 @@ func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.
 	switch q.question.Type {
 	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeCNAME, dnsmessage.TypeMX, dnsmessage.TypeSRV, dnsmessage.TypeTXT:
 	default:
-		// Among them HTTPS records, which could contain addresses and keys
-		// that hide the name a client claims. Browsers look them up together
-		// with each name, so that is not logged.
+		// Other types get an empty answer. HTTPS records, for example, could contain addresses and keys
+		// that hide the name claimed by a client. Browsers look them up together
+		// with each name, so queries for them are not logged.
 		if q.question.Type != typeSVCB && q.question.Type != typeHTTPS {
 			e.Allowed, e.Reason = false, "DNS records of this type are not supported"
 			s.logEvent(set, e)
@@ -280,7 +280,7 @@ func (s *sandbox) lookup(ctx context.Context, set *rules, q *query) (dnsmessage.
 	return dnsmessage.RCodeSuccess, records
 }
 
-// resolve looks a name up in the operator's hosts, else with the resolver.
+// resolve looks a name up in the operator's hosts, or else with the resolver.
 func (s *sandbox) resolve(ctx context.Context, set *rules, name string, kind dnsmessage.Type) (resolve.Answer, error) {
 	if addrs, ok := set.policy.Static(name); ok {
 		a := resolve.Answer{TTL: time.Minute}
@@ -294,7 +294,7 @@ func (s *sandbox) resolve(ctx context.Context, set *rules, name string, kind dns
 	return s.g.resolver.Lookup(ctx, name, kind)
 }
 
-// allowedRecords returns the records of an answer that the sandbox may see, and
+// allowedRecords returns the records of an answer that the sandbox may receive, and
 // binds the addresses in them to the name.
 func (s *sandbox) allowedRecords(set *rules, q *query, name string, e engi.NetworkRecord, answer resolve.Answer) []record {
 	ttl := max(answer.TTL, minTTL)
@@ -339,7 +339,7 @@ func (s *sandbox) lookupPeer(set *rules, q *query, e engi.NetworkRecord, member 
 	addr, ok := s.g.groups.memberAddr(s, member)
 	if !ok {
 		if member != "" && strings.Contains(member, ".") {
-			return dnsmessage.RCodeNameError, nil // another name with the search domain appended
+			return dnsmessage.RCodeNameError, nil // a name outside the group with the search domain appended
 		}
 		e.Reason = "no sandbox of the group has this name"
 		s.logEvent(set, e)
@@ -353,7 +353,7 @@ func (s *sandbox) lookupPeer(set *rules, q *query, e engi.NetworkRecord, member 
 	return dnsmessage.RCodeSuccess, []record{{peerTTL, &dnsmessage.AResource{A: addr.As4()}}}
 }
 
-// printable shortens an untrusted name and replaces what cannot be printed.
+// printable shortens an untrusted name and replaces unprintable characters.
 func printable(name string) string {
 	if len(name) > 253 {
 		name = name[:253]

@@ -34,14 +34,14 @@ import (
 
 const mtu = 65000
 
-// A fakeLink is a link in this process: what one end sends, a goroutine delivers at
-// the other.
+// A fakeLink is a link in this process: a goroutine delivers the packets that one end sends at
+// the other end.
 type fakeLink struct {
 	t     testing.TB
 	guest *channel.Endpoint
 
 	mu      sync.Mutex
-	ours    *channel.Endpoint // nil while closed
+	ours    *channel.Endpoint // the gateway's endpoint; nil while closed
 	opened  int
 	removed bool
 	work    sync.WaitGroup
@@ -289,7 +289,7 @@ func (g *guest) dialUDP(to netip.AddrPort) *gonet.UDPConn {
 	return c
 }
 
-// resolver returns a resolver that asks the gateway's DNS from the sandbox.
+// resolver returns a resolver that queries the gateway's DNS from the sandbox.
 func (g *guest) resolver(network string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		addr, proto := full(netip.AddrPortFrom(egress.Gateway4, 53))
@@ -335,7 +335,7 @@ func (f *fixture) events(g *guest) []engi.NetworkRecord {
 	return all
 }
 
-// expect fails unless there is an event that matches.
+// expect fails unless there is an event for which fits returns true.
 func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkRecord) bool) {
 	f.t.Helper()
 	var all []engi.NetworkRecord
@@ -353,7 +353,7 @@ func (f *fixture) expect(g *guest, what string, fits func(e engi.NetworkRecord) 
 	}
 }
 
-// echo serves on loopback and sends back what it receives.
+// echo serves on loopback and sends back all data it receives.
 func echo(t testing.TB, address string) netip.AddrPort {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
@@ -376,7 +376,7 @@ func echo(t testing.TB, address string) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
-// A zone has the answers of an upstream server; names have no dot at the end. It
+// A zone holds the answers of an upstream server; names have no dot at the end. It
 // may change at any time.
 type zone struct {
 	mu    sync.Mutex

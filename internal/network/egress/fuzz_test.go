@@ -82,7 +82,7 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// FuzzPackets passes arbitrary packets to a stack with all our handlers.
+// FuzzPackets passes arbitrary packets to a stack with all handlers of a sandbox.
 func FuzzPackets(f *testing.F) {
 	f.Add(packet4(6, "192.0.2.1", 20, nil))
 	f.Add(packet4(17, "10.88.0.1", 40, func(b []byte) { b[23] = 53 }))

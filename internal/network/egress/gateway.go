@@ -23,7 +23,7 @@ const (
 	defaultLookups        = 100
 )
 
-// A Gateway implements the wall of one node. It is safe for concurrent use.
+// A Gateway is the network boundary of one node's sandboxes. It is safe for concurrent use.
 type Gateway struct {
 	o           Options
 	log         *slog.Logger
@@ -92,7 +92,7 @@ func (g *Gateway) Close() error {
 	return err
 }
 
-// node returns what policies are compiled for. It reads the host's addresses each
+// node returns the description of the node for which policies are compiled. It reads the host's addresses each
 // time, because they change.
 func (g *Gateway) node() policy.Node {
 	n := policy.Node{Default: g.o.Mode, Private: g.o.Private, Hosts: g.o.Hosts}
@@ -107,7 +107,7 @@ func (g *Gateway) node() policy.Node {
 	return n
 }
 
-// Check reports whether a policy can be put in force, and what is wrong if not.
+// Check returns an error unless a policy can be put in force.
 func (g *Gateway) Check(p engi.NetworkPolicy) error {
 	_, err := g.compile(p)
 	return err
@@ -125,8 +125,8 @@ func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
 	return policy.Compile(p, g.node())
 }
 
-// sandbox returns the state of a sandbox; nil if there is none. Unless link is
-// nil, it creates one that is shut.
+// sandbox returns the state of a sandbox, or nil if there is none. Unless link is
+// nil, it creates a missing state, whose network is shut.
 func (g *Gateway) sandbox(id engi.SandboxID, link Link) (*sandbox, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -156,8 +156,8 @@ func (g *Gateway) Attach(ctx context.Context, id engi.SandboxID) (netns string, 
 	return link.Netns(), nil
 }
 
-// Open puts a policy in force for a sandbox, instead of the current one if there
-// is one: connections that it does not allow are closed.
+// Open puts a policy in force for a sandbox, in place of the current one if there
+// is one. It closes connections that the policy does not allow.
 func (g *Gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (_ engi.NetworkSetup, err error) {
 	defer engi.Annotate(&err, "open the network of %s", id)
 	compiled, err := g.compile(p)
@@ -186,14 +186,14 @@ func (g *Gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner,
 	return s.open(owner, compiled)
 }
 
-// Shut closes all connections of a sandbox and allows no more until Open.
+// Shut closes all connections of a sandbox and allows no new ones until Open.
 func (g *Gateway) Shut(id engi.SandboxID) {
 	if s, err := g.sandbox(id, nil); err == nil && s != nil {
 		s.shut()
 	}
 }
 
-// Detach removes the link of a sandbox. It is no error if it has none.
+// Detach removes the link of a sandbox. A missing link is not an error.
 func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "detach %s from the network", id)
 	g.mu.Lock()
@@ -211,7 +211,7 @@ func (g *Gateway) Detach(ctx context.Context, id engi.SandboxID) (err error) {
 }
 
 // Adopt takes over the links of sandboxes that an earlier process started, and
-// removes those of all others. Their networks are shut until Open.
+// removes all other links. The networks of the adopted sandboxes are shut until Open.
 func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "adopt the network of %d sandboxes", len(ids))
 	g.mu.Lock()
@@ -232,7 +232,7 @@ func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 	for _, id := range ids {
 		link, err := g.o.Links.Find(ctx, id)
 		if engi.Is(err, engi.NotFound) {
-			continue // it has no network
+			continue // the sandbox has no network
 		}
 		if err != nil {
 			return err
@@ -260,7 +260,7 @@ func (g *Gateway) intercepted(e engi.NetworkRecord) {
 	}
 }
 
-// limits fills in what a policy does not set. Negative fields, which mean no
+// limits fills in the fields that a policy leaves zero. Negative fields, which mean no
 // limit, become zero.
 func (g *Gateway) limits(l engi.NetworkLimits) engi.NetworkLimits {
 	o := g.o.Limits

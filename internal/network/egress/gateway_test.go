@@ -229,7 +229,7 @@ func TestNames(t *testing.T) {
 			return e.Kind == engi.NetworkLookup && !e.Allowed && e.Host == name && e.Reason != ""
 		})
 	}
-	// Rebinding: the second answer is a private address, mixed with a public one.
+	// A rebinding: the second answer is a private address, mixed with a public one.
 	z.set("a.example.com", "198.51.100.7")
 	z.set("b.example.com", "169.254.169.254", "10.0.0.1", "127.0.0.1", "::1", "198.51.100.8")
 	if addrs, err := g.lookup("b.example.com"); err != nil || len(addrs) != 1 || addrs[0].Unmap().String() != "198.51.100.8" {
@@ -394,8 +394,8 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-// TestWorkspaceNames has two groups of one owner with the same names in them, and a
-// third one that is called as the domain is.
+// TestWorkspaceNames uses two groups of one owner with the same names in them, and a
+// third group with the name of the domain.
 func TestWorkspaceNames(t *testing.T) {
 	f := newFixture(t, egress.Options{})
 	in := func(group, name string) *guest {
@@ -526,7 +526,7 @@ func TestFlood(t *testing.T) {
 	work.Wait()
 }
 
-// TestManyConnections moves bytes on more connections than get large buffers.
+// TestManyConnections moves bytes on more connections than can have large buffers.
 func TestManyConnections(t *testing.T) {
 	f := newFixture(t, loopback())
 	to := echo(t, "127.0.0.1:0")
@@ -544,7 +544,7 @@ func TestManyConnections(t *testing.T) {
 				return
 			}
 			defer c.Close()
-			open.Wait() // all are there before bytes move
+			open.Wait() // all connections exist before bytes move
 			go func() {
 				c.Write(make([]byte, 200_000))
 				c.CloseWrite()

@@ -9,9 +9,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// internal is the domain of groups: sandboxes are NAME.GROUP.internal. To each other they
-// are NAME.workspace.internal as well, whatever their group is called, so that the files
-// of a workspace, and what is copied from it, need not know which one it is.
+// internal is the domain of groups: a sandbox has the name NAME.GROUP.internal. Within a group it
+// also has the name NAME.workspace.internal, whatever the group's name, so that the files
+// of a workspace, and copies of them, need not name the workspace.
 const (
 	internal  = "internal"
 	workspace = "workspace"
@@ -22,8 +22,8 @@ const (
 type groups struct {
 	mu     sync.Mutex
 	all    map[groupKey]*group // guarded by mu
-	byAddr map[netip.Addr]bool // guarded by mu; addresses in use
-	next   netip.Addr          // guarded by mu; last address assigned
+	byAddr map[netip.Addr]bool // addresses in use; guarded by mu
+	next   netip.Addr          // last assigned address; guarded by mu
 }
 
 type groupKey struct {
@@ -31,7 +31,7 @@ type groupKey struct {
 	name  string
 }
 
-// A group is the sandboxes of one owner whose policies name the same group. It is
+// A group holds the sandboxes of one owner whose policies name the same group. It is
 // guarded by mu of groups.
 type group struct {
 	key     groupKey
@@ -44,8 +44,8 @@ type member struct {
 	addr    netip.Addr
 }
 
-// join makes a sandbox a member of the group that its policy names, instead of
-// its current one. It reports Conflict if another member has its name.
+// join makes a sandbox a member of the group named in its policy, instead of
+// its current group. It reports Conflict if another member has its name.
 func (gs *groups) join(s *sandbox, owner engi.Owner, p engi.NetworkPolicy) (*group, error) {
 	gs.mu.Lock()
 	defer gs.mu.Unlock()

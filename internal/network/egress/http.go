@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// serveHTTP serves plain HTTP request by request, because each names a host. All
+// serveHTTP serves plain HTTP request by request, because each request names a host. All requests
 // go to the address that the sandbox connected to, over out and further
 // connections.
 func (s *sandbox) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.Conn) {
@@ -69,7 +69,7 @@ func (s *sandbox) serveHTTP(ctx context.Context, c *conn, in net.Conn, out net.C
 	l := newOneConnListener(metered)
 	stop := context.AfterFunc(ctx, func() { metered.Close(); l.Close() })
 	defer stop()
-	_ = server.Serve(l) // ends when the connection does
+	_ = server.Serve(l) // returns at the end of the connection
 	running.Wait()
 }
 
@@ -113,7 +113,7 @@ type oneConnListener struct {
 	closed chan struct{}
 }
 
-// newOneConnListener returns a listener that closes when its connection does.
+// newOneConnListener returns a listener that closes together with its connection.
 func newOneConnListener(c net.Conn) *oneConnListener {
 	l := &oneConnListener{conns: make(chan net.Conn, 1), addr: c.LocalAddr(), closed: make(chan struct{})}
 	l.conns <- &listenerConn{Conn: c, l: l}

@@ -19,7 +19,7 @@ import (
 	"github.com/engi-dev/engi/internal/store/storetest"
 )
 
-// A wired fixture has a real link: a tap whose other end is in a namespace, with
+// wired returns a dialer over a real link: a tap whose other end is in a namespace, with
 // this machine's own kernel in the place of a sandbox.
 func wired(t testing.TB) (dial func(to netip.AddrPort) (net.Conn, error)) {
 	stock, err := link.Open(t.Context(), link.Options{})
@@ -206,7 +206,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkHold opens networks and keeps them all, to measure what they cost a
+// BenchmarkHold opens networks and keeps them all, to measure their cost for a
 // node.
 func BenchmarkHold(b *testing.B) {
 	stock, err := link.Open(b.Context(), link.Options{})

@@ -6,7 +6,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// metrics covers all sandboxes of a gateway.
+// metrics holds the metrics of all sandboxes of a gateway.
 type metrics struct {
 	open      prometheus.Gauge
 	sandboxes prometheus.Gauge

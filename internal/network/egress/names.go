@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	maxBindings     = 4096             // pairs of name and address of one sandbox
-	bindingGrace    = 10 * time.Minute // after an answer's time to live: programs keep answers longer than they should
-	maxNamesPerAddr = 64               // names of one address
+	maxBindings     = 4096             // maximum number of pairs of name and address of one sandbox
+	bindingGrace    = 10 * time.Minute // time for which a binding outlives the answer's time to live, because programs keep answers too long
+	maxNamesPerAddr = 64               // maximum number of names of one address
 )
 
-// bindings records for which names our DNS gave out an address. The zero value
+// bindings records the names for which the gateway's DNS gave out each address. The zero value
 // is empty. It is safe for concurrent use.
 type bindings struct {
 	mu    sync.Mutex
@@ -60,7 +60,7 @@ func (bs *bindings) bind(name string, a netip.Addr, ttl time.Duration) {
 	bs.pairs++
 }
 
-// evict drops expired bindings, and at least the quarter that expires first. The
+// evict drops expired bindings, and at least the quarter of bindings that expires first. The
 // caller holds bs.mu.
 func (bs *bindings) evict(now time.Time) {
 	ends := make([]time.Time, 0, bs.pairs)
@@ -85,7 +85,7 @@ func (bs *bindings) evict(now time.Time) {
 	}
 }
 
-// names returns the names that an address was given out for.
+// names returns the names for which an address was given out.
 func (bs *bindings) names(a netip.Addr) []string {
 	now := time.Now()
 	bs.mu.Lock()
@@ -99,13 +99,13 @@ func (bs *bindings) names(a netip.Addr) []string {
 	return all
 }
 
-// Bounds against tunnels through DNS: how much a sandbox can tell the owner of a
-// domain by looking up names below it.
+// Bounds against tunnels through DNS. They limit the information that a sandbox can pass to the owner of a
+// domain by lookups of names below the domain.
 const (
-	maxName     = 200              // characters of a name
-	budgetSpan  = 10 * time.Minute // within which the following two hold
-	budgetChars = 8 << 10          // characters of different names below one domain
-	budgetNames = 16 << 10         // different names in all
+	maxName     = 200              // maximum number of characters of a name
+	budgetSpan  = 10 * time.Minute // time span of the following two bounds
+	budgetChars = 8 << 10          // maximum number of characters of different names below one domain
+	budgetNames = 16 << 10         // maximum number of different names of all domains
 )
 
 // A nameBudget bounds the information in looked-up names. The zero value is
@@ -113,7 +113,7 @@ const (
 type nameBudget struct {
 	mu      sync.Mutex
 	domains map[string]*domainBudget // guarded by mu
-	total   int                      // guarded by mu; names in domains
+	total   int                      // number of names in domains; guarded by mu
 }
 
 type domainBudget struct {
@@ -122,11 +122,11 @@ type domainBudget struct {
 	names map[string]bool
 }
 
-// allow reports whether a name may be looked up. Repeating a name costs nothing.
+// allow reports whether a name may be looked up. A repeated name does not use the budget.
 func (b *nameBudget) allow(name string) bool {
 	domain, err := publicsuffix.EffectiveTLDPlusOne(name)
 	if err != nil || domain == name {
-		return true // there is no part that the sandbox could choose
+		return true // the name has no part that the sandbox could choose
 	}
 	below := len(name) - len(domain) - 1
 	now := time.Now()

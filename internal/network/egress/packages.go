@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// handlePackages serves a connection to the gateway itself, whose address our DNS
-// gives out for package registries. Nothing is dialed.
+// handlePackages serves a connection to the gateway itself, whose address the gateway's DNS
+// gives out for package registries. It dials no destination.
 func (s *sandbox) handlePackages(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	in := s.accept(q, c)
 	if in == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress"
 )
 
-// registries answers for one host of TLS and one of plain HTTP.
+// registries serves one host over TLS and one over plain HTTP.
 type registries struct{ served chan string }
 
 func (registries) Hosts() map[string][]string {
@@ -33,8 +33,8 @@ func (r registries) Serve(owner engi.Owner, w http.ResponseWriter, q *http.Reque
 	fmt.Fprint(w, "from the node")
 }
 
-// TestPackages: the wall answers for registries itself, over TLS and in plain
-// HTTP, dials nobody for them, and serves nothing else under their address.
+// TestPackages checks that the gateway serves registries itself, over TLS and in plain
+// HTTP, dials no host for them, and serves nothing else under their address.
 func TestPackages(t *testing.T) {
 	r := registries{make(chan string, 16)}
 	zone, resolver := upstream(t)
@@ -130,7 +130,7 @@ func TestPackages(t *testing.T) {
 		c.Close()
 		t.Error("registries are served without a rule")
 	}
-	// What the node fetches for an owner does not go past the broker.
+	// Requests that the node makes for an owner do not bypass the mirror.
 	transport, err := f.g.Transport(owner, allowed)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestPackages(t *testing.T) {
 		resp.Body.Close()
 		t.Error("the node itself reaches the registry")
 	}
-	// Without a broker there is no such rule.
+	// Without a mirror there is no such rule.
 	if err := newFixture(t, egress.Options{}).g.Check(allowed); !engi.Is(err, engi.Unsupported) || engi.RemedyOf(err) == "" {
 		t.Errorf("without a broker: %v", err)
 	}

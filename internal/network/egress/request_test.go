@@ -17,8 +17,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestRequestRulesComeIntoForce opens connections to a host whose requests nobody
-// judges, and then has them judged: the connections break, and new ones are judged.
+// TestRequestRulesComeIntoForce opens connections to a host whose requests no rule
+// judges, and then adds rules: the connections break, and new ones are judged.
 func TestRequestRulesComeIntoForce(t *testing.T) {
 	web := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, "ok") }))
 	defer web.Close()
@@ -74,7 +74,7 @@ func TestRequestRulesComeIntoForce(t *testing.T) {
 	})
 }
 
-// TestNobodyToAsk holds that policies that ask need somebody who decides.
+// TestNobodyToAsk checks that policies that ask need an approver.
 func TestNobodyToAsk(t *testing.T) {
 	o := loopback()
 	ask := engi.RequestRule{Action: engi.RequestAsk}

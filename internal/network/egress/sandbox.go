@@ -34,51 +34,51 @@ type sandbox struct {
 
 	bindings     bindings
 	lookupBudget nameBudget
-	total        atomic.Int64 // bytes both ways
+	total        atomic.Int64 // bytes in both directions
 	group        *group       // guarded by g.groups.mu
 
-	changeMu sync.Mutex            // held while the network opens or shuts
-	detached bool                  // guarded by changeMu; the network never opens again
-	rules    atomic.Pointer[rules] // in force; nil while shut
+	changeMu sync.Mutex            // held during the opening and shutting of the network
+	detached bool                  // the network never opens again; guarded by changeMu
+	rules    atomic.Pointer[rules] // rules in force; nil while the network is shut
 
-	lastRules *rules // guarded by changeMu; the next policy inherits its limiters
+	lastRules *rules // rules of the last policy, whose limiters the next policy inherits; guarded by changeMu
 
 	mu    sync.Mutex
-	stack *netstack          // guarded by mu; nil while shut
+	stack *netstack          // nil while the network is shut; guarded by mu
 	conns map[*conn]struct{} // guarded by mu
 }
 
-// rules are a policy in force and what was counted under it.
+// rules holds a policy in force and its rate limiters.
 type rules struct {
 	owner  engi.Owner
 	policy *policy.Policy
 	limits engi.NetworkLimits
-	// Nil limiters mean no limit.
+	// Rate limiters; nil means no limit.
 	up, down, newConns, lookups *rate.Limiter
 }
 
-// A netstack is our end of a link while a policy is in force.
+// A netstack is the gateway's end of a link while a policy is in force.
 type netstack struct {
 	stack   *stack.Stack
 	filter  *packetFilter
 	ctx     context.Context // ends when the network shuts
 	stop    context.CancelFunc
-	workers sync.WaitGroup // of goroutines that serve connections
-	closed  bool           // guarded by mu of the sandbox
+	workers sync.WaitGroup // goroutines that serve connections
+	closed  bool           // no more workers may start; guarded by mu of the sandbox
 }
 
 // A conn is an open connection or exchange of datagrams.
 type conn struct {
-	rules     *rules // that allowed it
+	rules     *rules // rules that allowed the connection
 	protocol  string
 	address   netip.AddrPort
-	names     []string // that the address was given out for
-	host      string   // that the client claimed; empty if it did not have to; guarded by mu of the sandbox
+	names     []string // names for which the address was given out
+	host      string   // host claimed by the client; empty if no claim was needed; guarded by mu of the sandbox
 	check     policy.Check
-	peer      bool // leads to a sandbox of the group
-	manyOpen  bool // many others were open when it began
+	peer      bool // the connection leads to a sandbox of the group
+	manyOpen  bool // many other connections were open at the start of this one
 	up, down  atomic.Int64
-	lastMoved atomic.Int64 // when bytes last moved, Unix time in nanoseconds
+	lastMoved atomic.Int64 // time of the last moved bytes, Unix time in nanoseconds
 
 	mu       sync.Mutex
 	aborted  bool     // guarded by mu
@@ -96,7 +96,7 @@ func (c *conn) abort() {
 	}
 }
 
-// onAbort registers f to be called by abort, or calls it at once if abort was
+// onAbort registers f for abort, or calls f at once if abort was
 // called before.
 func (c *conn) onAbort(f func()) {
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func limiter(perSecond int64, burst int) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(perSecond), burst)
 }
 
-// keepLimiter returns the limiter before if it has the same rate as now, so that
+// keepLimiter returns the old limiter before if it has the same rate as now, so that
 // a sandbox gets no new burst with each change of its policy.
 func keepLimiter(before, now *rate.Limiter) *rate.Limiter {
 	if before != nil && now != nil && before.Limit() == now.Limit() && before.Burst() == now.Burst() {
@@ -126,7 +126,7 @@ func keepLimiter(before, now *rate.Limiter) *rate.Limiter {
 	return now
 }
 
-// open puts a policy in force. If there was one before, the connections that p
+// open puts a policy in force. If there was a policy before, the connections that p
 // does not allow are closed.
 func (s *sandbox) open(owner engi.Owner, p *policy.Policy) (engi.NetworkSetup, error) {
 	s.changeMu.Lock()
@@ -212,13 +212,13 @@ func (s *sandbox) stillAllowed(now *rules, c *conn) bool {
 	}
 	judged := func(n string) bool { return now.policy.Judges(n) && !c.rules.policy.Judges(n) }
 	if c.protocol == "tcp" && (judged(c.host) || slices.ContainsFunc(c.names, judged)) {
-		return false // its requests could not be judged
+		return false // the requests on the connection could not be judged
 	}
 	if v.Check == policy.CheckNone {
 		return true
 	}
 	if c.host == "" {
-		// It did not have to claim a host, or has not yet.
+		// The client did not have to claim a host, or has not claimed one yet.
 		return c.check == v.Check && c.check == policy.CheckAny
 	}
 	return now.policy.Claim(c.host, c.address, c.names).Allowed
@@ -261,8 +261,8 @@ func (s *sandbox) startStack() error {
 	return nil
 }
 
-// shut closes all connections, removes the stack and waits until nothing is left
-// of either.
+// shut closes all connections, removes the stack and waits until both are
+// gone.
 func (s *sandbox) shut() {
 	s.changeMu.Lock()
 	defer s.changeMu.Unlock()
@@ -299,13 +299,13 @@ func (s *sandbox) detach() {
 	s.log.Close()
 }
 
-// close removes the stack and waits for everything in it.
+// close removes the stack and waits for the end of all its connections.
 func (n *netstack) close() {
 	n.stop()
 	n.filter.disable() // no more packets enter
 	done := make(chan struct{})
 	go func() { n.workers.Wait(); close(done) }()
-	// Repeatedly, because handshakes that begin late would wait for the sandbox.
+	// Abort connections repeatedly, because handshakes that begin late would wait for the sandbox.
 	for over := false; !over; {
 		for _, e := range n.stack.RegisteredEndpoints() {
 			e.Abort()
@@ -339,7 +339,7 @@ func (s *sandbox) addWorker(n *netstack) bool {
 
 const usedUp = "the sandbox has used up the bytes that its policy lets it send and receive; raise limits.total of the policy, or use another sandbox"
 
-// admit counts a connection, or returns why a limit forbids it.
+// admit counts a connection, or returns the reason for which a limit forbids it.
 func (s *sandbox) admit(set *rules, c *conn) (reason string) {
 	if set.limits.Total > 0 && s.total.Load() >= set.limits.Total {
 		return usedUp
@@ -358,7 +358,7 @@ func (s *sandbox) admit(set *rules, c *conn) (reason string) {
 	return ""
 }
 
-// release uncounts an admitted connection.
+// release removes an admitted connection from the count.
 func (s *sandbox) release(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
@@ -372,7 +372,7 @@ func (s *sandbox) logClose(c *conn, host string) {
 		Address: c.address, Up: c.up.Load(), Down: c.down.Load()})
 }
 
-// account waits for bandwidth and then counts n bytes. It reports an error if ctx
+// account waits for bandwidth and then counts n bytes. It returns an error if ctx
 // ends or the total is used up.
 func (s *sandbox) account(ctx context.Context, c *conn, n int, up bool) error {
 	set := s.rules.Load()
@@ -421,11 +421,11 @@ func (s *sandbox) logDropped(reason string) {
 	}
 }
 
-// isGateway reports whether an address is the gateway's on the link.
+// isGateway reports whether an address is the gateway's address on the link.
 func isGateway(a netip.Addr) bool { return a == Gateway4 || a == Gateway6 }
 
-// handleEcho answers echo requests for addresses that may be reached; no request
-// leaves the host. It is called where packets are read and does not block.
+// handleEcho answers echo requests for allowed addresses. No echo request
+// leaves the host. It is called by the reader of packets and does not block.
 func (s *sandbox) handleEcho(n *netstack, proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	set := s.rules.Load()
 	head := pkt.TransportHeader().Slice()

@@ -17,11 +17,11 @@ import (
 
 const bufSize = 128 << 10
 
-// pieces has buffers for bytes in transit; an idle connection holds none.
+// bufPool holds buffers for bytes in transit; an idle connection holds no buffer.
 var bufPool = sync.Pool{New: func() any { return new([bufSize]byte) }}
 
-// splice copies both ways, after sending early, until both directions have ended,
-// either fails, the connection is idle for too long, or ctx ends. It closes in,
+// splice sends early, then copies in both directions until both have ended,
+// one fails, the connection is idle for too long, or ctx ends. It closes in,
 // but not out.
 func (s *sandbox) splice(ctx context.Context, c *conn, in *sandboxConn, out net.Conn, early []byte) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -47,7 +47,7 @@ func (s *sandbox) splice(ctx context.Context, c *conn, in *sandboxConn, out net.
 	stop()
 	if up != nil || down != nil {
 		if t, ok := out.(*net.TCPConn); ok {
-			t.SetLinger(0) // what broke here breaks there
+			t.SetLinger(0) // reset the other side, too, after a failure
 		}
 		in.abort()
 		return
@@ -57,8 +57,8 @@ func (s *sandbox) splice(ctx context.Context, c *conn, in *sandboxConn, out net.
 
 var errIdle = errors.New("the connection was idle for too long")
 
-// watchIdle calls end when nothing has moved on a connection for idle. The caller
-// calls stop.
+// watchIdle calls end when no bytes have moved on a connection for the time idle. The caller
+// must call stop.
 func (s *sandbox) watchIdle(c *conn, idle time.Duration, end func()) (stop func()) {
 	c.lastMoved.Store(time.Now().UnixNano())
 	var mu sync.Mutex
@@ -89,8 +89,8 @@ func (s *sandbox) watchIdle(c *conn, idle time.Duration, end func()) (stop func(
 }
 
 // finish closes the connection after both directions have ended. It waits until
-// the sandbox has received everything, because the connection uses memory until
-// then and must count.
+// the sandbox has received all data, because the connection uses memory until
+// then and must count towards the limits.
 func (in *sandboxConn) finish(ctx context.Context) {
 	until := time.Now().Add(30 * time.Second)
 	for wait := time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -160,8 +160,8 @@ func (s *sandbox) copyUp(ctx context.Context, c *conn, in *sandboxConn, out net.
 }
 
 // copyDown copies from out to the sandbox. It returns nil when the other side has
-// closed its side. If pause is not nil, it is called when reading fails, and if
-// it returns true, copyDown returns nil without closing the sandbox's side.
+// closed its side. If pause is not nil, it is called when a read fails. If
+// pause returns true, copyDown returns nil without closing the sandbox's side.
 func (s *sandbox) copyDown(ctx context.Context, c *conn, in *sandboxConn, out net.Conn, pause func() bool) error {
 	next := bufReader(out)
 	for {
@@ -188,9 +188,9 @@ func (s *sandbox) copyDown(ctx context.Context, c *conn, in *sandboxConn, out ne
 	}
 }
 
-// bufReader returns a function that reads from c, one datagram at a time if it is
+// bufReader returns a function that reads from c, one datagram at a time if c is
 // a UDP socket. The caller returns buf to bufPool, unless there is an error and
-// n is 0. For sockets, a buffer is taken only when there is something to read.
+// n is 0. For sockets, it takes a buffer only when there is data to read.
 func bufReader(c net.Conn) func() (buf *[bufSize]byte, n int, err error) {
 	if t, ok := c.(syscall.Conn); ok {
 		if raw, err := t.SyscallConn(); err == nil {
@@ -235,8 +235,8 @@ func readRaw(raw syscall.RawConn, stream bool) (buf *[bufSize]byte, n int, err e
 	return buf, n, nil
 }
 
-// A meteredConn is a sandbox's end of a connection. What is read and written is
-// accounted for.
+// A meteredConn is a sandbox's end of a connection. Bytes read and written are
+// counted and limited.
 type meteredConn struct {
 	net.Conn
 	sandbox *sandbox

@@ -28,16 +28,16 @@ const (
 	bufferMin     = 4 << 10
 	bufferDefault = 256 << 10
 	bufferMax     = 1 << 20
-	bufferMany    = 32 << 10 // for connections beyond manyConns, to bound their sum
+	bufferMany    = 32 << 10 // bytes; buffers of connections beyond manyConns, to bound the total memory
 	manyConns     = 64
-	minSegment    = 216 // bytes; smaller segments cost us far more than the sandbox
-	maxHandshakes = 256 // at once; further SYNs are dropped
+	minSegment    = 216 // bytes; smaller segments cost the gateway far more than the sandbox
+	maxHandshakes = 256 // maximum number of concurrent handshakes; further SYNs are dropped
 )
 
-// A packetFilter passes on only packets that are whole, come from one of the
-// sandbox's two addresses and are of a protocol that the wall supports. So the
+// A packetFilter passes only packets that are whole, come from one of the
+// sandbox's two addresses and have a protocol that this package supports. So the
 // stack never reassembles packets, handles IP options or sees a forged source.
-// Dropping a packet is no decision about a destination and is only counted.
+// A dropped packet is not a decision about a destination and is only counted.
 type packetFilter struct {
 	nested.Endpoint
 	dropped func(reason string)
@@ -59,7 +59,7 @@ func (f *packetFilter) enable() {
 	f.enabled = true
 }
 
-// disable lets no more packets pass. When it returns, none is in the stack: one
+// disable stops all packets. When it returns, no packet is in the stack: a stack
 // that is removed with packets in it can deadlock.
 func (f *packetFilter) disable() {
 	f.mu.Lock()
@@ -122,7 +122,7 @@ func checkIPv4(b []byte, size int) (bool, string) {
 		return false, malformedPacket
 	case [4]byte(b[12:16]) != Sandbox4.As4():
 		return false, forgedPacket
-	case binary.BigEndian.Uint16(b[6:])&0x3fff != 0: // more fragments, or an offset
+	case binary.BigEndian.Uint16(b[6:])&0x3fff != 0: // a fragment: more fragments follow, or it has an offset
 		return false, fragmentedPacket
 	}
 	to := netip.AddrFrom4([4]byte(b[16:20]))
@@ -148,7 +148,7 @@ func checkIPv6(b []byte, size int) (bool, string) {
 	}
 	if from != Sandbox6 {
 		if from.IsLinkLocalUnicast() || from.IsUnspecified() {
-			return false, "" // there is nobody to talk to on the link
+			return false, "" // the link has no other hosts
 		}
 		return false, forgedPacket
 	}
@@ -168,7 +168,7 @@ func checkTransport(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 	case header.UDPProtocolNumber:
 		return true, ""
 	case header.ICMPv4ProtocolNumber:
-		// Echoes, and errors about what we sent.
+		// Pass echoes, and errors about packets that the gateway sent.
 		return to.Is4() && len(rest) > 0 && (rest[0] == byte(header.ICMPv4Echo) || rest[0] == byte(header.ICMPv4DstUnreachable)), ""
 	case header.ICMPv6ProtocolNumber:
 		return to.Is6() && len(rest) > 0 && (rest[0] == byte(header.ICMPv6EchoRequest) ||
@@ -179,7 +179,7 @@ func checkTransport(to netip.Addr, protocol uint8, rest []byte) (bool, string) {
 	return false, otherProtocol
 }
 
-// checkTCP refuses connections whose maximum segment size is tiny.
+// checkTCP refuses connections with a tiny maximum segment size.
 func checkTCP(b []byte) (bool, string) {
 	if len(b) < header.TCPMinimumSize {
 		return false, malformedPacket
@@ -201,7 +201,7 @@ func checkTCP(b []byte) (bool, string) {
 func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	s := stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
-			// The policy refuses loopback addresses, so that the refusal is logged.
+			// Loopback addresses reach the policy, which refuses them, so that the refusal is logged.
 			ipv4.NewProtocolWithOptions(ipv4.Options{AllowExternalLoopbackTraffic: true}),
 			ipv6.NewProtocolWithOptions(ipv6.Options{AllowExternalLoopbackTraffic: true}),
 		},
@@ -210,8 +210,8 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 		},
 	})
 	fail := func(act string, err tcpip.Error) (*stack.Stack, error) {
-		s.RemoveNIC(nicID) // closes the link if it was added
-		link.Wait()        // the stack must not wait: it holds a lock that readers need
+		s.RemoveNIC(nicID) // closes the link if the NIC was added
+		link.Wait()        // wait here, since the stack would wait with a lock held that readers need
 		s.Destroy()
 		return nil, engi.Errorf(engi.Internal, "%s of a network stack: %s", act, err)
 	}
@@ -220,7 +220,7 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
 	sack := tcpip.TCPSACKEnabled(true)
 	linger := tcpip.TCPTimeWaitTimeoutOption(time.Second)
-	// The link is within this host, so what is late by this much is lost.
+	// The link is within this host, so packets delayed by this much are lost.
 	minRTO := tcpip.TCPMinRTOOption(50 * time.Millisecond)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&rcv, &snd, &moderate, &sack, &linger, &minRTO} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
@@ -244,7 +244,7 @@ func newStack(link stack.LinkEndpoint) (*stack.Stack, error) {
 			return fail("address", err)
 		}
 	}
-	// Responses have any source address, and all of them leave by the link.
+	// Responses may have any source address, and all responses leave through the link.
 	if err := s.SetPromiscuousMode(nicID, true); err != nil {
 		return fail("promiscuous mode", err)
 	}

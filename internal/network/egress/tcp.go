@@ -17,8 +17,8 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// handleTCP serves a connection that the sandbox opens. Its handshake completes
-// only after the destination was reached.
+// handleTCP serves a connection that the sandbox opens. The handshake completes
+// only after the gateway has reached the destination.
 func (s *sandbox) handleTCP(n *netstack, q *tcp.ForwarderRequest) {
 	if !s.addWorker(n) {
 		q.Complete(false)
@@ -68,7 +68,7 @@ type sandboxConn struct {
 	closed bool // used only by the goroutine that serves the connection
 }
 
-// abort resets the connection unless it is closed already.
+// abort resets the connection unless it is already closed.
 func (in *sandboxConn) abort() {
 	if !in.closed {
 		in.closed = true
@@ -78,10 +78,10 @@ func (in *sandboxConn) abort() {
 }
 
 // accept completes the sandbox's handshake. It returns nil if the sandbox does not
-// continue it. From then on, c.abort resets the connection.
+// continue the handshake. Afterwards, c.abort resets the connection.
 func (s *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *sandboxConn {
 	in := &sandboxConn{wq: new(waiter.Queue)}
-	c.onAbort(func() { in.wq.Notify(waiter.WritableEvents) }) // ends waiting for the handshake
+	c.onAbort(func() { in.wq.Notify(waiter.WritableEvents) }) // ends the wait for the handshake
 	ep, err := q.CreateEndpoint(in.wq)
 	q.Complete(false)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *sandbox) accept(q *tcp.ForwarderRequest, c *conn) *sandboxConn {
 	for _, opt := range []tcpip.SettableSocketOption{
 		new(tcpip.KeepaliveIdleOption(keepAlive.Idle)), new(tcpip.KeepaliveIntervalOption(keepAlive.Interval)),
 	} {
-		_ = in.ep.SetSockOpt(opt) // the idle timeout applies anyway
+		_ = in.ep.SetSockOpt(opt) // if this fails, the idle timeout still applies
 	}
 	_ = in.ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepAlive.Count)
 	in.TCPConn = gonet.NewTCPConn(in.wq, in.ep)
@@ -158,7 +158,7 @@ func (s *sandbox) dialTCP(ctx context.Context, from netip.Addr, port uint16) (ne
 	return c, nil
 }
 
-// handleOutbound connects to an address outside of the group.
+// handleOutbound connects to an address outside the group.
 func (s *sandbox) handleOutbound(ctx context.Context, q *tcp.ForwarderRequest, c *conn) {
 	set := c.rules
 	c.names = s.bindings.names(c.address.Addr())
@@ -205,12 +205,12 @@ func (s *sandbox) handleOutbound(ctx context.Context, q *tcp.ForwarderRequest, c
 	s.serveClaimed(ctx, c, in, out)
 }
 
-// A claim is what the first bytes of a connection say about its host.
+// A claim holds the first bytes of a connection and the host named in them.
 type claim struct {
 	protocol policy.Protocol
 	host     string
 	verdict  policy.Verdict
-	bytes    []byte // read so far; they are passed on if the verdict allows it
+	bytes    []byte // bytes read so far; passed on if the verdict allows the claim
 }
 
 // serveClaimed serves a connection whose client must first claim a host that the
@@ -219,7 +219,7 @@ func (s *sandbox) serveClaimed(ctx context.Context, c *conn, in *sandboxConn, ou
 	var first *claim
 	var err error
 	if c.check == policy.CheckAny {
-		// The server may speak first, and other protocols than TLS and HTTP pass.
+		// The server may speak first, and protocols other than TLS and HTTP pass.
 		var spoke bool
 		if first, spoke, err = s.readClaimWhileForwarding(ctx, c, in, out); err == nil && first != nil && spoke && first.protocol != policy.Other {
 			first.verdict = policy.Verdict{Reason: "the server spoke before the client named its host"}
@@ -240,7 +240,7 @@ func (s *sandbox) serveClaimed(ctx context.Context, c *conn, in *sandboxConn, ou
 	s.logEvent(c.rules, engi.NetworkRecord{Kind: engi.NetworkClaim, Allowed: first.verdict.Allowed, Protocol: "tcp", Host: first.host,
 		Address: c.address, Rule: first.verdict.Rule, Reason: first.verdict.Reason})
 	if !first.verdict.Allowed {
-		return // the deferred abort resets
+		return // the deferred abort resets the connection
 	}
 	s.mu.Lock()
 	c.host = first.host
@@ -268,8 +268,8 @@ func firstOf(names []string) string {
 	return ""
 }
 
-// readClaim reads until it is clear which host the client wants. It returns an
-// error if the connection ends before.
+// readClaim reads until the host claimed by the client is known. It returns an
+// error if the connection ends earlier.
 func (s *sandbox) readClaim(c *conn, in net.Conn) (*claim, error) {
 	buf := make([]byte, 0, 2<<10)
 	need := 1
@@ -333,8 +333,8 @@ func unreadable(what string, err error) policy.Verdict {
 	return policy.Verdict{Reason: "bad " + what + ": " + err.Error()}
 }
 
-// readClaimWhileForwarding is readClaim for a connection on which the server may
-// speak first; spoke says whether it did.
+// readClaimWhileForwarding does the same as readClaim for a connection on which the server may
+// speak first. spoke reports whether it did.
 func (s *sandbox) readClaimWhileForwarding(ctx context.Context, c *conn, in *sandboxConn, out net.Conn) (got *claim, spoke bool, err error) {
 	done := make(chan error, 1)
 	before := c.down.Load()

@@ -14,10 +14,10 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// Transport returns a transport for requests on an owner's behalf, which reach
-// what the policy lets a sandbox reach: each connection is judged by name and
+// Transport returns a transport for requests on an owner's behalf. They reach the
+// same destinations as a sandbox with this policy: each connection is judged by name and
 // address. Decisions are logged without a sandbox. Grants are not applied, and
-// requests to hosts with request rules are refused. It reports what Check does.
+// requests to hosts with request rules are refused. Transport reports the same errors as Check.
 func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
 	compiled, err := policy.Compile(p, g.node())
 	if err != nil {
@@ -39,7 +39,7 @@ func (g *Gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundT
 			if err != nil {
 				e.Reason = err.Error()
 			} else if e.Address, err = netip.ParseAddrPort(c.RemoteAddr().String()); err != nil {
-				e.Address = netip.AddrPort{} // through a proxy
+				e.Address = netip.AddrPort{} // the address is unknown behind a proxy
 			}
 			g.metrics.decided(e)
 			log.Add(e)

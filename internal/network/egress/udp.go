@@ -19,11 +19,11 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// discardLog is for servers whose errors are about what sandboxes send.
+// discardLog discards the logs of servers whose errors concern traffic from sandboxes.
 var discardLog = log.New(io.Discard, "", 0)
 
-// handleUDP judges the first datagram of an exchange. It is called where packets
-// are read and does not block. If it returns false, the stack answers that the
+// handleUDP judges the first datagram of an exchange. It is called by the reader of packets
+// and does not block. If it returns false, the stack answers that the
 // port is closed.
 func (s *sandbox) handleUDP(n *netstack, id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	set := s.rules.Load()
@@ -36,7 +36,7 @@ func (s *sandbox) handleUDP(n *netstack, id stack.TransportEndpointID, pkt *stac
 	var peer *sandbox
 	var from netip.Addr
 	switch {
-	case isGateway(to.Addr()): // DNS has a socket of its own
+	case isGateway(to.Addr()): // DNS is served on a separate socket
 		e.Reason = "the gateway serves nothing but DNS"
 	case Peers.Contains(to.Addr()):
 		c.peer = true
@@ -121,7 +121,7 @@ func (s *sandbox) dialUDP(from netip.Addr, port uint16) (net.Conn, error) {
 	return c, nil
 }
 
-// relay copies datagrams both ways until there have been none for a while.
+// relay copies datagrams in both directions until none has passed for a while.
 func (s *sandbox) relay(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpip.Endpoint, wq *waiter.Queue, out net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -160,8 +160,8 @@ func (s *sandbox) relay(ctx context.Context, c *conn, in *gonet.UDPConn, ep tcpi
 	pump.Wait()
 }
 
-// relayUp sends one datagram of the sandbox if there is one, else it waits. It
-// returns false when there will be no more.
+// relayUp sends one datagram of the sandbox if there is one; otherwise it waits. It
+// returns false when no more can arrive.
 func (s *sandbox) relayUp(ctx context.Context, c *conn, ep tcpip.Endpoint, ready <-chan struct{}, out net.Conn) bool {
 	if ep.Readiness(waiter.ReadableEvents) == 0 {
 		select {

@@ -1,16 +1,16 @@
-// Package fetch makes the HTTP clients with which this process fetches what
+// Package fetch provides the HTTP clients with which this process fetches URLs that
 // users name: documents, pages, the API calls of scripts. A URL from a user is
 // hostile: its name may resolve to this host or to its network, at once or
-// only the second time somebody asks, and a redirect may lead anywhere. So
-// every rule holds for each request on its way, not for the first URL alone,
-// and addresses are judged when they are connected to.
+// only at the second lookup, and a redirect may lead anywhere. So
+// every rule applies to each request on the way, not only to the first URL,
+// and addresses are judged at the time of the connection.
 //
-// [New] connects from the host itself and reaches public addresses only, as
-// package policy defines them; [Through] goes out like a sandbox, by an owner's
-// policy and into the network log. Neither follows the proxy variables of the
-// environment: a proxy would resolve names where nobody checks the result.
+// [New] connects from the host itself and reaches only public addresses, as
+// defined by package policy. [Through] connects like a sandbox, under an owner's
+// policy and with entries in the network log. Neither follows the proxy variables of the
+// environment: a proxy would resolve names without a check of the result.
 //
-// It is not for addresses from the operator's own configuration, such as
+// It does not serve addresses from the operator's own configuration, such as
 // model providers and registries.
 package fetch
 
@@ -34,36 +34,36 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// Redirects is how many redirects clients follow.
+// Redirects is the maximum number of redirects that clients follow.
 const Redirects = 5
 
-// Options say what may be fetched. The zero value allows every public address.
+// Options limits the URLs that may be fetched. The zero value allows every public address.
 type Options struct {
-	// Hosts are the only hosts that may be asked: NAME or *.SUFFIX, with :PORT
+	// Hosts lists the only hosts that requests may go to: NAME or *.SUFFIX, with :PORT
 	// for ports other than 80 and 443. Empty means any host and port.
 	Hosts []string
-	// Private are networks that may be connected to although they are not public.
+	// Private lists networks that are not public but may be connected to.
 	Private []netip.Prefix
-	// Trusted are hosts, as HOST:PORT or written as in URLs, whose addresses the operator vouches
-	// for: they may be private, and are asked by way of the environment's proxy.
+	// Trusted lists hosts, as HOST:PORT or in the form of URLs, whose addresses the operator
+	// trusts: the addresses may be private, and requests use the environment's proxy.
 	// A redirect that leaves them is judged like any other request.
 	Trusted []string
 
-	Timeout time.Duration // of one request with its response; 0 means 1 minute
-	MaxBody int64         // bytes of a response body, decompressed; 0 means 32 MiB
-	Remedy  string        // added to what is denied; empty adds none
+	Timeout time.Duration // maximum time of one request with its response; 0 means 1 minute
+	MaxBody int64         // bytes; maximum size of a decompressed response body; 0 means 32 MiB
+	Remedy  string        // remedy of Denied errors; empty adds none
 
-	Resolver *net.Resolver  // nil means the system's
-	Roots    *x509.CertPool // authorities that are trusted; nil means the system's
+	Resolver *net.Resolver  // resolver of names; nil means the system's
+	Roots    *x509.CertPool // trusted authorities; nil means the system's
 }
 
-// New returns a client for fetching from this host. It reports Denied for
+// New returns a client that fetches from this host. It reports Denied for
 // requests and addresses that are not allowed and Exhausted for bodies that are
-// too long. The caller closes its idle connections when done.
+// too long. The caller closes the client's idle connections when done.
 func New(o Options) *http.Client {
 	t := &transport{o: o, public: &http.Transport{
 		DialContext: (&net.Dialer{Timeout: 5 * time.Second, Resolver: o.Resolver, ControlContext: o.control}).DialContext,
-		// No Proxy: see the package comment.
+		// Proxy is not set; see the package comment.
 		TLSClientConfig: &tls.Config{RootCAs: o.Roots}, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 5 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConns: 64, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: 30 * time.Second,
 	}}
@@ -75,16 +75,16 @@ func New(o Options) *http.Client {
 	return client(t)
 }
 
-// A Wall carries requests on an owner's behalf as a sandbox with the given
-// policy would; see package egress.
+// A Wall carries requests on an owner's behalf in the same way as a sandbox with the given
+// policy; see package egress.
 type Wall interface {
 	Check(p engi.NetworkPolicy) error
 	Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error)
 }
 
-// Through returns a client that fetches for an owner what p allows, and nothing
-// else. Only Timeout, MaxBody and Remedy of o apply. It reports what is wrong
-// with p. The caller closes its idle connections when done.
+// Through returns a client that fetches for an owner only from destinations that p
+// allows. Only Timeout, MaxBody and Remedy of o apply. It returns an error for an invalid
+// p. The caller closes the client's idle connections when done.
 func Through(w Wall, owner engi.Owner, p engi.NetworkPolicy, o Options) (*http.Client, error) {
 	next, err := w.Transport(owner, p)
 	if err != nil {
@@ -93,9 +93,9 @@ func Through(w Wall, owner engi.Owner, p engi.NetworkPolicy, o Options) (*http.C
 	return client(&transport{o: Options{Timeout: o.Timeout, MaxBody: o.MaxBody, Remedy: o.Remedy}, public: next}), nil
 }
 
-// ForOwners returns a function that calls [Through] for any owner. It reports
-// what is wrong with p at once; clients whose transport is refused later
-// report that for each request.
+// ForOwners returns a function that calls [Through] for any owner. It returns an error
+// for an invalid p at once. A client whose transport is refused later
+// returns the refusal for each request.
 func ForOwners(w Wall, p engi.NetworkPolicy, o Options) (func(engi.Owner) *http.Client, error) {
 	if err := w.Check(p); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func ForOwners(w Wall, p engi.NetworkPolicy, o Options) (func(engi.Owner) *http.
 	}, nil
 }
 
-// broken fails every request.
+// broken is a transport that fails every request with err.
 type broken struct{ err error }
 
 func (b broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, b.err }
@@ -125,12 +125,12 @@ func client(t *transport) *http.Client {
 	}}
 }
 
-// A transport judges every request, redirects among them, before the next
+// A transport judges every request, including redirects, before the next
 // transport sends it.
 type transport struct {
 	o       Options
 	public  http.RoundTripper
-	trusted http.RoundTripper // nil if there are no trusted hosts
+	trusted http.RoundTripper // transport for trusted hosts; nil if there are none
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -171,7 +171,7 @@ func (t *transport) denied(err error) error {
 	return err
 }
 
-// check reports Denied for URLs that must not be asked.
+// check reports Denied for URLs that must not be requested.
 func (o Options) check(u *url.URL) error {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
@@ -184,7 +184,7 @@ func (o Options) check(u *url.URL) error {
 	return nil
 }
 
-// CheckTrusted reports Invalid for what is not HOST:PORT.
+// CheckTrusted reports Invalid unless every host has the form HOST:PORT.
 func CheckTrusted(hosts []string) error {
 	for _, h := range hosts {
 		host, port, err := net.SplitHostPort(h)
@@ -201,7 +201,7 @@ func (o Options) trusts(u *url.URL) bool {
 	return slices.Contains(o.Trusted, u.Host) || slices.Contains(o.Trusted, net.JoinHostPort(u.Hostname(), port))
 }
 
-// covers reports whether an entry of Hosts means the host of u.
+// covers reports whether an entry of Hosts covers the host of u.
 func covers(entry string, u *url.URL) bool {
 	host, port := strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
 	name, only, ported := strings.ToLower(entry), "", false
@@ -217,8 +217,8 @@ func covers(entry string, u *url.URL) bool {
 	return name == host || wild && strings.HasPrefix(suffix, ".") && strings.HasSuffix(host, suffix)
 }
 
-// control reports Denied for addresses that must not be connected to. It sees
-// what names were resolved to, just before each connection.
+// control reports Denied for addresses that must not be connected to. It is called with
+// the resolved address just before each connection.
 func (o Options) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -252,7 +252,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	// One byte more than is left tells a body that is too long from one that
+	// Read one byte more than is left, to tell a body that is too long from a body that
 	// just fits.
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left+1)])
 	if int64(n) > b.left {
@@ -268,8 +268,8 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// ParseNetworks reads addresses and networks such as 10.1.0.0/16. It reports
-// Invalid.
+// ParseNetworks parses addresses and networks such as 10.1.0.0/16. It reports
+// Invalid for other texts.
 func ParseNetworks(texts []string) ([]netip.Prefix, error) {
 	all := make([]netip.Prefix, 0, len(texts))
 	for _, s := range texts {

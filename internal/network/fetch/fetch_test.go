@@ -24,8 +24,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A site is a server on a loopback address that counts the connections it gets.
-// Tests take 127.0.0.2 for an address that is allowed, by listing it as private.
+// A site is a server on a loopback address that counts its connections.
+// Tests use 127.0.0.2 as an allowed address, by listing it as private.
 type site struct {
 	*httptest.Server
 	conns atomic.Int32
@@ -120,7 +120,7 @@ func TestPrivateNetworksMayBeOpened(t *testing.T) {
 	}
 }
 
-// rebinding is a resolver whose answers for a name change with each question.
+// rebinding returns a resolver whose answers for a name change with each query.
 func rebinding(t *testing.T, answers ...string) *net.Resolver {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -294,7 +294,7 @@ func TestTrustedHosts(t *testing.T) {
 
 func TestTheEnvironmentsProxyIsNotUsed(t *testing.T) {
 	// The default transport reads the environment once per process, so this
-	// says only that ours has nothing of the kind.
+	// checks only that the client under test uses no proxy.
 	proxy := serve(t, "127.0.0.1:0", hello)
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	t.Setenv("http_proxy", proxy.URL)
@@ -345,7 +345,7 @@ func TestSlowServersAreLeft(t *testing.T) {
 	}
 }
 
-// A wall is one that takes down what it is asked.
+// A wall is a fetch.Wall that records its calls.
 type wall struct {
 	refuse error
 	send   func(*http.Request) (*http.Response, error)

@@ -1,6 +1,6 @@
-// Package mask overwrites secret values in text and streams: as they are and in
-// the encodings in which others repeat them. It does not know which values are
-// secret (package secret, and whoever holds a key).
+// Package mask overwrites secret values in text and streams, both unencoded and in
+// the encodings in which servers repeat them. It does not know which values are
+// secret: its callers do, such as package secret.
 package mask
 
 import (
@@ -22,11 +22,11 @@ const (
 	maskByte  = '*'
 )
 
-// Forms returns the encodings in which a value may appear in a response: as it
-// is, escaped for URLs, JSON and HTML, in hexadecimal and in base64, also as part
-// of something longer. A value that is too short has none.
+// Forms returns the encodings in which a value may appear in a response: unencoded,
+// escaped for URLs, JSON and HTML, in hexadecimal and in base64, even as part
+// of a longer text. A value that is too short has no forms.
 func Forms(value string) [][]byte {
-	lower := func(s string) string { // lowers percent escapes only
+	lower := func(s string) string { // lowers only percent escapes
 		b := []byte(s)
 		for i := 0; i+2 < len(b); i++ {
 			if b[i] == '%' {
@@ -77,18 +77,18 @@ func Forms(value string) [][]byte {
 // A masker overwrites forms in a stream byte by byte, so that lengths do not
 // change. The zero value overwrites nothing.
 //
-// What may be the beginning of a form is held back until more arrives, except for
-// a few bytes: otherwise event streams would stall at each byte that a value
-// begins with.
+// A possible beginning of a form is held back until more bytes arrive, except for
+// a few bytes: otherwise event streams would stall at each byte with which a value
+// begins.
 type masker struct {
 	forms    [][]byte
 	pending  []byte // the last bytes of the stream, which may begin a form
 	masked   []byte // the same bytes, masked
-	released int    // how many of them were returned already
+	released int    // number of pending bytes that were already returned
 }
 
-// next adds part to the stream and returns what can be passed on. With end,
-// nothing follows and everything is returned.
+// next adds part to the stream and returns the bytes that can be passed on. If end is set,
+// the stream is complete and all bytes are returned.
 func (m *masker) next(part []byte, end bool) []byte {
 	if len(m.forms) == 0 {
 		return part
@@ -97,7 +97,7 @@ func (m *masker) next(part []byte, end bool) []byte {
 	m.masked = append(m.masked, part...)
 	old := len(m.pending) - len(part)
 	for _, f := range m.forms {
-		// New matches end in part.
+		// Only matches that end in part are new.
 		from := max(old-len(f)+1, 0)
 		for {
 			at := bytes.Index(m.pending[from:], f)
@@ -148,8 +148,8 @@ func (m *masker) heldBack() int {
 	return longest
 }
 
-// releasable returns how many of the held-back bytes may be passed on anyway: all
-// if they are few and a small part of any form, else none.
+// releasable returns the number of held-back bytes that may be passed on anyway: all
+// if they are few and a small part of any form, otherwise none.
 func releasable(hold int, forms [][]byte, tail []byte) int {
 	for _, f := range forms {
 		if bytes.HasPrefix(f, tail) && hold > min(3, len(f)/4) {
@@ -168,18 +168,18 @@ func Text(text string, forms [][]byte) string {
 	return string(m.next([]byte(text), true))
 }
 
-// A Reader masks what it reads.
+// A Reader masks the bytes that it reads.
 type Reader struct {
 	from io.ReadCloser
 	mask masker
 	buf  []byte
-	rest []byte // masked, not yet read
+	rest []byte // masked bytes that were not read yet
 	err  error
 }
 
 const readSize = 32 << 10
 
-// NewReader returns a Reader that masks forms in what from has.
+// NewReader returns a Reader that masks forms in the content of from.
 func NewReader(from io.ReadCloser, forms [][]byte) *Reader {
 	return &Reader{from: from, mask: masker{forms: forms}}
 }
@@ -198,7 +198,7 @@ func (r *Reader) Read(p []byte) (int, error) {
 		}
 		var n int
 		n, r.err = r.from.Read(r.buf)
-		// After errors other than EOF, what is held back is not returned.
+		// After errors other than EOF, held-back bytes are not returned.
 		r.rest = r.mask.next(r.buf[:n], r.err == io.EOF)
 	}
 	n := copy(p, r.rest)
@@ -206,5 +206,5 @@ func (r *Reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close closes what r reads from.
+// Close closes the underlying reader of r.
 func (r *Reader) Close() error { return r.from.Close() }

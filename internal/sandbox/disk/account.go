@@ -29,7 +29,7 @@ type account struct {
 	home, shell string
 }
 
-// accounts reads /etc/passwd. It skips malformed lines and returns nothing if the
+// accounts reads /etc/passwd. It skips malformed lines and returns no accounts if the
 // file is missing.
 func accounts(t *tree.Tree) ([]account, error) {
 	data, err := t.ReadFile("/etc/passwd", maxAccounts)
@@ -52,7 +52,7 @@ func accounts(t *tree.Tree) ([]account, error) {
 	return all, nil
 }
 
-// ensureUser returns the account with a name, which it creates if it is missing.
+// ensureUser returns the account with a name. It creates a missing account.
 func ensureUser(t *tree.Tree, name string) (account, error) {
 	all, err := accounts(t)
 	if err != nil {
@@ -104,7 +104,7 @@ func ensureUser(t *tree.Tree, name string) (account, error) {
 func copySkeleton(t *tree.Tree, home string, o tree.Owner) error {
 	names, err := t.ReadDir("/etc/skel")
 	if err != nil {
-		return nil // there is none
+		return nil // there is no /etc/skel
 	}
 	for _, name := range names {
 		data, err := t.ReadFile(path.Join("/etc/skel", name), maxAccounts)
@@ -138,8 +138,8 @@ func appendLine(t *tree.Tree, name, line string, mode uint32) error {
 	return t.WriteFile(name, append(data, line+"\n"...), fileMode(mode), owner)
 }
 
-// prepare creates what the definition and sandboxes need: users, directories and
-// files.
+// prepare creates the users, directories and files that the definition and sandboxes
+// need.
 func (j *job) prepare(tmpl *engi.Template) error {
 	for _, d := range []struct {
 		path string
@@ -162,7 +162,7 @@ func (j *job) prepare(tmpl *engi.Template) error {
 	}
 	for _, f := range []struct{ path, text string }{
 		{"/etc/hosts", "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"},
-		{"/etc/resolv.conf", ""}, // sandboxes with network get one mounted over it
+		{"/etc/resolv.conf", ""}, // a sandbox with network gets its own file mounted over it
 		{"/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"},
 	} {
 		if st, err := j.tree.Lstat(f.path); err == nil && (f.path != "/etc/resolv.conf" || st.Mode&unix.S_IFMT == unix.S_IFREG) {
@@ -241,16 +241,16 @@ func (j *job) account(tmpl *engi.Template) error {
 	if j.def.Shell != "" && !j.moreSteps() {
 		return invalid("the template has no shell %s", j.def.Shell).WithRemedy("install it with 'packages', or set another 'default_shell'")
 	}
-	tmpl.Shell = "/bin/sh" // the image has none
+	tmpl.Shell = "/bin/sh" // fallback if the image has none of these shells
 	return nil
 }
 
-// moreSteps reports whether later steps may create what is missing now.
+// moreSteps reports whether later steps may create users or programs that are missing now.
 func (j *job) moreSteps() bool {
 	return !j.finished && (len(j.def.Commands) > 0 || len(j.def.Packages) > 0 && !j.src.debian)
 }
 
-// resolveUser finds an account by name or number; empty is root.
+// resolveUser finds an account by name or number; empty means root.
 func (j *job) resolveUser(who string) (account, error) {
 	if who == "" {
 		who = "root"
@@ -269,7 +269,7 @@ func (j *job) resolveUser(who string) (account, error) {
 	case who == "root" || who == "0":
 		return account{name: "root", home: "/root", shell: "/bin/sh"}, nil
 	case numErr == nil && uid > 0 && uid < 1<<31:
-		// The image runs as a number without an account.
+		// The user of the image is a number without an account.
 		a := account{name: fmt.Sprintf("user%d", uid), uid: uid, gid: uid, home: "/", shell: "/bin/sh"}
 		return a, appendLine(j.tree, "/etc/passwd", fmt.Sprintf("%s:x:%d:%d::/:/bin/sh", a.name, a.uid, a.gid), 0o644)
 	}
@@ -310,7 +310,7 @@ func (j *job) writeFiles() error {
 	return nil
 }
 
-// interpreters are the programs for each language, in order of preference, and
+// interpreters lists the programs for each language, in order of preference, and
 // whether warm pools may start them before the code is known.
 var interpreters = map[engi.Language]struct {
 	programs []string
@@ -319,7 +319,7 @@ var interpreters = map[engi.Language]struct {
 	engi.Python:     {[]string{"python3", "python"}, true},
 	engi.JavaScript: {[]string{"node"}, true},
 	engi.TypeScript: {[]string{"deno"}, true},
-	engi.Go:         {[]string{"go"}, false}, // it compiles first
+	engi.Go:         {[]string{"go"}, false}, // go compiles the program first
 	engi.Bash:       {[]string{"bash"}, true},
 }
 
@@ -364,8 +364,8 @@ func (j *job) findProgram(search string, programs []string) string {
 	return ""
 }
 
-// isProgram reports whether a path leads to an executable, in the root or in what
-// is mounted over it.
+// isProgram reports whether a path leads to an executable, in the root or in a directory
+// mounted over it.
 func (j *job) isProgram(at string) bool {
 	st, err := j.stat(at)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0

@@ -23,25 +23,25 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
 )
 
-// recipeVersion is part of every digest. Raise it when definitions give another
+// recipeVersion is part of every digest. Raise it when a change of engi makes definitions give another
 // root than before.
 const recipeVersion = 2
 
-// A source is where a root file system comes from, resolved but not fetched.
+// A source is the origin of a root file system, resolved but not fetched.
 type source struct {
-	inputs []string                          // what identifies its content
-	step   string                            // what unpack does, for people
-	unpack func(context.Context, *job) error // fills the root
+	inputs []string                          // texts that identify the content
+	step   string                            // description of the work of unpack, for people
+	unpack func(context.Context, *job) error // fills the root with the content
 	debian bool                              // unpack installs packages
 	base   string                            // digest of the build that the root starts from; empty if none
-	image  image                             // valid after unpack
+	image  image                             // configuration of the base; valid after unpack
 	mounts []engi.Mount
 }
 
 // An image is the configuration of a base.
 type image struct {
 	env     map[string]string
-	user    string // name or number, as in OCI images
+	user    string // user name or number, as in OCI images
 	workDir string
 	ports   []int
 	private bool
@@ -53,16 +53,16 @@ type image struct {
 // A job is one build. It belongs to one goroutine.
 type job struct {
 	t          *Templates
-	buildOwner engi.Owner // whose steps run; empty is the node
+	buildOwner engi.Owner // owner whose steps run; empty means the node
 	room       *freeSpace
 	def        recipe.Definition
 	src        source
-	inputs     []string // what the digest covers
-	dir        string   // of this build, in tmp
+	inputs     []string // inputs covered by the digest
+	dir        string   // directory of this build, in tmp
 	tree       *tree.Tree
 	report     *report
 	image      *image
-	finished   bool // nothing changes the root any more
+	finished   bool // no further step changes the root
 }
 
 // root returns the directory of the root file system.
@@ -72,18 +72,18 @@ func (j *job) root() string { return filepath.Join(j.dir, "root") }
 type inflightBuild struct {
 	rep  *report
 	done chan struct{}
-	tmpl engi.Template // valid after done
-	err  error         // valid after done
+	tmpl engi.Template // valid once done is closed
+	err  error         // valid once done is closed
 }
 
-// Build implements [engi.Templates]. The definition is stored for the name once it
+// Build implements [engi.Templates]. It stores the definition for the name once the template
 // is built. Paths in it must be in Options.Sources.
 func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (_ engi.Template, err error) {
 	defer engi.Annotate(&err, "build template %s", name)
 	return t.build(ctx, name, definition, progress, nil)
 }
 
-// build is Build. above has the names of templates that are based on this one.
+// build implements Build. above holds the names of templates that are based on this one.
 func (t *Templates) build(ctx context.Context, name string, text []byte, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
 	if err := recipe.CheckName(name); err != nil {
 		return tmpl, err
@@ -91,7 +91,7 @@ func (t *Templates) build(ctx context.Context, name string, text []byte, progres
 	entry := nameEntry{Definition: string(text)}
 	if text == nil {
 		if old, err := t.dir.readName(name); err == nil && old.Steps {
-			return t.find(name) // its spec was not stored
+			return t.find(name) // the name's spec was not stored
 		}
 		if text, entry.Definition, err = t.definitionOf(name); err != nil {
 			return tmpl, err
@@ -152,8 +152,8 @@ func (t *Templates) publishName(ctx context.Context, name string, entry nameEntr
 	return tmpl, nil
 }
 
-// buildDefined builds a definition with steps: first what comes before them, as an
-// unnamed template unless it is a template, then the steps.
+// buildDefined builds a definition with steps. It first builds the base, as an
+// unnamed template unless the base is a template, then the steps.
 func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.Definition, progress func(engi.Progress), above []string) (tmpl engi.Template, err error) {
 	s := stepBuild{room: &freeSpace{}, def: def, name: def.Base, open: t.openContext}
 	before := firstStep(progress, len(def.Steps)+2)
@@ -179,7 +179,7 @@ func (t *Templates) buildDefined(ctx context.Context, name string, def recipe.De
 }
 
 // definitionOf returns the definition that a name was last built from, or the
-// built-in one, and what to store as the name's definition.
+// built-in one, and the text to store as the name's definition.
 func (t *Templates) definitionOf(name string) ([]byte, string, error) {
 	entry, err := t.dir.readName(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -224,8 +224,8 @@ func (t *Templates) digest(def recipe.Definition, src source) (digest string, in
 func fileInput(f recipe.File, sum string) string { return fmt.Sprintf("file %s %s", f.Path, sum) }
 
 // buildOnce calls build once for callers that ask for the same digest at the same
-// time. Others wait and see its progress. If the first one is cancelled, one of
-// them starts over.
+// time. The others wait and see its progress. If the first caller is cancelled, one of
+// the others starts over.
 func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(engi.Progress), build func(*report) (engi.Template, error)) (engi.Template, error) {
 	for {
 		t.mu.Lock()
@@ -259,8 +259,8 @@ func (t *Templates) buildOnce(ctx context.Context, digest string, progress func(
 	}
 }
 
-// buildRoot builds in a temporary directory and publishes it. It counts for the
-// owner who needs it first.
+// buildRoot builds in a temporary directory and publishes it. The build counts for the
+// first owner that needs it.
 func (t *Templates) buildRoot(ctx context.Context, def recipe.Definition, src source, digest string, inputs []string, r *freeSpace, rep *report) (_ engi.Template, err error) {
 	var w *workspace
 	if src.base == "" {
@@ -326,7 +326,7 @@ func (t *Templates) emptyWorkspace() (_ *workspace, err error) {
 	return w, nil
 }
 
-// run runs all steps. They are determined in advance, so that progress is
+// run runs all steps. It determines the steps in advance, so that progress is
 // meaningful.
 func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 	type step struct {
@@ -393,7 +393,7 @@ func (j *job) run(ctx context.Context, tmpl *engi.Template) error {
 	return nil
 }
 
-// finish removes what only the build needed, finds the interpreters and measures
+// finish removes files that only the build needed, finds the interpreters and measures
 // the size.
 func (j *job) finish(ctx context.Context, tmpl *engi.Template) error {
 	if err := j.slim(); err != nil {
@@ -412,7 +412,7 @@ func (j *job) finish(ctx context.Context, tmpl *engi.Template) error {
 	return err
 }
 
-// usage returns the bytes on disk below root. Files with several links count once.
+// usage returns the bytes on disk below root. A file with several links counts once.
 func usage(ctx context.Context, root string) (int64, error) {
 	type inode struct{ dev, ino uint64 }
 	var total int64
@@ -444,10 +444,10 @@ func usage(ctx context.Context, root string) (int64, error) {
 }
 
 // A report passes the progress of a build to its watchers and keeps the end of its
-// log. It is safe for concurrent use.
+// log for errors. It is safe for concurrent use.
 type report struct {
 	mu       sync.Mutex
-	watchers map[int]func(engi.Progress) // guarded by mu, like all below
+	watchers map[int]func(engi.Progress) // guarded by mu, like all fields below
 	next     int
 	current  engi.Progress // the current step, without a line of the log
 	tail     []string
@@ -458,7 +458,7 @@ const tailLines = 30
 
 func newReport() *report { return &report{watchers: map[int]func(engi.Progress){}} }
 
-// watch adds a watcher, which is first called with the current step. It is not
+// watch adds a watcher, and first calls it with the current step. The watcher is not
 // called after the returned function has returned.
 func (r *report) watch(f func(engi.Progress)) func() {
 	if f == nil {
@@ -509,7 +509,7 @@ func (r *report) log(line string) {
 	r.send(e)
 }
 
-// progress reports how much of the step is done, at most ten times a second.
+// progress reports the finished part of the step, at most ten times a second.
 func (r *report) progress(done, total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -542,7 +542,7 @@ func (r *report) explain(step string, err error) error {
 // without control characters and terminal sequences.
 func printable(line string) string {
 	if i := strings.LastIndexByte(strings.TrimRight(line, "\r\n"), '\r'); i >= 0 {
-		line = line[i+1:] // of a progress bar, keep only the last state
+		line = line[i+1:] // keep only the last state of a progress bar
 	}
 	var b strings.Builder
 	escape := 0

@@ -15,13 +15,13 @@ var builtinFiles embed.FS
 var builtins = sync.OnceValue(func() map[string][]byte {
 	entries, err := builtinFiles.ReadDir("builtin")
 	if err != nil {
-		panic(err) // unreachable: it is embedded
+		panic(err) // unreachable: the file is embedded
 	}
 	all := map[string][]byte{}
 	for _, e := range entries {
 		text, err := builtinFiles.ReadFile(path.Join("builtin", e.Name()))
 		if err != nil {
-			panic(err) // unreachable: it is embedded
+			panic(err) // unreachable: the file is embedded
 		}
 		all[strings.TrimSuffix(e.Name(), ".yaml")] = text
 	}

@@ -82,7 +82,7 @@ func TestAptSourcesOfTheNode(t *testing.T) {
 }
 
 // TestForeignDistributions builds a suite of another distribution than the machine's,
-// whose keys mmdebstrap does not look for by itself, with a key that is missing.
+// whose keys mmdebstrap does not find by itself, with a missing key.
 func TestForeignDistributions(t *testing.T) {
 	dir := t.TempDir()
 	said := filepath.Join(dir, "said")
@@ -106,8 +106,8 @@ func TestForeignDistributions(t *testing.T) {
 	}
 }
 
-// TestAppTemplatesAreLocked checks that apps of templates are built of the same packages
-// each time, from whatever registry.
+// TestAppTemplatesAreLocked checks that apps of templates are built from the same packages
+// each time, from every registry.
 func TestAppTemplatesAreLocked(t *testing.T) {
 	d, err := recipe.Parse("vite-react", builtins()["vite-react"])
 	if err != nil {

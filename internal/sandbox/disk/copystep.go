@@ -21,9 +21,9 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
 )
 
-// copyStep copies what matches a pattern in an archive to the root, as COPY does in
-// image builds: files into or onto the destination, the content of directories
-// into it.
+// copyStep copies the files of an archive that match a pattern to the root, like COPY in
+// image builds: files into or onto the destination, and the content of directories
+// into the destination.
 func (j *job) copyStep(ctx context.Context, st recipe.Step, state *stepState, s *stepBuild) error {
 	source, dest, user, mode := st.Args[0], st.Args[1], st.Args[2], st.Args[3]
 	if user == "" {
@@ -167,7 +167,7 @@ type copier struct {
 	ctx      context.Context
 	to, from *tree.Tree
 	owner    tree.Owner
-	mode     *fs.FileMode // of files; directories are also executable for those who can read them
+	mode     *fs.FileMode // mode of files; directories are also executable for users with read permission
 }
 
 func (c *copier) copyEntry(from, to string, st unix.Stat_t) error {
@@ -203,7 +203,7 @@ func (c *copier) copyEntry(from, to string, st unix.Stat_t) error {
 				return err
 			}
 		}
-		if err := c.to.MkdirAll(to, mode, c.owner); err != nil { // does not change an existing one
+		if err := c.to.MkdirAll(to, mode, c.owner); err != nil { // does not change an existing directory
 			return err
 		}
 		names, err := c.from.ReadDir(from)
@@ -225,7 +225,7 @@ func (c *copier) copyEntry(from, to string, st unix.Stat_t) error {
 	return nil // pipes and the like are not copied
 }
 
-// owner parses the owner of a step's files: a name or number, or USER:GROUP.
+// owner parses the owner of a step's files: a name, a number, or USER:GROUP.
 func (j *job) owner(who string) (tree.Owner, error) {
 	if who == "" {
 		return tree.Owner{}, nil

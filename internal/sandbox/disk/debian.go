@@ -26,11 +26,11 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/priority"
 )
 
-// A distribution can be built by mmdebstrap.
+// A distribution is a Debian-like system that mmdebstrap can build.
 type distribution struct {
 	mirror, security string // defaults if the node has none configured
 	components       string
-	keyring          string // file with the archive's keys
+	keyring          string // file with the signing keys of the archive
 	keyPackage       string // Debian package with the keyring
 }
 
@@ -45,17 +45,17 @@ var distributions = map[string]distribution{
 	},
 }
 
-// releases are other names of suites.
+// releases maps other names of suites to the names of suites.
 var releases = map[string]string{
 	"debian-11": "debian:bullseye", "debian-12": "debian:bookworm", "debian-13": "debian:trixie",
 	"ubuntu-20.04": "ubuntu:focal", "ubuntu-22.04": "ubuntu:jammy", "ubuntu-24.04": "ubuntu:noble",
 }
 
-// rolling suites have no suites for updates and security.
+// rolling lists the suites without suites for updates and security.
 var rolling = []string{"sid", "unstable", "experimental"}
 
 // noDocs excludes documentation and translations, also of packages that are
-// installed later. Licences require copyright files to stay.
+// installed later. Licences require that copyright files stay.
 const noDocs = `path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
 path-exclude=/usr/share/man/*
@@ -67,7 +67,7 @@ path-exclude=/usr/share/lintian/*
 
 var suitePattern = regexp.MustCompile(`^[a-z][a-z0-9.-]{0,39}$`)
 
-// debianSource returns a suite that mmdebstrap builds.
+// debianSource returns the source of a suite that mmdebstrap builds.
 func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (source, error) {
 	d := distributions[distro]
 	if !suitePattern.MatchString(suite) {
@@ -89,8 +89,8 @@ func (t *Templates) debianSource(def recipe.Definition, distro, suite string) (s
 	}, nil
 }
 
-// aptSources returns the lines of sources.list for a suite: the definition's
-// mirror, or the operator's, or those the node uses, or the distribution's.
+// aptSources returns the lines of sources.list for a suite: of the definition's
+// mirror, else the operator's, else the node's sources, else the distribution's.
 func (t *Templates) aptSources(d distribution, distro, suite, mirror string) string {
 	line := func(uri, suite, components string) string {
 		return fmt.Sprintf("deb %s %s %s", strings.TrimRight(uri, "/"), suite, components)
@@ -108,7 +108,7 @@ func (t *Templates) aptSources(d distribution, distro, suite, mirror string) str
 			lines = append(lines, line(s.uri, s.suite, s.components))
 		}
 	}
-	// Update suites alone are not enough.
+	// The node's lines must include the suite itself: update suites alone are not enough.
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, " "+suite+" ") }) {
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
@@ -123,14 +123,14 @@ func (t *Templates) aptSources(d distribution, distro, suite, mirror string) str
 // An aptSource is one line of a sources.list.
 type aptSource struct{ uri, suite, components string }
 
-// nodeSources reads the node's sources of binary packages that need no password,
-// by http and https, in both formats of apt.
+// nodeSources reads the node's sources of binary packages over http and https without passwords,
+// in both formats of apt.
 func nodeSources(dir string) []aptSource {
 	var all []aptSource
 	add := func(uris, suites []string, components string) {
 		for _, uri := range uris {
 			if !recipe.ValidMirror(uri) || strings.Contains(uri, "@") {
-				continue // no other kinds, and no passwords
+				continue // other kinds, and URIs with passwords, are skipped
 			}
 			for _, suite := range suites {
 				if suitePattern.MatchString(suite) && components != "" {
@@ -191,7 +191,7 @@ func stanzaFields(stanza string) map[string][]string {
 func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string) error {
 	args := []string{
 		"--variant=minbase", "--verbose", "--architectures=" + debianArch(),
-		// Else it looks for the keys of the machine's own distribution only.
+		// Without this option mmdebstrap uses only the keys of the machine's own distribution.
 		"--keyring=" + keyring,
 		`--aptopt=APT::Install-Recommends "false"`, `--aptopt=Acquire::Languages "none"`,
 		// If the machine crashes, the build is discarded anyway.
@@ -201,7 +201,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 		args = append(args, "--include="+strings.Join(j.def.Packages, ","))
 	}
 	if !j.def.Docs {
-		// As a hook, since an option would apply a slow filter to every archive of
+		// This is a hook, since an option would apply a slow filter to every archive of
 		// the first stage.
 		args = append(args, `--essential-hook=mkdir -p "$1/etc/dpkg/dpkg.cfg.d" && printf '%s' '`+noDocs+`' > "$1/etc/dpkg/dpkg.cfg.d/10engi-no-docs"`)
 	}
@@ -226,7 +226,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 	var unpackErr error
 	if privileged {
 		// With its own mount and PID namespaces, neither mounts nor processes
-		// remain, however it dies.
+		// remain, however mmdebstrap dies.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 		cmd.Stdout = cmd.Stderr
 		if err := priority.Start(cmd); err != nil {
@@ -244,7 +244,7 @@ func (j *job) bootstrap(ctx context.Context, program, suite, apt, keyring string
 		}
 		_, unpackErr = j.tree.Extract(ctx, bufio.NewReaderSize(out, 1<<20), tree.ExtractOptions{Budget: j.room.budget()})
 		if unpackErr == nil {
-			_, unpackErr = io.Copy(io.Discard, out) // what follows the archive
+			_, unpackErr = io.Copy(io.Discard, out) // read the bytes after the archive
 		} else if err := cmd.Cancel(); err != nil {
 			j.t.o.Log.Warn("stop mmdebstrap", "error", err)
 		}
@@ -295,7 +295,7 @@ func (w *bootstrapWatch) line(l string) {
 	if m := newlyInstalled.FindStringSubmatch(l); m != nil {
 		n, err := strconv.ParseInt(m[1], 10, 32)
 		if err == nil {
-			w.total += 3 * n // each is fetched, unpacked and set up
+			w.total += 3 * n // each package is fetched, unpacked and set up
 		}
 	}
 	for _, sign := range []string{"Get:", "Unpacking ", "Setting up "} {
@@ -314,7 +314,7 @@ func debianArch() string {
 	return runtime.GOARCH
 }
 
-// proxies returns the node's proxy settings as environment, from its environment or
+// proxies returns the node's proxy settings as environment variables, from its environment or
 // else from apt.
 func (t *Templates) proxies(ctx context.Context) []string {
 	var env []string
@@ -367,13 +367,13 @@ func (t *Templates) checkSubordinateIDs() error {
 	return nil
 }
 
-// slim removes what programs do not need from a Debian suite: caches, logs, and
+// slim removes files that programs do not need from a Debian suite: caches, logs, and
 // documentation that was installed before dpkg was configured.
 func (j *job) slim() error {
 	if !j.src.debian {
-		return nil // other bases stay as they are
+		return nil // other bases stay unchanged
 	}
-	// The node's resolver and name, unused device nodes, and leftovers of package
+	// Remove the node's resolver and host name, unused device nodes, and leftovers of package
 	// managers.
 	for _, name := range []string{"/etc/hostname", "/var/cache/debconf/templates.dat-old", "/var/cache/debconf/config.dat-old", "/var/lib/dpkg/status-old"} {
 		if err := j.tree.RemoveAll(name); err != nil {
@@ -419,7 +419,7 @@ func (j *job) slim() error {
 	for _, dir := range empty {
 		names, err := j.tree.ReadDir(dir)
 		if err != nil {
-			continue // the base does not have it
+			continue // the base does not have the file
 		}
 		for _, name := range names {
 			if err := j.tree.RemoveAll(path.Join(dir, name)); err != nil {

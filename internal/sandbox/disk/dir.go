@@ -32,14 +32,14 @@ const digestPrefix = "sha256:"
 //	builds/HEX/root      a root file system
 //	builds/HEX/index.json  a buildEntry
 //	builds/HEX/lock      locked shared by users of the build
-//	builds/HEX/holds/H   a path; the build is needed as long as it exists
+//	builds/HEX/holds/H   a path; the build is needed as long as the path exists
 //	builds/HEX/orphan    no name has referred to the build since this file's mtime
-//	layers/HEX/tree      what a step changed, in the format of the kernel's overlay
+//	layers/HEX/tree      the changes of a step, in the format of the kernel's overlay
 //	layers/HEX/index.json  a layerEntry
 //	layers/HEX/lock      locked shared by builds; its mtime is the time of the last use
-//	steps/HEX.json       the layer of a step that was forced
+//	steps/HEX.json       the layer of a forced step
 //	tmp/X                an unfinished or removed build; locked while in use
-//	sources              files that definitions may read
+//	sources/             files that definitions may read
 //
 // A build is created by a rename from tmp, complete and synced, and removed by a
 // rename to tmp.
@@ -48,10 +48,10 @@ type templateDir struct{ dir string }
 // nameEntry is the content of the file of a name.
 type nameEntry struct {
 	Digest     string `json:"digest"`
-	Definition string `json:"definition,omitempty"` // YAML; empty for a built-in
+	Definition string `json:"definition,omitempty"` // YAML text; empty for a built-in definition
 
 	Owner engi.Owner `json:"owner,omitempty"`
-	Steps bool       `json:"steps,omitempty"` // it was built from a spec, which is not stored
+	Steps bool       `json:"steps,omitempty"` // the template was built from a spec, which is not stored
 }
 
 // buildEntry is the content of the index file of a build.
@@ -71,13 +71,13 @@ type buildEntry struct {
 	Mounts    []mountEntry                       `json:"mounts,omitempty"`
 	Built     time.Time                          `json:"built"`
 	Bytes     int64                              `json:"bytes"`
-	Inputs    []string                           `json:"inputs"` // what the digest covers, for people
+	Inputs    []string                           `json:"inputs"` // inputs covered by the digest, for people
 	Start     string                             `json:"start,omitempty"`
 	Ready     string                             `json:"ready,omitempty"`
 	Kernels   []string                           `json:"kernels,omitempty"`
 
-	Owner  engi.Owner       `json:"owner,omitempty"`  // whose build has added it; empty is the node
-	Layers map[string]int64 `json:"layers,omitempty"` // bytes that builds of owners have added, by what has added them
+	Owner  engi.Owner       `json:"owner,omitempty"`  // owner whose build added this one; empty means the node
+	Layers map[string]int64 `json:"layers,omitempty"` // bytes added by builds of owners, by the ID of the build or layer
 }
 
 type sizeEntry struct {
@@ -148,7 +148,7 @@ func (d templateDir) prepare(ctx context.Context) (left int, err error) {
 		}
 		st, err := os.Lstat(at)
 		if err != nil || time.Since(st.ModTime()) < time.Minute && !exists(filepath.Join(at, "lock")) {
-			continue // gone, or not locked yet
+			continue // the directory is gone, or not locked yet
 		}
 		if !st.IsDir() {
 			if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -175,7 +175,7 @@ func (d templateDir) prepare(ctx context.Context) (left int, err error) {
 	return left, nil
 }
 
-// leftovers returns what a crash may have left.
+// leftovers returns the paths that a crash may have left.
 func (d templateDir) leftovers() []string {
 	var all []string
 	for _, pattern := range []string{"tmp/*", "names/.write-*", "steps/.write-*"} {
@@ -255,7 +255,7 @@ func (d templateDir) lockDirShared(dir string) (*os.File, error) {
 	if lock == nil || err != nil {
 		return nil, err
 	}
-	// It may have been removed between open and lock.
+	// The directory may have been removed between open and lock.
 	var here, there unix.Stat_t
 	if unix.Fstat(int(lock.Fd()), &here) != nil || unix.Stat(path, &there) != nil || here.Ino != there.Ino || here.Dev != there.Dev {
 		lock.Close()
@@ -295,13 +295,13 @@ func (d templateDir) remove(hex string) (freed int64, gone bool, err error) {
 }
 
 // addHold records that a build is needed as long as path exists. The caller has
-// its shared lock, and makes sure that there is one call at a time.
+// its shared lock, and ensures that there is only one call at a time.
 func (d templateDir) addHold(hex, path string) error {
 	dir := filepath.Join(d.buildDir(hex), "holds")
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fileError(err)
 	}
-	// A unique name, so that removing an older hold for the path, which may not
+	// The name is unique, so that the removal of an older hold for the path, which may not
 	// have existed for a while, does not remove this one.
 	sum := sha256.Sum256([]byte(path))
 	prefix := fmt.Sprintf("%x-", sum[:12])
@@ -337,7 +337,7 @@ func (d templateDir) held(hex string) (bool, error) {
 	for _, note := range notes {
 		var path string
 		if err := readJSON(note, &path); errors.Is(err, fs.ErrNotExist) {
-			continue // replaced by a newer one, which is listed, too
+			continue // replaced by a newer hold, which is listed, too
 		} else if err != nil {
 			return false, err
 		}
@@ -346,7 +346,7 @@ func (d templateDir) held(hex string) (bool, error) {
 		case err == nil:
 			held = true
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
-			return false, fileError(err) // unknown, so keep it
+			return false, fileError(err) // the state is unknown, so keep the build
 		default:
 			if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return false, fileError(err)
@@ -356,7 +356,7 @@ func (d templateDir) held(hex string) (bool, error) {
 	return held, nil
 }
 
-// orphaned reports whether no name refers to a build, and since when that is
+// orphaned reports whether no name refers to a build, and the time since which this is
 // known.
 func (d templateDir) orphaned(hex string) (since time.Time, orphan bool, err error) {
 	users, err := d.namesOf(digestPrefix + hex)
@@ -400,7 +400,7 @@ func (d templateDir) builds() ([]string, error) {
 	return hexes, nil
 }
 
-// readName returns what a name refers to. It returns fs.ErrNotExist if the name is
+// readName returns the entry of a name. It returns fs.ErrNotExist if the name is
 // unknown.
 func (d templateDir) readName(name string) (nameEntry, error) {
 	var e nameEntry
@@ -424,7 +424,7 @@ func (d templateDir) setName(name string, e nameEntry) (bool, error) {
 	return old.Digest != e.Digest, syncDir(filepath.Join(d.dir, "names"))
 }
 
-// removeName deletes a name; NotFound if there is none.
+// removeName deletes a name. It reports NotFound if the name does not exist.
 func (d templateDir) removeName(name string) error {
 	if err := os.Remove(d.nameFile(name)); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -517,7 +517,7 @@ func lockFile(path string, flags, how int) (*os.File, error) {
 	}
 }
 
-// removeTree deletes a directory with its content. It first unmounts what a killed
+// removeTree deletes a directory with its content. It first unmounts file systems that a killed
 // build left mounted there, so that it does not delete other files.
 func removeTree(path string) error {
 	points, err := mounts.In(path)

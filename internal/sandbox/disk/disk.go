@@ -1,13 +1,13 @@
-// Package disk manages templates, which are root file systems with what is needed
-// to know to run programs in them. It builds templates from YAML definitions (a
+// Package disk manages templates. A template is a root file system with the settings needed
+// to run programs in it. The package builds templates from YAML definitions (a
 // Debian suite, an OCI image, an archive, or the node's own programs), stores
 // each build under the digest of all its inputs, and removes unused builds. The
 // format is documented in docs/templates.md; the built-in definitions are in
 // internal/sandbox/disk/builtin.
 //
-// It does not run sandboxes (see package provider), and does not handle what a
+// It does not run sandboxes (see package provider), and does not handle files that a
 // sandbox writes (see the provider's overlay). Commands of a definition run in a
-// sandbox that a [BuildRunner] opens; package fleet has one.
+// sandbox that a [BuildRunner] opens; package fleet implements this interface.
 //
 // Several processes may use the same directory: every build has a lock file that
 // its users hold shared, so that a root in use is never removed. Locks end with
@@ -34,7 +34,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/recipe"
 )
 
-// Options say where templates are stored and what builds may use. Only Dir is
+// Options configures the storage of templates and the resources of builds. Only Dir is
 // required.
 type Options struct {
 	Dir     string       // private directory for builds and the index; created if missing
@@ -44,36 +44,36 @@ type Options struct {
 	Env     []string     // environment with the node's settings (proxies, mirrors, PATH); nil means os.Environ
 	Sources []string     // directories with files that definitions may read; nil means Dir/sources only
 
-	Owners OwnerBuilds // what owners' builds from steps may use
+	Owners OwnerBuilds // limits of owners' builds from steps
 
-	Aliases map[string]string // image references to templates that are used instead, in addition to the default ones
+	Aliases map[string]string // templates used instead of images, by image reference, in addition to the default ones
 	Mirror  string            // Debian archive for definitions that name none; empty means the node's own sources
-	Grace   time.Duration     // after which Run removes builds without a name; 0 means a day, negative never
+	Grace   time.Duration     // time after which Run removes builds without a name; 0 means a day, negative means never
 }
 
-// OwnerBuilds says what builds from steps may use that belong to an owner. They
-// get nothing of the node's own: neither its environment nor its logins.
+// OwnerBuilds configures builds from steps that belong to an owner. Such builds
+// get neither the environment nor the logins of the node.
 type OwnerBuilds struct {
-	// Registry returns what pulls their images, and trusts these authorities,
-	// nil being the system's. Nil refuses images.
+	// Registry returns the transport that pulls their images and trusts the given authorities,
+	// where nil means the system's. If Registry is nil, images are refused.
 	Registry func(*x509.CertPool) http.RoundTripper
 
-	Env map[string]string // of commands, whose authors can read it
+	Env map[string]string // environment of commands, whose authors can read it
 
 	// Room returns the bytes of disk that an owner's quota leaves for templates
-	// and cached steps, [math.MaxInt64] without a quota. Nil means none has one.
+	// and cached steps, or [math.MaxInt64] without a quota. Nil means that no owner has a quota.
 	Room func(context.Context, engi.Owner) (int64, error)
-	// Refused is told of each build that Room has ended; may be nil.
+	// Refused is called for each build that ended for lack of disk in the quota; may be nil.
 	Refused func(owner engi.Owner, quota string)
 }
 
 // A BuildRunner opens sandboxes for build steps.
 type BuildRunner interface {
 	// Open boots a sandbox whose root file system is dir, which it writes to
-	// directly, and returns its guest. An empty owner is the node, whose
-	// network the sandbox has; others have at most what owners may reach.
-	// The caller calls the function once: it destroys the sandbox and waits
-	// until it is gone.
+	// directly, and returns its guest. An empty owner means the node, whose
+	// network the sandbox has. Sandboxes of other owners reach at most the hosts allowed to owners.
+	// The caller must call the returned function once. It destroys the sandbox and waits
+	// until the sandbox is gone.
 	Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error)
 }
 
@@ -85,18 +85,18 @@ type Templates struct {
 
 	mu       sync.Mutex
 	changed  chan struct{}             // guarded by mu; closed when a name changes
-	pins     map[string]*pin           // guarded by mu; by digest
-	inflight map[string]*inflightBuild // guarded by mu; by digest
+	pins     map[string]*pin           // by digest; guarded by mu
+	inflight map[string]*inflightBuild // by digest; guarded by mu
 
-	completions map[string]completion // guarded by mu; by name: what Run builds
+	completions map[string]completion // templates that Run completes, by name; guarded by mu
 
 	holdMu sync.Mutex // held while Hold writes
 
 	overlayProbe sync.Once
-	overlays     bool // valid after overlayProbe
+	overlays     bool // overlays work on this machine; valid after overlayProbe
 
 	hostMu    sync.Mutex // held while the host template is refreshed
-	hostFresh bool       // guarded by hostMu; it was refreshed by this process
+	hostFresh bool       // this process has refreshed the host template; guarded by hostMu
 }
 
 var _ engi.Templates = (*Templates)(nil)
@@ -107,7 +107,7 @@ type pin struct {
 	n    int
 }
 
-// Open prepares o.Dir, removes what a crash left there, and returns the templates
+// Open prepares o.Dir, removes the leftovers of a crash, and returns the templates
 // in it. It starts no goroutines, and Templates need not be closed.
 func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	defer engi.Annotate(&err, "open templates in %s", o.Dir)
@@ -140,7 +140,7 @@ func Open(ctx context.Context, o Options) (_ *Templates, err error) {
 	return t, nil
 }
 
-// Get implements [engi.Templates]. It builds the host template if needed, which is
+// Get implements [engi.Templates]. It builds the host template if needed, because this is
 // cheap.
 func (t *Templates) Get(ctx context.Context, name string) (_ engi.Template, err error) {
 	defer engi.Annotate(&err, "template %s", name)
@@ -183,7 +183,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 		return engi.Template{}, unknown()
 	}
 	if _, ok := t.partial(name); ok {
-		// Without a hint to try again: who only looks need not wait.
+		// The error has no hint to retry: a caller that only looks need not wait.
 		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits", name)
 	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
@@ -206,8 +206,8 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		tmpl, err := t.Get(ctx, name)
 		if err != nil {
-			// If the host template does not work on this machine, others
-			// still do.
+			// If the host template does not work on this machine, the others
+			// still work.
 			if !engi.Is(err, engi.Unavailable) && name != hostName {
 				return nil, err
 			}
@@ -219,12 +219,12 @@ func (t *Templates) List(ctx context.Context) (_ []engi.Template, err error) {
 }
 
 // Use is Get for callers that start sandboxes: the build is not removed or pruned
-// until release is called, which may be repeated. After a restart, whoever
+// until release is called, which may be repeated. After a restart, a caller that
 // re-adopts sandboxes must call Use for their templates, by digest, before
-// anything is pruned.
+// builds are pruned.
 //
-// Of a template that is built in parts, Use returns the first one, with Partial
-// set, until all are built.
+// For a template that is built in parts, Use returns the first part, with Partial
+// set, until all parts are built.
 func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Template, release func(), err error) {
 	for range 100 {
 		tmpl, err := t.Get(ctx, nameOrDigest)
@@ -243,7 +243,7 @@ func (t *Templates) Use(ctx context.Context, nameOrDigest string) (_ engi.Templa
 		if ok {
 			return tmpl, sync.OnceFunc(func() { t.unpin(tmpl.Digest) }), nil
 		}
-		// It was removed after Get, or its builder still holds the lock. The
+		// The build was removed after Get, or its builder still holds the lock. The
 		// name may refer to another build now.
 		if clock.Sleep(ctx, 2*time.Millisecond) != nil {
 			return tmpl, nil, engi.Errorf(engi.Expired, "use template %s: %v", nameOrDigest, context.Cause(ctx))
@@ -280,9 +280,9 @@ func (t *Templates) unpin(digest string) {
 	}
 }
 
-// Hold keeps a build from being removed as long as path, which is absolute,
-// exists, also when this process ends. Repeating it for the same path has no
-// effect. It is for what outlives processes, like snapshots.
+// Hold protects a build from removal as long as the absolute path exists,
+// even after the end of this process. A repeated call for the same path has no
+// effect. Hold serves users that outlive processes, like snapshots.
 func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 	defer engi.Annotate(&err, "hold template %s for %s", digest, path)
 	if !filepath.IsAbs(path) {
@@ -298,12 +298,12 @@ func (t *Templates) Hold(ctx context.Context, digest, path string) (err error) {
 	return t.dir.addHold(strings.TrimPrefix(digest, digestPrefix), path)
 }
 
-// gcEvery is how often Run looks for unused builds.
+// gcEvery is the interval at which Run looks for unused builds.
 const gcEvery = 10 * time.Minute
 
-// Run completes templates of which only the first part is built. Until ctx ends,
+// Run completes templates that are built only in part. Until ctx ends,
 // it also removes builds without a name, and cached steps, that were not used for
-// longer than Options.Grace. Builds that are in use or held stay. Callers that
+// longer than Options.Grace. Builds in use or held stay. Callers that
 // re-adopt sandboxes must call Use for their templates before.
 func (t *Templates) Run(ctx context.Context, ready func()) error {
 	ready()
@@ -358,8 +358,8 @@ func (t *Templates) collect(ctx context.Context) error {
 	return err
 }
 
-// Changed returns a channel that is closed when this process next changes what
-// build a name refers to. Call it before Get and wait on it afterwards.
+// Changed returns a channel that is closed when this process next changes the
+// build of a name. Call it before Get and wait on the channel afterwards.
 func (t *Templates) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -373,15 +373,15 @@ func (t *Templates) announce() {
 	t.changed = make(chan struct{})
 }
 
-// Remove implements [engi.Templates]. Built-in definitions remain available. A
-// digest removes a build that no name refers to.
+// Remove implements [engi.Templates]. Built-in definitions remain available. Given a
+// digest, it removes a build without names.
 func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 	defer engi.Annotate(&err, "remove template %s", name)
 	tmpl, err := t.find(name)
 	if err != nil {
 		if engi.Is(err, engi.Unavailable) && t.dir.removeName(name) == nil {
 			t.announce()
-			return nil // its build was removed already
+			return nil // the build was removed already
 		}
 		return err
 	}
@@ -393,7 +393,7 @@ func (t *Templates) Remove(ctx context.Context, name string) (err error) {
 		return engi.Errorf(engi.Conflict, "it is the build of %s", strings.Join(users, ", ")).WithRemedy("remove the template by its name")
 	}
 	if others := slices.DeleteFunc(users, func(u string) bool { return u == name }); len(others) == 0 {
-		// The build first: if it cannot be removed, nothing has changed.
+		// Remove the build first: if this fails, nothing has changed.
 		_, gone, err := t.dir.remove(strings.TrimPrefix(tmpl.Digest, digestPrefix))
 		if err != nil {
 			return err

@@ -27,10 +27,10 @@ import (
 
 const (
 	goRoot       = "/usr/local/go"
-	maxToolchain = 1 << 30 // bytes of the archive
+	maxToolchain = 1 << 30 // bytes; maximum size of the archive
 )
 
-// installGo installs a release of Go in the root. It is downloaded as a module, so
+// installGo installs a release of Go in the root. It downloads the release as a module, so
 // that the node's proxy settings and the checksum database apply.
 func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	version := fmt.Sprintf("v0.0.1-go%s.linux-%s", g.Version, runtime.GOARCH)
@@ -40,7 +40,7 @@ func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	var err error
 	switch {
 	case want != "":
-		// The sum can be checked here, without the go command, which unpacks.
+		// unpackGo checks the sum, so the download needs no go command.
 		err = j.downloadPlain(ctx, j.t.goProxy(ctx, program), version, archive)
 		if !haveGo || !engi.Is(err, engi.Unavailable) {
 			break
@@ -59,7 +59,7 @@ func (j *job) installGo(ctx context.Context, g recipe.Toolchain) error {
 	return j.unpackGo(ctx, archive, "golang.org/toolchain@"+version+"/", want)
 }
 
-// goProxy returns the first HTTP module proxy in the node's settings; empty if there
+// goProxy returns the first HTTP module proxy in the node's settings, or empty if there
 // is none.
 func (t *Templates) goProxy(ctx context.Context, program string) string {
 	setting := t.env("GOPROXY")
@@ -83,7 +83,7 @@ func (t *Templates) goProxy(ctx context.Context, program string) string {
 }
 
 // downloadWithGo downloads and verifies the module with the node's go command. It
-// uses a temporary cache, so that the node's does not grow by half a gigabyte.
+// uses a temporary cache, so that the node's cache does not grow by half a gigabyte.
 func (j *job) downloadWithGo(ctx context.Context, program, version string) (string, error) {
 	cache := filepath.Join(j.dir, "modcache")
 	cmd := exec.CommandContext(ctx, program, "mod", "download", "-x", "-json", "golang.org/toolchain@"+version)
@@ -159,7 +159,7 @@ func (j *job) downloadPlain(ctx context.Context, proxy, version, to string) erro
 	return fileError(f.Close())
 }
 
-// unpackGo checks the sum of the archive and extracts what is needed to compile,
+// unpackGo checks the sum of the archive and extracts the files needed to compile,
 // without tests and test data.
 func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error {
 	z, err := zip.OpenReader(archive)
@@ -207,7 +207,7 @@ func (j *job) unpackGo(ctx context.Context, archive, prefix, want string) error 
 		}
 		budget.Bytes -= n
 	}
-	// They are as large as what was installed.
+	// Remove the download, which is as large as the installed files.
 	for _, scrap := range []string{"modcache", "go.zip"} {
 		if at := filepath.Join(j.dir, scrap); exists(at) {
 			if err := removeTree(at); err != nil {

@@ -19,10 +19,10 @@ import (
 
 const (
 	hostName   = "host"
-	maxHostEtc = 4 << 20 // bytes of one file copied from /etc
+	maxHostEtc = 4 << 20 // bytes; maximum size of a file copied from /etc
 )
 
-// hostEtcFiles are the files in /etc that the node's programs need. No others are
+// hostEtcFiles lists the files in /etc that the node's programs need. Other files are not
 // visible.
 var hostEtcFiles = []string{
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d/*", "alternatives/*", "ssl/openssl.cnf", "ssl/certs/ca-certificates.crt",
@@ -32,9 +32,9 @@ var hostEtcFiles = []string{
 
 // A hostPart is an entry in the root of the host template.
 type hostPart struct {
-	path string // absolute
+	path string // absolute path of the entry
 	link string // target of a symbolic link
-	data []byte // of a file; nil for a link or a mount point
+	data []byte // content of a file; nil for a link or a mount point
 	dir  bool
 }
 
@@ -46,7 +46,7 @@ func (t *Templates) hostSource() (source, error) {
 	for _, name := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
 		st, err := os.Lstat(name)
 		if err != nil {
-			continue // this machine does not have it
+			continue // this machine does not have the directory
 		}
 		if target, err := os.Readlink(name); err == nil {
 			parts = append(parts, hostPart{path: name, link: target})
@@ -97,7 +97,7 @@ func (t *Templates) hostSource() (source, error) {
 	}
 	src.image = image{env: map[string]string{
 		"PATH": strings.Join(slices.Concat([]string{"/usr/local/sbin"}, search, []string{"/usr/sbin", "/sbin"}), ":"),
-		// The node's compilers and package managers are incomplete here.
+		// The node's compilers and package managers are incomplete in this template.
 		"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOTELEMETRY": "off", "DENO_NO_UPDATE_CHECK": "1",
 	}}
 	for _, p := range parts {
@@ -123,8 +123,8 @@ func (t *Templates) hostSource() (source, error) {
 	return src, nil
 }
 
-// etcPart returns a file or link in /etc. Files that are not readable by everybody
-// are left out.
+// etcPart returns a file or link in /etc. Files that are not readable by all users
+// are skipped.
 func etcPart(name string) (hostPart, bool) {
 	st, err := os.Lstat(name)
 	if err != nil {
@@ -150,7 +150,7 @@ func etcPart(name string) (hostPart, bool) {
 }
 
 // findELF returns the first ELF program with one of the names in dirs. Scripts are
-// ignored, because those of version managers look for the program elsewhere.
+// ignored, because the scripts of version managers look for the program elsewhere.
 func findELF(dirs, names []string) (string, bool) {
 	for _, name := range names {
 		for _, dir := range dirs {
@@ -176,8 +176,8 @@ func findELF(dirs, names []string) (string, bool) {
 	return "", false
 }
 
-// installPrefix returns the directory in which a program outside of /usr is
-// installed, if it is safe to mount: a directory of its own, not a home or system
+// installPrefix returns the directory in which a program outside /usr is
+// installed, if this directory is safe to mount: one of its own, not a home or system
 // directory.
 func installPrefix(program string) (string, bool) {
 	real, err := filepath.EvalSymlinks(program)
@@ -194,7 +194,7 @@ func installPrefix(program string) (string, bool) {
 	if depth < 2 {
 		return "", false
 	}
-	// It must be readable by everybody on this machine.
+	// The directory must be readable by all users of this machine.
 	for dir := prefix; dir != "/"; dir = filepath.Dir(dir) {
 		if st, err := os.Stat(dir); err != nil || st.Mode()&0o005 != 0o005 {
 			return "", false

@@ -32,11 +32,11 @@ import (
 )
 
 const (
-	maxManifest = 8 << 20 // bytes of a manifest, an index or a configuration
+	maxManifest = 8 << 20 // bytes; maximum size of a manifest, an index or a configuration
 	maxLayers   = 500
 )
 
-// imageSource returns an image in a registry. It resolves tags now, so that the
+// imageSource returns the source of an image in a registry. It resolves tags now, so that the
 // digest identifies the image.
 func (t *Templates) imageSource(ctx context.Context, ref string, owner engi.Owner, login engi.RegistryLogin) (source, error) {
 	r, err := name.ParseReference(ref)
@@ -46,7 +46,7 @@ func (t *Templates) imageSource(ctx context.Context, ref string, owner engi.Owne
 	}
 	explain, auth := registryError, remote.WithAuthFromKeychain(authn.DefaultKeychain)
 	if owner != "" {
-		// The node's logins are not for owners.
+		// Builds of owners must not use the node's logins.
 		explain, auth = ownersRegistryError, remote.WithAuth(authn.Anonymous)
 	}
 	if login != (engi.RegistryLogin{}) {
@@ -73,7 +73,7 @@ func (t *Templates) imageSource(ctx context.Context, ref string, owner engi.Owne
 	}
 	src := source{inputs: []string{"image " + digest.String()}, step: "pull " + ref}
 	src.unpack = func(ctx context.Context, j *job) error {
-		// By digest, since the tag may have changed, and with this context.
+		// Fetch by digest, since the tag may have changed, and with this context.
 		again, err := remote.Image(r.Context().Digest(digest.String()), append(slices.Clone(options), remote.WithContext(ctx))...)
 		if err != nil {
 			return explain(ref, err)
@@ -83,7 +83,7 @@ func (t *Templates) imageSource(ctx context.Context, ref string, owner engi.Owne
 	return src, nil
 }
 
-// registryTransport returns what pulls images for an owner, or for the node.
+// registryTransport returns the transport that pulls images for an owner, or for the node.
 func (t *Templates) registryTransport(owner engi.Owner) (http.RoundTripper, error) {
 	if owner == "" {
 		client, err := t.client()
@@ -102,7 +102,7 @@ func (t *Templates) registryTransport(owner engi.Owner) (http.RoundTripper, erro
 	return t.o.Owners.Registry(roots), nil
 }
 
-// archiveSource returns an image in a file: a tar of an OCI layout, or the output of
+// archiveSource returns the source of an image in a file: a tar of an OCI layout, or the output of
 // docker save.
 func (t *Templates) archiveSource(ctx context.Context, kind, file string) (source, error) {
 	sum, err := sumFile(file, t.openSource)
@@ -193,7 +193,7 @@ func (t *Templates) layoutImage(ctx context.Context, j *job, file string) (v1.Im
 }
 
 // flatten applies the layers of an image to the root, lowest first, and reads the
-// configuration. It passes errors of the image's source through explain.
+// configuration. It passes errors from the image's source through explain.
 func (j *job) flatten(ctx context.Context, ref string, img v1.Image, explain func(ref string, err error) error) error {
 	manifest, err := img.Manifest()
 	if err != nil {
@@ -248,10 +248,10 @@ func (j *job) flatten(ctx context.Context, ref string, img v1.Image, explain fun
 	return nil
 }
 
-// apply unpacks a layer and checks both of its digests: that of the compressed blob,
-// from the manifest, and that of the content, from the configuration. Layers are
-// streamed, so a bad one is detected only after it was unpacked; the build is
-// discarded then.
+// apply unpacks a layer and checks both of its digests: the digest of the compressed blob,
+// from the manifest, and the digest of the content, from the configuration. Layers are
+// streamed, so a bad layer is detected only after it was unpacked; the build is
+// then discarded.
 func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *tree.Budget, progress io.Writer) error {
 	digest, err := layer.Digest()
 	if err != nil {
@@ -301,7 +301,7 @@ func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *t
 // content.
 type errReader struct {
 	r   io.Reader
-	err error // the first one other than io.EOF
+	err error // first error other than io.EOF
 }
 
 func (r *errReader) Read(p []byte) (int, error) {
@@ -338,8 +338,8 @@ func registryError(ref string, err error) error {
 	return engi.Errorf(engi.Unavailable, "pull %s: %v", ref, err).WithRemedy("check this machine's network, proxy and registry, then build again")
 }
 
-// ownersRegistryError is registryError for builds of owners. It repeats nothing
-// that a server has answered, since the reference may lead anywhere.
+// ownersRegistryError is registryError for builds of owners. Its text contains nothing
+// from a server's answer, since the reference may lead to any server.
 func ownersRegistryError(ref string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return engi.Errorf(engi.Expired, "pull %s: it was cancelled, or took too long", ref)
@@ -367,15 +367,15 @@ func ownersRegistryError(ref string, err error) error {
 		WithRemedy("check the reference, then build again")
 }
 
-// A limitedTransport bounds responses that the client reads at once: all except
-// layers, wherever the registry has them.
+// A limitedTransport bounds responses that the client reads into memory: all except
+// layers, wherever the registry stores them.
 type limitedTransport struct{ next http.RoundTripper }
 
 func (l limitedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := l.next.RoundTrip(req)
 	first := req
 	for first.Response != nil && first.Response.Request != nil {
-		first = first.Response.Request // which was redirected
+		first = first.Response.Request // the request that was redirected to this one
 	}
 	if err == nil && path.Base(path.Dir(first.URL.Path)) != "blobs" {
 		resp.Body = struct {

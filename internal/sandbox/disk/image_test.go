@@ -101,7 +101,7 @@ func imageOf(t *testing.T, config v1.Config, layers ...[]byte) v1.Image {
 type testRegistry struct {
 	host  string
 	spoil atomic.Pointer[func(path string, body []byte) []byte]
-	reads atomic.Int32 // of blobs
+	reads atomic.Int32 // number of reads of blobs
 }
 
 func newRegistry(t *testing.T) *testRegistry {
@@ -145,7 +145,7 @@ func (r *testRegistry) push(t *testing.T, ref string, img v1.Image) {
 	}
 }
 
-// TestDevcontainer builds one on an image of a registry, and one on what this node has
+// TestDevcontainer builds a devcontainer on an image in a registry, and one on the template that this node has
 // instead of an image.
 func TestDevcontainer(t *testing.T) {
 	r := newRegistry(t)
@@ -195,7 +195,7 @@ func TestDevcontainer(t *testing.T) {
 		t.Errorf("it ran %q, want the packages and %q", got, want)
 	}
 
-	// Without a user of its own, it is that of the image.
+	// Without a user of its own, the template has the user of the image.
 	if tmpl := build(t, d, "own", `{"image": "`+r.host+`/team/app:1", "postCreateCommand": "true"}`); tmpl.User != "daemon" || ran[len(ran)-1].User != "daemon" {
 		t.Errorf("user %s, of the command %s", tmpl.User, ran[len(ran)-1].User)
 	}
@@ -250,7 +250,7 @@ func TestImagesAreFlattened(t *testing.T) {
 	if err != nil || again.Digest == tmpl.Digest {
 		t.Errorf("the tag moved and the template did not: %v", err)
 	}
-	// By digest, and without the prefix.
+	// Pull by digest, and without the prefix.
 	img := imageOf(t, v1.Config{}, tinyRoot(t))
 	r.push(t, "team/other:x", img)
 	digest, err := img.Digest()
@@ -268,7 +268,7 @@ func TestRedirectedImages(t *testing.T) {
 	rand.Read(big) // so that it stays large
 	r := newRegistry(t)
 	r.push(t, "app:1", imageOf(t, v1.Config{}, tinyRoot(t), tarOf(t, file("big", string(big)))))
-	layers := true // are elsewhere, else manifests
+	layers := true // layers are at other paths, otherwise manifests
 	var sent atomic.Int64
 	inner, err := url.Parse("http://" + r.host)
 	if err != nil {
@@ -376,7 +376,7 @@ func TestHostileImagesAreRefused(t *testing.T) {
 		{tarOf(t, link("a", "/etc/shadow", tar.TypeLink)), false},
 		{tarOf(t, link("usr", "../../..", tar.TypeSymlink), file("usr/.wh.builds", "")), true},
 		{tarOf(t, file("usr/.wh...", "")), false},
-		{tarOf(t, link("etc", d.o.Dir, tar.TypeSymlink)), true}, // what is written to /etc stays inside
+		{tarOf(t, link("etc", d.o.Dir, tar.TypeSymlink)), true}, // writes to /etc stay inside
 		{[]byte("not a tar"), false},
 	} {
 		ref := fmt.Sprintf("evil:%d", i)
@@ -448,7 +448,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 			t.Errorf("%s: kind %s: %v", what, kind, err)
 		}
 	}
-	// A configuration with other digests than the layers have.
+	// The configuration has other digests than the layers.
 	r.spoil.Store(nil)
 	cf, err := img.ConfigFile()
 	if err != nil {

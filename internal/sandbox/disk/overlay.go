@@ -17,10 +17,10 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
 )
 
-// overlayWorks reports whether builds can start from others without a copy, by the
+// overlayWorks reports whether builds can start from others without a copy, through the
 // kernel's overlay file system: changes go to a separate directory, and the other
 // files of the template are hard links to those of its base. Files that templates
-// share are never written, since builds see them through overlays only.
+// share are never written, since builds see them only through overlays.
 func (t *Templates) overlayWorks() bool {
 	t.overlayProbe.Do(func() {
 		if !privileged {
@@ -49,7 +49,7 @@ func (t *Templates) overlayWorks() bool {
 	return t.overlays
 }
 
-// mountOverlay mounts dir/root over the directories in lower, topmost first. Changes
+// mountOverlay mounts dir/root as an overlay over the directories in lower, topmost first. Changes
 // go to dir/tree.
 func mountOverlay(dir string, lower []string) error {
 	for _, name := range []string{"root", "tree", "work"} {
@@ -57,7 +57,7 @@ func mountOverlay(dir string, lower []string) error {
 			return fileError(err)
 		}
 	}
-	// The root of the overlay has mode and owner of the upper directory.
+	// The root of the overlay has the mode and owner of the upper directory.
 	var st unix.Stat_t
 	if err := unix.Stat(lower[0], &st); err != nil {
 		return fileError(err)
@@ -66,7 +66,7 @@ func mountOverlay(dir string, lower []string) error {
 	if err := errors.Join(os.Chown(upper, int(st.Uid), int(st.Gid)), unix.Chmod(upper, st.Mode&0o7777)); err != nil {
 		return fileError(err)
 	}
-	// Options must fit into a page whatever the directories are called, so they use
+	// Options must fit into a page whatever the length of the paths, so they use
 	// file descriptors.
 	open := func(path string) (string, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -98,8 +98,8 @@ func mountOverlay(dir string, lower []string) error {
 	return nil
 }
 
-// busyTimeout is how long an overlay may be busy after a build: child processes of
-// this one inherit all open files until they exec.
+// busyTimeout is the time for which an overlay may be busy after a build: child processes of
+// this process inherit all open files until they exec.
 const busyTimeout = 5 * time.Second
 
 // unmountOverlay unmounts the overlay in dir. Changes stay in dir/tree.
@@ -175,7 +175,7 @@ func openDir(at int, path string) (int, error) {
 }
 
 // flattenDir fills the directory to with the content of merged, which it closes.
-// layers are the same directory in those layers of the overlay that have it,
+// layers holds the same directory in the layers of the overlay that have it,
 // topmost first.
 func flattenDir(ctx context.Context, merged, to int, layers []int) error {
 	dir := os.NewFile(uintptr(merged), "merged")
@@ -253,7 +253,7 @@ func flattenEntry(ctx context.Context, merged, to int, layers []int, name string
 			continue
 		}
 		if err != nil {
-			break // not a directory, which hides lower ones
+			break // an entry of another type hides lower directories
 		}
 		parts = append(parts, fd)
 	}
@@ -264,7 +264,7 @@ func flattenEntry(ctx context.Context, merged, to int, layers []int, name string
 	return flattenDir(ctx, next, below, parts)
 }
 
-// copyFile copies a regular file that cannot have more links.
+// copyFile copies a regular file that has reached the limit of links.
 func copyFile(from, to int, name string, st unix.Stat_t) error {
 	fd, err := unix.Openat(from, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -283,16 +283,16 @@ func copyFile(from, to int, name string, st unix.Stat_t) error {
 }
 
 // A workspace is a temporary directory with the root of a build that starts from
-// other directories: an overlay over them, or where that does not work, a copy.
+// other directories: an overlay over them or, where overlays do not work, a copy.
 type workspace struct {
 	dir   string
 	lock  *os.File
 	tree  *tree.Tree
-	lower []string // nil unless it is an overlay
+	lower []string // directories below the overlay; nil for a copy
 }
 
 // newWorkspace returns a workspace that starts from the directories in lower, topmost
-// first. Without overlays there can be only one.
+// first. Without overlays there can be only one directory.
 func (t *Templates) newWorkspace(ctx context.Context, lower []string) (_ *workspace, err error) {
 	w := &workspace{}
 	if w.dir, w.lock, err = t.dir.newBuildDir(); err != nil {
@@ -325,7 +325,7 @@ func (t *Templates) newWorkspace(ctx context.Context, lower []string) (_ *worksp
 	return w, tree.Copy(ctx, w.tree, from, nil)
 }
 
-// written returns the directory with what was written.
+// written returns the directory with the written files.
 func (w *workspace) written() string {
 	if w.lower != nil {
 		return filepath.Join(w.dir, "tree")
@@ -333,7 +333,7 @@ func (w *workspace) written() string {
 	return filepath.Join(w.dir, "root")
 }
 
-// flatten makes dir/root an ordinary directory.
+// flatten turns dir/root into an ordinary directory.
 func (w *workspace) flatten(ctx context.Context) error {
 	if err := w.tree.Close(); err != nil {
 		return fileError(err)

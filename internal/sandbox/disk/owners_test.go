@@ -24,7 +24,7 @@ import (
 	"github.com/engi-dev/engi/internal/network/fetch"
 )
 
-// pulling are builds of owners that may pull from these registries, and from public
+// pulling returns options for builds of owners that may pull from these registries, and from public
 // addresses.
 func pulling(registries ...string) OwnerBuilds {
 	return OwnerBuilds{Registry: func(roots *x509.CertPool) http.RoundTripper {
@@ -34,7 +34,7 @@ func pulling(registries ...string) OwnerBuilds {
 
 const internal = "body of an internal service"
 
-// internalService counts the requests it gets.
+// internalService starts a server that counts its requests.
 func internalService(t *testing.T, asked *atomic.Int32, answer http.HandlerFunc) (host string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -194,7 +194,7 @@ func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
 	}
 }
 
-// walledRunner writes the wall's authority into the root, as guests do.
+// walledRunner writes the egress authority into the root, like a guest.
 type walledRunner struct {
 	*fakeRunner
 	authority []byte
@@ -220,8 +220,8 @@ func (w walledRunner) Open(ctx context.Context, dir string, owner engi.Owner) (e
 	return w.fakeRunner.Open(ctx, dir, owner)
 }
 
-// TestOwnersBuildsTrustTheWall: commands trust the wall, which serves them
-// packages, besides what the node trusts; the template does not.
+// TestOwnersBuildsTrustTheWall checks that commands trust the egress authority, under which they get
+// packages, besides the node's certificates, and that the template does not.
 func TestOwnersBuildsTrustTheWall(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	srv.Close()
@@ -256,8 +256,8 @@ func TestOwnersBuildsTrustTheWall(t *testing.T) {
 	}
 }
 
-// TestOwnersBuildsFitTheirQuota: whatever writes more than the quota leaves ends, and
-// leaves nothing.
+// TestOwnersBuildsFitTheirQuota checks that a step that writes more than the quota permits ends, and
+// leaves no files.
 func TestOwnersBuildsFitTheirQuota(t *testing.T) {
 	for _, overlays := range []bool{true, false} {
 		t.Run(map[bool]string{true: "overlay", false: "copy"}[overlays], func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestOwnersBuildsFitTheirQuota(t *testing.T) {
 				}
 			}
 
-			// Templates count together, until they are removed.
+			// The sizes of templates add up, until they are removed.
 			if err := buildErr(d, spec("a", "ann", run("3 end"))); err != nil {
 				t.Fatal(err)
 			}
@@ -337,7 +337,7 @@ func TestOwnersBuildsFitTheirQuota(t *testing.T) {
 			}
 			fails("another template", spec("b", "ann", run("4 end")))
 			names := []string{"a"}
-			if overlays { // it takes the step from the cache
+			if overlays { // the build takes the step from the cache
 				if err := buildErr(d, spec("a2", "ann", run("3 end"))); err != nil {
 					t.Errorf("the same template once more: %v", err)
 				}
@@ -355,7 +355,7 @@ func TestOwnersBuildsFitTheirQuota(t *testing.T) {
 	}
 }
 
-// TestMeasureOfHostileTrees: links lead nowhere, and depth has an end.
+// TestMeasureOfHostileTrees checks that links are not followed, and that the depth is bounded.
 func TestMeasureOfHostileTrees(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink("/", filepath.Join(dir, "root")); err != nil {

@@ -44,7 +44,7 @@ func findRunsc() string {
 }
 
 // A runscRunner is a minimal BuildRunner with isolation: plain runsc, with commands
-// started by runsc exec. Users get that of package fleet.
+// started by runsc exec. Users get the runner of package fleet.
 type runscRunner struct{ runsc, dir string }
 
 func newRunscRunner(t *testing.T) *runscRunner {
@@ -116,7 +116,7 @@ func (w *runscRunner) Open(ctx context.Context, dir string, _ engi.Owner) (engi.
 	return &runscGuest{w: w, id: id, dir: dir}, end, nil
 }
 
-// A runscGuest starts commands, which is all that builds need.
+// A runscGuest starts commands. Builds need no other operations.
 type runscGuest struct {
 	engi.Guest
 	w   *runscRunner

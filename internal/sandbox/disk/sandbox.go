@@ -22,18 +22,18 @@ import (
 
 const (
 	commandTimeout = 30 * time.Minute
-	commandOutput  = 1 << 20 // bytes that the guest buffers
+	commandOutput  = 1 << 20 // output bytes of a command that the guest buffers
 
-	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // where update-ca-certificates also finds it
-	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // for programs that need the complete trust store
-	wallCA     = "/usr/local/share/ca-certificates/engi-wall.crt"  // of the wall, in owners' builds; the guest writes it
+	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // file with the node's certificates, where update-ca-certificates also finds it
+	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // complete trust store, for programs that need one
+	wallCA     = "/usr/local/share/ca-certificates/engi-wall.crt"  // certificate of the egress authority in owners' builds; the guest writes it
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
 
-	localHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n" // of owners' builds
+	localHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n" // content of /etc/hosts in owners' builds
 )
 
-// passedVariables are settings of the node for package managers. They are passed
+// passedVariables lists settings of the node for package managers. They are passed
 // to commands of the node's own builds and never stored.
 var passedVariables = []string{
 	"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy",
@@ -43,7 +43,7 @@ var passedVariables = []string{
 	"GOPROXY", "GOSUMDB", "GONOSUMDB", "GONOSUMCHECK", "GOPRIVATE", "GONOPROXY",
 }
 
-// caVariables set the trust store for programs that do not use the system's.
+// caVariables lists variables that set the trust store of programs that do not use the system's.
 var caVariables = []string{
 	"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
 	"NODE_EXTRA_CA_CERTS", "npm_config_cafile", "DENO_CERT", "CARGO_HTTP_CAINFO",
@@ -55,20 +55,20 @@ type sandbox struct {
 	guest    engi.Guest
 	destroy  func() error
 	env      map[string]string
-	replaced []savedFile // files of the root that are restored by close
+	replaced []savedFile // files of the root that close restores
 }
 
 // A savedFile is the original content of a file in the root.
 type savedFile struct {
 	path   string
-	link   string // target, if it was a symbolic link
+	link   string // target if the file was a symbolic link
 	data   []byte
 	mode   uint32
 	exists bool
 }
 
-// openSandbox boots a sandbox in the root, with the node's certificates, and for
-// its own builds with its resolver, proxies and mirrors.
+// openSandbox boots a sandbox in the root with the node's certificates. For
+// builds of the node it also has the node's resolver, proxies and mirrors.
 func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, err error) {
 	if j.t.o.Runner == nil {
 		return nil, engi.Errorf(engi.Unsupported, "commands of definitions cannot run, because there are no sandboxes").WithRemedy("run 'engi doctor' to see why sandboxes do not work here")
@@ -89,7 +89,7 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	for name, data := range map[string][]byte{"/etc/resolv.conf": nil, "/etc/hosts": []byte(localHosts)} {
 		if j.buildOwner == "" {
 			if data, err = os.ReadFile(name); err != nil {
-				continue // the node does not have it
+				continue // the node does not have the file
 			}
 		}
 		if err := b.replace(name, data); err != nil {
@@ -105,8 +105,8 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	return b, nil
 }
 
-// trustWall adds the authority of the wall, with which owners' builds are served
-// packages, to the trust store that commands are told of.
+// trustWall adds the egress authority, which signs the certificates of package hosts in
+// owners' builds, to the trust store that commands use.
 func (b *sandbox) trustWall() error {
 	t := b.j.tree
 	wall, err := t.ReadFile(wallCA, maxCA)
@@ -135,7 +135,7 @@ func (j *job) settings() map[string]string {
 }
 
 // trust makes programs trust the certificates that the node trusts in addition to
-// the usual ones, since companies intercept their traffic.
+// the usual ones, since some companies intercept their TLS traffic.
 func (b *sandbox) trust() error {
 	node, err := b.j.t.nodeCA()
 	if err != nil {
@@ -166,12 +166,12 @@ func (b *sandbox) trust() error {
 	if len(own) == 0 {
 		return nil
 	}
-	// For programs that do not get the environment, for instance from sudo. Not
-	// with replace, because a package may update the bundle meanwhile.
+	// This is for programs that do not get the environment, for instance under sudo. It does not
+	// use replace, because a package may update the bundle meanwhile.
 	return t.WriteFile(systemCA, all, 0o644, tree.Owner{})
 }
 
-// removeTrust removes the certificates of the node and of the wall.
+// removeTrust removes the certificates of the node and of the egress authority.
 func (b *sandbox) removeTrust() error {
 	if err := b.j.tree.RemoveAll(buildCAAll); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (b *sandbox) removeTrust() error {
 	return cmp.Or(b.removeAuthority(buildCA), b.removeAuthority(wallCA))
 }
 
-// removeAuthority removes the certificates in a file, and the file.
+// removeAuthority removes the certificates in a file from the trust store, and the file itself.
 func (b *sandbox) removeAuthority(file string) error {
 	t := b.j.tree
 	extra, err := t.ReadFile(file, maxCA)
@@ -196,7 +196,7 @@ func (b *sandbox) removeAuthority(file string) error {
 	}
 	names, err := t.ReadDir("/etc/ssl/certs")
 	if err != nil {
-		return nil // there are none
+		return nil // there are no certificates
 	}
 	ours := strings.TrimSuffix(path.Base(file), ".crt") + ".pem"
 	for _, name := range names {
@@ -226,7 +226,7 @@ func missingCertificates(a, b []byte) []byte {
 	return out
 }
 
-// nodeCA returns the certificates the node trusts.
+// nodeCA returns the certificates that the node trusts.
 func (t *Templates) nodeCA() ([]byte, error) {
 	files := t.o.CA
 	var all []byte
@@ -354,7 +354,7 @@ func (b *sandbox) abandon() {
 	}
 }
 
-// managers are the package managers for bases that are not Debian suites.
+// managers lists the package managers of bases that are not Debian suites.
 var managers = []struct{ program, install string }{
 	{"/usr/bin/apt-get", "apt-get update -q && apt-get install -y -q --no-install-recommends %s && apt-get clean && rm -rf /var/lib/apt/lists/*"},
 	{"/sbin/apk", "apk add --no-cache %s"},

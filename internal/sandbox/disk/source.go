@@ -34,7 +34,7 @@ const (
 
 func newBudget() *tree.Budget { return &tree.Budget{Bytes: maxRootBytes, Entries: maxRootEntries} }
 
-// resolve returns where a definition's root comes from. It may use the network, but
+// resolve returns the source of a definition's root. It may use the network, but
 // only for small requests.
 func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress func(engi.Progress), above []string) (source, error) {
 	base := def.Base
@@ -65,8 +65,8 @@ func (t *Templates) resolve(ctx context.Context, def recipe.Definition, progress
 	return t.imageSource(ctx, base, "", engi.RegistryLogin{})
 }
 
-// usualImage returns an image, or what this node has instead: a template, or a suite
-// that it can build.
+// usualImage returns the source of an image, or of its replacement on this node: a template, or a suite
+// that the node can build.
 func (t *Templates) usualImage(ctx context.Context, def recipe.Definition, ref string, progress func(engi.Progress), above []string) (source, error) {
 	if name, ok := t.alias(ref); ok {
 		return t.templateSource(ctx, name, progress, above)
@@ -80,7 +80,7 @@ func (t *Templates) usualImage(ctx context.Context, def recipe.Definition, ref s
 	return t.imageSource(ctx, ref, "", engi.RegistryLogin{})
 }
 
-// templateSource returns another template, which it builds if needed.
+// templateSource returns the source of another template, which it builds if needed.
 func (t *Templates) templateSource(ctx context.Context, name string, progress func(engi.Progress), above []string) (source, error) {
 	if slices.Contains(above, name) || len(above) > 8 {
 		return source{}, invalid("template %s is based on itself", name)
@@ -89,7 +89,7 @@ func (t *Templates) templateSource(ctx context.Context, name string, progress fu
 	if err != nil {
 		return source{}, err
 	}
-	release() // buildRoot takes it again
+	release() // buildRoot takes the lock again
 	return source{
 		inputs: []string{"template " + base.Digest},
 		step:   "start from template " + name,
@@ -102,7 +102,7 @@ func (t *Templates) templateSource(ctx context.Context, name string, progress fu
 	}, nil
 }
 
-// tarSource returns an archive of a root file system.
+// tarSource returns the source of an archive of a root file system.
 func (t *Templates) tarSource(name string) (source, error) {
 	sum, err := sumFile(name, t.openSource)
 	if err != nil {
@@ -153,7 +153,7 @@ func logSkipped(rep *report, s tree.Skipped) {
 	}
 }
 
-// decompress detects how a stream is compressed, if at all, and decompresses it.
+// decompress detects the compression of a stream, if any, and decompresses it.
 func decompress(r io.Reader) (io.ReadCloser, error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	magic, err := in.Peek(6)
@@ -181,7 +181,7 @@ func decompress(r io.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(in), nil
 }
 
-// openSource opens a file of the node that a definition names. It must be in one of
+// openSource opens a file of the node named in a definition. The file must be in one of
 // Options.Sources, also after following links: users who may build templates need
 // not have access to the machine.
 func (t *Templates) openSource(name string) (*os.File, error) {
@@ -212,7 +212,7 @@ func (t *Templates) openSource(name string) (*os.File, error) {
 		WithRemedy("put it into %s", t.o.Sources[0])
 }
 
-// openContext is openSource for copy steps, which may also copy from a directory: it
+// openContext is openSource for copy steps, which may also copy from a directory: the directory
 // is packed into an unnamed file.
 func (t *Templates) openContext(name string) (*os.File, error) {
 	f, err := t.openSource(name)
@@ -233,7 +233,7 @@ func (t *Templates) openContext(name string) (*os.File, error) {
 			return nil, sourceError(name, e)
 		}
 		defer root.Close()
-		below, e := root.OpenRoot(rel) // links must not lead out of it
+		below, e := root.OpenRoot(rel) // links must not lead out of the directory
 		if e != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (t *Templates) openContext(name string) (*os.File, error) {
 	return nil, err
 }
 
-// packed returns a directory as a tar in a file that is removed when it is closed.
+// packed returns a directory as a tar archive in a file that is removed on close.
 func (t *Templates) packed(dir *os.Root) (_ *os.File, err error) {
 	self, err := dir.Open(".")
 	if err != nil {

@@ -19,16 +19,16 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/tree"
 )
 
-// A freeSpace is the disk that is left for a build. It belongs to one goroutine. The zero
-// room is that of the node's own builds, which nothing limits.
+// A freeSpace is the disk space left for a build. It belongs to one goroutine. The zero
+// freeSpace is for the node's own builds, which have no limit.
 type freeSpace struct {
 	owner   engi.Owner
 	left    int64
-	limited bool   // by a quota
-	refused func() // is called when it is full; may be nil
+	limited bool   // a quota limits the build
+	refused func() // called when no space is left; may be nil
 }
 
-// freeSpace returns what is left for a build of an owner.
+// freeSpace returns the space left for a build of an owner.
 func (t *Templates) freeSpace(ctx context.Context, owner engi.Owner) (*freeSpace, error) {
 	r := &freeSpace{owner: owner}
 	if owner == "" || t.o.Owners.Room == nil {
@@ -44,7 +44,7 @@ func (t *Templates) freeSpace(ctx context.Context, owner engi.Owner) (*freeSpace
 	}
 	used, err := t.dir.usedBy(owner)
 	if err == nil && used > room/2 {
-		// What is kept only to build the same again faster has to go.
+		// Remove files that are kept only to speed up a repeated build.
 		if err = t.pruneOf(ctx, owner); err == nil {
 			used, err = t.dir.usedBy(owner)
 		}
@@ -55,7 +55,7 @@ func (t *Templates) freeSpace(ctx context.Context, owner engi.Owner) (*freeSpace
 	return r, err
 }
 
-// full is the error of a build for which too little is left.
+// full returns the error of a build for which too little space is left.
 func (r *freeSpace) full() error {
 	if r.refused != nil {
 		r.refused()
@@ -75,17 +75,17 @@ func (r *freeSpace) take(bytes int64) error {
 	return nil
 }
 
-// budget returns how much an archive may unpack to.
+// budget returns the limits for the content of an archive.
 func (r *freeSpace) budget() *tree.Budget {
 	b := newBudget()
 	if r.limited {
-		// Whatever is in it, an entry takes an inode.
+		// Every entry takes an inode, even an empty one.
 		b.Bytes, b.Entries = min(b.Bytes, r.left), min(b.Entries, int(r.left/512)+1000)
 	}
 	return b
 }
 
-// explain says what to do about an archive that is larger than its budget.
+// explain adds advice to the error about an archive that is larger than its budget.
 func (r *freeSpace) explain(err error) error {
 	if r.limited && engi.Is(err, engi.Exhausted) {
 		return engi.Errorf(engi.Exhausted, "%w", err).WithRemedy(makeRoom)
@@ -93,12 +93,12 @@ func (r *freeSpace) explain(err error) error {
 	return err
 }
 
-// watchEvery is how often a directory is measured that a step writes to, unless
-// that takes long.
+// watchEvery is the interval at which the directory of a running step is measured, unless
+// a measurement takes long.
 const watchEvery = 500 * time.Millisecond
 
-// during calls f, which writes to dir, and ends it when it has written more than is
-// left. It returns how much dir has grown, unless the build is the node's.
+// during calls f, which writes to dir. It ends f when f has written more than the space
+// left. It returns the growth of dir in bytes, unless the build is the node's.
 func (r *freeSpace) during(ctx context.Context, dir string, f func(context.Context) error) (grown int64, err error) {
 	if r.owner == "" {
 		return 0, f(ctx)
@@ -109,7 +109,7 @@ func (r *freeSpace) during(ctx context.Context, dir string, f func(context.Conte
 	}
 	work, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var stopped error // valid after watched
+	var stopped error // valid once watched is closed
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -149,11 +149,11 @@ func (r *freeSpace) during(ctx context.Context, dir string, f func(context.Conte
 	return after - before, r.take(after - before)
 }
 
-// maxDepth is how deep directories may be nested.
+// maxDepth is the maximum depth of nested directories.
 const maxDepth = 500
 
-// measure returns the bytes on disk below a directory to which others write. It
-// follows no links. Every entry counts as an inode at least.
+// measure returns the bytes on disk below a directory that others are writing to. It
+// follows no links. Every entry counts at least as one inode.
 func measure(ctx context.Context, dir string) (int64, error) {
 	fd, err := openDir(unix.AT_FDCWD, dir)
 	if err != nil {
@@ -177,7 +177,7 @@ func measure(ctx context.Context, dir string) (int64, error) {
 			for _, name := range names {
 				var st unix.Stat_t
 				if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-					continue // gone
+					continue // the entry is gone
 				}
 				if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 					if next, err := openDir(fd, name); err == nil {
@@ -204,7 +204,7 @@ func measure(ctx context.Context, dir string) (int64, error) {
 	return total, below(fd, 0)
 }
 
-// usedBy returns the bytes of an owner's templates, without what the node has built,
+// usedBy returns the bytes of an owner's templates, without the parts built by the node,
 // and of cached steps that the owner's builds have added.
 func (d templateDir) usedBy(owner engi.Owner) (total int64, err error) {
 	layers := map[string]int64{}

@@ -9,27 +9,27 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A stage says how a built-in template is built in two parts, so that programs
-// can run before all of it is there.
+// A stage describes a built-in template that is built in two parts, so that programs
+// can run before all of it is built.
 type stage struct {
-	first string          // built-in template with the first part, which it is based on
-	usual []time.Duration // what the steps of the rest take on two processors
+	first string          // built-in template that is the first part and the base of the rest
+	usual []time.Duration // usual times of the steps of the rest on two processors
 }
 
 var stages = map[string]stage{
-	// Go's archive, pip with Node and Deno, and Go's standard library take the time.
+	// Most time goes to Go's archive, pip with Node and Deno, and Go's standard library.
 	"base": {"base-python", []time.Duration{
 		time.Second / 2, 14 * time.Second, time.Second / 2, time.Second / 2, 22 * time.Second, time.Second / 2, 40 * time.Second, 2 * time.Second, 5 * time.Second,
 	}},
 }
 
-// A completion is the building of the rest of a template by Run.
+// A completion is the state of Run's build of the rest of a template.
 type completion struct {
 	began  time.Time
 	now    engi.Progress
-	since  time.Time // of the current step
-	failed error     // of the last attempt; nil while one is under way
-	again  time.Time // when it is tried again, with failed
+	since  time.Time // start of the current step
+	failed error     // error of the last attempt; nil during an attempt
+	again  time.Time // time of the next attempt; valid if failed is set
 }
 
 // partial returns the first part of a template that is not complete yet.
@@ -46,8 +46,8 @@ func (t *Templates) partial(name string) (engi.Template, bool) {
 	return tmpl, true
 }
 
-// Incomplete returns the error for somebody who needs more than the first part
-// of a template: Unavailable, with how far the rest is and when to come back.
+// Incomplete returns the error for a caller that needs more than the first part
+// of a template: Unavailable, with the progress of the rest and the time to retry.
 func (t *Templates) Incomplete(name string) error {
 	t.mu.Lock()
 	c, ok := t.completions[name]
@@ -71,8 +71,8 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%d s", int(max(d, time.Second).Seconds()+0.5))
 }
 
-// progress returns which share of a build is done, and how long the rest takes
-// if it goes on as fast as it did.
+// progress returns the finished share of a build, and the time left
+// at the speed so far.
 func (c completion) progress(usual []time.Duration, at time.Time) (share float64, left time.Duration) {
 	var total, done time.Duration
 	for i, d := range usual {
@@ -88,13 +88,13 @@ func (c completion) progress(usual []time.Duration, at time.Time) (share float64
 	}
 	share = min(float64(done)/float64(total), 0.99)
 	pace := 1.0
-	if done > 5*time.Second { // before, it says nothing
+	if done > 5*time.Second { // an earlier speed is meaningless
 		pace = min(max(float64(at.Sub(c.began))/float64(done), 0.2), 10)
 	}
 	return share, max(time.Duration(float64(total-done)*pace), time.Second).Round(time.Second)
 }
 
-// completeStages builds the rest of templates whose first part is there, until
+// completeStages builds the rest of templates whose first part is built, until
 // all are complete or ctx ends.
 func (t *Templates) completeStages(ctx context.Context) {
 	for name := range stages {
@@ -104,7 +104,7 @@ func (t *Templates) completeStages(ctx context.Context) {
 				break
 			}
 			if _, ok := t.partial(name); !ok {
-				break // nobody has asked for it
+				break // the template was never requested
 			}
 			began := time.Now()
 			t.setCompletion(name, completion{began: began, since: began})
@@ -130,7 +130,7 @@ func (t *Templates) setCompletion(name string, c completion) {
 	t.completions[name] = c
 }
 
-// advance notes how far a build is.
+// advance records the progress of a build.
 func (t *Templates) advance(name string, e engi.Progress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

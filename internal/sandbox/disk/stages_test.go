@@ -11,7 +11,7 @@ import (
 )
 
 // TestStages builds a template in two parts: programs use the first while Run
-// builds the rest, and whoever needs more is told when to come back.
+// builds the rest, and callers that need more get the time to retry.
 func TestStages(t *testing.T) {
 	builtins()["two"] = []byte("base: template:one\ncommands: [finish]\nlanguages: {go: /usr/bin/sh}\n")
 	stages["two"] = stage{"one", []time.Duration{time.Second, time.Second, time.Second, time.Minute, time.Second}}
@@ -32,7 +32,7 @@ func TestStages(t *testing.T) {
 	if _, _, err := d.Use(t.Context(), "two"); !engi.Is(err, engi.Unavailable) {
 		t.Fatalf("nothing is built: %v", err)
 	}
-	d.completeStages(t.Context()) // nobody has asked for any
+	d.completeStages(t.Context()) // no template was requested
 	first := build(t, d, "one", "base: tar:root.tar\nuser: user\n")
 
 	wantKind(t, d.Incomplete("two"), engi.Unavailable, "first part")
@@ -112,7 +112,7 @@ func TestProgressOfStages(t *testing.T) {
 		{completion{began: began, since: began}, at(0), 0, 40 * time.Second},
 		{completion{began: began, since: began, now: engi.Progress{Step: 1, Done: 1, Total: 2}}, at(5 * time.Second), 0.125, 35 * time.Second},
 		{completion{began: began, since: at(20 * time.Second), now: engi.Progress{Step: 2}}, at(30 * time.Second), 0.5, 30 * time.Second}, // takes 1.5 times as long as usual
-		{completion{began: began, since: at(30 * time.Second), now: engi.Progress{Step: 3}}, at(time.Hour), 0.975, 10 * time.Second},      // never done before it is
+		{completion{began: began, since: at(30 * time.Second), now: engi.Progress{Step: 3}}, at(time.Hour), 0.975, 10 * time.Second},      // the share never reaches 1 before the end
 	} {
 		share, left := c.c.progress(usual, c.at)
 		if share != c.share || left != c.left {

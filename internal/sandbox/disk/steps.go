@@ -27,33 +27,33 @@ import (
 
 var _ engi.TemplateBuilder = (*Templates)(nil)
 
-// defaultAliases are image references for which templates are used.
+// defaultAliases maps image references to the templates used in their place.
 var defaultAliases = map[string]string{"e2bdev/base": "base", "e2bdev/code-interpreter": "code-interpreter-v1"}
 
 // A stepBuild is a build from steps.
 type stepBuild struct {
-	owner  engi.Owner // empty is the node
+	owner  engi.Owner // owner of the build; empty means the node
 	room   *freeSpace
-	layers map[string]int64  // of an owner's build: what it consists of, as in buildEntry
-	def    recipe.Definition // steps included
-	base   engi.Template     // what it starts from, in use
-	name   string            // of base, for people
+	layers map[string]int64  // layers of an owner's build, as in buildEntry
+	def    recipe.Definition // definition, including the steps
+	base   engi.Template     // template that the build starts from; in use until the end
+	name   string            // name of base, for people
 	force  bool
 	open   func(archive string) (*os.File, error)
-	hashes []string // of archives, by step
+	hashes []string // digests of archives, by step
 }
 
 // A stepState is the state of a build between two steps.
 type stepState struct {
-	id      string   // identifies the root so far
+	id      string   // identifier of the root so far
 	layers  []string // directories that make up the root so far, topmost first
-	user    string   // empty is root
+	user    string   // user of the next step; empty means root
 	workDir string
 	env     map[string]string
 }
 
 // BuildSteps implements [engi.TemplateBuilder]. Images get an account "user" with a
-// home and permission to use sudo, and steps start as that user in that home.
+// home and permission to use sudo. Steps start as this user in this home.
 func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progress func(engi.Progress)) (tmpl engi.Template, err error) {
 	defer engi.Annotate(&err, "build template %s", spec.Name)
 	if err := recipe.CheckName(spec.Name); err != nil {
@@ -114,7 +114,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 	return t.publishName(ctx, spec.Name, nameEntry{Digest: tmpl.Digest, Owner: spec.Owner, Steps: true}, tmpl)
 }
 
-// firstStep reports the progress of another build as that of the first step.
+// firstStep reports the progress of another build as the progress of the first step.
 func firstStep(progress func(engi.Progress), steps int) func(engi.Progress) {
 	if progress == nil {
 		return nil
@@ -138,8 +138,8 @@ func (t *Templates) mayBuild(name string, owner engi.Owner) error {
 	return nil
 }
 
-// alias returns the template that is used instead of an image. Aliases without a tag
-// or digest match any.
+// alias returns the template used instead of an image. Aliases without a tag
+// or digest match any tag and digest.
 func (t *Templates) alias(image string) (string, bool) {
 	if image == "" {
 		return "", false
@@ -159,8 +159,8 @@ func (t *Templates) alias(image string) (string, bool) {
 	return "", false
 }
 
-// baseTemplate returns a template to build on, which it builds if needed. The caller
-// calls the function to release it.
+// baseTemplate returns a template as a base, which it builds if needed. The caller
+// must call the returned function to release the template.
 func (t *Templates) baseTemplate(ctx context.Context, from string, progress func(engi.Progress), above []string) (engi.Template, func(), error) {
 	if !strings.HasPrefix(from, digestPrefix) {
 		if _, err := t.build(ctx, from, nil, progress, above); err != nil {
@@ -178,8 +178,8 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 	return base, release, nil
 }
 
-// baseImage returns an image as an unnamed template. The caller calls the function
-// to release it.
+// baseImage returns an image as an unnamed template. The caller must call the returned function
+// to release the template.
 func (t *Templates) baseImage(ctx context.Context, ref string, login engi.RegistryLogin, r *freeSpace, progress func(engi.Progress)) (engi.Template, func(), error) {
 	def := recipe.Definition{Base: "oci:" + ref, User: "user", WorkDir: "/home/user", Files: []recipe.File{
 		{Path: "/etc/sudoers.d/engi-user", Content: "user ALL=(ALL:ALL) NOPASSWD:ALL\n", Mode: 0o440},
@@ -225,8 +225,8 @@ func officialSuite(image string) (string, bool) {
 	return distro + ":" + tag, suitePattern.MatchString(tag)
 }
 
-// buildUnnamed builds a definition without steps under no name. The caller calls the
-// function to release it.
+// buildUnnamed builds a definition without steps as an unnamed template. The caller must call the
+// returned function to release the template.
 func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src source, r *freeSpace, progress func(engi.Progress)) (engi.Template, func(), error) {
 	digest, inputs, err := t.digest(def, src)
 	if err != nil {
@@ -236,7 +236,7 @@ func (t *Templates) buildUnnamed(ctx context.Context, def recipe.Definition, src
 	if _, err := t.dir.load(hex); errors.Is(err, fs.ErrNotExist) {
 		key := digest
 		if r.owner != "" {
-			key += " for " + string(r.owner) // it does not end with another's room
+			key += " for " + string(r.owner) // the build must not end for lack of another owner's space
 		}
 		_, err = t.buildOnce(ctx, key, progress, func(rep *report) (engi.Template, error) {
 			return t.buildRoot(ctx, def, src, digest, inputs, r, rep)
@@ -268,7 +268,7 @@ func (t *Templates) buildSteps(ctx context.Context, s *stepBuild, progress func(
 			s.hashes[i] = sum
 		}
 		if st.Force || s.force {
-			fmt.Fprintf(seed, "%s\n", rand.Text()) // never the same as another build
+			fmt.Fprintf(seed, "%s\n", rand.Text()) // never equal to the text of another build
 		}
 	}
 	facts, err := json.Marshal(s.def)
@@ -305,7 +305,7 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 		id: s.base.Digest, layers: []string{s.base.Root}, user: s.base.User, workDir: s.base.WorkDir, env: maps.Clone(s.base.Env),
 	}
 	if s.owner != "" {
-		// What a step of the node's own build made of its network and
+		// Results that a step of the node's own build derived from its network and
 		// environment must not come out of the cache.
 		state.id = "owners " + state.id
 	}
@@ -325,7 +325,7 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 		s.layers = map[string]int64{}
 		maps.Copy(s.layers, base.Layers)
 	}
-	var shares []*os.File // layers in use
+	var shares []*os.File // locks of the layers in use
 	defer func() {
 		for _, l := range shares {
 			l.Close()
@@ -391,7 +391,7 @@ func (t *Templates) runSteps(ctx context.Context, s *stepBuild, rep *report) (tm
 func (a stepState) nextID(st recipe.Step, archive string) string {
 	text, err := json.Marshal([]any{a.id, a.user, a.workDir, st, archive})
 	if err != nil {
-		panic(err) // unreachable: it consists of strings
+		panic(err) // unreachable: the value consists of strings
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
@@ -450,15 +450,15 @@ func (t *Templates) cachedStep(ctx context.Context, s *stepBuild, i int, key str
 	return lock, nil
 }
 
-// consistOf notes that the template of an owner has a layer.
+// consistOf records a layer of an owner's template.
 func (s *stepBuild) consistOf(l layerEntry) {
 	if s.owner != "" {
 		s.layers[l.ID] = l.Bytes
 	}
 }
 
-// applyWithin is applyStep within the room of the build. It returns how much the
-// workspace has grown.
+// applyWithin calls applyStep within the free space of the build. It returns the growth of the
+// workspace in bytes.
 func (t *Templates) applyWithin(ctx context.Context, s *stepBuild, state *stepState, w *workspace, rep *report, i int) (int64, error) {
 	return s.room.during(ctx, w.written(), func(ctx context.Context) error {
 		return t.applyStep(ctx, s, s.def.Steps[i], state, w, rep, i)
@@ -627,19 +627,19 @@ func (t *Templates) complete(ctx context.Context, s *stepBuild, state stepState,
 // A layerEntry is the content of the index file of a layer.
 type layerEntry struct {
 	ID      string    `json:"id"`
-	User    string    `json:"user,omitempty"` // after the step
-	WorkDir string    `json:"work_dir"`       // after the step
-	Step    string    `json:"step"`           // for people
+	User    string    `json:"user,omitempty"` // value after the step
+	WorkDir string    `json:"work_dir"`       // value after the step
+	Step    string    `json:"step"`           // description of the step, for people
 	Made    time.Time `json:"made"`
 
-	Owner engi.Owner `json:"owner,omitempty"` // whose build has added it; empty is the node
-	Bytes int64      `json:"bytes,omitempty"` // if it is an owner's
+	Owner engi.Owner `json:"owner,omitempty"` // owner whose build added the layer; empty means the node
+	Bytes int64      `json:"bytes,omitempty"` // size; only of layers of owners
 }
 
 func (d templateDir) layerDir(id string) string { return filepath.Join(d.dir, "layers", id) }
 
-// findLayer returns the cached layer of a step with its shared lock, which is nil if
-// there is none.
+// findLayer returns the cached layer of a step with its shared lock. The lock is nil if
+// there is no layer.
 func (d templateDir) findLayer(key string) (e layerEntry, lock *os.File, err error) {
 	id := key
 	if err := readJSON(filepath.Join(d.dir, "steps", key+".json"), &id); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -660,8 +660,8 @@ func (d templateDir) findLayer(key string) (e layerEntry, lock *os.File, err err
 	return e, lock, nil
 }
 
-// publishLayer makes what a step changed in root a layer and returns its shared lock.
-// The layer of a forced step replaces the older one of the step.
+// publishLayer turns the changes of a step in root into a layer and returns its shared lock.
+// The layer of a forced step replaces the older layer of the step.
 func (d templateDir) publishLayer(root *workspace, key string, e layerEntry) (*os.File, error) {
 	tmp := root.dir
 	if err := writeJSON(filepath.Join(tmp, "index.json"), e); err != nil {
@@ -697,10 +697,10 @@ func (d templateDir) publishLayer(root *workspace, key string, e layerEntry) (*o
 	return lock, nil
 }
 
-// touch marks a file as just used, for garbage collection.
+// touch marks a file as used now, for garbage collection.
 func (d templateDir) touch(file string) {
 	at := time.Now()
-	_ = os.Chtimes(file, at, at) // at worst it is built again
+	_ = os.Chtimes(file, at, at) // if this fails, the layer may be built again
 }
 
 // pruneLayer removes a layer that is not in use and was not used for at least
@@ -709,7 +709,7 @@ func (d templateDir) pruneLayer(ctx context.Context, id string, grace time.Durat
 	dir := d.layerDir(id)
 	st, err := os.Stat(filepath.Join(dir, "lock"))
 	if err != nil || time.Since(st.ModTime()) < grace {
-		return 0, nil // gone, or used recently
+		return 0, nil // the layer is gone, or was used recently
 	}
 	lock, err := tryLock(filepath.Join(dir, "lock"), unix.LOCK_EX)
 	if lock == nil || err != nil {
@@ -743,7 +743,7 @@ func (d templateDir) pruneLayers(ctx context.Context, grace time.Duration) (free
 			return freed, err
 		}
 	}
-	// Notes of forced steps whose layers are gone.
+	// Remove the files of forced steps whose layers are gone.
 	notes, err := filepath.Glob(filepath.Join(d.dir, "steps", "*.json"))
 	if err != nil {
 		panic(err) // unreachable: the pattern is constant

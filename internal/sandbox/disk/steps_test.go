@@ -39,7 +39,7 @@ func withWorkspaces(t *testing.T, f func(t *testing.T, open func(w *fakeRunner) 
 	}
 }
 
-// A shellRunner is a BuildRunner that appends commands to /etc/motd instead of running
+// shellRunner returns a BuildRunner that appends commands to /etc/motd instead of running
 // them, and records them.
 func shellRunner(t *testing.T, commands *[]engi.Command) *fakeRunner {
 	return &fakeRunner{run: func(_ context.Context, dir string, c engi.Command, out io.Writer) engi.Exit {
@@ -88,7 +88,7 @@ func noMounts(t *testing.T, d *Templates) {
 	}
 }
 
-// TestPrivatePorts wants what is built on a template with private ports to have them.
+// TestPrivatePorts checks that templates built on a template with private ports also have them.
 func TestPrivatePorts(t *testing.T) {
 	withWorkspaces(t, func(t *testing.T, open func(*fakeRunner) *Templates, _ bool) {
 		var ran []engi.Command
@@ -606,7 +606,7 @@ func TestOverlaysOfKilledBuildsAreTakenApart(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.tree.Close()
-	w.lock.Close() // as when its process ends
+	w.lock.Close() // as at the end of its process
 	again, err := Open(t.Context(), Options{Dir: d.o.Dir})
 	if err != nil {
 		t.Fatal(err)
@@ -659,7 +659,7 @@ func TestFlattenKeepsEverything(t *testing.T) {
 	}
 }
 
-// listing returns a description of everything below a directory.
+// listing returns a description of all files below a directory.
 func listing(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string

@@ -260,7 +260,7 @@ func TestBuildReportsWhoseFaultItIs(t *testing.T) {
 	wantKind(t, err, engi.Invalid, "not a template name")
 	_, err = d.Build(t.Context(), "unknown", nil, nil)
 	wantKind(t, err, engi.NotFound)
-	if list, err := os.ReadDir(filepath.Join(d.o.Dir, "builds")); err != nil || len(list) > 1 { // that of host
+	if list, err := os.ReadDir(filepath.Join(d.o.Dir, "builds")); err != nil || len(list) > 1 { // only the host template's build may exist
 		t.Errorf("failed builds left %v (%v)", list, err)
 	}
 	if left := d.dir.leftovers(); len(left) > 0 {
@@ -428,7 +428,7 @@ type fakeRunner struct {
 	run   func(ctx context.Context, dir string, c engi.Command, out io.Writer) engi.Exit
 	open  atomic.Int32
 	total atomic.Int32
-	owner engi.Owner // of the sandbox opened last
+	owner engi.Owner // owner of the sandbox opened last
 }
 
 func (w *fakeRunner) Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error) {
@@ -636,7 +636,7 @@ func TestCancelledBuildPassesOn(t *testing.T) {
 		_, err := d.Build(t.Context(), "mine", text, sync1(waits))
 		second <- err
 	}()
-	<-waits // it has joined the first build and got its step
+	<-waits // the caller has joined the first build and received its step
 	cancel()
 	wantKind(t, <-first, engi.Expired)
 	if err := <-second; err != nil {

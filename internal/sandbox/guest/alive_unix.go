@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// alive reports whether the guest still has its end of a connection. One that
+// alive reports whether the guest still has its end of a connection. A connection that
 // waited in the backlog may date from before the guest was saved or restarted.
-// The guest never sends first, so having nothing to read means alive.
+// The guest never sends first, so a connection with nothing to read is alive.
 func alive(conn net.Conn) bool {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

@@ -110,7 +110,7 @@ func BenchmarkRunFirst(b *testing.B) {
 				c := sb.open()
 				must(b, c.Setup(b.Context(), inside))
 				must(b, c.Prepare(b.Context(), wire.Prepare{Language: l, Interpreter: path}))
-				time.Sleep(2 * time.Second) // members of a pool have been there for a while
+				time.Sleep(2 * time.Second) // sandboxes in a pool have waited for a while
 				b.StartTimer()
 				begin := time.Now()
 				r, err := c.Run(b.Context(), wire.Run{ID: "first", Language: l, Interpreter: path,

@@ -48,7 +48,7 @@ func runsc(t testing.TB) string {
 // built is the directory of the guest program, if this process has built it.
 var built string
 
-// guestBinary returns the guest program: that of $ENGI_GUEST, or a fresh build.
+// guestBinary returns the path of the guest program: the one in $ENGI_GUEST, or a fresh build.
 var guestBinary = sync.OnceValues(func() (string, error) {
 	if prebuilt := os.Getenv("ENGI_GUEST"); prebuilt != "" {
 		return prebuilt, nil

@@ -4,7 +4,7 @@
 // guest before a checkpoint. Package internal/sandbox/guest/wire is the protocol, internal/sandbox/guest/guestd
 // the guest program.
 //
-// Package provider starts machines, package fleet decides what runs where.
+// Package provider starts machines; package fleet decides on which node a sandbox runs.
 // Everything a guest sends is treated as hostile: sizes, paths, digests and
 // texts are checked, and every read is bounded.
 package guest
@@ -36,7 +36,7 @@ type Client struct {
 	token string
 	http  *http.Client
 	hello wire.Hello
-	end   atomic.Pointer[func() engi.Cause] // see OnLoss
+	end   atomic.Pointer[func() engi.Cause] // returns the cause of a lost machine; see OnLoss
 
 	mu     sync.Mutex
 	conns  map[*trackedConn]bool
@@ -51,12 +51,12 @@ var (
 	_ engi.TerminalProcess = (*process)(nil)
 )
 
-// stalled is how long a guest may take nothing of what is written to it before its
-// connection is given up.
+// stalled is the time without progress of a write to a guest after which its
+// connection is closed.
 var stalled = 30 * time.Second
 
 // Open connects to a guest over streams that dial opens, checks token and
-// version, and returns once the guest has said hello. The client owns its
+// version, and returns once the guest has sent its Hello. The client owns its
 // connections; close it. Open reports Anonymous for a wrong token, Unsupported
 // for another version, and Unavailable if there is no answer.
 func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), token string) (*Client, error) {
@@ -87,8 +87,8 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 				MaxReadFrameSize:              256 << 10,
 				MaxReceiveBufferPerConnection: 32 << 20,
 				MaxReceiveBufferPerStream:     4 << 20,
-				// Else a guest that does not read keeps a call for ever whose
-				// context has ended: telling it so is a write, too.
+				// Otherwise a guest that does not read blocks a call for ever even though its
+				// context has ended, because the cancellation is a write, too.
 				WriteByteTimeout: stalled,
 			},
 		},
@@ -106,7 +106,7 @@ func Open(ctx context.Context, dial func(context.Context) (net.Conn, error), tok
 	return c, nil
 }
 
-// trackedConn knows when either side has closed it.
+// trackedConn records that either side has closed it.
 type trackedConn struct {
 	net.Conn
 	c      *Client
@@ -148,7 +148,7 @@ func (w *trackedConn) untrack() {
 	})
 }
 
-// Close closes the connections. Runs and processes inside go on.
+// Close closes the connections. Runs and processes in the sandbox continue.
 func (c *Client) Close() error {
 	for _, w := range c.refuse() {
 		w.Close()
@@ -158,7 +158,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// refuse refuses further connections and returns the open ones.
+// refuse refuses further connections and returns the open connections.
 func (c *Client) refuse() []*trackedConn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,17 +166,17 @@ func (c *Client) refuse() []*trackedConn {
 	return slices.Collect(maps.Keys(c.conns))
 }
 
-// OnLoss makes cause tell why the guest does not answer any more: of what its
-// machine has died, empty if it lives. A process that dies with its machine for
-// want of memory is then an answer, as if it had died alone.
+// OnLoss sets the function that returns the cause of a lost guest: the reason for which its
+// machine died, or empty if the machine is alive. If the machine ran out of memory, a process that
+// died with it is reported as if it had died alone.
 func (c *Client) OnLoss(cause func() engi.Cause) { c.end.Store(&cause) }
 
-// Hello returns how the guest has introduced itself.
+// Hello returns the guest's description of itself.
 func (c *Client) Hello() wire.Hello { return c.hello }
 
-// Setup says which user programs run as, and where. Call it before anything
-// else. A later call changes what its non-zero fields name, a non-nil Env as a
-// whole, for processes started from then on: that is how a sandbox that has
+// Setup sets the user and the directory of programs. Call it before anything
+// else. A later call changes the settings of its non-zero fields, and replaces Env as a
+// whole if it is not nil. It applies to processes started later. In this way a sandbox that has
 // already booted gets its owner's environment. See [wire.Setup].
 func (c *Client) Setup(ctx context.Context, s wire.Setup) error {
 	return c.call(ctx, "POST", "setup", s, nil)
@@ -195,8 +195,8 @@ func (c *Client) PrepareKernels(ctx context.Context, languages []string) error {
 	return c.call(ctx, "POST", "kernels", wire.Kernels{Languages: languages}, nil)
 }
 
-// Usage reports what the sandbox uses, as the guest counts it. The numbers are
-// never negative, but the guest may have made them up.
+// Usage reports the resources that the sandbox uses, as counted by the guest. The numbers are
+// never negative, but a hostile guest may invent them.
 func (c *Client) Usage(ctx context.Context) (wire.Usage, error) {
 	var u wire.Usage
 	if err := c.call(ctx, "GET", "usage", nil, &u); err != nil {
@@ -225,9 +225,9 @@ func (c *Client) Quiesce(ctx context.Context) error {
 	return nil
 }
 
-// RoundTrip sends a request to one of the E2B APIs that the guest serves, see
+// RoundTrip sends a request to an E2B API of the guest, see
 // [engi.GuestHTTP]. Only path, query, headers and body of r are used. Requests
-// of the host's own protocol are Denied.
+// of the host's own protocol are refused with Denied.
 func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p := path.Clean("/" + r.URL.Path); p+"/" == wire.Prefix || strings.HasPrefix(p, wire.Prefix) {
 		return nil, engi.Errorf(engi.Denied, "%.80q is not a path of the E2B APIs", p)
@@ -248,7 +248,7 @@ func (c *Client) PowerOff(ctx context.Context) error {
 }
 
 // call sends in as JSON unless it is nil, and decodes the answer into out
-// unless that is nil.
+// unless out is nil.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -279,7 +279,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 	return nil
 }
 
-// do sends a request. An error in the answer is returned as one. The caller
+// do sends a request. An error in the answer is returned as an error. The caller
 // closes the body.
 func (c *Client) do(ctx context.Context, method, path string, body io.Reader, more ...func(*http.Request)) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, "http://guest"+wire.Prefix+path, body)
@@ -330,13 +330,13 @@ func query(pairs ...string) string {
 	return "?" + v.Encode()
 }
 
-// sanitize makes text from a guest fit to show: bounded, and valid UTF-8.
+// sanitize makes text from a guest safe to show: bounded, and valid UTF-8.
 func sanitize(s string) string {
 	return clip.Text(s, 4<<10)
 }
 
-// A broken stream is resumed this often, this far apart, before its guest
-// counts as gone.
+// Number and interval of attempts to resume a broken stream before its guest
+// counts as lost.
 const (
 	maxReconnects  = 5
 	reconnectDelay = 100 * time.Millisecond

@@ -2,8 +2,8 @@ package guest
 
 import "time"
 
-// SetStalled changes how long guests may read nothing, until the function it returns
-// is called. Clients that are opened meanwhile have it.
+// SetStalled changes the time for which guests may read nothing, until the returned function
+// is called. It applies to clients opened meanwhile.
 func SetStalled(d time.Duration) (restore func()) {
 	before := stalled
 	stalled = d

@@ -27,13 +27,13 @@ func (c *Client) Open(ctx context.Context, path string) (io.ReadCloser, error) {
 	return sized{buffered(resp.Body), resp.ContentLength}, nil
 }
 
-// sized is a file that knows its size before it has been read.
+// sized is a file whose size is known before it is read.
 type sized struct {
 	io.ReadCloser
 	size int64 // -1 if unknown
 }
 
-// Size returns the size of the file when it was opened, -1 if unknown.
+// Size returns the size of the file in bytes at the time of its opening, or -1 if unknown.
 func (s sized) Size() int64 { return s.size }
 
 // buffered reads body in large pieces, however small the caller's reads are:
@@ -56,14 +56,14 @@ func (c *Client) doFile(ctx context.Context, method, act, path string, body io.R
 	return resp, nil
 }
 
-// Write replaces a file's content with all of r, or leaves the file as it was.
+// Write replaces a file's content with all of r, or leaves the file unchanged.
 func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.WriteOptions) error {
 	if err := wire.CheckAbsolute(path); err != nil {
 		return err
 	}
 	body := &hashingReader{r: r}
 	if known, ok := r.(interface{ SHA256() string }); ok {
-		body.sum = known.SHA256 // the reader computes it already
+		body.sum = known.SHA256 // the reader computes the digest already
 	} else {
 		h := sha256.New()
 		body.r = io.TeeReader(r, h)
@@ -81,10 +81,10 @@ func (c *Client) Write(ctx context.Context, path string, r io.Reader, o engi.Wri
 	return resp.Body.Close()
 }
 
-// hashingReader puts the digest of what it has read into a trailer.
+// hashingReader puts the digest of the bytes it read into a trailer.
 type hashingReader struct {
 	r       io.Reader
-	sum     func() string // valid once all has been read
+	sum     func() string // returns the digest; valid once all has been read
 	trailer http.Header
 }
 
@@ -113,8 +113,8 @@ func (c *Client) Stat(ctx context.Context, path string) (engi.FileInfo, error) {
 	return info(w), nil
 }
 
-// List returns what is below dir, depth levels deep, in path order. A depth of
-// 0 means 1. It reports Exhausted for more than fits into one answer.
+// List returns the files below dir, depth levels deep, in path order. A depth of
+// 0 means 1. It reports Exhausted if they do not fit into one answer.
 func (c *Client) List(ctx context.Context, dir string, depth int) ([]engi.FileInfo, error) {
 	if err := wire.CheckAbsolute(dir); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *Client) postFile(ctx context.Context, act, path string, pairs ...string
 	return resp.Body.Close()
 }
 
-// MakeDir creates a directory and its parents. It reports Conflict if it exists.
+// MakeDir creates a directory and its parents. It reports Conflict if the directory exists.
 func (c *Client) MakeDir(ctx context.Context, path string) error {
 	return c.postFile(ctx, "mkdir", path)
 }
@@ -151,13 +151,13 @@ func (c *Client) Move(ctx context.Context, from, to string) error {
 	return c.postFile(ctx, "move", from, "to", to)
 }
 
-// Remove deletes path and all below it; a missing path is no error.
+// Remove deletes path and everything below it. A missing path is not an error.
 func (c *Client) Remove(ctx context.Context, path string) error {
 	return c.postFile(ctx, "remove", path)
 }
 
 // Watch yields changes below path until ctx ends. The watch begins when the
-// iteration does.
+// iteration begins.
 func (c *Client) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[engi.FileChange, error] {
 	return func(yield func(engi.FileChange, error) bool) {
 		fail := func(err error) { yield(engi.FileChange{}, engi.Errorf(engi.KindOf(err), "watch %s: %w", path, err)) }
@@ -214,8 +214,8 @@ func (c *Client) Pack(ctx context.Context, path string) (io.ReadCloser, error) {
 	return buffered(resp.Body), nil
 }
 
-// Unpack extracts a tar stream below dir, which is created if missing. A name
-// that leads out of dir is Invalid; what was extracted before it stays.
+// Unpack extracts a tar stream below dir, which it creates if missing. It reports Invalid for a name
+// that leads out of dir; files extracted before remain.
 func (c *Client) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	resp, err := c.doFile(ctx, "POST", "unpack", dir, io.NopCloser(r))
 	if err != nil {
@@ -263,7 +263,7 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	}()
 	go func() {
 		defer c.work.Done()
-		io.CopyBuffer(struct{ io.Writer }{remote}, struct{ io.Reader }{resp.Body}, make([]byte, 64<<10)) // the reader sees the end, whatever its cause
+		io.CopyBuffer(struct{ io.Writer }{remote}, struct{ io.Reader }{resp.Body}, make([]byte, 64<<10)) // the reader sees the end of the stream, whatever its cause
 		resp.Body.Close()
 		remote.Close()
 	}()
@@ -271,7 +271,7 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // portConn is one end of a pipe whose other end is copied to and from the
-// guest. Deadlines are the pipe's.
+// guest. Its deadlines are those of the pipe.
 type portConn struct {
 	net.Conn
 	remote net.Conn
@@ -296,12 +296,12 @@ func (p *portConn) Write(b []byte) (int, error) {
 	return p.Conn.Write(b)
 }
 
-// CloseWrite tells the service inside that nothing more will be sent.
+// CloseWrite tells the service in the sandbox that no more data will be sent.
 func (p *portConn) CloseWrite() error {
 	p.mu.Lock()
 	p.closedWrite = true
 	p.mu.Unlock()
-	// The copying goroutine has taken what was written; this ends its next read.
+	// The copying goroutine has read all written data; the deadline ends its next read.
 	return p.remote.SetReadDeadline(time.Unix(1, 0))
 }
 

@@ -60,7 +60,7 @@ func interpreters(paths map[engi.Language][]string) map[engi.Language]string {
 // deaf is the end of a stream of a guest that may stop reading.
 type deaf struct {
 	net.Conn
-	hears chan struct{} // closed while it reads
+	hears chan struct{} // closed while the guest reads
 	now   *atomic.Bool
 }
 
@@ -72,7 +72,7 @@ func (d deaf) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestGuestThatDoesNotRead begins an answer and reads nothing more: a call ends with its
+// TestGuestThatDoesNotRead uses a guest that begins an answer and reads nothing more: a call ends with its
 // context nevertheless.
 func TestGuestThatDoesNotRead(t *testing.T) {
 	defer guest.SetStalled(300 * time.Millisecond)()
@@ -105,7 +105,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 				ended <- err
 				return
 			}
-			now.Store(true) // what comes next is the last that it reads
+			now.Store(true) // the next bytes are the last that it reads
 			go c.Usage(ctx)
 			time.AfterFunc(100*time.Millisecond, cancel)
 		}
@@ -121,7 +121,7 @@ func TestGuestThatDoesNotRead(t *testing.T) {
 	}
 }
 
-// wakeups returns how often threads of this process waited for something in a time.
+// wakeups returns the number of times that threads of this process waited during a time.
 func wakeups(t *testing.T, during time.Duration) int64 {
 	t.Helper()
 	count := func() int64 {
@@ -134,7 +134,7 @@ func wakeups(t *testing.T, during time.Duration) int64 {
 	return count() - before
 }
 
-// TestTerminalsSleep keeps terminals in which nothing happens: nothing wakes for them.
+// TestTerminalsSleep keeps idle terminals: no thread wakes for them.
 func TestTerminalsSleep(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: make test-all")
@@ -145,9 +145,9 @@ func TestTerminalsSleep(t *testing.T) {
 	for range terminals {
 		p, err := c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", "echo ready; exec sleep 600"}, Output: 1 << 16, Terminal: &engi.TerminalSize{Cols: 80, Rows: 24}})
 		must(t, err)
-		t.Cleanup(func() { p.Signal(context.Background(), "KILL") }) // it may have ended
+		t.Cleanup(func() { p.Signal(context.Background(), "KILL") }) // the process may have ended
 		ctx, cancel := context.WithCancel(t.Context())
-		for _, err := range p.Output(ctx, 0) { // somebody looks, and leaves
+		for _, err := range p.Output(ctx, 0) { // a reader attaches, and leaves
 			must(t, err)
 			break
 		}
@@ -165,7 +165,7 @@ func TestPromisesInProcess(t *testing.T) {
 		Terminal: true,
 		Interpreters: interpreters(map[engi.Language][]string{
 			engi.Python: {"/usr/bin/python3"}, engi.JavaScript: {"node"}, engi.TypeScript: {os.Getenv("ENGI_TEST_DENO"), "deno"}, engi.Bash: {"bash"},
-			engi.Go: {os.Getenv("ENGI_TEST_GO")}, // only on request: without a warm cache it takes long
+			engi.Go: {os.Getenv("ENGI_TEST_GO")}, // only on request: without a warm cache a run takes long
 		}),
 	})
 }
@@ -224,7 +224,7 @@ func TestRootInsideCannotEndTheGuest(t *testing.T) {
 	}
 }
 
-// TestSFTP holds that a guest serves files as the user of the command.
+// TestSFTP checks that a guest serves files as the user of the command.
 func TestSFTP(t *testing.T) {
 	if _, err := inProcess(t).Start(t.Context(), engi.Command{Builtin: engi.BuiltinSFTP}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("a guest in this process: %v", err)

@@ -19,17 +19,17 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// process is a program in the guest: one that Start started, or a run.
+// process is a program in the guest: a process started by Start, or a run.
 type process struct {
 	c         *Client
-	path      string // "process/ID" or "run/ID"
+	path      string // path in the protocol: "process/ID" or "run/ID"
 	id        string
 	pid       int
-	maxOutput int64 // bytes; 0 means unlimited
+	maxOutput int64 // maximum size of the output in bytes; 0 means unlimited
 	warm      bool
 
 	mu    sync.Mutex
-	first *stream // the answer to the request that started it, until it is read
+	first *stream // answer to the request that started the process; nil once it is read
 	fin   *wire.Finish
 	check func(*wire.Finish) error
 }
@@ -77,8 +77,8 @@ func (c *Client) open(ctx context.Context, method, path string, body io.Reader) 
 	return s, start, nil
 }
 
-// callerExpired replaces the error of a request's own context by that of the
-// caller's, if that has ended.
+// callerExpired replaces the error of a request's own context by the error of the
+// caller's context, if the latter has ended.
 func callerExpired(ctx context.Context, path string, err error) error {
 	if engi.Is(err, engi.Expired) && ctx.Err() != nil {
 		return engi.Errorf(engi.Expired, "%s: %v", path, context.Cause(ctx))
@@ -119,7 +119,7 @@ func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, erro
 		return nil, engi.Errorf(engi.KindOf(err), "attach %.80q: %w", idOrTag, err)
 	}
 	// A caller that attaches to send a signal may never read, and an open
-	// stream that nobody reads would block the process.
+	// unread stream would block the process.
 	s.close()
 	p, err := c.newProcess("process/", start, s)
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *Client) Attach(ctx context.Context, idOrTag string) (engi.Process, erro
 	return p, nil
 }
 
-// Processes lists the processes that Start started and the guest still knows.
+// Processes lists the processes started by Start that the guest still knows.
 func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
 	var all []wire.Process
 	if err := c.call(ctx, "GET", "process", nil, &all); err != nil {
@@ -145,8 +145,8 @@ func (c *Client) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
 func (p *process) ID() string { return p.id }
 func (p *process) PID() int   { return p.pid }
 
-// take returns the first stream if nobody has taken it and it begins at from;
-// a negative from takes it wherever it begins.
+// take returns the first stream if it was not taken before and begins at from.
+// A negative from takes the stream wherever it begins.
 func (p *process) take(from int64) *stream {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *process) take(from int64) *stream {
 }
 
 // Release closes the stream that started the process. Callers that will not
-// read the output must call it, or the process blocks on them.
+// read the output must call it; otherwise the process blocks on the stream.
 func (p *process) Release() {
 	if s := p.take(-1); s != nil {
 		s.close()
@@ -173,7 +173,7 @@ func (p *process) finish() *wire.Finish {
 }
 
 // Output implements engi.Process. When the connection breaks, it continues over
-// a new one where it stopped.
+// a new one at the same offset.
 func (p *process) Output(ctx context.Context, from int64) iter.Seq2[engi.Chunk, error] {
 	return func(yield func(engi.Chunk, error) bool) {
 		if from < 0 && from != engi.OldestOutput {
@@ -231,8 +231,8 @@ func (p *process) follow(ctx context.Context, s *stream, from int64, yield func(
 	}
 }
 
-// drain reads one stream and closes it; more is true if it broke and it is
-// worth trying another.
+// drain reads one stream and closes it. more is true if the stream broke and
+// another attempt makes sense.
 func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) bool) (more bool, err error) {
 	stop := context.AfterFunc(ctx, s.cancel)
 	defer stop()
@@ -280,7 +280,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 	}
 }
 
-// end waits for the end of the process and returns how it ended.
+// end waits for the end of the process and returns its outcome.
 func (p *process) end(ctx context.Context) (wire.Finish, error) {
 	for {
 		if fin := p.finish(); fin != nil {

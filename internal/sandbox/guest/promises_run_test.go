@@ -73,7 +73,7 @@ func (s suite) everything(t *testing.T) {
 	}
 }
 
-// probes print everything that a program could notice about its start.
+// probes lists programs that print all properties that a program could notice about its start.
 var probes = map[engi.Language]string{
 	engi.Python: `import sys, os, __main__
 print(sys.argv, sys.path, __name__, __file__, sys.flags, sys.orig_argv[1:])
@@ -118,14 +118,14 @@ func (s suite) alike(t *testing.T) {
 				t.Errorf("the probe ended with %+v: %s", cold.Exit, cold.errs)
 			}
 
-			// What a waiting interpreter cannot serve exactly runs cold.
+			// A run that a waiting interpreter cannot serve exactly starts cold.
 			s.warm(t, l)
 			other := s.program(t, l, code)
 			other.Files[0].Path = "other-" + other.Files[0].Path
 			if got := s.do(t, other); got.Warm {
 				t.Error("another file name ran warm")
 			}
-			// Two in a row: the second finds nothing waiting.
+			// Run twice in a row: the second run finds no waiting interpreter.
 			s.warm(t, l)
 			r.ID = id()
 			first := s.do(t, r)

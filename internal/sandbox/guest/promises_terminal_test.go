@@ -19,7 +19,7 @@ func (s suite) terminalOf(t *testing.T, keep int64, line string) engi.TerminalPr
 	p, err := s.c.Start(t.Context(), engi.Command{Args: []string{"sh", "-c", line}, Output: keep, Terminal: &engi.TerminalSize{Cols: 80, Rows: 24}})
 	ok(t, err)
 	p.(interface{ Release() }).Release()
-	t.Cleanup(func() { p.Signal(context.Background(), "KILL") }) // it may have ended
+	t.Cleanup(func() { p.Signal(context.Background(), "KILL") }) // the process may have ended
 	return p.(engi.TerminalProcess)
 }
 
@@ -89,9 +89,9 @@ func (s suite) history(t *testing.T) {
 	wantKind(t, err, engi.Conflict)
 }
 
-// overtaken has two readers of a terminal, of which one does not read. More is
-// kept than lies in the buffers of a connection: until they are full, one who
-// does not read may be ahead of one who does.
+// overtaken attaches two readers to a terminal, of which one does not read. More is
+// kept than fits into the buffers of a connection: until they are full, the reader that
+// does not read may be ahead of the other.
 func (s suite) overtaken(t *testing.T) {
 	p := s.terminalOf(t, 4<<20, "sleep 0.2; head -c 32000000 /dev/zero | tr '\\0' x; echo; echo end")
 	stalled, reading := make(chan error, 1), make(chan struct{})

@@ -18,14 +18,14 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// promiseOptions describe the guest under test.
+// promiseOptions describes the guest under test.
 type promiseOptions struct {
-	// Interpreters has paths by language. Tests of others are skipped.
+	// Interpreters holds paths by language. Tests of other languages are skipped.
 	Interpreters map[engi.Language]string
-	// Limited says that limits are enforced: Processes of Setup, and a disk of
+	// Limited is set if limits are enforced: Processes of Setup, and a disk of
 	// at most 128 MiB.
 	Limited bool
-	// Terminal says that the guest can open a terminal.
+	// Terminal is set if the guest can open a terminal.
 	Terminal bool
 }
 

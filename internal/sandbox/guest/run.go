@@ -20,13 +20,13 @@ import (
 // whose Output, Wait and Finish can be called in any order, any number of times.
 type Run struct {
 	*process
-	maxArtifactBytes int64 // of all artifacts together
+	maxArtifactBytes int64 // bytes; maximum size of all artifacts together
 	maxArtifacts     int
 }
 
 // Run starts a program, which continues after ctx ends. It reports Invalid for
-// a run that can never start and Conflict for an ID that is taken. After
-// Unavailable the run may or may not have started: Reattach tells.
+// a run that can never start, and Conflict for an ID in use. After
+// Unavailable the run may or may not have started: use Reattach to find out.
 func (c *Client) Run(ctx context.Context, r wire.Run) (_ *Run, err error) {
 	defer engi.Annotate(&err, "run %s", r.ID)
 	r.Files = slices.Clone(r.Files)
@@ -54,8 +54,8 @@ func (c *Client) Run(ctx context.Context, r wire.Run) (_ *Run, err error) {
 	return run, nil
 }
 
-// encode returns the request body of a run. A small one is built in memory; a
-// large one is framed while it is sent.
+// encode returns the request body of a run. A small body is built in memory; a
+// large body is framed while it is sent.
 func encode(r *wire.Run) (io.Reader, error) {
 	head, err := wire.AppendJSON(nil, wire.Head, r)
 	if err != nil {
@@ -140,11 +140,11 @@ func (c *Client) newRun(id string, start wire.Start, s *stream) (*Run, error) {
 // before the run.
 func (r *Run) Warm() bool { return r.warm }
 
-// Finish waits for the end of the run and returns how it ended. It may be
+// Finish waits for the end of the run and returns its outcome. It may be
 // called before, during and after Output, any number of times.
 func (r *Run) Finish(ctx context.Context) (wire.Finish, error) { return r.end(ctx) }
 
-// checkExit rejects an end that no guest could mean, and makes its text fit to
+// checkExit rejects an impossible outcome from a guest, and makes the text of f safe to
 // show.
 func checkExit(f *wire.Finish) error {
 	e := f.Exit
@@ -181,7 +181,7 @@ func (r *Run) check(f *wire.Finish) error {
 
 // Artifacts waits for the end of the run and returns the files of Finish's
 // manifest as a tar stream, in the manifest's order. Each file has the size and
-// digest of the manifest, or Read reports Conflict. The caller closes it.
+// digest of the manifest; otherwise Read reports Conflict. The caller closes the stream.
 func (r *Run) Artifacts(ctx context.Context) (io.ReadCloser, error) {
 	fin, err := r.Finish(ctx)
 	if err != nil {
@@ -218,8 +218,8 @@ func (a *archive) Close() error {
 	return nil
 }
 
-// writeTar makes the archive on the host, from contents alone, so that a guest
-// cannot put anything else into it.
+// writeTar creates the archive on the host, from contents alone, so that a guest
+// cannot add anything else.
 func writeTar(w io.Writer, contents io.Reader, manifest []wire.Artifact) error {
 	tw := tar.NewWriter(w)
 	for _, a := range manifest {

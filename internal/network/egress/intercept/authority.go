@@ -19,18 +19,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Files in the sandbox with what programs must trust.
+// Paths of files in the sandbox with the certificates that programs must trust.
 const (
-	// AuthorityPath is the file with the authority's certificate alone, where
+	// AuthorityPath is the path of the authority's certificate alone, where
 	// update-ca-certificates also finds it.
 	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt"
-	// BundlePath is the file with the system's certificates, followed by the
+	// BundlePath is the path of the system's certificates, followed by the
 	// authority's.
 	BundlePath = "/etc/ssl/certs/ca-certificates.crt"
 )
 
-// trustEnv makes programs trust the authority that do not use the system's bundle
-// by default. Package policy has the names, too: they cannot be placeholders'.
+// trustEnv holds variables that make programs trust the authority even if they do not use the system's
+// bundle by default. Package policy also lists the names, to exclude them as placeholders.
 var trustEnv = map[string]string{
 	"SSL_CERT_FILE":       BundlePath, // OpenSSL, Go, Rust, Ruby
 	"CURL_CA_BUNDLE":      BundlePath,
@@ -39,15 +39,15 @@ var trustEnv = map[string]string{
 	"GIT_SSL_CAINFO":      BundlePath,
 	"CARGO_HTTP_CAINFO":   BundlePath,
 	"AWS_CA_BUNDLE":       BundlePath,
-	"NODE_EXTRA_CA_CERTS": AuthorityPath, // in addition to its own
+	"NODE_EXTRA_CA_CERTS": AuthorityPath, // Node.js: in addition to its own certificates
 	"DENO_CERT":           AuthorityPath,
 }
 
 const (
-	authorityMonths = 14                   // from the beginning of a month
-	authorityLeft   = 365 * 24 * time.Hour // minimum when a policy is put in force
+	authorityMonths = 14                   // lifetime from the beginning of a month
+	authorityLeft   = 365 * 24 * time.Hour // minimum remaining lifetime when a policy is put in force
 	leafLife        = 24 * time.Hour
-	maxLeaves       = 1024 // cached for one sandbox
+	maxLeaves       = 1024 // maximum number of certificates cached for one sandbox
 )
 
 // An authority signs certificates for the hosts of one sandbox.
@@ -69,17 +69,17 @@ func (i *Interceptor) derive(size int, purpose ...string) []byte {
 	return b
 }
 
-// placeholder returns what programs see instead of a grant's secret. It needs no
+// placeholder returns the text that programs see instead of a grant's secret. It needs no
 // escaping anywhere.
 func (i *Interceptor) placeholder(id engi.SandboxID, g engi.Grant) string {
 	return "engi-secret-" + hex.EncodeToString(i.derive(16, "placeholder", string(id), g.Secret, g.Env))
 }
 
-// newAuthority returns the authority of a sandbox, always with the same key and,
-// within a month, the same bytes, so that it need not be installed again.
+// newAuthority returns the authority of a sandbox. It always has the same key and,
+// within a month, the same certificate, so that the sandbox need not install it again.
 func (i *Interceptor) newAuthority(id engi.SandboxID) (_ *authority, err error) {
 	a := &authority{leaves: map[string]*tls.Certificate{}}
-	for try := byte(0); ; try++ { // one in four billion is not a valid key
+	for try := byte(0); ; try++ { // one derived value in four billion is not a valid key
 		a.key, err = ecdsa.ParseRawPrivateKey(elliptic.P256(), i.derive(32, "authority", string(id), string([]byte{try})))
 		if err == nil {
 			break

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// BenchmarkRequest measures what interception costs: the same request directly to
+// BenchmarkRequest measures the cost of interception: the same request directly to
 // the host, intercepted, intercepted with the response masked, and judged by 300
 // request rules of which the last allows it.
 func BenchmarkRequest(b *testing.B) {

@@ -26,8 +26,8 @@ import (
 	"github.com/engi-dev/engi/internal/network/mask"
 )
 
-// maxRewritten is how many bytes the header and the query of a request may have
-// with secrets in them.
+// maxRewritten is the maximum size of the header and the query of a request, in bytes,
+// after secrets are inserted.
 const maxRewritten = 1 << 20
 
 // An exchange is one request and its response.
@@ -37,18 +37,18 @@ type exchange struct {
 	target       Target
 	rules        []rule
 	values       map[string]string
-	forced       map[string]bool   // names of secrets that are masked in the body whatever the grant says
+	forced       map[string]bool   // names of secrets that are masked in the body even if the grant does not require it
 	placeholders *strings.Replacer // replaces values by their placeholders in redirects
-	allForms     [][]byte          // of all values; masked in headers of the response
-	stripForms   [][]byte          // of those that are masked in the body, too
-	header       http.Header       // of the request to the host
-	query        string            // of the request to the host
+	allForms     [][]byte          // forms of all values; masked in headers of the response
+	stripForms   [][]byte          // forms of the values that are also masked in the body
+	header       http.Header       // part of the request to the host
+	query        string            // part of the request to the host
 	requestLine  string            // method and path, for events
-	judged       bool              // request rules judge it
+	judged       bool              // request rules apply to the request
 	verdict      policy.RequestVerdict
-	approved     bool   // somebody was asked
+	approved     bool   // an approver has approved the request
 	held         bool   // the body was read into body
-	body         []byte // nil once it was sent
+	body         []byte // body of the request; nil once it was sent
 	releasing    sync.Mutex
 	logged       sync.Once
 }
@@ -57,7 +57,7 @@ type exchangeKey struct{}
 
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
-// serve checks a request and sends it on.
+// serve checks a request and forwards it to the host.
 func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.Handler) {
 	c := r.Context().Value(connKey{}).(*sandboxConn)
 	if !c.addRequest() {
@@ -96,14 +96,14 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 		return
 	}
 	if r.ProtoMajor == 1 && r.Body != http.NoBody {
-		// Responses may begin before the request has ended. All connections
-		// here support it.
+		// Responses may begin before the end of the request. All connections
+		// in this package support this.
 		_ = http.NewResponseController(w).EnableFullDuplex()
 	}
 	proxy.ServeHTTP(&responseWriter{ResponseWriter: w, x: x}, r.WithContext(ctx))
 }
 
-// check reports what is wrong with a request, and the status to respond with.
+// check returns an error for a malformed request, with the status of the response.
 func (x *exchange) check(r *http.Request) (int, error) {
 	if x.sandbox == nil || x.target.TLS && x.target.Handler == nil && len(x.rules) == 0 && !x.sandbox.judges(x.target.Host) {
 		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
@@ -111,7 +111,7 @@ func (x *exchange) check(r *http.Request) (int, error) {
 	if r.Method == http.MethodConnect {
 		return http.StatusMethodNotAllowed, engi.Errorf(engi.Denied, "CONNECT would bypass the network policy").WithRemedy("connect to the host itself")
 	}
-	hosts := append([]string{r.Host}, r.Header["Host"]...) // HTTP/2 may have Host beside :authority
+	hosts := append([]string{r.Host}, r.Header["Host"]...) // HTTP/2 may have Host besides :authority
 	if r.URL.Host != "" {
 		hosts = append(hosts, r.URL.Host)
 	}
@@ -124,7 +124,7 @@ func (x *exchange) check(r *http.Request) (int, error) {
 	return 0, nil
 }
 
-// prepare reveals the secrets and determines header and query of the request to
+// prepare reveals the secrets and determines the header and query of the request to
 // the host.
 func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	var pairs []string
@@ -307,7 +307,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	if x.judged {
 		out.Trailer = nil // servers may take trailers for headers, and these were not judged
 	}
-	// From the proxy, keep only what upgrades and trailers need, and nothing
+	// Of the proxy's headers, keep only those needed for upgrades and trailers, and none
 	// that proxies add about themselves.
 	for _, name := range []string{"Connection", "Upgrade", "Te"} {
 		if v := out.Header[name]; v != nil {
@@ -317,7 +317,7 @@ func (x *exchange) rewrite(p *httputil.ProxyRequest) {
 	out.Header = x.header
 }
 
-// endToEndHeaders returns the headers that are not specific to the connection.
+// endToEndHeaders returns the headers that do not belong to the connection itself.
 func endToEndHeaders(h http.Header) http.Header {
 	h = h.Clone()
 	for _, value := range h["Connection"] {
@@ -342,8 +342,8 @@ func (x *exchange) modifyResponse(r *http.Response) error {
 		}
 	}
 	x.maskHeaders(r.Header)
-	x.maskHeaders(r.Trailer) // so far, only names
-	r.Header.Del("Alt-Svc")  // it could lead to HTTP/3, which is not supported
+	x.maskHeaders(r.Trailer) // only the names are known so far
+	r.Header.Del("Alt-Svc")  // the header could lead to HTTP/3, which is not supported
 	if len(x.stripForms) > 0 && r.Body != nil && r.Body != http.NoBody {
 		if err := x.stripBody(r); err != nil {
 			return err
@@ -365,10 +365,10 @@ func (x *exchange) maskHeaders(h http.Header) {
 	for name, values := range h {
 		for n, v := range values {
 			if values[n] = mask.Text(v, x.allForms); values[n] != v && name == "Content-Length" {
-				delete(h, name) // digits that are not the length would break the response
+				delete(h, name) // masked digits in a length would break the response
 			}
 		}
-		// Names have lost their case.
+		// Header names have a canonical case, so compare in lower case.
 		low := []byte(strings.ToLower(name))
 		if slices.ContainsFunc(x.allForms, func(f []byte) bool { return len(f) <= len(low) && bytes.Contains(low, bytes.ToLower(f)) }) {
 			delete(h, name)
@@ -376,7 +376,7 @@ func (x *exchange) maskHeaders(h http.Header) {
 	}
 }
 
-// stripBody masks values in a body, or in what an upgraded connection receives.
+// stripBody masks values in a body, or in the data that an upgraded connection receives.
 func (x *exchange) stripBody(r *http.Response) error {
 	switch enc := strings.ToLower(strings.Join(r.Header["Content-Encoding"], ",")); enc {
 	case "", "identity":
@@ -398,15 +398,15 @@ func (x *exchange) stripBody(r *http.Response) error {
 	return nil
 }
 
-// A sniffedBody fails if the body is compressed without saying so. It reads nothing
-// before the first Read, because the header of a stream must not wait for it, and
-// holds back no more than tells.
+// A sniffedBody fails if the body is compressed without a header for it. It reads nothing
+// before the first Read, because the header of a stream must not wait for the body, and
+// holds back only the bytes needed for the check.
 type sniffedBody struct {
 	io.ReadCloser
 	x      *exchange
 	status int
-	head   []byte // read, but not returned
-	err    error  // that came with the end of head
+	head   []byte // bytes read, but not yet returned
+	err    error  // error read together with the end of head
 	plain  bool
 }
 
@@ -440,15 +440,15 @@ func (b *sniffedBody) Read(p []byte) (int, error) {
 
 // Close implements io.Closer.
 func (b *sniffedBody) Close() error {
-	b.x.log(b.status, "") // if nothing was read
+	b.x.log(b.status, "") // logs the request if the body was never read
 	return b.ReadCloser.Close()
 }
 
 // sniffSize is the number of bytes that tell compressed data from text.
 const sniffSize = 32
 
-// compression returns how a body that begins with head is compressed; more says
-// that it takes more of the head to know. Brotli and deflate without zlib's header
+// compression returns the compression of a body that begins with head. more reports
+// that more bytes of the head are needed. Brotli and deflate without zlib's header
 // cannot be recognized.
 func compression(head []byte) (how string, more bool) {
 	for _, c := range []struct{ how, magic string }{{"gzip", "\x1f\x8b"}, {"zstd", "\x28\xb5\x2f\xfd"}, {"deflate", "x\x01"}, {"deflate", "x\x9c"}, {"deflate", "x\xda"}, {"deflate", "x^"}} {
@@ -457,7 +457,7 @@ func compression(head []byte) (how string, more bool) {
 			if c.magic != "x^" || slices.ContainsFunc(head, func(b byte) bool { return b >= 0x80 || b < ' ' && !bytes.ContainsRune([]byte("\t\r\n"), rune(b)) }) {
 				return c.how, false
 			}
-			return "", len(head) < sniffSize // it may be text
+			return "", len(head) < sniffSize // the body may be text
 		case bytes.HasPrefix([]byte(c.magic), head):
 			more = true
 		}
@@ -489,7 +489,7 @@ func (u *gunzipBody) Read(p []byte) (int, error) {
 
 func (u *gunzipBody) Close() error { return u.from.Close() }
 
-// A trailerBody masks the trailers, which are complete when it is closed.
+// A trailerBody masks the trailers, which are complete at its Close.
 type trailerBody struct {
 	io.ReadCloser
 	x  *exchange
@@ -512,7 +512,7 @@ func (a *responseWriter) Unwrap() http.ResponseWriter { return a.ResponseWriter 
 
 func (a *responseWriter) WriteHeader(status int) {
 	if status == http.StatusContinue {
-		return // the server sends it when the body is read, perhaps before this
+		return // the server sends this response when the body is read, perhaps earlier
 	}
 	if status < 200 {
 		a.x.maskHeaders(a.Header())
@@ -520,7 +520,7 @@ func (a *responseWriter) WriteHeader(status int) {
 	a.ResponseWriter.WriteHeader(status)
 }
 
-// fail responds to a request that got no response. Texts of foreign errors are not
+// fail responds to a request for which the host sent no response. Texts of foreign errors are not
 // passed on, since they may contain parts of secrets.
 func (x *exchange) fail(w http.ResponseWriter, err error) {
 	status, host := http.StatusBadGateway, x.target.Host
@@ -563,7 +563,7 @@ func untrustedReason(err error) string {
 	return "it cannot be verified"
 }
 
-// refuse responds in place of the host and says why.
+// refuse responds in place of the host, with the reason of the refusal.
 func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
 	text := mask.Text(printable(err.Error(), 300), x.allForms)
 	x.log(status, text)
@@ -578,21 +578,21 @@ func (x *exchange) refuse(w http.ResponseWriter, status int, err error) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Engi-Error", header)
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
+	_, _ = io.WriteString(w, "engi: "+text+"\n") // fails if the client has disconnected
 }
 
-// log logs the request, once; refused is empty if it was sent.
+// log logs the request, only once. refused is the reason of a refusal; empty if the request was sent.
 func (x *exchange) log(status int, refused string) {
 	x.logged.Do(func() {
 		if x.sandbox == nil {
-			return // the sandbox is shut
+			return // the sandbox's network is shut
 		}
 		e := x.i.event(x.sandbox, x.target, engi.NetworkRequest)
 		e.Allowed = refused == ""
 		line := mask.Text(printable(x.requestLine, 200), x.allForms)
 		var names []string
 		for _, r := range x.rules {
-			e.Rule = r.describe() // the most exact one is last
+			e.Rule = r.describe() // the most specific rule is last
 			for _, name := range r.secrets() {
 				if !slices.Contains(names, name) {
 					names = append(names, name)

@@ -44,7 +44,7 @@ type fixture struct {
 	ctx context.Context
 
 	mu      sync.Mutex
-	routes  map[string]string // host:port to the address of a server
+	routes  map[string]string // addresses of servers, by host:port
 	secrets map[string]string
 	events  []engi.NetworkRecord
 	dials   []string
@@ -183,7 +183,7 @@ func (f *fixture) connect(target intercept.Target) net.Conn {
 		if err != nil {
 			return
 		}
-		_ = f.i.Serve(f.ctx, conn, target) // events have what went wrong
+		_ = f.i.Serve(f.ctx, conn, target) // events record the errors
 	})
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {

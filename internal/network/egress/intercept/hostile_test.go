@@ -19,9 +19,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestSmuggling sends what parsers may read differently, and checks the bytes that
+// TestSmuggling sends requests that parsers may read differently, and checks the bytes that
 // leave: the host sees only requests for itself, each with one length, and as
-// many as were answered.
+// many requests as were answered.
 func TestSmuggling(t *testing.T) {
 	inner := "GET /smuggled HTTP/1.1\r\nHost: evil.example\r\n\r\n"
 	for name, text := range map[string]string{
@@ -86,7 +86,7 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// heads returns the requests in what a host has read.
+// heads returns the requests in the bytes that a host has read.
 func heads(seen string) (all []string) {
 	in := bufio.NewReader(strings.NewReader(seen))
 	for {
@@ -105,7 +105,7 @@ func heads(seen string) (all []string) {
 	}
 }
 
-// bodyOf returns the bodies in what a host has read.
+// bodyOf returns the bodies in the bytes that a host has read.
 func bodyOf(seen string) string {
 	var b strings.Builder
 	in := bufio.NewReader(strings.NewReader(seen))
@@ -183,7 +183,7 @@ func TestPseudoHeaders(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		fields []field
-		sent   bool // may be sent on, to this host
+		sent   bool // the request may be forwarded, to this host
 	}{
 		"usual":               {usual, true},
 		"other authority":     {change(":authority", "evil.example"), false},
@@ -233,7 +233,7 @@ func TestPseudoHeaders(t *testing.T) {
 	}
 }
 
-// rawTwo sends one header frame and returns the status, or what went wrong.
+// rawTwo sends one header frame and returns the status, or the error.
 func rawTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField) string {
 	t.Helper()
 	conn.SetDeadline(time.Now().Add(time.Minute))
@@ -267,7 +267,7 @@ func rawTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField) string {
 	}
 }
 
-// TestValuesInjectNothing grants values that could be more than a header's value.
+// TestValuesInjectNothing grants values that could add more than a header's value.
 func TestValuesInjectNothing(t *testing.T) {
 	for _, v := range []string{"a\r\nX-Injected: 1", "a\nX-Injected: 1", "a\rb", "a\x00b", "line\n", "tab\tis fine", "ünïcode is fine", "a&injected=1#x", " b "} {
 		for _, as := range []engi.GrantUse{engi.GrantHeader, engi.GrantBearer, engi.GrantBasic, engi.GrantQuery, engi.GrantPlaceholder} {
@@ -350,7 +350,7 @@ func TestRequestsAtOnceAreBounded(t *testing.T) {
 	if refused != 700-512 {
 		t.Errorf("%d requests were refused", refused)
 	}
-	// That the clients are done does not mean that all handlers have returned.
+	// The clients are done, but some handlers may not have returned yet.
 	c := f.client(true)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		res, _ := f.get(c, "https://"+host+"/")

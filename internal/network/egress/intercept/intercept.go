@@ -1,18 +1,18 @@
 // Package intercept puts secrets into HTTP requests that leave sandboxes, and
 // removes them from responses, so that values never enter a sandbox. It
 // terminates the sandbox's TLS with a certificate of an authority that only this
-// sandbox trusts, judges each request, applies grants and header rules, and sends
-// it on over TLS of its own. HTTP/1.1 and HTTP/2 on both sides, streams, trailers
+// sandbox trusts, judges each request, applies grants and header rules, and forwards
+// it over its own TLS connection. HTTP/1.1 and HTTP/2 on both sides, streams, trailers
 // and upgrades are supported.
 //
-// Where the policy has request rules, a request leaves only if they allow it. What
-// they judge is what leaves: bodies that they look at are held until they are
-// complete, because a server may act on a part of one, and trailers are left out.
+// Where the policy has request rules, a request leaves only if they allow it. The rules
+// judge exactly the request that leaves: bodies that they inspect are held until they are
+// complete, because a server may act on a part of a body, and trailers are dropped.
 //
 // Only TLS to the hosts of grants, header rules and request rules is intercepted. Over plain
-// HTTP, secrets are sent only to hosts that are written with http://, and only
+// HTTP, secrets are sent only to hosts written with http:// in the policy, and only
 // if the policy lets the sandbox connect there anyway: grants make hosts
-// reachable over TLS alone.
+// reachable only over TLS.
 //
 // The authority's key is derived from [Options.Key] and the sandbox's ID. It is
 // kept in memory only, and is the same after a restart of this process, so that
@@ -21,11 +21,11 @@
 // sandbox exists.
 //
 // Placeholders are replaced in values of headers, in Basic credentials and in the
-// query, but never in bodies, because much of what is sent in a body can be read
+// query, but never in bodies, because much of the data sent in bodies can be read
 // back later. A sandbox that can both write to and read from a granted host, or
-// has a host that cooperates, can always obtain a value: a grant trusts its hosts.
+// controls a cooperating host, can always obtain a value: a grant trusts its hosts.
 //
-// Package intercept does not decide who may connect where and does not dial: see
+// Package intercept does not decide which connections are allowed and does not dial: see
 // packages policy and egress.
 package intercept
 
@@ -46,33 +46,33 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/policy"
 )
 
-// Options configure an Interceptor. Reveal and Dial are required; everything else
+// Options configures an Interceptor. Reveal and Dial are required; every other field
 // has a useful zero value.
 type Options struct {
-	// Key is what authorities and placeholders are derived from, 32 bytes that
-	// survive restarts. Nil means random ones.
+	// Key is the key from which authorities and placeholders are derived: 32 bytes that
+	// survive restarts. Nil means a random key.
 	Key []byte
 	// Reveal returns the value of an owner's secret by ID or name. It is
 	// called for each request.
 	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
-	// Use, if set, is used instead of Reveal where secrets may be pinned: it
-	// returns the only hosts that one may be sent to, if there are some, and
-	// whether it is masked in bodies whatever the grant says.
+	// Use, if set, replaces Reveal where secrets may be pinned. It
+	// returns the only hosts that a pinned secret may be sent to, and
+	// whether the secret is masked in bodies even if the grant does not require it.
 	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
-	// Dial connects to a host as the sandbox's policy allows, without TLS.
+	// Dial connects to a host, without TLS, if the sandbox's policy allows it.
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
-	// Approver decides where request rules ask. Nil refuses such requests.
+	// Approver decides on requests for which a rule asks. Nil refuses such requests.
 	Approver engi.Approver
 	// Events is called with one event per request, without Seq. It must not
 	// block. Nil discards.
 	Events func(engi.NetworkRecord)
-	// Roots are trusted for connections to hosts. Nil means the system's.
+	// Roots holds the authorities trusted for connections to hosts. Nil means the system's.
 	Roots *x509.CertPool
 
-	HandshakeTimeout time.Duration // for TLS handshakes on both sides; 0 means 10 s
-	HeaderTimeout    time.Duration // for receiving the header of a request, and between requests; 0 means 1 minute
-	ResponseTimeout  time.Duration // from a request to the header of its response; 0 means 15 minutes
-	IdleTimeout      time.Duration // without a byte either way in a request or upgraded connection; 0 means 15 minutes
+	HandshakeTimeout time.Duration // timeout of TLS handshakes on both sides; 0 means 10 s
+	HeaderTimeout    time.Duration // maximum time to receive the header of a request, and between requests; 0 means 1 minute
+	ResponseTimeout  time.Duration // maximum time from a request to the header of its response; 0 means 15 minutes
+	IdleTimeout      time.Duration // maximum time without a byte in either direction in a request or upgraded connection; 0 means 15 minutes
 
 	Log *slog.Logger // nil discards
 }
@@ -80,14 +80,14 @@ type Options struct {
 // A Target is the destination of a connection and the host that its client claimed.
 type Target struct {
 	Sandbox engi.SandboxID
-	Host    string         // claimed by the client and allowed by the policy; canonical
-	Port    uint16         // that the client connected to
-	TLS     bool           // the connection begins with a ClientHello, else with a request
-	Address netip.AddrPort // that the client connected to, for events
+	Host    string         // canonical host, claimed by the client and allowed by the policy
+	Port    uint16         // port that the client connected to
+	TLS     bool           // the connection begins with a ClientHello, otherwise with a request
+	Address netip.AddrPort // address that the client connected to, for events
 	Handler http.Handler   // serves the requests in place of the host; nil means the host
 }
 
-// An Interceptor has the authorities and rules of a node's sandboxes. It is safe
+// An Interceptor holds the authorities and rules of a node's sandboxes. It is safe
 // for concurrent use.
 type Interceptor struct {
 	o      Options
@@ -99,8 +99,8 @@ type Interceptor struct {
 	held      heldBytes
 }
 
-// A sandbox has the rules of one sandbox. It is immutable; another policy is
-// another sandbox that shares authority and upstream.
+// A sandbox holds the rules of one sandbox. It is immutable. A change of the policy creates
+// a new sandbox that shares authority and upstream.
 type sandbox struct {
 	id        engi.SandboxID
 	owner     engi.Owner
@@ -148,7 +148,7 @@ func New(o Options) (*Interceptor, error) {
 }
 
 // Open puts the grants, header rules and request rules of a policy in force instead of the
-// previous ones, also for existing connections. Of what the sandbox needs, it
+// previous ones, including existing connections. Of the sandbox's setup, it
 // returns Env and Authority, which is nil if nothing is intercepted. Authority
 // belongs in the files [AuthorityPath] and [BundlePath].
 func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy) (_ engi.NetworkSetup, err error) {
@@ -187,7 +187,7 @@ func (i *Interceptor) Open(id engi.SandboxID, owner engi.Owner, p *policy.Policy
 	return w, nil
 }
 
-// Shut removes a sandbox. From then on its requests are refused.
+// Shut removes a sandbox. Its later requests are refused.
 func (i *Interceptor) Shut(id engi.SandboxID) {
 	i.mu.Lock()
 	old := i.sandboxes[id]
@@ -197,7 +197,7 @@ func (i *Interceptor) Shut(id engi.SandboxID) {
 }
 
 // Intercepts reports whether there are rules for a connection of a sandbox to a
-// host that its client claimed. TLS without rules is not to be terminated.
+// host that its client claimed. Callers must not terminate TLS without rules.
 func (i *Interceptor) Intercepts(id engi.SandboxID, host string, port uint16, tls bool) bool {
 	s := i.sandbox(id)
 	return s.judges(host) || len(s.rulesFor(host, port, tls)) > 0
@@ -225,7 +225,7 @@ func (i *Interceptor) sandbox(id engi.SandboxID) *sandbox {
 	return i.sandboxes[id]
 }
 
-// judges reports whether request rules judge what goes to a host; s may be nil.
+// judges reports whether request rules apply to requests to a host; s may be nil.
 func (s *sandbox) judges(host string) bool { return s != nil && s.policy.Judges(host) }
 
 // rulesFor returns the rules for a host; s may be nil.

@@ -29,8 +29,8 @@ func TestUses(t *testing.T) {
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("bob:"+plain))
 	for name, c := range map[string]struct {
 		policy engi.NetworkPolicy
-		send   func(*http.Request, string) // with the placeholder
-		want   func(*http.Request) string  // what was wrong; empty if nothing was
+		send   func(*http.Request, string) // puts the placeholder into the request
+		want   func(*http.Request) string  // returns the error; empty if there was none
 	}{
 		"header": {grant(engi.GrantHeader, token, func(g *engi.Grant) { g.Name, g.Format = "X-Api-Key", "key={};" }),
 			func(r *http.Request, _ string) { r.Header.Set("X-Api-Key", "mine"); r.Header.Add("x-api-key", "more") },
@@ -195,7 +195,7 @@ func TestHostMismatchIsRefused(t *testing.T) {
 			}
 			res, err := f.client(two).Do(r)
 			if err != nil {
-				if !strings.Contains(err.Error(), "invalid Host header") { // the client's own words
+				if !strings.Contains(err.Error(), "invalid Host header") { // the client's own error text
 					t.Errorf("%q: %v", name, err)
 				}
 				continue
@@ -235,7 +235,7 @@ func TestWrongServerName(t *testing.T) {
 			t.Errorf("a client that asks for %q gets a certificate", name)
 		}
 	}
-	// A client that does not trust the authority leaves an event that says so.
+	// A client that does not trust the authority causes an event about this.
 	conn := tls.Client(f.connect(f.target()), &tls.Config{ServerName: host, RootCAs: f.ca.pool})
 	if err := conn.HandshakeContext(t.Context()); err == nil {
 		t.Error("no error")

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	maxHeld        = 128 << 20 // bytes of bodies that are held at once
+	maxHeld        = 128 << 20 // bytes; maximum size of all held bodies together
 	maxHeldByOwner = 48 << 20
 )
 
-// heldBytes counts the bytes of bodies that are held.
+// heldBytes counts the bytes of held bodies.
 type heldBytes struct {
 	mu     sync.Mutex
 	all    int64                // guarded by mu
@@ -43,7 +43,7 @@ func (h *heldBytes) add(owner engi.Owner, n int64) bool {
 }
 
 // judge judges a request by the request rules of the policy, if there are any for
-// the host. It reports why the request is refused, and the status to respond with.
+// the host. It returns the reason of a refusal, and the status of the response.
 func (x *exchange) judge(w http.ResponseWriter, r *http.Request) (int, error) {
 	p, t := x.sandbox.policy, x.target
 	if x.judged = p.Judges(t.Host); !x.judged {
@@ -83,7 +83,7 @@ func because(reason string) string {
 	return ""
 }
 
-// denied returns an error that says what is allowed instead.
+// denied returns an error with the requests that are allowed instead.
 func (x *exchange) denied(format string, args ...any) error {
 	err := engi.Errorf(engi.Denied, format, args...)
 	if allowed := x.sandbox.policy.RequestsTo(x.target.Host, x.target.Port, x.target.TLS); allowed != "" {
@@ -108,8 +108,8 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// hold reads the body, whose bytes leave only as they are judged. It reports
-// Exhausted if there are more than limit.
+// hold reads the body, so that the rules judge exactly the bytes that leave. It reports
+// Exhausted if there are more bytes than limit.
 func (x *exchange) hold(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	tooLong := func() error {
 		return engi.Errorf(engi.Exhausted, "the body is judged, and is longer than %d bytes", limit).
@@ -125,18 +125,18 @@ func (x *exchange) hold(w http.ResponseWriter, r *http.Request, limit int64) ([]
 		return nil, tooLong()
 	}
 	deadline := http.NewResponseController(w)
-	_ = deadline.SetReadDeadline(time.Now().Add(x.i.o.HeaderTimeout)) // all connections here support it
+	_ = deadline.SetReadDeadline(time.Now().Add(x.i.o.HeaderTimeout)) // all connections in this package support deadlines
 	defer deadline.SetReadDeadline(time.Time{})
 	most := limit + 1
 	if r.ContentLength >= 0 {
-		most = r.ContentLength + 1 // for the end to be read, too
+		most = r.ContentLength + 1 // one byte more, to read the end of the body, too
 	}
 	var err error
 	for err == nil {
 		if room := cap(x.body); len(x.body) == room {
 			more := min(max(int64(room), 4<<10), most-int64(room))
 			if room >= 64<<10 && r.ContentLength > 0 {
-				more = most - int64(room) // some came, so the rest will
+				more = most - int64(room) // the first bytes arrived, so expect the rest
 			}
 			if more <= 0 {
 				return nil, tooLong()
@@ -161,7 +161,7 @@ func (x *exchange) hold(w http.ResponseWriter, r *http.Request, limit int64) ([]
 	return x.body, nil
 }
 
-// letGo uncounts the body that is held.
+// letGo subtracts the held body from the count.
 func (x *exchange) letGo() {
 	x.releasing.Lock()
 	defer x.releasing.Unlock()
@@ -171,7 +171,7 @@ func (x *exchange) letGo() {
 	}
 }
 
-// A heldBody is the body of a request that was held. It counts until it is closed.
+// A heldBody is the held body of a request. It counts until it is closed.
 type heldBody struct {
 	*bytes.Reader
 	done func()
@@ -182,21 +182,21 @@ func (b *heldBody) Close() error {
 	return nil
 }
 
-// ask waits for somebody's decision. It reports why the request is refused.
+// ask waits for the approver's decision. It returns the reason of a refusal.
 func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	rule := x.verdict.Rule
 	if x.i.o.Approver == nil {
 		return engi.Errorf(engi.Denied, "request rule %q asks, but nobody can be asked here", rule.String()).WithRemedy("have the policy allow the request or deny it")
 	}
-	// Whoever is asked sees what would leave, and a program that leaves is
-	// noticed only once its body was read.
+	// The approver sees the request that would leave, and a client that disconnects is
+	// noticed only after its body was read.
 	body, err := x.hold(w, r, rule.MaxBody)
 	if err != nil {
 		return err
 	}
 	q := engi.HeldRequest{
 		Owner: x.sandbox.owner, Sandbox: x.sandbox.id, Host: x.target.Host, Port: x.target.Port, Method: r.Method, Path: r.URL.RequestURI(),
-		Rule: rule.String(), Body: body, // which nobody changes while it waits
+		Rule: rule.String(), Body: body, // the body does not change during the wait
 	}
 	for _, r := range x.rules {
 		for _, name := range r.secrets() {

@@ -12,7 +12,7 @@ import (
 )
 
 // TestPinnedSecretsStay sends requests with a secret that was pinned after it was
-// granted: it goes to its hosts only, and is masked in what they answer.
+// granted: it is sent only to its hosts, and is masked in their answers.
 func TestPinnedSecretsStay(t *testing.T) {
 	hosts, shared := []string(nil), false
 	for name, p := range map[string]engi.NetworkPolicy{
@@ -52,7 +52,7 @@ func TestPinnedSecretsStay(t *testing.T) {
 			if status != http.StatusOK || calls != 1 || strings.Contains(body, value) {
 				t.Errorf("pinned here: %d %s", status, body)
 			}
-			if shared = false; name != "basic" && name != "placeholder" { // which say it in another form, or not at all
+			if shared = false; name != "basic" && name != "placeholder" { // these contain the value in another form, or not at all
 				if _, body := get(); !strings.Contains(body, value) {
 					t.Errorf("the host did not echo it: %s", body)
 				}

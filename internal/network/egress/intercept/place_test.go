@@ -20,7 +20,7 @@ import (
 )
 
 // raw starts a server for host that answers each connection's first request with
-// what answer returns.
+// the result of answer.
 func (f *fixture) raw(answer func() string) {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{f.ca.leaf(f.t, host)}, NextProtos: []string{"http/1.1"}})
 	if err != nil {
@@ -44,7 +44,7 @@ func (f *fixture) raw(answer func() string) {
 	f.route(host+":443", l.Addr().String())
 }
 
-// exchange sends a request as the sandbox does and returns every byte of the response.
+// exchange sends a request from the sandbox and returns every byte of the response.
 func (f *fixture) exchange(method string) string {
 	f.t.Helper()
 	c := f.dial("http/1.1")
@@ -59,7 +59,7 @@ func (f *fixture) exchange(method string) string {
 	return string(all)
 }
 
-// TestEveryPlaceOfAResponse has a host echo each form of a value in each place that
+// TestEveryPlaceOfAResponse makes a host echo each form of a value in each place that
 // can hold text.
 func TestEveryPlaceOfAResponse(t *testing.T) {
 	whole := func(header, body string) string {
@@ -152,7 +152,7 @@ func TestEveryPlaceOfAResponse(t *testing.T) {
 				}
 				shown := []string{got}
 				for how := range compressors {
-					shown = append(shown, packed(how, form)[10:]) // must not be there
+					shown = append(shown, packed(how, form)[10:]) // must not appear
 				}
 				for i, text := range shown {
 					if i > 0 && len(text) > 16 && strings.Contains(got, text[:len(text)-8]) {
@@ -175,7 +175,7 @@ func TestEveryPlaceOfAResponse(t *testing.T) {
 	}
 }
 
-// What only looks like compressed data at first is passed on, also in parts.
+// TestTextThatLooksCompressed checks that data which only begins like compressed data is passed on, also in parts.
 func TestTextThatLooksCompressed(t *testing.T) {
 	f := newFixture(t, grant(engi.GrantBearer, strip, token))
 	bodies := []string{"x", "x^", "x^2 + y^2", "x^2 + y^2 = " + strings.Repeat("z^2 ", 20), "x y", "xyz", "\x1f", "\x1f\x8a", "\x28\xb5\x2f", "(\xb5", "", "x^\r\n\t" + strings.Repeat("b", 40) + "\x80", "PK\x03\x04"}
@@ -203,7 +203,7 @@ func TestTextThatLooksCompressed(t *testing.T) {
 	}
 }
 
-// A refusal is in the log, since it may come after the header of the response.
+// TestCompressedBodiesAreRefused checks that a refusal is logged, since it may follow the header of the response.
 func TestCompressedBodiesAreRefused(t *testing.T) {
 	f := newFixture(t, grant(engi.GrantBearer, strip, token))
 	f.upstream(host, false, func(rw http.ResponseWriter, r *http.Request) {

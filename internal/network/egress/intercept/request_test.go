@@ -22,8 +22,8 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/intercept"
 )
 
-// judgedPolicy allows messages without what the provider runs itself, and reading
-// all but what is for administrators.
+// judgedPolicy allows messages without tools that the provider runs itself, and reads
+// of all paths except those for administrators.
 func judgedPolicy() engi.NetworkPolicy {
 	return engi.NetworkPolicy{
 		Mode: engi.NetworkRestricted, Allow: []string{host},
@@ -38,8 +38,8 @@ func judgedPolicy() engi.NetworkPolicy {
 	}
 }
 
-// A bypass is a request that leads to what is forbidden, at least with some
-// servers, and says evil somewhere; its control does not and says fine.
+// A bypass is a request with a forbidden effect, at least with some
+// servers, which contains the word evil. Its control is allowed and contains fine.
 type bypass struct{ name, attack, control string }
 
 func get(path string, fields ...string) string { return head("GET", path, fields...) + "\r\n" }
@@ -197,8 +197,8 @@ func chunks(body string, size int) string {
 	return b.String() + "0\r\n\r\n"
 }
 
-// TestRequestRulesHold tries to get past request rules. The host, which records
-// every byte, sees nothing of what is forbidden, and all of what is not.
+// TestRequestRulesHold tries to bypass request rules. The host, which records
+// every byte, must see no forbidden request, and every allowed one.
 func TestRequestRulesHold(t *testing.T) {
 	f := newFixture(t, judgedPolicy())
 	raw := f.rawUpstream()
@@ -206,7 +206,7 @@ func TestRequestRulesHold(t *testing.T) {
 		before := len(raw.all())
 		conn := f.dial("http/1.1")
 		conn.SetDeadline(time.Now().Add(time.Minute))
-		// The connection ends with what follows, or because of what it sent.
+		// The connection ends with the next request, or because of the text sent before.
 		go io.WriteString(conn, text+get("/v1/models/last", "Connection: close"))
 		got, _ := io.ReadAll(conn)
 		return string(got), raw.all()[before:]
@@ -243,7 +243,7 @@ func TestRequestRulesHoldInHTTP2(t *testing.T) {
 		"control: reading":           {request("GET", "/v1/models"), "", nil, true},
 		"control: a message":         {request("POST", "/v1/messages", json), `{"tools":[{"type":"custom"}]}`, nil, true},
 		"control: its length":        {request("POST", "/v1/messages", json, field{Name: "content-length", Value: "2"}), `{}`, nil, true},
-		"control: trailers":          {request("POST", "/v1/messages", json), `{}`, []field{{Name: "grpc-a", Value: "evil"}}, true}, // which are left out
+		"control: trailers":          {request("POST", "/v1/messages", json), `{}`, []field{{Name: "grpc-a", Value: "evil"}}, true}, // trailers are left out
 		"method in lower case":       {request("get", "/v1/evil"), "", nil, false},
 		"another method":             {request("DELETE", "/v1/evil"), "", nil, false},
 		"second method":              {request("GET", "/v1/evil", field{Name: ":method", Value: "DELETE"}), "", nil, false},
@@ -278,7 +278,7 @@ func TestRequestRulesHoldInHTTP2(t *testing.T) {
 	}
 }
 
-// framesTwo sends a request as frames and returns the status, or what went wrong.
+// framesTwo sends a request as frames and returns the status, or the error.
 func framesTwo(t *testing.T, conn net.Conn, fields []hpack.HeaderField, body string, trailers []hpack.HeaderField) string {
 	t.Helper()
 	conn.SetDeadline(time.Now().Add(time.Minute))
@@ -333,8 +333,8 @@ func (f *fixture) sendJSON(method, url, body string) (*http.Response, string) {
 	return f.do(f.client(false), r)
 }
 
-// TestRefusalsExplain holds that programs and the log are told which rule decided,
-// why, and what would pass.
+// TestRefusalsExplain checks that programs and the log get the deciding rule,
+// the reason, and the requests that would pass.
 func TestRefusalsExplain(t *testing.T) {
 	f := newFixture(t, judgedPolicy())
 	f.upstream(host, true, func(rw http.ResponseWriter, r *http.Request) {})
@@ -365,8 +365,8 @@ func TestRefusalsExplain(t *testing.T) {
 	}
 }
 
-// TestGrantsForRequests holds that a secret goes with the requests of its grant
-// only, and that nothing else passes unless the policy's rules allow it.
+// TestGrantsForRequests checks that a secret is sent only with the requests of its grant,
+// and that no other request passes unless the policy's rules allow it.
 func TestGrantsForRequests(t *testing.T) {
 	rule := func(method, path string) engi.RequestRule {
 		return engi.RequestRule{Methods: []string{method}, Path: path}
@@ -380,7 +380,7 @@ func TestGrantsForRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		policy       engi.NetworkPolicy
 		method, path string
-		want         string // the secrets that arrive; - if the request does not
+		want         string // secrets that arrive; - if the request does not arrive
 	}{
 		"both":                 {p, "POST", "/v1/messages", "token other"},
 		"one":                  {p, "GET", "/v1/models", " other"},
@@ -405,8 +405,8 @@ func TestGrantsForRequests(t *testing.T) {
 	}
 }
 
-// TestJudgedHostsEverywhere sends what no rule judges at a judged host: plain HTTP,
-// and another port.
+// TestJudgedHostsEverywhere sends requests that no rule covers to a judged host: over plain HTTP,
+// and to another port.
 func TestJudgedHostsEverywhere(t *testing.T) {
 	f := newFixture(t, judgedPolicy())
 	f.upstream(host, true, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
@@ -428,7 +428,7 @@ func TestJudgedHostsEverywhere(t *testing.T) {
 	}
 }
 
-// TestWebSocketsNeedARule opens one where the rule names it.
+// TestWebSocketsNeedARule opens a WebSocket where a rule names it.
 func TestWebSocketsNeedARule(t *testing.T) {
 	f := newFixture(t, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Requests: []engi.RequestRule{{Host: host, Methods: []string{"WEBSOCKET"}, Path: "/live"}, {Host: host}}})
 	var opened atomic.Int64
@@ -467,7 +467,7 @@ type judge struct {
 }
 
 func (j *judge) Ask(ctx context.Context, r engi.HeldRequest) (engi.ApprovalDecision, error) {
-	r.Body = bytes.Clone(r.Body[:min(len(r.Body), 1000)]) // it is not ours to keep
+	r.Body = bytes.Clone(r.Body[:min(len(r.Body), 1000)]) // the body must not be kept
 	j.mu.Lock()
 	j.asked = append(j.asked, r)
 	j.mu.Unlock()
@@ -481,7 +481,7 @@ func askingPolicy() engi.NetworkPolicy {
 	}}
 }
 
-// TestHeldRequests asks before a request leaves.
+// TestHeldRequests checks that a request is held until it is approved.
 func TestHeldRequests(t *testing.T) {
 	const idle = 3 * time.Second
 	j := &judge{}
@@ -539,8 +539,8 @@ func TestHeldRequests(t *testing.T) {
 	}
 }
 
-// TestHeldRequestsEndWithTheProgram holds that a question ends when whoever waits
-// for the answer is gone, by either protocol.
+// TestHeldRequestsEndWithTheProgram checks that a question ends when the client that waits
+// for the answer disconnects, with either protocol.
 func TestHeldRequestsEndWithTheProgram(t *testing.T) {
 	for _, two := range []bool{false, true} {
 		asked, ended := make(chan struct{}), make(chan error, 1)
@@ -563,7 +563,7 @@ func TestHeldRequestsEndWithTheProgram(t *testing.T) {
 	}
 }
 
-// TestHeldBodiesAreBounded has an owner's programs send more than may be held.
+// TestHeldBodiesAreBounded makes an owner's programs send more bytes than may be held.
 func TestHeldBodiesAreBounded(t *testing.T) {
 	t.Cleanup(runtime.GC) // other tests measure the heap
 	let := make(chan struct{})

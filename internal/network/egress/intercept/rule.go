@@ -11,14 +11,14 @@ import (
 // A rule is a grant or a header rule for one of its hosts.
 type rule struct {
 	host        policy.Host
-	number      int               // of the grant in the policy
-	grant       engi.Grant        // Secret is empty for a header rule
-	headers     map[string]string // of a header rule
-	placeholder string            // of the grant; empty if it has none
+	number      int               // number of the grant in the policy
+	grant       engi.Grant        // the grant; its Secret is empty for a header rule
+	headers     map[string]string // headers set by a header rule
+	placeholder string            // placeholder of the grant; empty if it has none
 }
 
-// rulesOf returns the rules of a policy, general ones before more exact ones,
-// which are applied later and win.
+// rulesOf returns the rules of a policy, general ones before more specific ones,
+// which are applied later and take precedence.
 func rulesOf(p *policy.Policy) ([]rule, error) {
 	var rules []rule
 	add := func(host string, r rule) (err error) {

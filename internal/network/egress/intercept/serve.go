@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	maxHeader  = 128 << 10 // of a request
-	maxStreams = 100       // of one connection of HTTP/2
+	maxHeader  = 128 << 10 // bytes; maximum size of the header of a request
+	maxStreams = 100       // maximum number of streams of one HTTP/2 connection
 )
 
 // newServer returns the server of all sandboxes' connections.
 func (i *Interceptor) newServer() *http.Server {
-	quiet := log.New(io.Discard, "", 0) // events have what matters, without values
+	quiet := log.New(io.Discard, "", 0) // events record the errors, without secret values
 	proxy := &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { exchangeOf(r.In).rewrite(r) },
 		Transport:      roundTripper(func(r *http.Request) (*http.Response, error) { return exchangeOf(r).sandbox.upstream.RoundTrip(r) }),
@@ -60,7 +60,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 type connKey struct{}
 
-// A sandboxConn is a connection of a sandbox. It closes itself when it is idle for
+// A sandboxConn is a connection of a sandbox. It closes itself if it is idle for
 // too long.
 type sandboxConn struct {
 	net.Conn
@@ -119,7 +119,7 @@ func (c *sandboxConn) addRequest() bool {
 	return !c.closing
 }
 
-// wait allows no more requests and returns when the last has ended.
+// wait refuses further requests and returns when the last request has ended.
 func (c *sandboxConn) wait() {
 	c.mu.Lock()
 	c.closing = true
@@ -147,11 +147,11 @@ func (l *oneConnListener) Accept() (net.Conn, error) {
 func (l *oneConnListener) Close() error   { return nil }
 func (l *oneConnListener) Addr() net.Addr { return l.addr }
 
-// Serve serves a connection of a sandbox until it ends or ctx does, and closes it.
-// Reading conn must return everything the client sent, also what was read to
-// learn the claim. Serve waits for all requests. It reports Conflict if the
+// Serve serves a connection of a sandbox until the connection or ctx ends, and closes it.
+// Reads from conn must return all bytes that the client sent, including those read to
+// learn the claimed host. Serve waits for all requests. It reports Conflict if the
 // sandbox is not open or has no rules for a target with TLS, and Denied if the
-// client aborts the handshake, as clients do that do not trust the authority.
+// client aborts the handshake, like clients that do not trust the authority.
 func (i *Interceptor) Serve(ctx context.Context, conn net.Conn, t Target) (err error) {
 	defer engi.Annotate(&err, "serve %s for %s", t.Host, t.Sandbox)
 	c := &sandboxConn{Conn: conn, target: t, idle: i.o.IdleTimeout, closed: make(chan struct{})}
@@ -207,7 +207,7 @@ func (i *Interceptor) handshakeFailed(ctx context.Context, s *sandbox, t Target,
 	reason := "the client aborted the TLS handshake"
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "remote error": // an alert
+	case errors.As(err, &op) && op.Op == "remote error": // a TLS alert from the client
 		reason = "the client aborted the TLS handshake: " + printable(op.Err.Error(), 100)
 	case engi.Is(err, engi.Denied):
 		reason = err.Error()
@@ -231,7 +231,7 @@ func (i *Interceptor) event(s *sandbox, t Target, kind engi.NetworkRecordKind) e
 	}
 }
 
-// printable shortens untrusted text and replaces what does not fit on a line.
+// printable shortens untrusted text and replaces characters that do not fit on a line.
 func printable(text string, size int) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u2028' || r == '\u2029' {
@@ -254,6 +254,6 @@ func (b *buffers) Get() []byte {
 }
 
 func (b *buffers) Put(p []byte) {
-	clear(p) // it may contain secrets
+	clear(p) // the buffer may contain secrets
 	b.pool.Put((*[copySize]byte)(p))
 }

@@ -36,7 +36,7 @@ func TestStreams(t *testing.T) {
 			}
 			in := bufio.NewReader(res.Body)
 			for _, text := range []string{"one", "two that ends like " + plain[:1], "three " + plain[:2], "four"} {
-				next <- text // the host sends the next one only after this one was read
+				next <- text // the host sends the next text only after this one was read
 				line, err := in.ReadString('\n')
 				if err != nil || line != "data: "+text+"\n" {
 					t.Fatalf("%q, %v", line, err)

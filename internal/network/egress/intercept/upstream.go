@@ -19,9 +19,9 @@ import (
 
 const (
 	maxResponseHeader = 256 << 10
-	maxConnsPerHost   = 256  // of one sandbox
-	maxRequests       = 512  // of one sandbox at once
-	maxForms          = 1000 // secrets whose forms are kept
+	maxConnsPerHost   = 256  // maximum number of connections of one sandbox to one host
+	maxRequests       = 512  // maximum number of concurrent requests of one sandbox
+	maxForms          = 1000 // maximum number of secrets whose forms are cached
 )
 
 // An upstream sends the requests of one sandbox. Its connections are not shared
@@ -29,10 +29,10 @@ const (
 type upstream struct {
 	http2    *http.Transport // HTTP/2 if the host supports it
 	http1    *http.Transport // HTTP/1.1, for upgrades
-	requests atomic.Int64    // in progress
+	requests atomic.Int64    // number of requests in progress
 
 	mu    sync.Mutex
-	forms map[string]secretForms // by secret; guarded by mu
+	forms map[string]secretForms // forms by the secret's name; guarded by mu
 }
 
 // secretForms caches the forms of a secret's value.
@@ -101,7 +101,7 @@ func (u *upstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	return u.http2.RoundTrip(r)
 }
 
-// closeIdle closes idle connections. Others are closed when their requests end.
+// closeIdle closes idle connections. Other connections are closed at the end of their requests.
 func (u *upstream) closeIdle() {
 	u.http2.CloseIdleConnections()
 	u.http1.CloseIdleConnections()
@@ -115,8 +115,8 @@ func (t Target) urlHost() string {
 	return t.Host + ":" + strconv.Itoa(int(t.Port))
 }
 
-// pinned reports whether a secret that is pinned to hosts may go to t. Without
-// hosts it may.
+// pinned reports whether a secret that is pinned to hosts may be sent to t. If hosts is
+// empty, it may.
 func (t Target) pinned(hosts []string) bool {
 	return len(hosts) == 0 || slices.ContainsFunc(hosts, func(text string) bool {
 		h, err := policy.ParseHost(text)
@@ -125,7 +125,7 @@ func (t Target) pinned(hosts []string) bool {
 }
 
 // matches reports whether the host of a request, as written by the client, is t.
-// The port may be left out.
+// The port may be omitted.
 func (t Target) matches(host string) bool {
 	name, port, ok := strings.Cut(strings.ToLower(host), ":")
 	if ok && port != strconv.Itoa(int(t.Port)) {

@@ -1,7 +1,7 @@
-// Package journal logs the decisions of the wall without ever blocking them.
+// Package journal logs the decisions of package egress without ever blocking them.
 // Events go through one bounded queue and in batches to a store. Repeated events
 // of a sandbox are logged once and counted, and the rate of events per sandbox
-// is limited, so that a flood of refusals does not displace what is of interest.
+// is limited, so that a flood of refusals does not displace other events.
 package journal
 
 import (
@@ -24,13 +24,13 @@ type Store interface {
 }
 
 const (
-	queueSize      = 8192 // events waiting for the store
-	batchSize      = 512  // events written at once
+	queueSize      = 8192 // maximum number of events waiting for the store
+	batchSize      = 512  // maximum number of events written at once
 	batchDelay     = 20 * time.Millisecond
-	repeatInterval = 10 * time.Second // within which equal events are logged once
-	maxRepeats     = 256              // different events of one sandbox that are tracked as repeated
-	perSecond      = 100              // events of one sandbox
-	burst          = 1000             // events of one sandbox at once
+	repeatInterval = 10 * time.Second // time within which equal events are logged once
+	maxRepeats     = 256              // maximum number of different events of one sandbox that are tracked for repeats
+	perSecond      = 100              // maximum number of events of one sandbox per second
+	burst          = 1000             // maximum number of events of one sandbox at once
 )
 
 // A Journal is the log of all sandboxes. It is safe for concurrent use.
@@ -38,7 +38,7 @@ type Journal struct {
 	store Store
 	log   *slog.Logger
 	queue chan entry
-	lost  atomic.Int64 // events dropped because the queue was full or the store failed
+	lost  atomic.Int64 // number of events dropped because the queue was full or the store failed
 	done  sync.WaitGroup
 	stop  context.CancelFunc
 
@@ -49,7 +49,7 @@ type Journal struct {
 
 type entry struct {
 	event engi.NetworkRecord
-	flush chan struct{} // if not nil, there is no event, and it is closed when everything before is in the store
+	flush chan struct{} // if not nil, the item has no event, and flush is closed once all earlier events are in the store
 }
 
 // New returns a running Journal. The caller closes it.
@@ -61,7 +61,7 @@ func New(store Store, log *slog.Logger) *Journal {
 	return j
 }
 
-// Close writes what is queued and stops the journal.
+// Close writes the queued events and stops the journal.
 func (j *Journal) Close() {
 	j.mu.Lock()
 	j.closed = true
@@ -70,7 +70,7 @@ func (j *Journal) Close() {
 	j.done.Wait()
 }
 
-// Lost returns how many events were not stored.
+// Lost returns the number of events that were not stored.
 func (j *Journal) Lost() int64 { return j.lost.Load() }
 
 func (j *Journal) add(e engi.NetworkRecord) {
@@ -154,7 +154,7 @@ func (j *Journal) write(events []engi.NetworkRecord) {
 	}
 }
 
-// flush waits until everything that was added before is in the store.
+// flush waits until all events added before are in the store.
 func (j *Journal) flush(ctx context.Context) {
 	j.mu.Lock()
 	closed := j.closed
@@ -234,10 +234,10 @@ type Log struct {
 	limit   *rate.Limiter
 
 	mu         sync.Mutex
-	repeats    map[engi.NetworkRecord]*repeats // guarded by mu; by repeatKey
-	suppressed int                             // guarded by mu; events beyond limit
-	last       engi.NetworkRecord              // guarded by mu; the last of those
-	timer      *time.Timer                     // guarded by mu; runs while there is something to sweep
+	repeats    map[engi.NetworkRecord]*repeats // repeated events, by repeatKey; guarded by mu
+	suppressed int                             // number of events beyond the limit; guarded by mu
+	last       engi.NetworkRecord              // last event beyond the limit; guarded by mu
+	timer      *time.Timer                     // runs while there are repeats to sweep; guarded by mu
 }
 
 type repeats struct {
@@ -279,20 +279,20 @@ func (l *Log) Add(e engi.NetworkRecord) {
 	l.journal.add(e)
 }
 
-// repeatKey makes events equal if they differ in time and counts only.
+// repeatKey returns a key that is equal for events that differ only in time and counts.
 func repeatKey(e engi.NetworkRecord) engi.NetworkRecord {
 	e.Time, e.Up, e.Down = time.Time{}, 0, 0
 	return e
 }
 
-// scheduleSweep has sweep called later. The caller holds l.mu.
+// scheduleSweep schedules a later call of sweep. The caller holds l.mu.
 func (l *Log) scheduleSweep() {
 	if l.timer == nil {
 		l.timer = time.AfterFunc(repeatInterval, func() { l.sweep(false) })
 	}
 }
 
-// sweep logs how often events were repeated, those whose interval has passed or
+// sweep logs the counts of repeated events, for events whose interval has passed or for
 // all.
 func (l *Log) sweep(all bool) {
 	l.mu.Lock()
@@ -320,7 +320,7 @@ func (l *Log) sweep(all bool) {
 	}
 }
 
-// Close logs the repeats that are left.
+// Close logs the remaining repeats.
 func (l *Log) Close() {
 	l.mu.Lock()
 	if l.timer != nil {

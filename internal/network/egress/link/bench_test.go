@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/link"
 )
 
-// BenchmarkSlots creates links and measures what one costs the host's kernel.
+// BenchmarkSlots creates links and measures the memory that a link uses in the host's kernel.
 func BenchmarkSlots(b *testing.B) {
 	p := open(b, link.Options{})
 	before := kernelMemory(b)
@@ -24,7 +24,7 @@ func BenchmarkSlots(b *testing.B) {
 	}
 }
 
-// kernelMemory returns how much the kernel uses itself, in KiB.
+// kernelMemory returns the memory that the kernel itself uses, in KiB.
 func kernelMemory(b *testing.B) (sum int) {
 	b.Helper()
 	raw, err := os.ReadFile("/proc/meminfo")

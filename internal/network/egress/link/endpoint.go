@@ -14,8 +14,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// An endpoint is our end of a tap. To its stack it is a link without hardware
-// addresses: it adds the fixed ones itself and drops frames that are not for us.
+// An endpoint is the host's end of a tap. To its stack it is a link without hardware
+// addresses: it adds the fixed addresses itself and drops frames for other destinations.
 // It uses the runtime's poller: an idle link costs a goroutine, but no thread.
 type endpoint struct {
 	file *os.File
@@ -26,7 +26,7 @@ type endpoint struct {
 	mtu     atomic.Uint32
 
 	mu         sync.RWMutex
-	dispatcher stack.NetworkDispatcher // nil: frames are not read
+	dispatcher stack.NetworkDispatcher // nil means that frames are not read
 	onClose    func()
 }
 
@@ -69,7 +69,7 @@ func (e *endpoint) LinkAddress() tcpip.LinkAddress { return "" }
 func (e *endpoint) SetLinkAddress(tcpip.LinkAddress) {}
 
 // Capabilities implements stack.LinkEndpoint. Frames do not change on their way
-// through one kernel, so we do not verify checksums. We do compute them, for
+// through one kernel, so the stack does not verify checksums. It computes them, for
 // sandboxes whose kernel verifies them.
 func (e *endpoint) Capabilities() stack.LinkEndpointCapabilities {
 	return stack.CapabilityRXChecksumOffload
@@ -95,7 +95,7 @@ func (e *endpoint) Attach(d stack.NetworkDispatcher) {
 	case d == nil:
 		e.file.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
 	case was == nil && !e.closed():
-		e.Wait() // for the previous reader
+		e.Wait() // waits for the previous reader
 		e.file.SetReadDeadline(time.Time{})
 		e.readers.Go(e.read)
 	}
@@ -118,8 +118,8 @@ func (e *endpoint) SetOnCloseAction(f func()) {
 	e.onClose = f
 }
 
-// Close implements stack.LinkEndpoint. It may be repeated, also from onClose: a
-// stack closes its links when they are closed.
+// Close implements stack.LinkEndpoint. It may be repeated, even from onClose: a
+// stack closes a link again after the link was closed.
 func (e *endpoint) Close() {
 	e.mu.Lock()
 	if e.closed() {
@@ -137,10 +137,10 @@ func (e *endpoint) Close() {
 
 const frameSize = header.EthernetMinimumSize + mtu
 
-// frames has buffers for reading; an idle link holds none.
+// frames holds buffers for reading; an idle link holds no buffer.
 var frames = sync.Pool{New: func() any { return new([frameSize]byte) }}
 
-// batch is how many frames are read before the buffer is returned.
+// readBatch is the number of frames read before the buffer is returned.
 const readBatch = 64
 
 // read reads frames until the endpoint is closed or detached.
@@ -171,7 +171,7 @@ func (e *endpoint) read() {
 	}
 }
 
-// deliver passes a frame's packet to the stack if it is for us.
+// deliver passes a frame's packet to the stack if the frame has the host's hardware address.
 func (e *endpoint) deliver(frame []byte) {
 	if len(frame) <= header.EthernetMinimumSize {
 		return
@@ -198,7 +198,7 @@ var (
 )
 
 // WritePackets implements stack.LinkEndpoint. Packets that the kernel does not
-// take are lost, as on any link.
+// accept are lost, as on any link.
 func (e *endpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	sent := 0
 	err := e.raw.Write(func(fd uintptr) bool {

@@ -1,14 +1,14 @@
 // Package link creates the network links of sandboxes. A link is a network
-// namespace with nothing but a loopback and a tap device with the sandbox's
-// addresses in it, and our end of the tap as an endpoint for a TCP/IP stack in
+// namespace that has only a loopback device and a tap device with the sandbox's
+// addresses. The host's end of the tap is an endpoint for a TCP/IP stack in
 // this process.
 //
-// A namespace exists as long as somebody has it open: this process until the
-// sandbox runs, and from then on the sandbox itself. So a link outlives this
-// process exactly if its sandbox does, and nothing has to be cleaned up: there
+// A namespace exists as long as a process has it open: this process until the
+// sandbox runs, and afterwards the sandbox itself. So a link outlives this
+// process exactly if its sandbox does, and there is nothing to clean up: there
 // are no mounts, no named namespaces and nothing in the host's own network.
 //
-// What may cross a link is decided in package egress.
+// Package egress decides which traffic may cross a link.
 package link
 
 import (
@@ -25,13 +25,13 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress"
 )
 
-// Options configure a Pool. The zero value is useful, without links from before.
+// Options configures a Pool. The zero value is useful if there are no links of an earlier process.
 type Options struct {
-	// Spare is how many links are prepared in advance; 0 means none.
+	// Spare is the number of links prepared in advance; 0 means none.
 	Spare int
 	// Locate returns a path of the network namespace of a sandbox that an
-	// earlier process started; NotFound if it does not run or has no link. Nil
-	// means that there are none.
+	// earlier process started. It reports NotFound if the sandbox does not run or has no link. Nil
+	// means that there are no such sandboxes.
 	Locate func(ctx context.Context, id engi.SandboxID) (string, error)
 	Log    *slog.Logger // nil discards
 }
@@ -41,7 +41,7 @@ type Pool struct {
 	opt  Options
 	log  *slog.Logger
 	work sync.WaitGroup
-	wake chan struct{} // a spare was taken
+	wake chan struct{} // receives a value when a spare link was taken
 	stop chan struct{} // closed by Close
 
 	mu     sync.Mutex
@@ -53,7 +53,7 @@ type Pool struct {
 var _ egress.Links = (*Pool)(nil)
 
 // Open returns a Pool, which creates spare links in the background. It reports
-// Unsupported, with a remedy, if this host does not let it create links. The
+// Unsupported, with a remedy, if this host does not permit it to create links. The
 // caller closes it.
 func Open(ctx context.Context, o Options) (*Pool, error) {
 	p := &Pool{opt: o, log: o.Log, wake: make(chan struct{}, 1), stop: make(chan struct{}), links: map[engi.SandboxID]*Link{}}
@@ -106,8 +106,8 @@ func (p *Pool) stopping() bool {
 	}
 }
 
-// Take gives a sandbox that is about to start a link of its own. It reports
-// Conflict if it has one.
+// Take gives its own link to a sandbox that is about to start. It reports
+// Conflict if the sandbox already has one.
 func (p *Pool) Take(_ context.Context, id engi.SandboxID) (_ egress.Link, err error) {
 	defer engi.Annotate(&err, "link %s", id)
 	n := p.takeSpare()
@@ -193,7 +193,7 @@ func (p *Pool) Retain(ctx context.Context, ids []engi.SandboxID) error {
 	return nil
 }
 
-// Close stops creating links and closes our ends. The links of running sandboxes
+// Close stops creating links and closes the host's ends. The links of running sandboxes
 // stay.
 func (p *Pool) Close() error {
 	p.mu.Lock()
@@ -239,8 +239,8 @@ func (l *Link) Netns() string {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.ns.ns.Fd())
 }
 
-// Endpoint opens our end. While it is not open, what the sandbox sends is
-// dropped. It reports Conflict if it is open already.
+// Endpoint opens the host's end. While the end is not open, packets from the sandbox are
+// dropped. Endpoint reports Conflict if the end is already open.
 func (l *Link) Endpoint() (stack.LinkEndpoint, error) {
 	e, err := l.ns.open()
 	if err != nil {

@@ -56,7 +56,7 @@ func take(t testing.TB, p *link.Pool) egress.Link {
 	return slot
 }
 
-// serve attaches a stack with the gateway's addresses to our end.
+// serve attaches a stack with the gateway's addresses to the host's end.
 func serve(t testing.TB, slot egress.Link) *stack.Stack {
 	t.Helper()
 	end, err := slot.Endpoint()
@@ -120,8 +120,8 @@ func echo(t testing.TB, s *stack.Stack) {
 	}
 }
 
-// inside dials from a link's namespace with this machine's own stack, as a sandbox
-// would with its own.
+// inside dials from a link's namespace with this machine's own stack, like a sandbox
+// with its own stack.
 func inside(slot egress.Link, addr netip.Addr, port uint16) (net.Conn, error) {
 	type dialled struct {
 		conn net.Conn
@@ -284,7 +284,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// threads returns how many threads this process has.
+// threads returns the number of threads of this process.
 func threads(t *testing.T) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/task")
@@ -296,7 +296,7 @@ func threads(t *testing.T) int {
 
 // TestManyLinks checks that many busy links do not need a thread each.
 func TestManyLinks(t *testing.T) {
-	const many = 100 // ENGI_TEST_LINKS has another number
+	const many = 100 // number of links; ENGI_TEST_LINKS overrides it
 	n := many
 	if s := os.Getenv("ENGI_TEST_LINKS"); s != "" {
 		if _, err := fmt.Sscan(s, &n); err != nil {
@@ -390,7 +390,7 @@ func TestFoundAgain(t *testing.T) {
 	}
 }
 
-// TestNoThreadStaysAway checks the namespace of every thread after links were made.
+// TestNoThreadStaysAway checks the namespace of every thread after links were created.
 func TestNoThreadStaysAway(t *testing.T) {
 	p := open(t, link.Options{Spare: 3})
 	for range 10 {

@@ -19,18 +19,18 @@ import (
 
 const (
 	tun    = "/dev/net/tun"
-	device = "eth0" // in every namespace
-	// mtu is the largest that a tap allows. Packets never reach a real network.
+	device = "eth0" // name of the tap in every namespace
+	// mtu is the largest MTU that a tap allows. Packets never reach a real network.
 	mtu = 65520
-	// queue is how many frames the kernel queues for us.
+	// queue is the number of frames that the kernel queues for this process.
 	queue = 128
 
-	bits4, bits6 = 30, 126 // of the networks on a link
+	bits4, bits6 = 30, 126 // prefix lengths of the networks on a link
 
-	busyTimeout = 2 * time.Second // by then the kernel has released a tap that was closed
+	busyTimeout = 2 * time.Second // time in which the kernel releases a closed tap
 )
 
-// Hardware addresses, the same on every link: each has just two ends.
+// Hardware addresses, equal on every link, because a link has only two ends.
 var (
 	sandboxMAC = net.HardwareAddr{0x02, 0xe1, 0, 0, 0, 2}
 	gatewayMAC = net.HardwareAddr{0x02, 0xe1, 0, 0, 0, 1}
@@ -42,7 +42,7 @@ type namespace struct {
 
 	mu       sync.Mutex
 	closed   bool
-	endpoint *endpoint // the last that was opened; nil if none was
+	endpoint *endpoint // endpoint opened last; nil if none was opened
 }
 
 // inNamespace runs f on a thread of its own in the namespace ns, or in a new one
@@ -70,20 +70,20 @@ func inNamespace(ns *os.File, f func() error) error {
 func onOwnThread(f func()) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
-		f() // and the thread stays locked
+		f() // the thread stays locked, so it ends with the goroutine
 		return
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		onOwnThread(f) // on another thread: this one is taken
+		onOwnThread(f) // runs f on another thread, because this one is the main thread
 	}()
 	<-done
 	runtime.UnlockOSThread()
 }
 
-// newNamespace creates a namespace with a tap. After an error, nothing is left of
-// it.
+// newNamespace creates a namespace with a tap. An error leaves nothing
+// behind.
 func newNamespace() (*namespace, error) {
 	n := &namespace{}
 	err := inNamespace(nil, func() (err error) {
@@ -108,8 +108,8 @@ func newNamespace() (*namespace, error) {
 	return n, nil
 }
 
-// openTap opens our end of the tap in the thread's namespace. With lasting, the
-// tap continues to exist when our end is closed.
+// openTap opens the host's end of the tap in the thread's namespace. If lasting is set, the
+// tap continues to exist after the host's end is closed.
 func openTap(lasting bool) (fd int, err error) {
 	if fd, err = unix.Open(tun, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 		return -1, fmt.Errorf("open %s: %w", tun, err)
@@ -130,7 +130,7 @@ func openTap(lasting bool) (fd int, err error) {
 }
 
 // configure sets addresses, routes and neighbours of the devices in the thread's
-// namespace, from where runsc copies them.
+// namespace, from which runsc copies them.
 func configure() error {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -160,7 +160,7 @@ func configure() error {
 		{"IPv4", func() error { return addAddress(h, tap, egress.Sandbox4, egress.Gateway4, bits4) }},
 		{"IPv6", func() error {
 			if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
-				return nil // the host has none
+				return nil // the host has no IPv6
 			}
 			return addAddress(h, tap, egress.Sandbox6, egress.Gateway6, bits6)
 		}},
@@ -173,11 +173,11 @@ func configure() error {
 	return nil
 }
 
-// disableLinkLocal keeps the kernel from giving the tap a link-local address.
+// disableLinkLocal prevents the kernel from giving the tap a link-local address.
 func disableLinkLocal(h *netlink.Handle, tap netlink.Link) error {
 	err := h.LinkSetIP6AddrGenMode(tap, 1) // none
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // there is no IPv6
+		return nil // the host has no IPv6
 	}
 	return err
 }
@@ -217,7 +217,7 @@ func openNamespace(path string) (*namespace, error) {
 		if err != nil {
 			return err
 		}
-		// The path could lead to a foreign namespace.
+		// Check the tap, since the path could lead to a foreign namespace.
 		if dev.HardwareAddr.String() != sandboxMAC.String() {
 			return fmt.Errorf("%s is not one of our taps", device)
 		}
@@ -230,7 +230,7 @@ func openNamespace(path string) (*namespace, error) {
 	return &namespace{ns: ns}, nil
 }
 
-// open opens our end of the tap.
+// open opens the host's end of the tap.
 func (n *namespace) open() (*endpoint, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -245,8 +245,8 @@ func (n *namespace) open() (*endpoint, error) {
 	}
 	var fd int
 	err := inNamespace(n.ns, func() (err error) {
-		// The previous owner, in this process or one that was just killed, may
-		// not have released it yet.
+		// The previous owner, in this process or in a process that was just killed, may
+		// not have released the tap yet.
 		for until := time.Now().Add(busyTimeout); ; time.Sleep(time.Millisecond) {
 			fd, err = openTap(false)
 			if !errors.Is(err, unix.EBUSY) || time.Now().After(until) {

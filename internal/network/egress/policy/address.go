@@ -10,7 +10,7 @@ import (
 type closedRange struct {
 	net       netip.Prefix
 	name      string // completes "it is …"
-	exactOnly bool   // the operator opens it only address by address
+	exactOnly bool   // the operator can open only single addresses of the range
 }
 
 const (
@@ -19,8 +19,8 @@ const (
 	nearAddress     = "an address on a network of the host"
 )
 
-// metadata are the addresses of cloud metadata services, which hand out
-// credentials of the host. Most are link-local, some private, one is public.
+// metadata lists the addresses of cloud metadata services, which hand out
+// credentials of the host. Most addresses are link-local, some private, one is public.
 var metadata = parseAddrs(
 	"169.254.169.254", "169.254.169.253", "169.254.169.123", // AWS, Google, Azure, and most others
 	"169.254.170.2", "169.254.170.23", // AWS, containers
@@ -30,7 +30,7 @@ var metadata = parseAddrs(
 	"fd00:ec2::254", "fd00:ec2::253", "fd00:ec2::23", "fd20:ce::254", "fd00:42::42", "fe80::a9fe:a9fe",
 )
 
-// closedRanges are the ranges that are not public, specific ones first.
+// closedRanges lists the ranges that are not public, specific ones first.
 var closedRanges = parseRanges([][2]string{
 	{"0.0.0.0/8", "an address of this network"},
 	{"10.0.0.0/8", "a private address"},
@@ -64,18 +64,18 @@ var closedRanges = parseRanges([][2]string{
 	{"fe80::/10", "a link-local address"},
 	{"fec0::/10", "a site-local address"},
 	{"ff00::/8", "a multicast address"},
-	// The rest outside of 2000::/3 is not allocated.
+	// The remaining addresses outside 2000::/3 are not allocated.
 	{"::/3", "a reserved address"},
 	{"4000::/2", "a reserved address"},
 	{"8000::/1", "a reserved address"},
 })
 
-// nat64 is the well-known prefix of NAT64. Packets go to the IPv4 address at its
-// end.
+// nat64 is the well-known prefix of NAT64. Packets go to the IPv4 address at the
+// address's end.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// canonicalAddr returns the address that a is judged as: for mapped and translated
-// addresses, the IPv4 address in them.
+// canonicalAddr returns the address by which a is judged: for mapped and translated
+// addresses, this is the IPv4 address in them.
 func canonicalAddr(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if !a.Is4() {
@@ -88,7 +88,7 @@ func canonicalAddr(a netip.Addr) netip.Addr {
 	return a
 }
 
-// HostNetworks returns what [Node] has in Own and Near, from the addresses of a
+// HostNetworks returns the values for Own and Near of a [Node], from the addresses of a
 // host's interfaces.
 func HostNetworks(addrs []net.Addr) (own, near []netip.Prefix) {
 	for _, a := range addrs {
@@ -102,7 +102,7 @@ func HostNetworks(addrs []net.Addr) (own, near []netip.Prefix) {
 		}
 		ip = ip.Unmap()
 		own = append(own, netip.PrefixFrom(ip, ip.BitLen()))
-		// A very wide network says nothing about who is a neighbour.
+		// Skip very wide networks, which do not identify neighbours.
 		if bits, _ := ipnet.Mask.Size(); ip.Is4() && bits >= 16 || ip.Is6() && bits >= 48 {
 			near = append(near, netip.PrefixFrom(ip, bits).Masked())
 		}
@@ -110,8 +110,8 @@ func HostNetworks(addrs []net.Addr) (own, near []netip.Prefix) {
 	return own, near
 }
 
-// NotPublic says what an address is if it is not one of the public internet,
-// completing "it is …"; empty if it is. Addresses in Private are not excepted.
+// NotPublic describes an address that does not belong to the public internet,
+// completing "it is …". It returns empty for public addresses. Addresses in Private count as not public.
 func (n Node) NotPublic(a netip.Addr) string {
 	if !a.IsValid() {
 		return "no address"
@@ -121,7 +121,7 @@ func (n Node) NotPublic(a netip.Addr) string {
 	return c.name
 }
 
-// hostNetworks is what a Node says about addresses.
+// hostNetworks holds the addresses and networks of a Node.
 type hostNetworks struct {
 	own    []netip.Prefix
 	near   []netip.Prefix
@@ -129,7 +129,7 @@ type hostNetworks struct {
 	static map[string][]netip.Addr
 }
 
-// closedRange returns the range of a canonical address that is closed; false if
+// closedRange returns the closed range of a canonical address, or false if
 // the address is public.
 func (g *hostNetworks) closedRange(a netip.Addr) (closedRange, bool) {
 	if g.isOwn(a) {
@@ -151,7 +151,7 @@ func (g *hostNetworks) closedRange(a netip.Addr) (closedRange, bool) {
 	return closedRange{}, false
 }
 
-// closedRangeOf returns the range that contains all of n.
+// closedRangeOf returns the closed range that contains all of n.
 func (g *hostNetworks) closedRangeOf(n netip.Prefix) (closedRange, bool) {
 	if n.IsSingleIP() {
 		return g.closedRange(n.Addr())
@@ -188,7 +188,7 @@ func (g *hostNetworks) isOpened(a netip.Addr, c closedRange) bool {
 	return false
 }
 
-// isStatic reports whether the operator gave name the address a.
+// isStatic reports whether the operator configured the address a for name.
 func (g *hostNetworks) isStatic(name string, a netip.Addr) bool {
 	return slices.Contains(g.static[name], a)
 }

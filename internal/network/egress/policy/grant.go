@@ -15,16 +15,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Host is where a grant or a header rule applies.
+// A Host is a host to which a grant or a header rule applies.
 type Host struct {
-	Name  string // canonical; SUFFIX of *.SUFFIX if Below
-	Below bool   // every name below Name, but not Name itself
-	Port  uint16 // 0 means every port, which is never so for plain HTTP
-	TLS   bool   // else plain HTTP
+	Name  string // canonical name; the SUFFIX of *.SUFFIX if Below is set
+	Below bool   // the host stands for every name below Name, but not for Name itself
+	Port  uint16 // port; 0 means every port; never 0 for plain HTTP
+	TLS   bool   // TLS, otherwise plain HTTP
 }
 
 // ParseHost parses [http://|https://]NAME|*.SUFFIX[:PORT]. It reports Invalid,
-// also for a SUFFIX under which anybody can register a name, since hosts receive
+// also for a SUFFIX under which anyone can register a name, since hosts receive
 // secrets.
 func ParseHost(text string) (Host, error) {
 	h, err := parseHost(text)
@@ -77,7 +77,7 @@ func (h Host) Covers(name string, port uint16, tls bool) bool {
 	return len(name) > len(h.Name)+1 && isBelow(name, h.Name)
 }
 
-// Includes reports whether h covers everything that other does.
+// Includes reports whether h covers every connection that other covers.
 func (h Host) Includes(other Host) bool {
 	if !other.Below {
 		return h.Covers(other.Name, other.Port, other.TLS)
@@ -95,16 +95,16 @@ func (h Host) String() string {
 
 // A hostIndex finds the grants, or the header rules, that apply to a host.
 type hostIndex struct {
-	labels   []string // of each grant or header rule, for events
+	labels   []string // label of each grant or header rule, for events
 	hosts    map[string][]hostEntry
 	suffixes map[string][]hostEntry
 }
 
-// A hostEntry says where a grant or header rule applies at a host.
+// A hostEntry is a grant or header rule that applies to a host.
 type hostEntry struct {
-	index int32  // of the grant or header rule
+	index int32  // index of the grant or header rule
 	port  uint16 // 0 means every port
-	tls   bool   // else plain HTTP, which grants do not make reachable
+	tls   bool   // TLS, otherwise plain HTTP, which grants do not make reachable
 }
 
 func newHostIndex() *hostIndex {
@@ -124,7 +124,7 @@ func (x *hostIndex) add(h Host, index int) {
 func (x *hostIndex) empty() bool { return len(x.labels) == 0 }
 
 // granting returns the label of an entry that makes a canonical name reachable
-// over TLS on a port; port 0 means any.
+// over TLS on a port; port 0 means any port.
 func (x *hostIndex) granting(name string, port uint16) (string, bool) {
 	for at := range x.entries(name) {
 		if at.tls && (at.port == 0 || port == 0 || at.port == port) {
@@ -157,7 +157,7 @@ func (x *hostIndex) entries(name string) iter.Seq[hostEntry] {
 	}
 }
 
-// applies reports whether anything applies to a canonical name.
+// applies reports whether a grant or rule applies to a canonical name.
 func (x *hostIndex) applies(name string) bool {
 	for range x.entries(name) {
 		return true
@@ -178,22 +178,22 @@ func (p *Policy) Intercepts(host string) bool {
 // Bounds of the grants and header rules of one policy.
 const (
 	maxGrants     = 256
-	maxGrantHosts = 1000 // of all grants and header rules
-	maxSetHeaders = 64   // of one header rule
+	maxGrantHosts = 1000 // maximum number of hosts of all grants and header rules
+	maxSetHeaders = 64   // maximum number of headers of one header rule
 	maxFormat     = 1 << 10
-	maxValue      = 4 << 10 // of a header of a header rule
+	maxValue      = 4 << 10 // bytes; maximum length of a header in a header rule
 )
 
 var (
 	secretForm   = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 	variableForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
-	// SecretReference matches how values of header rules name secrets. Its
+	// SecretReference matches references to secrets in values of header rules. Its
 	// submatch is the name.
 	SecretReference = regexp.MustCompile(`\$\{(?:e2b\.)?secrets\.([A-Za-z0-9._-]{1,128})\}`)
 )
 
-// reservedVariables cannot hold placeholders: programs need them to run, or to
+// reservedVariables lists variables that cannot hold placeholders: programs need them to run, or to
 // trust the authority of intercepted connections.
 var reservedVariables = setOf(
 	"PATH", "HOME", "LD_PRELOAD", "LD_LIBRARY_PATH",
@@ -201,7 +201,7 @@ var reservedVariables = setOf(
 	"NODE_EXTRA_CA_CERTS", "DENO_CERT",
 )
 
-// GrantUse returns how a grant is applied, with As filled in.
+// GrantUse returns the use of a grant's secret, with As filled in.
 func GrantUse(g engi.Grant) engi.GrantUse {
 	switch {
 	case g.As != "":
@@ -213,8 +213,8 @@ func GrantUse(g engi.Grant) engi.GrantUse {
 	}
 }
 
-// checkGrant validates all of a grant but its hosts. It returns which part of a
-// request the grant sets, which no other may set at the same host; empty for
+// checkGrant validates a grant except for its hosts. It returns the part of a
+// request that the grant sets, which no other grant may set at the same host. It is empty for
 // placeholders.
 func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 	bad := func(format string, args ...any) *engi.Error {
@@ -273,7 +273,7 @@ func (p *Policy) addGrants(grants []engi.Grant) *engi.Error {
 		host Host
 		sets string
 	}
-	users, envs := map[use]string{}, map[string]string{} // secrets by use and by variable
+	users, envs := map[use]string{}, map[string]string{} // secrets by use, and secrets by variable
 	for i, g := range grants {
 		if g.Secret == "" {
 			return engi.Errorf(engi.Invalid, "grant %d names no secret", i+1).WithRemedy("give the ID or the name of a secret; 'engi secret ls' lists them")
@@ -405,7 +405,7 @@ func tokenByte(b byte) bool {
 	return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
 
-// reservedHeader reports whether a header belongs to the connection or says where
+// reservedHeader reports whether a header belongs to the connection or determines where
 // the request goes.
 func reservedHeader(name string) bool {
 	switch strings.ToLower(name) {

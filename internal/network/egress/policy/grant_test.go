@@ -10,7 +10,7 @@ import (
 )
 
 // TestGrantsOpenTheirPorts checks that a grant makes hosts reachable over TLS where
-// it applies, and that one for plain HTTP does not.
+// it applies, and that a grant for plain HTTP does not.
 func TestGrantsOpenTheirPorts(t *testing.T) {
 	p, err := policy.Compile(engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"listed.example"}, Grants: []engi.Grant{
 		{Secret: "a", Hosts: []string{"any.example", "one.example:8443", "http://plain.example", "http://listed.example"}},
@@ -54,7 +54,7 @@ func TestGrantsOpenTheirPorts(t *testing.T) {
 	}
 }
 
-// TestBadGrants checks grants and header rules that make no sense.
+// TestBadGrants checks that invalid grants and header rules are refused.
 func TestBadGrants(t *testing.T) {
 	for name, p := range map[string]engi.NetworkPolicy{
 		"no secret":       {Grants: []engi.Grant{{Hosts: []string{"api.example.com"}}}},

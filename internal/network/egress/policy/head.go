@@ -8,15 +8,15 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Request is what the head of an HTTP/1 request says about its target.
+// A Request is the target named in the head of an HTTP/1 request.
 type Request struct {
 	Method string
 	Host   string // canonical name, or an address; empty only for HTTP/1.0 without Host
-	Port   uint16 // 0 if the request names none
+	Port   uint16 // port in the request; 0 if it names none
 }
 
 // HTTPHost parses the head of the HTTP/1 request at the start of b. Need and err
-// are as for [ClientHello]. Anything that parsers could interpret differently is
+// are the same as in [ClientHello]. A head that parsers could interpret differently is
 // an error: two Host fields, a Host that differs from an absolute target, folded
 // lines, spaces before a colon, user information, bare line feeds or carriage
 // returns, NULs.

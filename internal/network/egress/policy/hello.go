@@ -7,20 +7,20 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Protocol is what the first bytes of a connection look like.
+// A Protocol is the protocol that the first bytes of a connection indicate.
 type Protocol uint8
 
 const (
 	Undecided Protocol = iota // more bytes are needed
 	TLS
-	HTTP  // or what a lenient server could take for it, and plain HTTP/2, which HTTPHost refuses
-	Other // anything else
+	HTTP  // HTTP, any text that a lenient server could take for HTTP, and plain HTTP/2, which HTTPHost refuses
+	Other // any other protocol
 )
 
-// Sniff says what the first bytes from a client look like. It recognizes TLS by
-// two bytes and most other protocols by a few. HTTP takes the whole first line,
-// because other protocols begin with a word and a space, too. It is never
-// Undecided on 16 KiB.
+// Sniff returns the protocol that the first bytes from a client indicate. It recognizes TLS by
+// two bytes and most other protocols by a few. HTTP requires the whole first line,
+// because other protocols also begin with a word and a space. The result is never
+// Undecided for 16 KiB or more.
 func Sniff(b []byte) Protocol {
 	if len(b) == 0 {
 		return Undecided
@@ -35,8 +35,8 @@ func Sniff(b []byte) Protocol {
 			return Other
 		}
 	}
-	// What lenient servers take for a request is HTTP, which HTTPHost then
-	// refuses: empty lines before it, other blanks than spaces, no version.
+	// Text that lenient servers take for a request counts as HTTP, and HTTPHost then
+	// refuses it: empty lines before it, blanks other than spaces, no version.
 	line := bytes.TrimLeft(b, blanks)
 	word := 0
 	for word < len(line) && tokenByte(line[word]) {
@@ -73,36 +73,36 @@ func Sniff(b []byte) Protocol {
 	return Other
 }
 
-// maxLine is how long the first line of another protocol than HTTP may be.
+// maxLine is the maximum length of the first line inspected, in bytes. A longer one is not HTTP.
 const maxLine = 16 << 10
 
-// blanks are the characters that lenient servers skip.
+// blanks lists the characters that lenient servers skip.
 const blanks = " \t\r\n\v\f"
 
-// Bounds of what a client may send before it has named a host.
+// Bounds of the data that a client may send before it has named a host.
 const (
-	MaxHello = 32 << 10 // bytes of TLS records that hold a ClientHello
-	MaxHead  = 64 << 10 // bytes of an HTTP request's head
+	MaxHello = 32 << 10 // bytes; maximum size of the TLS records that hold a ClientHello
+	MaxHead  = 64 << 10 // bytes; maximum size of an HTTP request's head
 )
 
 // A Hello is the unencrypted content of a TLS ClientHello.
 type Hello struct {
-	ServerName string   // canonical, as [CheckName] returns it; empty if there is none
+	ServerName string   // canonical name in the form of [CheckName]; empty if there is none
 	ALPN       []string // application protocols, in the client's order
-	ECH        bool     // the actual name may be in an encrypted part
+	ECH        bool     // the Hello has an encrypted part, which may hold the actual name
 }
 
 const (
 	recordHandshake = 22
 	maxRecord       = 1 << 14
-	maxRecords      = 64 // real clients use one, some two
+	maxRecords      = 64 // maximum number of TLS records; real clients use one, some two
 	typeClientHello = 1
 
 	extServerName = 0
 	extALPN       = 16
 )
 
-// echExtensions carry an encrypted ClientHello or server name: the standard one
+// echExtensions lists the extensions that carry an encrypted ClientHello or server name: the standard one
 // and drafts that were in use.
 var echExtensions = map[uint16]bool{
 	0xfe0d: true, 0xfe0c: true, 0xfe0b: true, 0xfe0a: true, 0xfe09: true, 0xfe08: true,
@@ -110,9 +110,9 @@ var echExtensions = map[uint16]bool{
 }
 
 // ClientHello parses the ClientHello at the start of b, which may be spread over
-// several records. If b is too short, need is the minimum length to try again
-// with, and err is nil. An error means that it is malformed or names an invalid
-// host; b must not be passed on then.
+// several records. If b is too short, need is the minimum length for another attempt
+// and err is nil. An error means that the ClientHello is malformed or names an invalid
+// host; then b must not be passed on.
 func ClientHello(b []byte) (h Hello, need int, err error) {
 	body, need, problem := joinRecords(b)
 	if problem == "" && need == 0 {
@@ -170,7 +170,7 @@ func joinRecords(b []byte) (body []byte, need int, problem string) {
 	}
 }
 
-// A reader reads length-prefixed parts. After a failure, everything it returns is
+// A reader reads length-prefixed parts. After a failure, all its results are
 // empty and ok is false.
 type reader struct {
 	b  []byte
@@ -204,7 +204,7 @@ func (r *reader) part(size int) reader {
 func parseHello(body []byte) (h Hello, problem string) {
 	const cut = "it is cut short or malformed"
 	r := &reader{body, true}
-	r.take(2 + 32) // version, random
+	r.take(2 + 32) // skips version and random
 	session := r.part(1)
 	suites := r.part(2)
 	methods := r.part(1)
@@ -252,8 +252,8 @@ func parseServerName(ext reader) (name, problem string) {
 	if !list.ok || len(ext.b) != 0 || len(list.b) != 0 || kind != 0 {
 		return "", "its server name is malformed"
 	}
-	// Server names have no dot at the end, and servers differ in how they treat
-	// one.
+	// Refuse a name with a dot at the end: server names have none, and servers treat
+	// it differently.
 	if n := len(host.b); n == 0 || host.b[n-1] == '.' {
 		return "", "its server name is malformed"
 	}

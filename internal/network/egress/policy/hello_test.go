@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// helloOf returns what a real client sends first.
+// helloOf returns the first bytes of a real client.
 func helloOf(t testing.TB, c *tls.Config) []byte {
 	t.Helper()
 	c.InsecureSkipVerify = true
@@ -166,7 +166,7 @@ func TestSniff(t *testing.T) {
 	}
 }
 
-// theirs returns what crypto/tls reads; ok is false if it refuses.
+// theirs returns the values that crypto/tls reads; ok is false if it refuses the bytes.
 func theirs(b []byte) (name string, alpn []string, ok bool) {
 	enough := errors.New("enough")
 	c := &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {

@@ -9,12 +9,12 @@ import (
 )
 
 // Claim judges the host that a client names on a TCP connection to ap, which
-// Connect allowed with these names. An empty host means that it names none.
+// Connect allowed with these names. An empty host means that the client names none.
 func (p *Policy) Claim(host string, ap netip.AddrPort, names []string) Verdict {
 	return p.claim(host, ap, names, true)
 }
 
-// ClaimTLS is Claim for a ClientHello. It also refuses encrypted ClientHellos,
+// ClaimTLS does the same as Claim for a ClientHello. It also refuses encrypted ClientHellos,
 // which hide the host, unless the connection is intercepted, and DNS over TLS on
 // any port.
 func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
@@ -31,7 +31,7 @@ func (p *Policy) ClaimTLS(h Hello, ap netip.AddrPort, names []string) Verdict {
 	return v
 }
 
-// ClaimHTTP is Claim for a plain HTTP request. It also refuses CONNECT, a port in
+// ClaimHTTP does the same as Claim for a plain HTTP request. It also refuses CONNECT, a port in
 // the Host header that is not ap's, and hosts that only a grant allows.
 func (p *Policy) ClaimHTTP(r Request, ap netip.AddrPort, names []string) Verdict {
 	v := p.claim(r.Host, ap, names, false)
@@ -47,7 +47,7 @@ func (p *Policy) ClaimHTTP(r Request, ap netip.AddrPort, names []string) Verdict
 	return v
 }
 
-// allowedByAddr reports whether a rule allows the address itself, whatever the
+// allowedByAddr reports whether a rule allows the address itself, whatever host the
 // client claims.
 func (p *Policy) allowedByAddr(ap netip.AddrPort) bool {
 	a := canonicalAddr(ap.Addr())
@@ -130,7 +130,7 @@ func (p *Policy) claim(host string, ap netip.AddrPort, names []string, tls bool)
 	}
 }
 
-// isLiteral reports whether a host is an address.
+// isLiteral reports whether a host is an IP address.
 func isLiteral(host string) bool {
 	n := len(host)
 	if n == 0 || !strings.Contains(host, ":") && (host[n-1] < '0' || host[n-1] > '9') {

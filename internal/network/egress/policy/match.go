@@ -7,7 +7,7 @@ import (
 )
 
 // A Policy is a compiled policy. It is immutable and safe for concurrent use.
-// Names passed to its methods may be in any case and end in a dot; invalid ones
+// Names passed to its methods may be in any case and may end in a dot; invalid names
 // are refused.
 type Policy struct {
 	source   engi.NetworkPolicy
@@ -19,21 +19,21 @@ type Policy struct {
 	headers  *hostIndex
 	requests requestRules
 	proxy    *Proxy
-	denies   bool              // some names are denied, so clients must show theirs
-	packages map[string]string // rules by host of a registry that the node serves itself
+	denies   bool              // some names are denied, so clients must show the name they use
+	packages map[string]string // rules by the hosts of registries that the node serves itself
 }
 
 // Mode returns the mode, which is never empty.
 func (p *Policy) Mode() engi.Network { return p.mode }
 
 // Source returns the policy that p was compiled from, with Mode filled in. It is
-// shared; do not modify what it points to.
+// shared; do not modify its contents.
 func (p *Policy) Source() engi.NetworkPolicy { return p.source }
 
 // Proxy returns the upstream proxy, or nil.
 func (p *Policy) Proxy() *Proxy { return p.proxy }
 
-// Static returns the operator's fixed addresses for a name; ok is false if there
+// Static returns the operator's fixed addresses for a name. ok is false if there
 // are none. It does not mean that the name is allowed.
 func (p *Policy) Static(name string) (addrs []netip.Addr, ok bool) {
 	name, problem := canonical(name)
@@ -44,12 +44,12 @@ func (p *Policy) Static(name string) (addrs []netip.Addr, ok bool) {
 	return addrs, ok
 }
 
-// maxLookup bounds the length of names that no rule names in full: longer ones are
+// maxLookup bounds the length of names that no rule names in full: longer names are
 // more likely to carry data.
 const maxLookup = 160
 
 // Lookup judges a DNS query for a name. The gateway answers names of the sandbox's
-// own group (NAME.GROUP.internal) without asking.
+// own group (NAME.GROUP.internal) without calling Lookup.
 func (p *Policy) Lookup(name string) Verdict {
 	if p.noNetwork() {
 		return p.refuseMode()
@@ -123,9 +123,9 @@ func (p *Policy) Answer(name string, a netip.Addr) Verdict {
 }
 
 // Connect judges a connection or a first datagram. proto is tcp, udp or icmp
-// (port 0); names are those that our DNS resolved to ap's address in this
+// (port 0); names are the names that the gateway's DNS resolved to ap's address in this
 // sandbox and that have not expired. The gateway handles addresses of the
-// resolver and of peers in the group without asking.
+// resolver and of peers in the group without calling Connect.
 func (p *Policy) Connect(proto string, ap netip.AddrPort, names []string) Verdict {
 	if p.noNetwork() {
 		return p.refuseMode()
@@ -222,8 +222,8 @@ func (p *Policy) byAddr(a netip.Addr, c closedRange, closed bool, pr proto, port
 	return r
 }
 
-// byNames judges by the names that the address was given out for. The check is
-// the weakest that any of them needs, since the client has to claim one anyway.
+// byNames judges by the names for which the address was given out. The check is
+// the weakest check that any of them needs, since the client must claim one of them anyway.
 func (p *Policy) byNames(a netip.Addr, closed bool, pr proto, port uint16, names []string) Verdict {
 	var best Verdict
 	for _, n := range names {
@@ -264,7 +264,7 @@ func (p *Policy) denied(a netip.Addr, pr proto, port uint16) *rule {
 	return p.deny.forAll(pr, port)
 }
 
-// deniedNames returns a deny rule if every name is denied.
+// deniedNames returns a deny rule if all names are denied.
 func (p *Policy) deniedNames(pr proto, port uint16, names []string) (last *rule) {
 	if !p.denies {
 		return nil
@@ -316,7 +316,7 @@ func (p *Policy) refuseClosed(c closedRange) Verdict {
 	return Verdict{Reason: closedReasons[c.name]}
 }
 
-// closedReasons has the reasons by range, so that refusing costs no allocation.
+// closedReasons holds the reasons by range, so that a refusal costs no allocation.
 var closedReasons = func() map[string]string {
 	m := map[string]string{}
 	for _, c := range append(closedRanges, closedRange{name: ownAddress}, closedRange{name: metadataAddress}, closedRange{name: nearAddress}) {
@@ -325,7 +325,7 @@ var closedReasons = func() map[string]string {
 	return m
 }()
 
-// refuseUnnamed says which rule is missing in mode restricted.
+// refuseUnnamed returns a refusal with the rule that is missing in mode restricted.
 func (p *Policy) refuseUnnamed(a netip.Addr, pr proto, port uint16, names []string, quic bool) Verdict {
 	if quic {
 		return Verdict{Reason: reasonQUIC}
@@ -357,8 +357,8 @@ func (p *Policy) refuseUnnamed(a netip.Addr, pr proto, port uint16, names []stri
 	}
 }
 
-// Upstream judges an address of the upstream proxy, which the node connects to on
-// the policy's behalf: public addresses and those the operator opened are allowed.
+// Upstream judges an address of the upstream proxy, to which the node connects on
+// the policy's behalf: public addresses and addresses opened by the operator are allowed.
 func (p *Policy) Upstream(a netip.Addr) Verdict {
 	a = canonicalAddr(a)
 	if !a.IsValid() {

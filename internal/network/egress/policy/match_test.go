@@ -12,8 +12,8 @@ import (
 	_ "github.com/engi-dev/engi/test/seed" // fixes the seed of rapid
 )
 
-// A referencePolicy judges rule by rule, as documented, without tables. Of testNode
-// it uses the closed ranges.
+// A referencePolicy judges rule by rule, as documented, without tables. It uses only the
+// closed ranges of testNode.
 type referencePolicy struct {
 	p           *Policy
 	allow, deny []rule
@@ -26,7 +26,7 @@ func (s *referencePolicy) targets(r *rule, a netip.Addr, names []string) (byAddr
 	return r.all || r.net.IsValid() && r.net.Contains(a), byName
 }
 
-// opensPort spells out which ports an allow rule opens, see [rule.openPorts].
+// opensPort reports whether an allow rule opens a port, see [rule.openPorts].
 func (s *referencePolicy) opensPort(r *rule, pr proto, port uint16) bool {
 	if r.proto&pr == 0 || pr != icmp && (port < r.lo || port > r.hi) {
 		return false
@@ -169,7 +169,7 @@ func matches(t *rapid.T) {
 		if v.Reason == "" || v.Allowed && pr != "tcp" && v.Check != CheckNone {
 			t.Fatalf("%s %s %q: %+v", pr, ap, names, v)
 		}
-		// What may not be connected to may not be claimed, and a name that is
+		// A host that may not be connected to may not be claimed, and a name that is
 		// allowed on some port may be looked up.
 		for _, n := range names {
 			if cl := c.Claim(n, ap, names); pr == "tcp" && cl.Allowed && !v.Allowed {

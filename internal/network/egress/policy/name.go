@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// international maps names as browsers do, but leaves characters that are
+// idnaProfile maps international names in the same way as browsers, but leaves characters that are
 // ASCII to canonical, which is stricter about some and laxer about underscores
 // and dashes in third place.
 var idnaProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false),
@@ -18,11 +18,11 @@ var idnaProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.Transition
 
 // CheckName returns the canonical form of a host name: lower-case ASCII
 // (international names as xn--), without a dot at the end. It reports Invalid for
-// what is not a valid name or could be read as an address: labels and names that
+// a text that is not a valid name or could be read as an address: labels and names that
 // are too long or empty, characters other than letters, digits, dashes and
 // underscores, dashes at the ends of labels, a last label that is a number.
 func CheckName(name string) (string, error) {
-	if len(name) > 4*maxName { // checked first, since mapping is expensive
+	if len(name) > 4*maxName { // checked first, since the mapping is expensive
 		return "", badName(name, "is too long")
 	}
 	if !utf8.ValidString(name) || strings.ContainsRune(name, utf8.RuneError) {
@@ -49,11 +49,11 @@ func badName(name, problem string) *engi.Error {
 }
 
 const (
-	maxName  = 253 // as in DNS, without the final dot
+	maxName  = 253 // maximum length of a name, as in DNS, without the final dot
 	maxLabel = 63
 )
 
-// canonical is CheckName for names in ASCII. It allocates only if the name has
+// canonical does the same as CheckName for names in ASCII. It allocates only if the name has
 // capital letters. The problem is empty if the name is valid.
 func canonical(name string) (c, problem string) {
 	if n := len(name); n > 0 && name[n-1] == '.' {
@@ -96,7 +96,7 @@ func canonical(name string) (c, problem string) {
 	return name, ""
 }
 
-// isNumber reports whether some programs would take a label for a part of an IPv4
+// isNumber reports whether some programs could take a label for a part of an IPv4
 // address.
 func isNumber(label string) bool {
 	if hex, ok := strings.CutPrefix(strings.ToLower(label), "0x"); ok {
@@ -114,9 +114,9 @@ func isASCII(s string) bool {
 	return true
 }
 
-const maxShown = 100 // bytes of an untrusted text in an error
+const maxShown = 100 // maximum number of bytes of an untrusted text in an error
 
-// isBelow reports whether name is suffix or ends in it.
+// isBelow reports whether name is suffix or a name below it.
 func isBelow(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) &&
 		(len(name) == len(suffix) || name[len(name)-len(suffix)-1] == '.')

@@ -15,7 +15,7 @@ const (
 )
 
 // addPackages replaces rules for packages by rules for the hosts of registries.
-// What another rule names itself is reached there, not served by the node.
+// A host that another rule names is reached directly, not served by the node.
 func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *engi.Error) {
 	p.packages = map[string]string{}
 	var out []rule
@@ -53,8 +53,8 @@ func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *
 	return out, nil
 }
 
-// Packages returns the rule by which the node itself answers for a host, which is
-// that of a package registry; ok is false for every other host.
+// Packages returns the rule by which the node itself serves a host, which is
+// the host of a package registry; ok is false for every other host.
 func (p *Policy) Packages(host string) (rule string, ok bool) {
 	if len(p.packages) == 0 {
 		return "", false
@@ -67,5 +67,5 @@ func (p *Policy) Packages(host string) (rule string, ok bool) {
 	return rule, ok
 }
 
-// HasPackages reports whether the node answers for any host.
+// HasPackages reports whether the node serves any host itself.
 func (p *Policy) HasPackages() bool { return len(p.packages) > 0 }

@@ -1,19 +1,19 @@
-// Package policy decides what a sandbox may reach. It compiles an
+// Package policy decides which destinations a sandbox may reach. It compiles an
 // [engi.NetworkPolicy] into a [Policy] that answers the gateway's questions
 // without I/O, each in about a microsecond: may this name be looked up, may this
 // address be connected to, may this TLS or HTTP client name that host, is this
 // connection to be intercepted. It also parses the first bytes of connections
 // ([Hello], [Request]) and checks names.
 //
-// It does not resolve names, record which names an address was given out for, or
-// enforce rate limits: the gateway does that and passes in what it knows.
+// It does not resolve names, record the names for which an address was given out, or
+// enforce rate limits: the gateway does this work and passes in the results.
 //
 // # How a connection is judged
 //
 // For a DNS query: [Policy.Lookup], and [Policy.Answer] for every address in the
 // answer. For a connection or a first datagram: [Policy.Connect] with the names
-// that our DNS resolved to the address in this sandbox. If it is allowed,
-// [Verdict].Check says what must be seen before data may pass: nothing
+// that the gateway's DNS resolved to the address in this sandbox. If it is allowed,
+// [Verdict].Check is the proof that must be seen before data may pass: none
 // ([CheckNone]), a TLS ClientHello or an HTTP request with an allowed host
 // ([CheckWeb]), only a ClientHello ([CheckTLS]), or either if it is TLS or HTTP,
 // while other protocols pass ([CheckAny]). [Sniff] tells the protocol,
@@ -23,7 +23,7 @@
 // A plain HTTP connection can carry many requests, each with its own Host. So
 // where a claim is needed, HTTP must be served request by request, as package
 // intercept does, with ClaimHTTP for each. Judging the first request only and
-// copying the rest would let the others through.
+// copying the rest would let the other requests through.
 package policy
 
 import (
@@ -39,43 +39,43 @@ import (
 // A Node describes the networks of a node. The zero Node opens nothing that is
 // closed by default.
 type Node struct {
-	// Default is the mode of policies without one. Empty means none.
+	// Default is the mode of policies without a mode. Empty means none.
 	Default engi.Network
-	// Private are networks in closed ranges (private, link-local, …) that the
-	// operator lets policies name. An address of the host itself or of a
+	// Private lists networks in closed ranges (private, link-local, …) that the
+	// operator permits policies to name. An address of the host itself or of a
 	// metadata service is opened only by a prefix of that single address.
 	Private []netip.Prefix
-	// Hosts are names with fixed addresses. Where a policy allows such a name,
+	// Hosts maps names to fixed addresses. Where a policy allows such a name,
 	// its addresses may be connected to even if they are in closed ranges.
 	Hosts map[string][]netip.Addr
-	// Own are the host's addresses and whatever else belongs to the host.
+	// Own lists the host's addresses and the networks that belong to the host.
 	Own []netip.Prefix
-	// Near are the networks that the host is on. Public addresses in them
-	// belong to its neighbours, as with IPv6 at home, and are closed like
+	// Near lists the networks of the host's interfaces. Public addresses in them
+	// belong to the host's neighbours, as with IPv6 in home networks, and are closed like
 	// private ones.
 	Near []netip.Prefix
-	// Packages are the hosts of package registries by ecosystem, which the
+	// Packages maps ecosystems to the hosts of their package registries, which the
 	// rules packages and packages:ECOSYSTEM stand for. The node serves them
-	// itself. Empty means that it does not.
+	// itself. Empty means that it serves none.
 	Packages map[string][]string
 }
 
 // A Verdict is the answer to one question.
 type Verdict struct {
 	Allowed bool
-	Check   Check  // of an allowed Connect: what must be seen before data passes
-	Rule    string // that decided, as written in the policy; empty if none did
-	Reason  string // for people; never empty if not allowed
+	Check   Check  // proof required before data passes; only of an allowed Connect
+	Rule    string // deciding rule, as written in the policy; empty if none decided
+	Reason  string // reason, for people; never empty for a refusal
 }
 
-// A Check says what an allowed connection must show first.
+// A Check is the proof of the host that an allowed connection must show first.
 type Check uint8
 
 const (
-	CheckNone Check = iota // nothing: it is allowed by address, or everything is
-	CheckAny               // if it is TLS or HTTP, an allowed host; anything else passes
-	CheckWeb               // TLS or HTTP with an allowed host; anything else is refused
-	CheckTLS               // TLS with an allowed host; anything else is refused
+	CheckNone Check = iota // nothing: the connection is allowed by its address, or everything is allowed
+	CheckAny               // an allowed host if it is TLS or HTTP; other protocols pass
+	CheckWeb               // TLS or HTTP with an allowed host; other protocols are refused
+	CheckTLS               // TLS with an allowed host; other protocols are refused
 )
 
 // A Proxy is a validated [engi.UpstreamProxy].
@@ -86,12 +86,12 @@ type Proxy struct {
 	User, Password string
 }
 
-// MaxRules is how many rules a policy may have: those in Allow and Deny, the hosts
+// MaxRules is the maximum number of rules of a policy: the rules in Allow and Deny, the hosts
 // of grants and the header rules.
 const MaxRules = 10_000
 
-// Compile validates p and prepares it for matching. It reports Invalid for what
-// can never work, and Denied for closed networks that the operator did not
+// Compile validates p and prepares it for matching. It reports Invalid for rules that
+// can never apply, and Denied for closed networks that the operator did not
 // open. Errors name the rule and have a remedy.
 func Compile(p engi.NetworkPolicy, n Node) (*Policy, error) {
 	c, err := compile(p, n)
@@ -219,7 +219,7 @@ func isLabel(s string) bool {
 	return len(s) <= maxLabel && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && s[0] != '-' && s[len(s)-1] != '-'
 }
 
-// load validates what the operator configured.
+// load validates the operator's configuration and stores it.
 func (g *hostNetworks) load(n Node) *engi.Error {
 	for _, o := range n.Own {
 		if !o.IsValid() {
@@ -278,7 +278,7 @@ func parseRules(list string, texts []string) ([]rule, *engi.Error) {
 }
 
 // checkAllowed refuses an allow rule for a closed network that the operator did
-// not open. Of a network that is only partly closed, the rule opens the public
+// not open. For a network that is only partly closed, the rule opens the public
 // part.
 func (g *hostNetworks) checkAllowed(r *rule) *engi.Error {
 	if !r.net.IsValid() {
@@ -315,7 +315,7 @@ func nameOf(n netip.Prefix) string {
 }
 
 // contradiction reports a deny rule that has no effect because an allow rule,
-// which wins, covers all of it.
+// which takes precedence, covers all of it.
 func (p *Policy) contradiction() *engi.Error {
 	for i := range p.deny.rules {
 		d := &p.deny.rules[i]

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// testNode has opened one private network, one loopback and one own address.
+// testNode is a node that opens one private network, one loopback and one own address.
 var testNode = Node{
 	Private: parseNetworks("10.1.0.0/16", "127.0.0.1/32", "192.168.7.7/32", "fd12::/16"),
 	Own:     parseNetworks("192.168.7.7/32", "192.168.7.8/32", "8.9.9.9/32", "10.1.0.9/32"),
@@ -37,8 +37,8 @@ func open(deny ...string) engi.NetworkPolicy {
 	return engi.NetworkPolicy{Mode: engi.NetworkOpen, Deny: deny}
 }
 
-// TestPackages: rules for packages open exactly the hosts of registries, which the
-// node answers for unless another rule or a grant names them.
+// TestPackages checks that rules for packages open exactly the hosts of registries, which the
+// node serves unless another rule or a grant names them.
 func TestPackages(t *testing.T) {
 	node := testNode
 	node.Packages = map[string][]string{"npm": {"registry.example.com", "other.example.com"}, "go": {"go.example.com"}}
@@ -57,7 +57,7 @@ func TestPackages(t *testing.T) {
 	for _, c := range []struct {
 		policy *Policy
 		host   string
-		rule   string // empty: the node does not answer
+		rule   string // expected rule; empty means that the node does not serve the host
 		lookup bool
 	}{
 		{compiled(restricted("packages")), "Registry.example.com.", "packages", true},
@@ -107,7 +107,7 @@ func TestConnect(t *testing.T) {
 		proto  string
 		to     string
 		names  string
-		want   string // a check, or what the reason of a refusal must hold
+		want   string // expected check, or text in the reason of a refusal
 	}{
 		{"none", engi.NetworkPolicy{}, "tcp", "8.8.4.9:443", "", "mode none"},
 		{"isolated", engi.NetworkPolicy{Mode: engi.NetworkIsolated}, "tcp", "8.8.4.9:443", "a.b", "mode isolated"},
@@ -248,7 +248,7 @@ func TestLookup(t *testing.T) {
 		name   string
 		policy engi.NetworkPolicy
 		ask    string
-		want   string // the rule or "allowed"; else "!" and what the reason holds
+		want   string // expected rule or "allowed", or "!" and text in the reason of a refusal
 	}{
 		{"none", engi.NetworkPolicy{}, "example.com", "!mode none"},
 		{"isolated", engi.NetworkPolicy{Mode: engi.NetworkIsolated}, "example.com", "!mode isolated"},
@@ -328,7 +328,7 @@ func TestClaim(t *testing.T) {
 		hello  Hello
 		to     string
 		names  string
-		want   string // empty: allowed
+		want   string // text in the reason of a refusal; empty means allowed
 	}{
 		{"right", restricted("*.example.com"), Hello{ServerName: "a.example.com"}, at, "a.example.com", ""},
 		{"mismatch", restricted("*.example.com"), Hello{ServerName: "evil.net"}, at, "a.example.com", "no rule opens"},

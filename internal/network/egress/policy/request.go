@@ -10,20 +10,20 @@ import (
 	"github.com/engi-dev/engi/internal/network/egress/request"
 )
 
-// requestRules are the request rules of a policy and its grants, in this order.
+// requestRules holds the request rules of a policy and then of its grants.
 type requestRules struct {
 	set    request.Set
 	judged *hostIndex // all rules by their hosts
 	opened *hostIndex // the policy's rules that make their hosts reachable
-	grants []int32    // the grant of each rule; -1 for the policy's own
-	limits []bool     // by grant: has rules
+	grants []int32    // index of each rule's grant; -1 for the policy's own rules
+	limits []bool     // reports by grant whether it has rules
 }
 
-// maxRequestHosts bounds the hosts of all rules, those of a grant counted for each
+// maxRequestHosts bounds the hosts of all rules. The hosts of a grant count for each
 // of its rules.
 const maxRequestHosts = 20_000
 
-// CheckRequest validates a request rule by itself, of a grant or of a policy.
+// CheckRequest validates a single request rule of a grant or of a policy.
 func CheckRequest(r engi.RequestRule, ofGrant bool) error {
 	if err := checkRequestHost(r, ofGrant); err != nil {
 		return err
@@ -48,7 +48,7 @@ func checkRequestHost(r engi.RequestRule, ofGrant bool) *engi.Error {
 func (p *Policy) addRequests() *engi.Error {
 	q := &p.requests
 	q.judged, q.opened, q.limits = newHostIndex(), newHostIndex(), make([]bool, len(p.source.Grants))
-	var hosts [][]Host // of each rule
+	var hosts [][]Host // hosts of each rule
 	sum := 0
 	add := func(grant int, number int, r engi.RequestRule, texts []string) *engi.Error {
 		err := checkRequestHost(r, grant >= 0)
@@ -96,7 +96,7 @@ func (p *Policy) addRequests() *engi.Error {
 			}
 		}
 	}
-	var useful []Host // where grants let something pass
+	var useful []Host // hosts to which grants let some requests pass
 	for i, g := range p.source.Grants {
 		if n := slices.IndexFunc(g.Requests, func(r engi.RequestRule) bool { return r.Action != engi.RequestDeny }); n >= 0 {
 			useful = append(useful, hosts[slices.Index(q.grants, int32(i))]...)
@@ -110,8 +110,8 @@ func (p *Policy) addRequests() *engi.Error {
 	return nil
 }
 
-// checkReach reports a rule that no request reaches, and one that denies where
-// nothing is allowed.
+// checkReach reports a rule that no request reaches, and a rule that denies requests where
+// none is allowed.
 func (p *Policy) checkReach(hosts [][]Host, granted []Host, i int) *engi.Error {
 	q, h := &p.requests, hosts[i][0]
 	meets := func(o Host) bool { return h.includes(o) || o.includes(h) }
@@ -145,7 +145,7 @@ func (h Host) includes(o Host) bool {
 // HasRequests reports whether there are request rules.
 func (p *Policy) HasRequests() bool { return p.requests.set.Len() > 0 }
 
-// Judges reports whether request rules judge what goes to a host, on every port,
+// Judges reports whether request rules judge requests to a host, on every port,
 // over TLS or not.
 func (p *Policy) Judges(host string) bool {
 	if p.requests.judged.empty() {
@@ -159,7 +159,7 @@ func (p *Policy) Judges(host string) bool {
 func (p *Policy) anyJudged(names []string) bool { return slices.ContainsFunc(names, p.Judges) }
 
 // granting returns the verdict by which a grant or a request rule makes a canonical
-// name reachable over TLS; port 0 means any.
+// name reachable over TLS; port 0 means any port.
 func (p *Policy) granting(name string, port uint16) (Verdict, bool) {
 	if g, ok := p.grants.granting(name, port); ok {
 		return Verdict{Allowed: true, Rule: g, Reason: "allowed by a grant"}, true
@@ -168,18 +168,18 @@ func (p *Policy) granting(name string, port uint16) (Verdict, bool) {
 	return Verdict{Allowed: ok, Rule: r, Reason: "allowed by a request rule"}, ok
 }
 
-// A RequestVerdict is the judgement of a request to a host that [Policy.Judges].
+// A RequestVerdict is the judgement of a request to a host for which [Policy.Judges] is true.
 type RequestVerdict struct {
 	Action engi.RequestAction
-	Rule   *request.Rule // that decided; nil if none did
-	Grant  string        // the secret of the grant that the rule is of; empty for the policy's own
-	// Withheld says by the number of a grant that its secret does not go with
+	Rule   *request.Rule // deciding rule; nil if none decided
+	Grant  string        // secret of the grant to which the rule belongs; empty for the policy's own rules
+	// Withheld reports by the number of a grant that its secret is not sent with
 	// the request.
 	Withheld []bool
 }
 
-// Request judges a request to a canonical host. It reports an error, why the
-// request is refused, if rules need its body and it cannot be judged.
+// Request judges a request to a canonical host. It returns an error with the reason if the
+// rules need the request's body and it cannot be judged.
 func (p *Policy) Request(host string, port uint16, tls bool, j *request.Judging) (v RequestVerdict, err error) {
 	q := &p.requests
 	v = RequestVerdict{Action: engi.RequestDeny, Withheld: q.limits}
@@ -246,7 +246,7 @@ func (q *requestRules) at(host string, port uint16, tls bool) []int32 {
 	return slices.Compact(rules)
 }
 
-// RequestsTo describes what request rules let pass to a canonical host.
+// RequestsTo describes the requests that request rules let pass to a canonical host.
 func (p *Policy) RequestsTo(host string, port uint16, tls bool) string {
 	const most = 5
 	var list []string

@@ -36,8 +36,8 @@ func rules(texts ...string) (list []engi.RequestRule) {
 	return list
 }
 
-// TestRequests holds that the first rule that matches decides, that what none
-// matches is refused, and with which secrets a request goes.
+// TestRequests checks that the first matching rule decides, that a request without a matching
+// rule is refused, and which secrets are sent with a request.
 func TestRequests(t *testing.T) {
 	p := restricted("api.example.com")
 	p.Requests = rules("deny * *.example.com/admin/**", "ask POST api.example.com/pay", "GET,POST *.example.com:8443/a", "GET api.example.com/v1/**", "GET http://api.example.com/plain", "* other.example.org")
@@ -90,7 +90,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestBadRequests holds that rules that cannot be meant are refused and named.
+// TestBadRequests checks that rules without a sensible meaning are refused and named.
 func TestBadRequests(t *testing.T) {
 	grant := engi.Grant{Secret: "key", Hosts: []string{"api.example.com"}}
 	with := func(texts ...string) engi.NetworkPolicy {
@@ -145,8 +145,8 @@ func TestBadRequests(t *testing.T) {
 	must(t, granted)
 }
 
-// TestJudgedHosts holds that rules that allow or ask make a host reachable over TLS
-// and no further, and that nothing but requests passes to a judged one.
+// TestJudgedHosts checks that rules that allow or ask make a host reachable over TLS
+// and in no other way, and that only requests pass to a judged host.
 func TestJudgedHosts(t *testing.T) {
 	web := netip.MustParseAddrPort("93.184.216.34:443")
 	plain, other := netip.AddrPortFrom(web.Addr(), 80), netip.AddrPortFrom(web.Addr(), 5432)

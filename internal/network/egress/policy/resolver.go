@@ -2,11 +2,11 @@ package policy
 
 import "net/netip"
 
-// resolvers are names of public resolvers with DNS over HTTPS. Using one bypasses
-// our own DNS, so a rule for everything does not include them, only one that
-// names them. No such list is complete: in mode open it stops programs that do
-// so by default, and in mode restricted nothing else is reachable anyway. The
-// last one is looked up by browsers to learn whether they should not use DNS
+// resolvers lists names of public resolvers with DNS over HTTPS. Their use bypasses
+// the gateway's DNS, so a rule for everything does not include them, only a rule that
+// names them. No such list is complete: in mode open it stops programs that use them
+// by default, and in mode restricted no unnamed host is reachable anyway. The
+// last name is looked up by browsers to learn whether they should avoid DNS
 // over HTTPS.
 var resolvers = setOf(
 	"dns.google", "8888.google", "cloudflare-dns.com", "one.one.one.one", "quad9.net", "nextdns.io",
@@ -19,7 +19,7 @@ var resolvers = setOf(
 	"use-application-dns.net",
 )
 
-// resolverNets are addresses of some of them.
+// resolverNets lists the addresses of some public resolvers.
 var resolverNets = parseNetworks(
 	"1.1.1.0/29", "1.0.0.0/29", "8.8.8.8/32", "8.8.4.4/32", "9.9.9.8/29", "149.112.112.0/24",
 	"208.67.222.222/32", "208.67.220.220/32", "94.140.14.0/23", "45.90.28.0/22", "185.228.168.0/23",
@@ -57,8 +57,8 @@ func isResolver(a netip.Addr, pr proto, port uint16) bool {
 	return false
 }
 
-// specialSuffixes are endings of names that are not public: looked up upstream,
-// they would leak or lead to the host's own network.
+// specialSuffixes lists endings of names that are not public: lookups of such names upstream
+// would leak them or lead to the host's own network.
 var specialSuffixes = setOf("localhost", "local", "localdomain", "internal", "intranet", "lan", "home", "corp", "home.arpa", "onion", "invalid", "alt")
 
 // isSpecial reports whether a name is allowed only by a rule that names it.

@@ -40,18 +40,18 @@ type rule struct {
 	text       string
 	proto      proto
 	protoGiven bool   // the rule names a protocol
-	host       string // canonical
-	suffix     string // of *.SUFFIX, canonical
+	host       string // canonical name
+	suffix     string // SUFFIX of *.SUFFIX, canonical
 	net        netip.Prefix
 	all        bool
-	lo, hi     uint16 // 0 to 65535 if the rule names no ports
+	lo, hi     uint16 // first and last port; 0 to 65535 if the rule names no ports
 	hasPorts   bool
-	packages   string // ecosystem of a rule for packages, or all
+	packages   string // ecosystem of a rule for packages, or allEcosystems
 }
 
 func (r *rule) isName() bool { return r.host != "" || r.suffix != "" }
 
-// covers reports whether r includes everything that o does, * being all public
+// covers reports whether r includes every connection that o includes, where * means all public
 // addresses.
 func (r *rule) covers(o *rule) bool {
 	if o.proto&^r.proto != 0 || o.lo < r.lo || o.hi > r.hi {
@@ -69,12 +69,12 @@ func (r *rule) covers(o *rule) bool {
 	}
 }
 
-const maxRuleText = 400 // longer than any name with protocol and ports
+const maxRuleText = 400 // bytes; longer than any name with protocol and ports
 
-// allIPv4 is what people, and E2B's documentation, write instead of *.
+// allIPv4 is a common notation for *, also used in E2B's documentation.
 const allIPv4 = "0.0.0.0/0"
 
-// parseRule parses one rule. The caller adds to errors where the rule is.
+// parseRule parses one rule. The caller adds the position of the rule to errors.
 func parseRule(text string) (rule, *engi.Error) {
 	bad := func(format string, args ...any) *engi.Error {
 		return engi.Errorf(engi.Invalid, "network rule %q "+format, append([]any{clip.Text(text, maxShown)}, args...)...)
@@ -192,7 +192,7 @@ func splitPort(s string) (target, port, problem string) {
 		if !strings.Contains(target, ":") {
 			return "", "", "has brackets around something other than an IPv6 address"
 		}
-		if bits, ok := strings.CutPrefix(rest, "/"); ok { // [ADDRESS]/BITS:PORT is written too
+		if bits, ok := strings.CutPrefix(rest, "/"); ok { // [ADDRESS]/BITS:PORT is also valid
 			bits, rest, ok = strings.Cut(bits, ":")
 			target += "/" + bits
 			if !ok {

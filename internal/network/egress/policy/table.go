@@ -10,24 +10,24 @@ import (
 	"sort"
 )
 
-// A table finds matching rules of one list. Names are looked up in full and by
+// A table finds matching rules in one list. Names are looked up in full and by
 // each of their suffixes, addresses by each prefix length that occurs, ports by
 // binary search: about a dozen steps for any number of rules.
 type table struct {
 	rules    []rule
 	all      *portRules
 	hosts    map[string]*portRules
-	suffixes map[string]*portRules // by SUFFIX of *.SUFFIX
+	suffixes map[string]*portRules // rules by the SUFFIX of *.SUFFIX
 	nets     map[netip.Prefix]*portRules
-	bits4    []int // prefix lengths that occur, longest first
+	bits4    []int // prefix lengths in use, longest first
 	bits6    []int
 }
 
-// portRules are the rules for one target, by protocol and port.
+// portRules holds the rules for one target, by protocol and port.
 type portRules struct {
-	rules        []int32 // indexes, in their order
+	rules        []int32 // indexes of the rules, in their order
 	spans        [protocols][]span
-	allPortsRule int32 // index of a rule for all of tcp and udp; -1 if there is none
+	allPortsRule int32 // index of a rule for all ports of tcp and udp; -1 if there is none
 }
 
 // A span is a range of ports and the rule that decides for it. Spans of one list
@@ -110,7 +110,7 @@ func longestFirst(set map[int]bool) []int {
 // openPorts returns the ports of one protocol that an allow rule opens, in up to
 // four ranges. Other ports in its range need a more explicit rule.
 //
-// Resolvers are opened only by a rule with ports, so that our own is not bypassed
+// Resolvers are opened only by a rule with ports, so that the gateway's resolver is not bypassed
 // by accident. UDP shows no host name that could be checked: if the target is a
 // name, it needs a rule with ports or udp://, and for the ports of QUIC udp://.
 func (r *rule) openPorts(p proto) [][2]uint16 {
@@ -145,8 +145,8 @@ func (r *rule) openPorts(p proto) [][2]uint16 {
 	return append(open, [2]uint16{lo, hi})
 }
 
-// buildSpans fills in spans. Where rules overlap, those with ports take precedence
-// over those without, then narrower ones, then earlier ones.
+// buildSpans fills in spans. Where rules overlap, rules with ports take precedence
+// over rules without, then narrower ones, then earlier ones.
 func (p *portRules) buildSpans(rules []rule, allow bool) {
 	order := slices.Clone(p.rules)
 	slices.SortStableFunc(order, func(a, b int32) int {
@@ -182,7 +182,7 @@ func (p *portRules) buildSpans(rules []rule, allow bool) {
 	}
 }
 
-// A rankedSpan is one of several that may overlap; the lowest rank wins.
+// A rankedSpan is one of several spans that may overlap; the lowest rank takes precedence.
 type rankedSpan struct {
 	span
 	rank int
@@ -233,7 +233,7 @@ func (c *spanHeap) Pop() any {
 	return last
 }
 
-// find returns the rule for a port, or -1.
+// find returns the index of the rule for a port, or -1.
 func (p *portRules) find(pr proto, port uint16) int32 {
 	if p == nil {
 		return -1
@@ -265,8 +265,8 @@ func (t *table) byName(name string, pr proto, port uint16) *rule {
 	return nil
 }
 
-// ruleFor returns a rule for a canonical name and any port, or nil; with
-// allPorts, one for all of tcp and udp.
+// ruleFor returns a rule for a canonical name and any port, or nil. If allPorts
+// is set, it returns a rule for all ports of tcp and udp.
 func (t *table) ruleFor(name string, allPorts bool) *rule {
 	if r := t.first(t.hosts[name], allPorts); r != nil {
 		return r
@@ -284,8 +284,8 @@ func (t *table) ruleFor(name string, allPorts bool) *rule {
 	return nil
 }
 
-// first returns the first rule of p, or with allPorts, the first for all of tcp
-// and udp; nil if there is none.
+// first returns the first rule of p or, if allPorts is set, the first rule for all ports of tcp
+// and udp. It returns nil if there is none.
 func (t *table) first(p *portRules, allPorts bool) *rule {
 	switch {
 	case p == nil || allPorts && p.allPortsRule < 0:
@@ -303,7 +303,7 @@ func (t *table) byAddr(a netip.Addr, pr proto, port uint16) *rule {
 	for _, bits := range t.lengths(a) {
 		n, err := a.Prefix(bits)
 		if err != nil {
-			continue // unreachable: lengths are of the address's family
+			continue // unreachable: the lengths belong to the address's family
 		}
 		if i := t.nets[n].find(pr, port); i >= 0 {
 			return &t.rules[i]

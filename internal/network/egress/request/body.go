@@ -18,14 +18,14 @@ import (
 
 const (
 	maxCondition = 4 << 10
-	maxValues    = 200     // of a list in a condition
-	maxSteps     = 16      // of a path
-	maxDepth     = 100     // of a body
-	maxMembers   = 10_000  // of one object of a body, since all its keys are remembered
-	maxWork      = 4 << 20 // comparisons of values with conditions, in pieces of 64 bytes
+	maxValues    = 200     // maximum number of values of a list in a condition
+	maxSteps     = 16      // maximum number of steps of a path
+	maxDepth     = 100     // maximum depth of a body
+	maxMembers   = 10_000  // maximum number of members of one object of a body, since all keys of an object are remembered
+	maxWork      = 4 << 20 // maximum number of comparisons of values with conditions, in pieces of 64 bytes
 )
 
-// evaluating bounds how many long bodies are judged at once, for their memory.
+// evaluating bounds the number of long bodies judged at once, to save memory.
 var evaluating = make(chan struct{}, 2)
 
 // Operators of conditions.
@@ -38,7 +38,7 @@ const (
 	keys    = "keys"
 )
 
-// A condition is what a body must hold.
+// A condition is a statement that must hold for a body.
 type condition struct {
 	text, path, op string
 	values         []scalar
@@ -48,20 +48,20 @@ type condition struct {
 // A scalar is a string, a number or a literal of JSON.
 type scalar struct {
 	kind   jsontext.Kind
-	text   string // of a string
+	text   string // text of a string
 	number float64
 }
 
-// A node of the tree of all conditions' paths is for the values at one path.
+// A node stands for the values at one path, in the tree of the paths of all conditions.
 type node struct {
 	here   []int32          // conditions on these values
-	all    []int32          // and on those within
+	all    []int32          // conditions on these values and all values within
 	keys   map[string]*node // members of objects
-	folded map[string]bool  // keys, as fold returns them
+	folded map[string]bool  // keys in the form that fold returns
 	each   *node            // elements of arrays
 }
 
-// condition returns the number of a condition.
+// condition returns the number of a condition, which it adds if it is new.
 func (s *Set) condition(text string) (int32, *engi.Error) {
 	if n, ok := s.known[text]; ok {
 		return n, nil
@@ -125,7 +125,7 @@ func (s *Set) condition(text string) (int32, *engi.Error) {
 	return n, nil
 }
 
-// child returns the node for a step, which is empty for elements of an array.
+// child returns the node for a step. An empty step means the elements of an array.
 func (n *node) child(step string) *node {
 	if step == "" {
 		if n.each == nil {
@@ -210,7 +210,7 @@ func scalarOf(t jsontext.Token) (v scalar, ok bool) {
 	return v, ok
 }
 
-// A breach says whether a body breaks a condition, and maybe how.
+// A breach reports whether a body breaks a condition, with details if known.
 type breach struct {
 	is     bool
 	detail string
@@ -221,8 +221,8 @@ func (s *Set) why(c int32, b breach) string {
 	return fmt.Sprintf("the body breaks %q", clip.Text(s.conditions[c].text, maxShown)) + b.detail
 }
 
-// evaluate returns for each condition whether a body breaks it. It reports Denied
-// for what is not JSON or what servers could read differently.
+// evaluate returns the breach of each condition by a body. It reports Denied
+// for a body that is not JSON or that servers could read differently.
 func (s *Set) evaluate(body []byte) ([]breach, error) {
 	if len(body) > 64<<10 {
 		evaluating <- struct{}{}
@@ -266,11 +266,11 @@ type evaluation struct {
 	set    *Set
 	dec    *jsontext.Decoder
 	broken []breach
-	failed map[*node]bool // whose conditions are all broken
+	failed map[*node]bool // nodes whose conditions are all broken
 	work   int
 }
 
-// fail breaks all conditions on the values of a node, and within them.
+// fail marks all conditions on the values of a node, and on values within, as broken.
 func (e *evaluation) fail(n *node, detail string) {
 	if e.failed[n] {
 		return
@@ -284,7 +284,7 @@ func (e *evaluation) fail(n *node, detail string) {
 	}
 }
 
-// value judges the next value, which is at the paths of nodes.
+// value judges the next value, whose path is that of every node in nodes.
 func (e *evaluation) value(nodes []*node, depth int) error {
 	kind := e.dec.PeekKind()
 	if depth > maxDepth {
@@ -376,7 +376,7 @@ func (e *evaluation) object(nodes []*node, depth int) error {
 }
 
 // member judges a key of an object at the path of n, and appends the node of its
-// value if there is one.
+// value, if there is one, to within.
 func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 	for _, c := range n.here {
 		k := &e.set.conditions[c]
@@ -403,8 +403,8 @@ func (e *evaluation) member(within []*node, n *node, key []byte) []*node {
 	return within
 }
 
-// judge judges a value by a condition on it; unless it is a scalar, v has its kind
-// only.
+// judge judges a value by a condition on it. Unless the value is a scalar, v has only its
+// kind.
 // Null counts as absent.
 func (e *evaluation) judge(n int32, v scalar, isScalar bool) {
 	c := &e.set.conditions[n]
@@ -417,7 +417,7 @@ func (e *evaluation) judge(n int32, v scalar, isScalar bool) {
 		e.broken[n].is = false
 		return
 	case keys:
-		ok = v.kind == '{' // its keys are judged one by one
+		ok = v.kind == '{' // the keys are judged one by one
 	case in:
 		ok = isScalar && slices.ContainsFunc(c.values, func(o scalar) bool { return o.is(v) })
 	case notIn:
@@ -433,7 +433,7 @@ func (e *evaluation) judge(n int32, v scalar, isScalar bool) {
 	}
 }
 
-// is reports whether a value is o, in whose text * is any text.
+// is reports whether a value matches o, where * in the text of o matches any text.
 func (o scalar) is(v scalar) bool {
 	if o.kind != v.kind {
 		return false
@@ -447,8 +447,8 @@ func (o scalar) is(v scalar) bool {
 	return true
 }
 
-// fold returns what a key has in common with all that lenient servers take for the
-// same: it is without case, dashes and underscores.
+// fold returns the common form of a key and all keys that lenient servers take for the
+// same key: lower case, without dashes and underscores.
 func fold(key []byte) []byte {
 	for _, b := range key {
 		if b >= utf8.RuneSelf || b >= 'A' && b <= 'Z' || b == '_' || b == '-' {

@@ -14,16 +14,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Request is what rules judge of the head of a request.
+// A Request holds the parts of a request's head that rules judge.
 type Request struct {
-	Method string // WebSocket for the opening of one
-	Path   string // decoded, for matching
+	Method string // method; WebSocket for a request that opens a WebSocket
+	Path   string // decoded path, for matching
 }
 
 const maxRequestPath = 8 << 10
 
-// Read reads the head of a request for judging. It reports Denied if servers could
-// read it differently: as another method, another path or another body.
+// Read reads the head of a request for a judgement. It reports Denied if servers could
+// read the head differently: as another method, another path or another body.
 func Read(r *http.Request) (Request, error) {
 	q := Request{Method: r.Method}
 	deny := func(remedy, format string, args ...any) (Request, error) {
@@ -78,21 +78,21 @@ func Read(r *http.Request) (Request, error) {
 	return q, nil
 }
 
-// plainMethod reports whether no server takes a method for another.
+// plainMethod reports whether servers cannot take a method for another.
 func plainMethod(m string) bool {
 	return m != "" && len(m) <= 32 && strings.Trim(m, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-") == "" && m[0] != '-'
 }
 
-// overriding are headers, and query parameters, by which servers or their
+// overriding lists headers, and query parameters, by which servers or their
 // middleware take a request for one with another method, path or host.
 var overriding = setOf("x-http-method-override", "x-http-method", "x-method-override", "x-original-method", "x-forwarded-method",
 	"x-original-url", "x-rewrite-url", "x-original-uri", "x-forwarded-uri", "x-forwarded-path", "x-forwarded-prefix", "x-override-url",
 	"x-script-name", "x-forwarded-host", "x-host", "x-forwarded-server", "x-original-host", "forwarded")
 
-// overridingQuery are query parameters that do the same.
+// overridingQuery lists more query parameters with this effect.
 var overridingQuery = setOf("-method", "$method", "$httpmethod", "-httpmethod", "$httpheaders", "$ct", "$req")
 
-// framing are headers that say how a body is to be read.
+// framing lists headers that determine the reading of a body.
 var framing = setOf("content-type", "content-encoding", "content-length", "transfer-encoding")
 
 func setOf(names ...string) map[string]bool {
@@ -103,7 +103,7 @@ func setOf(names ...string) map[string]bool {
 	return m
 }
 
-// CheckJSON reports Denied if a header does not say that the body is plain JSON.
+// CheckJSON reports Denied unless the header declares the body as plain JSON.
 func CheckJSON(h http.Header) error {
 	if e := h.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return engi.Errorf(engi.Denied, "the body is encoded as %q and cannot be judged", clip.Text(e, maxShown)).WithRemedy("send it without Content-Encoding")
@@ -136,7 +136,7 @@ func canonicalPath(escaped string) (path, problem string) {
 	return path, checkPath(path)
 }
 
-// checkPath says why servers could read a decoded path differently.
+// checkPath returns the reason for which servers could read a decoded path differently; empty if there is none.
 func checkPath(path string) (problem string) {
 	if !strings.HasPrefix(path, "/") {
 		return "does not begin with /"
@@ -176,7 +176,7 @@ func checkPath(path string) (problem string) {
 	return ""
 }
 
-// loose returns a path without case, which some servers ignore.
+// loose returns a path in lower case, since some servers ignore case.
 func loose(path string) string { return strings.ToLower(strings.ToUpper(path)) }
 
 // matchPath matches a path with a pattern, both valid.
@@ -204,7 +204,7 @@ func matchPath(pattern, path string) bool {
 	}
 }
 
-// glob matches text with a pattern in which * is any text, also none.
+// glob matches text with a pattern in which * stands for any text, even an empty one.
 func glob(pattern, text string) bool {
 	head, rest, ok := strings.Cut(pattern, "*")
 	if !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestBadRules holds that what cannot be meant is refused, with a remedy.
+// TestBadRules checks that rules without a sensible meaning are refused, with a remedy.
 func TestBadRules(t *testing.T) {
 	for name, r := range map[string]engi.RequestRule{
 		"action": {Action: "drop"}, "lower case": {Methods: []string{"get"}}, "no token": {Methods: []string{"GET "}}, "CONNECT": {Methods: []string{"CONNECT"}},
@@ -131,8 +131,8 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// TestConditionsOfManyRules holds that what one rule's condition says does not
-// depend on those of others.
+// TestConditionsOfManyRules checks that the result of one rule's condition does not
+// depend on the conditions of other rules.
 func TestConditionsOfManyRules(t *testing.T) {
 	var s Set
 	for _, body := range [][]string{{"a max 1", "b absent"}, {"a max 2", "**.c absent"}, {"b absent"}} {
@@ -193,7 +193,7 @@ func TestBodiesTakeBoundedWork(t *testing.T) {
 	}
 }
 
-// FuzzPath holds that no server reads a path differently which is accepted: decoded
+// FuzzPath checks that no server reads an accepted path differently: decoded
 // again, cleaned, with other separators, or without parameters.
 func FuzzPath(f *testing.F) {
 	for _, p := range []string{"/v1/a", "/%61", "/a/..", "/%2e%2e/", "/a%2fb", "/a;b", "/%ff", "/a//b", "/%25", "/b%C3%BC", "/.a/", "/%e2%84%aa"} {
@@ -225,8 +225,8 @@ func FuzzPath(f *testing.F) {
 	})
 }
 
-// FuzzBody holds that servers find nothing forbidden in what is accepted, whether
-// they read it as encoding/json does, regardless of case, or into maps.
+// FuzzBody checks that servers find nothing forbidden in an accepted body, whether
+// they read it like encoding/json, regardless of case, or into maps.
 func FuzzBody(f *testing.F) {
 	var s Set
 	if err := s.Add(engi.RequestRule{Body: []string{"mcp_servers absent", `tools[*].type in ["custom"]`, "max_tokens max 10", `**.source.type not_in ["url"]`, `model in ["a*"]`}}); err != nil {

@@ -1,14 +1,14 @@
-// Package request judges HTTP requests by method, path and JSON body, as
-// [engi.RequestRule] says. What servers could read differently than this package
+// Package request judges HTTP requests by method, path and JSON body, according to
+// [engi.RequestRule]. Requests that servers could read differently than this package
 // (encoded slashes, dot segments, other ways to name the method, keys that come
-// twice or in other letters) is refused and not interpreted, so that what was
-// judged is what happens.
+// twice or in other letters) are refused and not interpreted, so that servers act on the
+// request as it was judged.
 //
-// A [Set] has the rules of one policy. [Read] makes a [Request] of the head of an
+// A [Set] holds the rules of one policy. [Read] returns a [Request] for the head of an
 // HTTP request, and [Judging.First] finds the first rule that matches it; the body
-// is read when a rule has conditions for it, and only then. Which rules are for
-// which host is for package policy to say, and holding bodies for package
-// intercept.
+// is read only if a rule has conditions for it. Package policy determines the rules for a
+// host, and package intercept holds
+// bodies.
 package request
 
 import (
@@ -24,17 +24,17 @@ import (
 // Bounds of the rules of one policy.
 const (
 	MaxRules = 1000
-	MaxBody  = 32 << 20 // of RequestRule.MaxBody
+	MaxBody  = 32 << 20 // bytes; maximum of RequestRule.MaxBody
 
 	defaultBody     = 1 << 20
 	maxMethods      = 16
-	maxPath         = 1 << 10 // of a pattern
+	maxPath         = 1 << 10 // bytes; maximum length of a pattern of paths
 	maxReason       = 300
-	maxConditions   = 64 // of one rule
+	maxConditions   = 64 // maximum number of conditions of one rule
 	maxConditionSum = 256 << 10
 )
 
-// WebSocket is what rules call the method of a request that opens a WebSocket.
+// WebSocket is the name in rules for the method of a request that opens a WebSocket.
 const WebSocket = "WEBSOCKET"
 
 // A Rule is a compiled rule. It is immutable.
@@ -42,14 +42,14 @@ type Rule struct {
 	engi.RequestRule // with Action, Path and MaxBody filled in
 
 	pattern    string
-	conditions []int32 // in the set
+	conditions []int32 // numbers of the conditions in the set
 }
 
-// narrows reports whether a rule may only take requests away from those after it:
-// then it matches whatever a server could take for what it names.
+// narrows reports whether a rule can only take requests away from the rules after it:
+// then it also matches requests that a server could take for the ones it names.
 func (r *Rule) narrows() bool { return r.Action != engi.RequestAllow }
 
-// String returns the rule as users write it, shortened.
+// String returns the rule in the notation of users, shortened.
 func (r *Rule) String() string {
 	text := strings.Join(r.Methods, ",")
 	if text == "" {
@@ -65,15 +65,15 @@ func (r *Rule) String() string {
 	return clip.Text(text, maxShown)
 }
 
-const maxShown = 200 // bytes of a text in an error
+const maxShown = 200 // maximum number of bytes of a text in an error
 
-// A Set has the rules of a policy by their number, and judges all their conditions
+// A Set holds the rules of a policy by their number, and judges all their conditions
 // in one pass over a body. It is immutable after the last Add.
 type Set struct {
 	rules      []*Rule
 	conditions []condition
-	known      map[string]int32 // conditions by text
-	sum        int              // bytes of all conditions
+	known      map[string]int32 // numbers of conditions, by text
+	sum        int              // total size of all conditions in bytes
 	root, deep *node
 }
 
@@ -83,8 +83,8 @@ func (s *Set) Len() int { return len(s.rules) }
 // Rule returns a rule by its number, from 0 in the order of Add.
 func (s *Set) Rule(n int) *Rule { return s.rules[n] }
 
-// Add compiles a rule, whose host the caller checks. It reports Invalid for what
-// can never match or is not a rule.
+// Add compiles a rule. The caller checks the rule's host. Add reports Invalid for a rule that
+// can never match or is malformed.
 func (s *Set) Add(r engi.RequestRule) *engi.Error {
 	c := &Rule{RequestRule: r}
 	bad := func(format string, args ...any) *engi.Error {
@@ -146,7 +146,7 @@ func (s *Set) Add(r engi.RequestRule) *engi.Error {
 	return nil
 }
 
-// setPattern compiles the path.
+// setPattern compiles the path of the rule.
 func (r *Rule) setPattern() (problem string) {
 	if len(r.Path) > maxPath {
 		return fmt.Sprintf("is longer than %d bytes", maxPath)
@@ -168,7 +168,7 @@ func (r *Rule) setPattern() (problem string) {
 }
 
 // Covers reports whether no request reaches o after r, if both are for the same
-// host. It does not find all such rules.
+// host. It does not detect all such rules.
 func (r *Rule) Covers(o *Rule) bool {
 	if len(r.conditions) > 0 {
 		return false
@@ -187,8 +187,8 @@ func (r *Rule) Covers(o *Rule) bool {
 	return all && !strings.Contains(prefix, "*") && strings.HasPrefix(o.Path, prefix)
 }
 
-// matchesHead reports whether method and path match; loosePath is the path as
-// [loose] returns it.
+// matchesHead reports whether method and path match. loosePath is the path in the form that
+// [loose] returns.
 func (r *Rule) matchesHead(method, path, loosePath string) bool {
 	if len(r.Methods) > 0 && !slices.Contains(r.Methods, method) || len(r.Methods) == 0 && method == WebSocket && !r.narrows() {
 		return false
@@ -208,18 +208,18 @@ type Judging struct {
 	Set     *Set
 	Request Request
 	// Body returns the whole body if it is JSON by its header and has at most
-	// limit bytes; it may be called repeatedly. Its errors are why the
+	// limit bytes. It may be called repeatedly. Its errors are the reasons for which the
 	// request is refused.
 	Body func(limit int64) ([]byte, error)
 
 	loosePath string
 	evaluated bool
-	broken    []breach // by condition
-	missed    int32    // the condition, from 1, that kept the last rule from matching
+	broken    []breach // breaches by condition; nil until the body is read
+	missed    int32    // number, from 1, of the condition that prevented a match of the last rule
 }
 
-// Missed describes how the body broke a condition of the last rule that would have
-// matched without it; empty if none would have.
+// Missed describes the breach, by the body, of a condition of the last rule that would have
+// matched without this breach. It is empty if there is no such rule.
 func (j *Judging) Missed() string {
 	if j.missed == 0 {
 		return ""
@@ -227,8 +227,8 @@ func (j *Judging) Missed() string {
 	return j.Set.why(j.missed-1, j.broken[j.missed-1])
 }
 
-// First returns the first of some rules, by number, that matches, or nil. It
-// reports an error if that takes the body and the body cannot be judged.
+// First returns the first matching rule among the given numbers, or nil. It
+// reports an error if a rule needs the body and the body cannot be judged.
 func (j *Judging) First(rules []int32) (*Rule, error) {
 	if j.loosePath == "" {
 		j.loosePath = loose(j.Request.Path)

@@ -1,9 +1,9 @@
-// Package resolve queries DNS servers on behalf of sandboxes, which cannot reach
-// any themselves. It sends each query over UDP, then over TCP if the response is
-// truncated, caches answers for their time to live, and takes nothing from a
-// response but the records that were asked for.
+// Package resolve queries DNS servers on behalf of sandboxes, which cannot reach DNS
+// servers themselves. It sends each query over UDP, then over TCP if the response is
+// truncated, caches answers for their time to live, and takes only the requested records
+// from a response.
 //
-// Which names and addresses are allowed is decided in package policy.
+// Package policy decides which names and addresses are allowed.
 package resolve
 
 import (
@@ -23,25 +23,25 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Bounds of what is accepted from servers and cached.
+// Bounds of the data accepted from servers and cached.
 const (
-	MaxAddrs      = 32      // addresses of one answer
-	MaxRecords    = 32      // other records of one answer
-	maxAliases    = 8       // in a chain
-	maxMessage    = 8 << 10 // bytes of a response over UDP
-	maxCached     = 4096    // answers
+	MaxAddrs      = 32      // maximum number of addresses of one answer
+	MaxRecords    = 32      // maximum number of other records of one answer
+	maxAliases    = 8       // maximum number of aliases in a chain
+	maxMessage    = 8 << 10 // bytes; maximum size of a response over UDP
+	maxCached     = 4096    // maximum number of cached answers
 	maxTTL        = 5 * time.Minute
-	negativeTTL   = 5 * time.Second // for names that do not exist or have no records
-	serverTimeout = 2 * time.Second // for each attempt
+	negativeTTL   = 5 * time.Second // time to live of answers without records
+	serverTimeout = 2 * time.Second // timeout of each attempt
 )
 
 // An Answer is the result of a lookup.
 type Answer struct {
 	Missing bool                  // the name does not exist
-	Alias   string                // the target of the name's CNAME record, canonical; empty if there is none
-	Addrs   []netip.Addr          // for A and AAAA
-	Records []dnsmessage.Resource // for other types
-	TTL     time.Duration         // at most 5 minutes
+	Alias   string                // canonical target of the name's CNAME record; empty if there is none
+	Addrs   []netip.Addr          // addresses; only for A and AAAA
+	Records []dnsmessage.Resource // records of other types
+	TTL     time.Duration         // time to live; at most 5 minutes
 }
 
 type question struct {
@@ -57,13 +57,13 @@ type cached struct {
 // A Resolver queries servers and caches answers. It is safe for concurrent use.
 type Resolver struct {
 	servers []netip.AddrPort
-	slots   chan struct{} // one per query in flight
+	slots   chan struct{} // holds a value for each query in flight
 
 	mu    sync.Mutex
 	cache map[question]cached // guarded by mu
 }
 
-// New returns a Resolver that asks these servers, or those in the host's
+// New returns a Resolver that queries the given servers, or the servers in the host's
 // /etc/resolv.conf if servers is empty. If there are none, every lookup fails.
 func New(servers []netip.AddrPort) *Resolver {
 	if len(servers) == 0 {
@@ -72,7 +72,7 @@ func New(servers []netip.AddrPort) *Resolver {
 	return &Resolver{servers: servers, slots: make(chan struct{}, 256), cache: make(map[question]cached)}
 }
 
-// HostServers returns the servers in a resolv.conf, at most three.
+// HostServers returns the servers in a resolv.conf file, at most three.
 func HostServers(path string) []netip.AddrPort {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -134,7 +134,7 @@ func (r *Resolver) store(q question, a Answer) {
 	defer r.mu.Unlock()
 	if len(r.cache) >= maxCached {
 		now, n := time.Now(), 0
-		for old, k := range r.cache { // drops expired answers and a random eighth of the others
+		for old, k := range r.cache { // drop expired answers and a random eighth of the others
 			if n++; now.After(k.until) || n%8 == 0 {
 				delete(r.cache, old)
 			}
@@ -191,7 +191,7 @@ func packQuery(q question, id uint16) ([]byte, error) {
 }
 
 // exchange sends a message, which begins with two bytes for its length, and waits
-// for the response to it, ignoring others.
+// for its response, ignoring others.
 func exchange(ctx context.Context, network string, server netip.AddrPort, q question, msg []byte) (a Answer, cut bool, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, network, server.String())
@@ -224,7 +224,7 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, q ques
 		return Answer{}, false, err
 	}
 	buf := make([]byte, maxMessage)
-	for range 16 { // forged responses must not keep us here
+	for range 16 { // limits the number of forged responses to read
 		n, err := c.Read(buf)
 		if err != nil {
 			return Answer{}, false, err
@@ -238,7 +238,7 @@ func exchange(ctx context.Context, network string, server netip.AddrPort, q ques
 }
 
 // Parse parses a server's response to a query. It reports Unavailable if the
-// server could not answer, and Invalid if it is no response to this query. If
+// server could not answer, and Invalid if b is not a response to this query. If
 // cut is true, the query must be repeated over TCP.
 func Parse(b []byte, id uint16, name string, kind dnsmessage.Type) (a Answer, cut bool, err error) {
 	var p dnsmessage.Parser

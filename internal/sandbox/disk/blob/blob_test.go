@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestDir and TestBucket check what engi.Blobs promises.
+// TestDir checks the contract of engi.Blobs for a directory.
 func TestDir(t *testing.T) { promises(t, filepath.Join(t.TempDir(), "blobs")) }
 
 func TestBucket(t *testing.T) {
@@ -115,7 +115,7 @@ func promises(t *testing.T, at string) {
 	}
 }
 
-// TestIncompleteFiles checks that what a kill left is not listed, and goes.
+// TestIncompleteFiles checks that files left by a kill are not listed, and are removed.
 func TestIncompleteFiles(t *testing.T) {
 	dir := t.TempDir()
 	b, err := blob.Open(dir)

@@ -1,5 +1,5 @@
-// Package blob stores blobs by name: in a directory, or in a bucket of any service
-// that speaks the protocol of S3. Both implement [engi.Blobs].
+// Package blob stores blobs by name, in a directory or in a bucket of any service
+// with the protocol of S3. Both stores implement [engi.Blobs].
 package blob
 
 import (
@@ -24,12 +24,12 @@ type Dir struct{ root string }
 
 var _ engi.Blobs = (*Dir)(nil)
 
-// partial begins the names of files that are not complete.
+// partial is the beginning of the names of incomplete files.
 const partial = ".new-"
 
-const stale = time.Hour // age of an incomplete file that nobody writes any more
+const stale = time.Hour // age from which an incomplete file counts as abandoned
 
-// OpenDir returns a store in a directory, which is created.
+// OpenDir returns a store in a directory, which it creates if missing.
 func OpenDir(root string) (*Dir, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, engi.Errorf(engi.Unavailable, "open the store of workspaces: %v", err)
@@ -70,7 +70,7 @@ func (d *Dir) Put(_ context.Context, name string, data []byte) (err error) {
 		err = os.Rename(out.Name(), file)
 	}
 	if err != nil {
-		_ = os.Remove(out.Name()) // the file that could not be written is worth nothing
+		_ = os.Remove(out.Name()) // an incomplete file has no use
 		return classify(err)
 	}
 	at, err := os.Open(dir)
@@ -107,8 +107,8 @@ func readAll(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// List implements [engi.Blobs]. Files that a kill left
-// incomplete are not among them, and are removed after a while.
+// List implements [engi.Blobs]. It skips files that a kill left
+// incomplete, and removes them after a while.
 func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[engi.Blob, error] {
 	return func(yield func(engi.Blob, error) bool) {
 		top := filepath.Join(d.root, filepath.FromSlash(path.Dir(prefix+"x")))
@@ -134,7 +134,7 @@ func (d *Dir) List(ctx context.Context, prefix string) iter.Seq2[engi.Blob, erro
 			}
 			if err == nil && strings.HasPrefix(e.Name(), partial) {
 				if time.Since(fi.ModTime()) > stale {
-					_ = os.Remove(file) // or the next listing does
+					_ = os.Remove(file) // if this fails, the next listing removes the file
 				}
 				return nil
 			}

@@ -21,22 +21,22 @@ import (
 type Bucket struct {
 	client *minio.Client
 	bucket string
-	prefix string // with a slash at its end, or empty
+	prefix string // prefix of object names, with a slash at its end; may be empty
 }
 
 var _ engi.Blobs = (*Bucket)(nil)
 
-// A place is where blobs are: a directory, or a bucket.
+// A place is the location of blobs: a directory or a bucket.
 type place struct {
-	dir                    string // empty for a bucket
-	endpoint               string // HOST[:PORT]
+	dir                    string // absolute directory; empty for a bucket
+	endpoint               string // address of the service: HOST[:PORT]
 	bucket, prefix, region string
-	plain                  bool // over plain HTTP
+	plain                  bool // use HTTP without TLS
 }
 
 var bucketForm = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
 
-// Check reports Invalid for what is no place: an absolute directory, or
+// Check reports Invalid unless at is a valid place: an absolute directory, or
 // s3://HOST[:PORT]/BUCKET[/PREFIX][?region=R], with s3+http for plain HTTP.
 func Check(at string) error {
 	p, err := parse(at)
@@ -73,8 +73,8 @@ func parse(text string) (place, error) {
 	return place{endpoint: u.Host, bucket: bucket, prefix: prefix, region: u.Query().Get("region"), plain: u.Scheme == "s3+http"}, nil
 }
 
-// Open returns the store at a place. Credentials for a bucket are in the
-// environment, where AWS's tools look for them.
+// Open returns the store at a place. It reads the credentials for a bucket from the
+// environment variables that AWS's tools use.
 func Open(at string) (engi.Blobs, error) {
 	p, err := parse(at)
 	switch {

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	maxFolder      = 256     // bytes of the workspace folder
-	maxWarnings    = 100     // about one file
-	maxEnvironment = 1 << 20 // bytes that variables in RemoteEnv may be replaced by
+	maxFolder      = 256     // bytes; maximum length of the workspace folder
+	maxWarnings    = 100     // maximum number of warnings about one file
+	maxEnvironment = 1 << 20 // bytes; maximum size of the values that replace variables in RemoteEnv
 )
 
-// A devcontainer is a devcontainer.json while it is translated to a definition.
+// A devcontainer is the state of the translation of a devcontainer.json to a definition.
 type devcontainer struct {
-	name     string // of the template
+	name     string // name of the template
 	to       rawDefinition
 	remote   map[string]*string
-	user     string // of the container, without a remote one
-	sudo     bool   // the user may use it
-	line     int    // of the property that is read
+	user     string // user of the container; used without a remote user
+	sudo     bool   // the user may use sudo
+	line     int    // line of the current property
 	warnings []string
 }
 
-// properties are read in this order: those after the folder may name it.
+// properties lists the supported properties in the order of reading: those after the folder may refer to it.
 var properties = []struct {
 	key  string
 	read func(*devcontainer, json.RawMessage) error
@@ -53,15 +53,15 @@ var properties = []struct {
 	{"postStartCommand", (*devcontainer).start},
 }
 
-// refused are properties without which the result would be something else.
+// refused lists unsupported properties without which the result would be wrong.
 var refused = map[string]string{
 	"build":             "nothing here runs a Dockerfile",
 	"dockerFile":        "nothing here runs a Dockerfile",
 	"dockerComposeFile": "a template is one container",
 }
 
-// ignored are properties with no effect on a template: of editors, for which the
-// reason is empty, and others, about which there is a warning.
+// ignored lists properties with no effect on a template: those of editors, for which the
+// reason is empty, and others, which cause a warning.
 var ignored = map[string]string{
 	"$schema": "", "name": "", "customizations": "", "portsAttributes": "", "otherPortsAttributes": "", "userEnvProbe": "", "updateRemoteUserUID": "",
 	"shutdownAction": "", "waitFor": "", "init": "", "overrideFeatureInstallOrder": "", "extensions": "", "settings": "", "devPort": "",
@@ -81,8 +81,8 @@ var ignored = map[string]string{
 	"runServices":       "it belongs to Docker Compose",
 }
 
-// isDevcontainer reports whether a definition is a devcontainer.json: an object in
-// JSON, perhaps a broken one, that has none of the keys of a definition.
+// isDevcontainer reports whether a definition is a devcontainer.json: a JSON object,
+// perhaps a broken one, that has none of the keys of a definition.
 func isDevcontainer(plain []byte) bool {
 	rest, ok := bytes.CutPrefix(bytes.TrimSpace(plain), []byte("{"))
 	if rest = bytes.TrimSpace(rest); !ok || len(rest) > 0 && rest[0] != '"' && rest[0] != '}' {
@@ -104,7 +104,7 @@ func parseDevcontainer(name string, plain []byte) (d Definition, err error) {
 		if reason, ok := refused[m.key]; ok {
 			return d, invalid("line %d: %q cannot be used: %s", m.line, m.key, reason).WithRemedy("build the image elsewhere, push it to a registry, and name it with 'image'")
 		}
-		given[m.key] = m // of the same, the last counts
+		given[m.key] = m // of equal keys, the last counts
 	}
 	for _, p := range properties {
 		m, ok := given[p.key]
@@ -137,7 +137,7 @@ func parseDevcontainer(name string, plain []byte) (d Definition, err error) {
 	return d, nil
 }
 
-// warn reports the properties that have no effect.
+// warn adds a warning for each property without effect.
 func (c *devcontainer) warn(all []member) {
 	known := slices.Collect(maps.Keys(ignored))
 	for _, p := range properties {
@@ -187,7 +187,7 @@ func (c *devcontainer) text(v json.RawMessage, to *string) error {
 
 func (c *devcontainer) folder(v json.RawMessage) error {
 	err := c.text(v, &c.to.WorkingDir)
-	if len(c.to.WorkingDir) > maxFolder { // every use of it repeats it
+	if len(c.to.WorkingDir) > maxFolder { // every use of the variable repeats the folder
 		return invalid("line %d: the folder's path is longer than %d bytes", c.line, maxFolder)
 	}
 	if path.IsAbs(c.to.WorkingDir) {
@@ -210,8 +210,8 @@ func (c *devcontainer) image(v json.RawMessage) error {
 
 var variable = regexp.MustCompile(`\$\{[^{}]*\}`)
 
-// expand replaces variables. Those of the container stay. There is no local folder,
-// so that its place is that of the container's; and a definition sees nothing of the
+// expand replaces variables, except variables of the container. There is no local folder,
+// so the container's folder replaces it. A definition sees nothing of the
 // server's environment.
 func (c *devcontainer) expand(s string) string {
 	return variable.ReplaceAllStringFunc(s, func(v string) string {
@@ -262,7 +262,7 @@ func (c *devcontainer) remoteEnv(v json.RawMessage) error {
 	return nil
 }
 
-// ports reads forwardPorts and appPort: a port, or ADDRESS:PORT, or a list.
+// ports reads forwardPorts and appPort: a port, ADDRESS:PORT, or a list of both.
 func (c *devcontainer) ports(v json.RawMessage) error {
 	var all []any
 	if json.Unmarshal(v, &all) != nil {
@@ -278,7 +278,7 @@ func (c *devcontainer) ports(v json.RawMessage) error {
 		text := fmt.Sprint(one)
 		number := text
 		if host, after, err := net.SplitHostPort(text); err == nil {
-			// Of appPort, what comes first is a port of this machine.
+			// The first part of an appPort may be a port of this machine.
 			if _, err := strconv.Atoi(host); err != nil && host != "localhost" && host != "127.0.0.1" {
 				c.warnf("port %q has no effect: it is one of another container", text)
 				continue
@@ -312,11 +312,11 @@ func (c *devcontainer) requirements(v json.RawMessage) error {
 	return nil
 }
 
-// rawJSONSize is a number of bytes, or a text with a unit.
+// rawJSONSize is a size: a number of bytes, or a text with a unit.
 type rawJSONSize string
 
 func (s *rawJSONSize) UnmarshalJSON(b []byte) error {
-	*s = rawJSONSize(strings.TrimSuffix(strings.ToLower(strings.Trim(string(b), `"`)), "b")) // 1gb is 1 GiB
+	*s = rawJSONSize(strings.TrimSuffix(strings.ToLower(strings.Trim(string(b), `"`)), "b")) // 1gb means 1 GiB
 	return nil
 }
 
@@ -334,8 +334,8 @@ func (c *devcontainer) start(v json.RawMessage) (err error) {
 	return err
 }
 
-// shell returns a command as one of a shell: a text is one, a list has a program and
-// its arguments, and commands in an object run at the same time.
+// shell returns a command in the syntax of a shell. A text is such a command, a list has a program and
+// its arguments, and the commands in an object run at the same time.
 func (c *devcontainer) shell(v json.RawMessage) (string, error) {
 	var text string
 	if json.Unmarshal(v, &text) == nil {
@@ -374,7 +374,7 @@ func (c *devcontainer) shell(v json.RawMessage) (string, error) {
 
 var containerVariable = regexp.MustCompile(`\$\{containerEnv:([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// ExpandRemote applies RemoteEnv to an environment. It reports Invalid if that
+// ExpandRemote applies RemoteEnv to an environment. It reports Invalid if the environment
 // becomes too large.
 func (d Definition) ExpandRemote(env map[string]string) error {
 	before, left := maps.Clone(env), maxEnvironment
@@ -405,7 +405,7 @@ func (d Definition) ExpandRemote(env map[string]string) error {
 	return nil
 }
 
-// featurePackages are features that are packages of Debian, without their version.
+// featurePackages maps features without their version to the Debian packages that replace them.
 var featurePackages = map[string][]string{
 	"ghcr.io/devcontainers/features/common-utils": {"bash", "ca-certificates", "curl", "git", "jq", "less", "nano", "procps", "rsync", "sudo", "unzip", "vim-tiny", "wget", "xz-utils", "zip"},
 	"ghcr.io/devcontainers/features/git":          {"git"},
@@ -419,7 +419,7 @@ var featurePackages = map[string][]string{
 	"ghcr.io/devcontainers/features/ruby":         {"ruby-full"},
 	"ghcr.io/devcontainers/features/rust":         {"cargo", "rustc"},
 
-	// These have packages as an option.
+	// These features list packages in an option.
 	"ghcr.io/devcontainers-contrib/features/apt-packages":     nil,
 	"ghcr.io/devcontainers-contrib/features/apt-get-packages": nil,
 	"ghcr.io/devcontainers-extra/features/apt-packages":       nil,

@@ -79,7 +79,7 @@ func TestDevcontainer(t *testing.T) {
 	}
 }
 
-// TestDevcontainerCommands runs commands as a build does.
+// TestDevcontainerCommands runs commands in the same way as a build.
 func TestDevcontainerCommands(t *testing.T) {
 	for _, test := range []struct{ command, out, fails string }{
 		{command: `"echo one && echo two"`, out: "one\ntwo"},
@@ -141,7 +141,7 @@ func TestBadDevcontainers(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	// A definition in JSON is none.
+	// A definition in JSON is not a devcontainer.json.
 	if d, err := Parse("x", []byte(`{"base": "debian:bookworm", "ports": [80]}`)); err != nil || d.Base != "debian:bookworm" {
 		t.Errorf("%+v, %v", d, err)
 	}
@@ -150,8 +150,8 @@ func TestBadDevcontainers(t *testing.T) {
 	}
 }
 
-// TestLargeDevcontainers reads files that are as large as one may be, and would
-// become far larger.
+// TestLargeDevcontainers reads files of the maximum size that would
+// become far larger when expanded.
 func TestLargeDevcontainers(t *testing.T) {
 	many := func(format string) string {
 		var b strings.Builder
@@ -182,7 +182,7 @@ func TestLargeDevcontainers(t *testing.T) {
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v, want %q", name, err, test.want)
 		}
-		// Four times what was measured; without bounds, it is ten thousand times.
+		// The bound is four times the measured value; without bounds it would be ten thousand times the value.
 		if most := int64(600 * len(test.text)); allocated > most {
 			t.Errorf("%s: reading %d bytes takes %d", name, len(test.text), allocated)
 		}

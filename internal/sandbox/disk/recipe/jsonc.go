@@ -8,7 +8,7 @@ import (
 )
 
 // plainJSON returns JSON with comments and trailing commas replaced by spaces, so
-// that offsets and lines stay what they were.
+// that offsets and lines stay the same.
 func plainJSON(text []byte) []byte {
 	out := bytes.Clone(text)
 	blank := func(from, to int) {
@@ -21,7 +21,7 @@ func plainJSON(text []byte) []byte {
 	if bytes.HasPrefix(out, []byte("\xef\xbb\xbf")) {
 		blank(0, 3)
 	}
-	comma := -1 // the last one, if nothing but space follows it
+	comma := -1 // offset of the last comma if only space follows it
 	for i := 0; i < len(out); {
 		switch c := out[i]; {
 		case c == '"':
@@ -63,11 +63,11 @@ func plainJSON(text []byte) []byte {
 type member struct {
 	key   string
 	value json.RawMessage
-	line  int // of the key
+	line  int // line of the key
 }
 
-// members returns what an object in JSON has, in its order. Of a broken one, it
-// returns what comes before the fault. first is the line of its beginning.
+// members returns the members of a JSON object, in their order. Of a broken object, it
+// returns the members before the fault. first is the line where the object begins.
 func members(text []byte, first int) (all []member, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	counted, lines := int64(0), first

@@ -1,9 +1,9 @@
 // Package recipe parses the definitions of templates: YAML, or devcontainer.json
-// as containers.dev describes it. It returns a validated
-// Definition, or an error with the line and what may have been meant.
+// as described by containers.dev. It returns a validated
+// Definition, or an error with the line and a suggestion.
 // docs/templates.md describes the format.
 //
-// It does not check whether bases and files exist, which package disk does.
+// It does not check whether bases and files exist; package disk does.
 package recipe
 
 import (
@@ -29,11 +29,11 @@ import (
 )
 
 const (
-	maxDefinition = 256 << 10 // bytes of YAML
-	maxItems      = 1000      // of any list
+	maxDefinition = 256 << 10 // bytes; maximum size of the YAML text
+	maxItems      = 1000      // maximum number of items of any list
 )
 
-// A Definition is the validated definition of a template. What it leaves out comes
+// A Definition is the validated definition of a template. Settings missing in it come
 // from the base. Its JSON form is part of the digest.
 type Definition struct {
 	Base      string
@@ -49,26 +49,26 @@ type Definition struct {
 	Shell     string            `json:",omitempty"`
 	Ports     []int             `json:",omitempty"`
 	Size      engi.Size
-	Languages map[engi.Language]string `json:",omitempty"` // required ones with the path of the interpreter, or empty to search for it
-	Warm      []engi.Language          // nil means all that can be
+	Languages map[engi.Language]string `json:",omitempty"` // required languages with the path of the interpreter; an empty path means to search for it
+	Warm      []engi.Language          // languages of warm pools; nil means all that can be warm
 	Docs      bool                     `json:",omitempty"`
 	Steps     []Step                   `json:",omitempty"`
 	Start     string                   `json:",omitempty"`
 	Ready     string                   `json:",omitempty"`
-	Kernels   []string                 `json:",omitzero"` // nil means those of the base
+	Kernels   []string                 `json:",omitzero"` // languages of kernels started in advance; nil means the base's
 	Private   bool                     `json:",omitempty"`
 
-	// RemoteEnv is what a devcontainer.json adds to the environment of the base and
+	// RemoteEnv holds the variables that a devcontainer.json adds to the environment of the base and
 	// Env, see ExpandRemote. Nil removes a variable.
 	RemoteEnv map[string]*string `json:",omitempty"`
-	Warnings  []string           `json:"-"` // about what has no effect
+	Warnings  []string           `json:"-"` // warnings about settings without effect
 }
 
 // A Step is a build step that is cached by its content.
 type Step struct {
 	Type    engi.StepType
-	Args    []string // as in engi.BuildStep
-	Archive string   `json:"-"` // path on the node
+	Args    []string // arguments as in engi.BuildStep
+	Archive string   `json:"-"` // path of a file on the node
 	Force   bool     `json:"-"`
 }
 
@@ -76,17 +76,17 @@ type Step struct {
 type File struct {
 	Path    string
 	Content string `json:",omitempty"`
-	Source  string `json:",omitempty"` // path on the node
+	Source  string `json:",omitempty"` // path of a file on the node
 	Mode    fs.FileMode
-	Owner   string `json:",omitempty"` // name of a user in the root; empty means root
+	Owner   string `json:",omitempty"` // owner: name of a user in the root; empty means root
 }
 
 // A Command is a step that runs in a sandbox.
 type Command struct {
 	Run  string
-	User string `json:",omitempty"` // empty means root
-	Dir  string `json:",omitempty"` // empty means /
-	Own  bool   `json:",omitempty"` // by the template's user in its directory instead
+	User string `json:",omitempty"` // user that runs the command; empty means root
+	Dir  string `json:",omitempty"` // working directory; empty means /
+	Own  bool   `json:",omitempty"` // run by the template's user in its working directory instead
 }
 
 // A Toolchain is a release of Go with the sums of its module, by architecture.
@@ -95,7 +95,7 @@ type Toolchain struct {
 	Sums    map[string]string `json:",omitempty"`
 }
 
-// rawDefinition is the YAML form with all keys.
+// rawDefinition is the YAML form of a definition with all keys.
 type rawDefinition struct {
 	Name        string            `yaml:"name"`
 	Base        string            `yaml:"base"`
@@ -121,7 +121,7 @@ type rawDefinition struct {
 	Ready       string            `yaml:"ready"`
 	Kernels     *[]string         `yaml:"kernels"`
 
-	// Templates has several definitions instead of the keys above.
+	// Templates holds several definitions, in place of the keys above.
 	Templates map[string]rawDefinition `yaml:"templates"`
 }
 
@@ -144,7 +144,7 @@ type rawResources struct {
 	OpenFiles int     `yaml:"open_files"`
 }
 
-// rawString also accepts numbers, for versions.
+// rawString is a text in YAML that may be written as a number, for versions.
 type rawString string
 
 func (s *rawString) UnmarshalYAML(b []byte) error {
@@ -152,7 +152,7 @@ func (s *rawString) UnmarshalYAML(b []byte) error {
 	return nil
 }
 
-// rawMode is octal, however it is written.
+// rawMode is a file mode, octal in every notation.
 type rawMode string
 
 func (m *rawMode) UnmarshalYAML(b []byte) error {
@@ -255,14 +255,14 @@ func Parse(name string, text []byte) (Definition, error) {
 }
 
 func parseDocument(text []byte) (doc rawDefinition, err error) {
-	// Aliases could expand a short text to a very long one, and are not needed.
+	// Refuse aliases: they could expand a short text to a very long one, and are not needed.
 	for _, t := range lexer.Tokenize(string(text)) {
 		if t.Type == token.AliasType {
 			return doc, invalid("line %d: aliases are not supported: write the value out", t.Position.Line)
 		}
 	}
-	// The decoder does not expect every tree that its parser makes: a tag without a
-	// value, for example. Nothing of this process is touched by then.
+	// The decoder may panic on some trees that its parser makes: a tag without a
+	// value, for example. It has changed no state of this process by then.
 	defer func() {
 		if recover() != nil {
 			err = invalid("the definition is not YAML that can be read").WithRemedy("remove tags, like !name, and values that are left out")
@@ -308,13 +308,13 @@ func yamlError(err error) error {
 	return e.WithRemedy("the keys of a template are %s", strings.Join(keysOf(definitionTypes[0]), ", "))
 }
 
-// kindNames are names of kinds of values for error texts.
+// kindNames maps kinds of values to their names in error texts.
 var kindNames = map[reflect.Kind]string{
 	reflect.String: "text", reflect.Int: "a whole number", reflect.Int64: "a whole number", reflect.Float64: "a number",
 	reflect.Bool: "true or false", reflect.Slice: "a list", reflect.Map: "a map", reflect.Struct: "a map",
 }
 
-// definitionTypes are the types with keys.
+// definitionTypes lists the types with keys.
 var definitionTypes = []reflect.Type{
 	reflect.TypeFor[rawDefinition](), reflect.TypeFor[rawFile](), reflect.TypeFor[rawCommand](),
 	reflect.TypeFor[rawResources](), reflect.TypeFor[rawToolchain](), reflect.TypeFor[rawStep](), reflect.TypeFor[rawCopy](),

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	maxText  = 64 << 10 // bytes of a command or a value
-	maxSteps = 180      // each may be a layer, whose number is limited in an overlay
+	maxText  = 64 << 10 // bytes; maximum length of a command or a value
+	maxSteps = 180      // maximum number of steps; each may be a layer, and the kernel limits the layers of an overlay
 )
 
 // rawStep is a map with one key for the kind of step.
@@ -22,7 +22,7 @@ type rawStep struct {
 	Copy    *rawCopy          `yaml:"copy"`
 	Env     map[string]string `yaml:"env"`
 	Workdir string            `yaml:"workdir"`
-	User    string            `yaml:"user"` // for run: the user who runs it
+	User    string            `yaml:"user"` // only for run: user that runs the command
 }
 
 type rawCopy struct {

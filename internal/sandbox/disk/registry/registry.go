@@ -1,4 +1,4 @@
-// Package registry has the records of templates that are built under a name: their
+// Package registry manages the records of templates that are built under a name: their
 // builds, the tags that point at builds, and the logs of builds. Package store
 // implements [Store].
 package registry
@@ -11,12 +11,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Template is a name with builds, and tags that point at some of them. The result
+// A Template is a name with builds, and tags that point at some of the builds. The result
 // of a build is an [engi.Template], or a snapshot.
 type Template struct {
-	ID      string // 20 letters and digits
+	ID      string // ID of 20 letters and digits
 	Owner   engi.Owner
-	Name    string // unique per owner
+	Name    string // name, unique for each owner
 	Created time.Time
 	Updated time.Time
 	Builds  []Build // oldest first
@@ -25,14 +25,14 @@ type Template struct {
 
 // A Build is one attempt to build a template.
 type Build struct {
-	ID       string // a UUID, because E2B's clients require it
+	ID       string // ID in the form of a UUID, because E2B's clients require it
 	State    BuildState
-	Template string          // name of the [engi.Template] that results; unique to this build
+	Template string          // name of the resulting [engi.Template]; unique to this build
 	Snapshot engi.SnapshotID // sandboxes start from this snapshot; empty if they start from Template
 	Tags     []string        // the build gets these tags once it is ready
 	Size     engi.Size
-	Reason   string // why the build failed; empty if it did not
-	Step     string // the step that failed; empty if none did
+	Reason   string // cause of the failure; empty unless the build failed
+	Step     string // failed step; empty if none failed
 	Created  time.Time
 	Updated  time.Time
 }
@@ -64,16 +64,16 @@ type LogLine struct {
 
 // A Store keeps templates and logs of builds. It is safe for concurrent use.
 //
-//  1. Put stores a template, new or not; Conflict if another one of its owner
+//  1. Put stores a new or changed template. It reports Conflict if another template of its owner
 //     has the name. It deletes the logs of builds that were removed.
-//  2. Get returns a template of owner's by ID or name, or NotFound; the one
-//     that has the ID before one that is named like it. The empty owner may get
-//     any; by name, its own before another's.
-//  3. List returns the templates of owner, or everybody's if owner is empty,
+//  2. Get returns a template of owner by ID or name, or reports NotFound. A template
+//     with this ID takes precedence over one with this name. The empty owner may get
+//     any template; by name, its own takes precedence.
+//  3. List returns the templates of owner, or of all owners if owner is empty,
 //     by name.
 //  4. Remove deletes a template and its logs, if it exists.
 //  5. AddLines appends to a build's log; Lines returns up to limit lines that
-//     follow the first skip, in order.
+//     follow the first skip lines, in order.
 type Store interface {
 	Put(ctx context.Context, t Template) error
 	Get(ctx context.Context, owner engi.Owner, idOrName string) (Template, error)
@@ -126,10 +126,10 @@ func (t *Template) Untag(names []string) {
 	t.Tags = slices.DeleteFunc(t.Tags, func(g Tag) bool { return slices.Contains(names, g.Name) })
 }
 
-// keepBuilds is how many builds without tags a template keeps.
+// keepBuilds is the number of builds without tags that a template keeps.
 const keepBuilds = 10
 
-// Forget removes old builds that no tag points at, and returns them.
+// Forget removes old builds without tags, and returns them.
 func (t *Template) Forget() (gone []Build) {
 	free := 0
 	for i := range slices.Backward(t.Builds) {
@@ -147,15 +147,15 @@ func (t *Template) Forget() (gone []Build) {
 	return gone
 }
 
-// Keys of [engi.Sandbox.Notes] that say which build a sandbox belongs to.
+// Keys of [engi.Sandbox.Notes] with the build of a sandbox.
 const (
 	NoteTemplate = "e2b.template" // ID of the template
 	NoteBuild    = "e2b.build"    // ID of the build that uses the sandbox; owners do not see the sandbox
 	NoteFrom     = "e2b.from"     // ID of the build that the sandbox began from
 )
 
-// EventNotes returns the notes of a sandbox that its events carry, so that readers
-// learn the sandbox's build after the sandbox is gone.
+// EventNotes returns the notes that a sandbox's events carry, so that readers
+// can find the sandbox's build after the sandbox is gone.
 func EventNotes(notes map[string]string) map[string]string {
 	var some map[string]string
 	for _, name := range []string{NoteTemplate, NoteBuild, NoteFrom} {

@@ -1,5 +1,5 @@
-// Package snapshot stores snapshots, which are copies of sandboxes that others can
-// start from: a directory of files and a record for each. Files are not deleted
+// Package snapshot stores snapshots, which are copies of sandboxes that new sandboxes can
+// start from. Each snapshot is a directory of files and a record. Files are not deleted
 // while in use, and never outlive their record.
 //
 // It does not know the content of the files, which the provider writes and reads,
@@ -22,55 +22,55 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Store keeps records of snapshots. What a method has written survives a kill.
-// Lookups see only what owner owns, or everything for the empty owner, and neither
-// removed snapshots nor those that expired before now.
+// A Store keeps records of snapshots. Data written by a method that has returned survives a kill.
+// Lookups see only the snapshots of owner, or all snapshots for the empty owner. They see neither
+// removed snapshots nor snapshots that expired before now.
 type Store interface {
-	// Put stores a new snapshot. In the same transaction, an older one of its
-	// owner loses the name.
+	// Put stores a new snapshot. In the same transaction, an older snapshot of the
+	// same owner loses the name.
 	Put(ctx context.Context, s engi.Snapshot) error
-	// Find returns a snapshot by ID or name; NotFound. A name that several
-	// owners use is Conflict for the empty owner, unless it owns one.
+	// Find returns a snapshot by ID or name, or reports NotFound. It reports Conflict for a name that several
+	// owners use if owner is empty and owns none of these snapshots.
 	Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error)
-	// List returns snapshots, newest first. It reports Invalid for a page after one
+	// List returns snapshots, newest first. It reports Invalid for a page after a snapshot
 	// that is not selected.
 	List(ctx context.Context, q Filter) ([]engi.Snapshot, error)
-	// Usage returns how many snapshots an owner has, expired ones included, and the
-	// bytes of their files and those of removed ones. What that costs does not depend
-	// on their number.
+	// Usage returns the number of an owner's snapshots, including expired ones, and the
+	// bytes of their files and of the files of removed snapshots. Its cost does not depend
+	// on the number of snapshots.
 	Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
-	// Touch sets when a snapshot was last used. It is no error if it does not
-	// exist.
+	// Touch sets the time of a snapshot's last use. A missing snapshot is not an
+	// error.
 	Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error
-	// Remove marks a snapshot as removed and frees its name; NotFound.
+	// Remove marks a snapshot as removed and frees its name. It reports NotFound.
 	Remove(ctx context.Context, id engi.SnapshotID) error
-	// Expire removes all that expired before now.
+	// Expire removes all snapshots that expired before now.
 	Expire(ctx context.Context, now time.Time) error
-	// Forget deletes the record of a removed snapshot. It is no error if there is
-	// none.
+	// Forget deletes the record of a removed snapshot. A missing record is not an
+	// error.
 	Forget(ctx context.Context, id engi.SnapshotID) error
 }
 
-// A Filter selects snapshots. The zero value selects all that are not removed.
+// A Filter selects snapshots. The zero value selects all snapshots that are not removed.
 type Filter struct {
 	Owner   engi.Owner
-	Sandbox engi.SandboxID // those of this one
-	Now     time.Time      // none that expired before
-	Removed bool           // removed ones instead
+	Sandbox engi.SandboxID // snapshots of this sandbox; empty means any
+	Now     time.Time      // exclude snapshots that expired before this time; zero excludes none
+	Removed bool           // removed snapshots instead of others
 	Page    engi.Paging
 }
 
-// Options say where snapshots are stored. Hold and Log may be nil.
+// Options configures a Registry. Hold and Log may be nil.
 type Options struct {
 	Dir   string // private directory of the registry; created if missing
 	Store Store
 	Log   *slog.Logger
 
-	// Hold keeps a template from being removed as long as path exists.
+	// Hold protects a template from removal as long as path exists.
 	Hold func(ctx context.Context, digest, path string) error
 }
 
-// sweepEvery is how often Run looks for expired snapshots.
+// sweepEvery is the interval at which Run looks for expired snapshots.
 const sweepEvery = 15 * time.Second
 
 // A Registry stores snapshots in a directory. It implements [engi.Snapshots] and is
@@ -78,17 +78,17 @@ const sweepEvery = 15 * time.Second
 type Registry struct {
 	o    Options
 	now  func() time.Time
-	wake chan struct{} // has Run clean up; buffers one request
+	wake chan struct{} // makes Run clean up; buffers one request
 
 	mu       sync.Mutex
-	users    map[engi.SnapshotID]int      // guarded by mu; never 0
-	deleting map[engi.SnapshotID]struct{} // guarded by mu: files are being deleted
+	users    map[engi.SnapshotID]int      // number of users of each snapshot; never 0; guarded by mu
+	deleting map[engi.SnapshotID]struct{} // snapshots whose files are being deleted; guarded by mu
 }
 
 var _ engi.Snapshots = (*Registry)(nil)
 
-// Open prepares o.Dir and removes files without a record, which a kill left of
-// snapshots that were being created. Files of removed snapshots stay until Run, so
+// Open prepares o.Dir and removes files without a record, left by a kill during the creation of
+// snapshots. Files of removed snapshots stay until Run, so
 // that callers that still need them can call Use. The Registry need not be closed.
 func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 	defer engi.Annotate(&err, "open snapshots in %s", o.Dir)
@@ -162,9 +162,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Create stores what fill writes to a new directory as a snapshot described by s. It
-// returns s with ID, unless it has one, time and size filled in. An older snapshot
-// of the same owner loses the name. If Create or the process fails, nothing is
+// Create stores the files that fill writes to a new directory as a snapshot described by s. It
+// returns s with time, size and, unless s has one, an ID filled in. An older snapshot
+// of the same owner loses the name. If Create fails or the process dies, nothing is
 // left.
 func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (_ engi.Snapshot, err error) {
 	if s.ID == "" {
@@ -214,14 +214,14 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 		s.Expires = s.Expires.UTC()
 	}
 	if err := r.o.Store.Put(ctx, s); err != nil {
-		// It may have been stored in spite of the error.
+		// The record may have been stored in spite of the error.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if e := r.o.Store.Remove(late, s.ID); e == nil {
 			recorded = true
 			r.collect(late, s.ID)
 		} else if !engi.Is(e, engi.NotFound) {
-			recorded = true // unknown: the next Open decides
+			recorded = true // the outcome is unknown: the next Open decides
 		}
 		return engi.Snapshot{}, err
 	}
@@ -243,7 +243,7 @@ func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (
 		return engi.Snapshot{}, "", nil, unknown()
 	}
 	release = sync.OnceFunc(func() { r.removeUser(s.ID) })
-	// It may have been deleted between find and addUser.
+	// The snapshot may have been deleted between find and addUser.
 	if s, err = r.find(ctx, owner, string(s.ID)); err == nil {
 		s.Used = r.now().UTC().Truncate(time.Millisecond)
 		err = r.o.Store.Touch(ctx, s.ID, s.Used)
@@ -276,7 +276,7 @@ func unknown() error {
 	return engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 }
 
-// addUser counts a user. It returns false if the files are being deleted.
+// addUser counts one more user of a snapshot. It returns false if the files are being deleted.
 func (r *Registry) addUser(id engi.SnapshotID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -328,8 +328,8 @@ func (r *Registry) Remove(ctx context.Context, owner engi.Owner, idOrName string
 	return nil
 }
 
-// Usage returns how many snapshots an owner has and the bytes of their files,
-// including removed ones whose files still exist.
+// Usage returns the number of an owner's snapshots and the bytes of their files,
+// including removed snapshots whose files still exist.
 func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error) {
 	defer engi.Annotate(&err, "measure snapshots")
 	return r.o.Store.Usage(ctx, owner)
@@ -358,7 +358,7 @@ func (r *Registry) Digests(ctx context.Context) (_ []string, err error) {
 }
 
 // Run removes expired snapshots and deletes the files of removed ones until ctx ends.
-// Callers that still need removed snapshots after a restart call Use before.
+// Callers that still need removed snapshots after a restart must call Use before.
 func (r *Registry) Run(ctx context.Context, ready func()) error {
 	ready()
 	tick := time.NewTicker(sweepEvery)
@@ -390,8 +390,8 @@ func (r *Registry) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// collect deletes the files of a removed snapshot and then its record, unless it is
-// in use. Failures are retried later.
+// collect deletes the files of a removed snapshot and then its record, unless the snapshot is
+// in use. It retries after failures later.
 func (r *Registry) collect(ctx context.Context, id engi.SnapshotID) {
 	r.mu.Lock()
 	_, going := r.deleting[id]

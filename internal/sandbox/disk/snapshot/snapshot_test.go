@@ -285,7 +285,7 @@ func TestTemplatesAreHeldBeforeTheyAreOnRecord(t *testing.T) {
 	wantKind(t, err, engi.NotFound)
 }
 
-// A dyingStore blocks forever before or after its nth call, like a process that is
+// A failingStore blocks forever before or after its nth call, like a process that is
 // killed there.
 type failingStore struct {
 	snapshot.Store

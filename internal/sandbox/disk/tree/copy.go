@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Copy copies the content of from to to, with owners, modes, times and links, but
+// Copy copies the content of tree from to tree to, with owners, modes, times and links, but
 // without sockets and device nodes. progress, which may be nil, is called with the
 // bytes of each file.
 func Copy(ctx context.Context, to, from *Tree, progress func(bytes int64)) error {
@@ -50,7 +50,7 @@ func (t *Tree) Pack(ctx context.Context, w io.Writer) error {
 type packer struct {
 	ctx  context.Context
 	w    *tar.Writer
-	seen map[[2]uint64]string // first names of files with several links
+	seen map[[2]uint64]string // first name of each file with several links, by device and inode
 	buf  []byte
 }
 

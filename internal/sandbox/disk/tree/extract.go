@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Names of whiteouts in OCI layers, which delete what lower layers have.
+// Names of whiteouts in OCI layers, which delete files of lower layers.
 const (
 	whiteout     = ".wh."
 	whiteoutMeta = ".wh..wh."
@@ -25,25 +25,25 @@ const (
 // A Budget bounds the unpacked size of a series of archives. It belongs to one
 // goroutine.
 type Budget struct {
-	Bytes   int64 // of file content left
-	Entries int   // left
+	Bytes   int64 // remaining bytes of file content
+	Entries int   // remaining number of entries
 }
 
-// ExtractOptions say how an archive is applied.
+// ExtractOptions configures the extraction of an archive.
 type ExtractOptions struct {
 	Whiteouts bool              // the archive is an OCI layer for the existing tree
-	FilesOnly bool              // anything else than files and directories is Invalid
-	Budget    *Budget           // required; it is decremented
+	FilesOnly bool              // entries other than files and directories are Invalid
+	Budget    *Budget           // limits of the extraction; required; Extract decrements it
 	Progress  func(bytes int64) // called with the bytes of entries as they are written; may be nil
 }
 
-// Skipped counts entries of an archive that were not extracted.
+// Skipped holds the numbers of entries of an archive that were not extracted.
 type Skipped struct {
-	Devices int // device nodes
-	Other   int // entries of unknown types
+	Devices int // number of device nodes
+	Other   int // number of entries of unknown types
 }
 
-// Extract extracts a tar stream to the tree. Entries replace what exists, but
+// Extract extracts a tar stream to the tree. Entries replace existing files, but
 // directories are merged. It reports Invalid for names with ".." and for hard links
 // to missing files, and Exhausted if the budget is exceeded. It keeps set-ID bits,
 // so the tree must be in a directory that other users cannot access. After an
@@ -77,7 +77,7 @@ type extraction struct {
 	skipped   Skipped
 	seed      maphash.Seed
 	added     map[uint64]struct{}    // hashes of the names in this layer, with parents
-	lateModes map[string]fs.FileMode // modes of directories that are set at the end, since they would deny us access
+	lateModes map[string]fs.FileMode // modes of directories to set at the end, since they would deny this process access
 }
 
 func (x *extraction) entry(h *tar.Header, content io.Reader) error {
@@ -175,8 +175,8 @@ func (x *extraction) dir(name string, mode fs.FileMode, o Owner) error {
 	return wrap("make directory", name, x.t.mkdir(name, mode, o))
 }
 
-// whiteout applies a whiteout: it deletes what lower layers have, but not what this
-// one has, whatever the order of entries.
+// whiteout applies a whiteout: it deletes files of lower layers, but not files of this
+// layer, whatever the order of entries.
 func (x *extraction) whiteout(name string) error {
 	dir, base := path.Split(name)
 	if base == opaque {
@@ -230,7 +230,7 @@ func (x *extraction) markAdded(name string) {
 	for name != "." && name != "/" {
 		h := maphash.String(x.seed, name)
 		if _, known := x.added[h]; known {
-			return // its parents are marked, too
+			return // the parents are marked already
 		}
 		x.added[h] = struct{}{}
 		name = path.Dir(name)
@@ -271,7 +271,7 @@ func clean(name string) (string, error) {
 	return c, nil
 }
 
-// A budgetReader decrements a budget by what is read.
+// A budgetReader decrements a budget by the bytes read.
 type budgetReader struct {
 	r io.Reader
 	b *Budget
@@ -292,7 +292,7 @@ func tooBig() error {
 	return engi.Errorf(engi.Exhausted, "extract: the archive unpacks to more than a template may have").WithRemedy("remove files that the template does not need")
 }
 
-// readError classifies an error of reading an archive. Errors that are not ours mean
+// readError classifies an error of reading an archive. An error from outside this package means
 // that the archive is broken.
 func readError(err error) error {
 	if _, ok := errors.AsType[*engi.Error](err); ok {

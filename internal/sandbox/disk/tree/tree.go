@@ -1,10 +1,10 @@
 // Package tree writes to a directory that is the root file system of a sandbox.
-// Paths are resolved as by a process with that root: absolute links and links
+// Paths are resolved as by a process with this root: absolute links and links
 // upwards stay in the directory, so neither an archive nor a program that ran
-// there can make us access files outside.
+// there can make this process access files outside.
 //
-// It is for building templates (see package disk) and needs openat2 (Linux 5.6).
-// If others change the directory at the same time, it still never leaves the
+// It serves to build templates (see package disk) and needs openat2 (Linux 5.6).
+// Even if other programs change the directory at the same time, it never leaves the
 // directory, but results may be inconsistent.
 package tree
 
@@ -51,8 +51,8 @@ type Owner struct{ UID, GID int }
 
 var privileged = os.Geteuid() == 0 && hasOtherUsers()
 
-// hasOtherUsers reports whether files can have other owners. In a user namespace of
-// an unprivileged user, there are no others.
+// hasOtherUsers reports whether files can belong to other users. In a user namespace of
+// an unprivileged user, there are no other users.
 func hasOtherUsers() bool {
 	m, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {
@@ -65,7 +65,7 @@ func hasOtherUsers() bool {
 	return size > 1
 }
 
-// Stat returns the status of what a path leads to. It reports NotFound.
+// Stat returns the status of the file that a path leads to. It reports NotFound.
 func (t *Tree) Stat(name string) (unix.Stat_t, error) { return t.stat("stat", name, 0) }
 
 // Lstat is Stat without following a final link.
@@ -84,7 +84,7 @@ func (t *Tree) stat(act, name string, flags int) (unix.Stat_t, error) {
 
 // OpenFile opens the regular file that name leads to, for reading.
 func (t *Tree) OpenFile(name string) (*os.File, error) {
-	// Non-blocking, since opening a pipe might never return.
+	// Open without blocking, since opening a pipe might never return.
 	fd, err := t.open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, wrap("open", name, err)
@@ -118,7 +118,7 @@ func (t *Tree) ReadFile(name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// ReadDir returns the names in a directory in no order. It reports NotFound.
+// ReadDir returns the names in a directory, unsorted. It reports NotFound.
 func (t *Tree) ReadDir(name string) ([]string, error) {
 	fd, err := t.open(name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -133,7 +133,7 @@ func (t *Tree) ReadDir(name string) ([]string, error) {
 	return names, nil
 }
 
-// Readlink returns the target of a symbolic link as it is written.
+// Readlink returns the target of a symbolic link, unresolved.
 func (t *Tree) Readlink(name string) (string, error) {
 	fd, err := t.open(name, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *Tree) Readlink(name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// MkdirAll creates a directory and its parents. Existing ones are not changed. New
+// MkdirAll creates a directory and its parents. It leaves existing directories unchanged. New
 // parents have mode 0755 and belong to root.
 func (t *Tree) MkdirAll(name string, mode fs.FileMode, o Owner) error {
 	parts := split(name)
@@ -193,7 +193,7 @@ func (t *Tree) WriteFile(name string, data []byte, mode fs.FileMode, o Owner) er
 	return err
 }
 
-// A File has the attributes of a file for Create.
+// A File holds the attributes of a file for Create.
 type File struct {
 	Mode     fs.FileMode // permissions, set-ID and sticky bits
 	Owner    Owner
@@ -227,13 +227,13 @@ func (t *Tree) Create(name string, r io.Reader, f File) (n int64, err error) {
 			return n, wrap("change owner of", name, err)
 		}
 		if f.caps != "" {
-			// Without attributes, only programs like ping are affected.
+			// If attributes are not supported, only programs like ping are affected.
 			if err := unix.Fsetxattr(fd, "security.capability", []byte(f.caps), 0); err != nil && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EINVAL) {
 				return n, wrap("set capabilities of", name, err)
 			}
 		}
 	}
-	// After the owner: changing it clears set-ID bits.
+	// Set the mode after the owner, since a change of the owner clears set-ID bits.
 	if err := unix.Fchmod(fd, unixMode(f.Mode)); err != nil {
 		return n, wrap("change mode of", name, err)
 	}
@@ -246,8 +246,8 @@ func (t *Tree) Create(name string, r io.Reader, f File) (n int64, err error) {
 	return n, nil
 }
 
-// Symlink replaces name by a symbolic link. The target may be any text; it is only
-// ever resolved in the tree.
+// Symlink replaces name by a symbolic link. The target may be any text; it is resolved only
+// in the tree.
 func (t *Tree) Symlink(target, name string, o Owner) error {
 	dir, base, err := t.replace(name)
 	if err != nil {
@@ -278,7 +278,7 @@ func (t *Tree) Link(old, name string) error {
 		err := unix.Fstatat(to, base, &b, unix.AT_SYMLINK_NOFOLLOW)
 		unix.Close(to)
 		if err == nil && a.Dev == b.Dev && a.Ino == b.Ino {
-			return nil // it is the same file, which must not be removed
+			return nil // both names are the same file, which must not be removed
 		}
 	}
 	dir, base, err := t.replace(name)
@@ -305,7 +305,7 @@ func (t *Tree) Fifo(name string, mode fs.FileMode, o Owner) error {
 	return wrap("change mode of", name, unix.Fchmodat(dir, base, unixMode(mode), 0))
 }
 
-// Chmod changes the mode of what name leads to.
+// Chmod changes the mode of the file that name leads to.
 func (t *Tree) Chmod(name string, mode fs.FileMode) error {
 	fd, err := t.open(name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
@@ -315,7 +315,7 @@ func (t *Tree) Chmod(name string, mode fs.FileMode) error {
 	return wrap("change mode of", name, unix.Fchmod(fd, unixMode(mode)))
 }
 
-// Chown changes the owner of name itself, not of what it leads to.
+// Chown changes the owner of name itself, without following a link.
 func (t *Tree) Chown(name string, o Owner) error {
 	dir, base, err := t.parent(name)
 	if err != nil {
@@ -336,7 +336,7 @@ func (t *Tree) Touch(name string, at time.Time) error {
 	return wrap("set time of", name, unix.UtimesNanoAt(dir, base, ts, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// RemoveAll deletes name and its content. It is no error if it does not exist.
+// RemoveAll deletes name and its content. A missing file is not an error.
 func (t *Tree) RemoveAll(name string) error {
 	dir, base, err := t.parent(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -349,8 +349,8 @@ func (t *Tree) RemoveAll(name string) error {
 	return wrap("remove", name, removeAll(dir, base, nil))
 }
 
-// removeAll deletes base in dir and its content, except what keep returns true for,
-// which is called with paths relative to base, and its parents.
+// removeAll deletes base in dir and its content, except files for which keep returns true
+// and their parents. keep is called with paths relative to base.
 func removeAll(dir int, base string, keep func(rel string) bool) error {
 	err := unix.Unlinkat(dir, base, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -372,7 +372,7 @@ func removeAll(dir int, base string, keep func(rel string) bool) error {
 // removeBelow deletes the content of the directory base in dir.
 func removeBelow(dir int, base, rel string, keep func(rel string) bool) error {
 	if !privileged {
-		// It is our own, but its mode forbids it.
+		// The directory belongs to this process, but its mode forbids access.
 		_ = unix.Fchmodat(dir, base, 0o700, 0)
 	}
 	fd, err := unix.Openat(dir, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -417,7 +417,7 @@ func removeBelow(dir int, base, rel string, keep func(rel string) bool) error {
 	}
 }
 
-// open opens name as a process with this root would. flags may contain O_NOFOLLOW.
+// open opens name in the same way as a process with this root. flags may contain O_NOFOLLOW.
 func (t *Tree) open(name string, flags int) (int, error) {
 	clean := path.Clean("/" + name)[1:]
 	if clean == "" {
@@ -450,7 +450,7 @@ func (t *Tree) parent(name string) (int, string, error) {
 }
 
 // replace creates the parents of name, removes name, and returns its parent directory
-// and last part, for creating something new.
+// and last part, for the creation of a new file.
 func (t *Tree) replace(name string) (int, string, error) {
 	dir, base, err := t.parent(name)
 	if errors.Is(err, unix.ENOENT) {
@@ -498,14 +498,14 @@ func unixMode(m fs.FileMode) uint32 {
 	return u
 }
 
-// timespec clamps times that file systems cannot store.
+// timespec converts a time, and clamps times that file systems cannot store.
 func timespec(t time.Time) unix.Timespec {
 	const last = 1 << 33 // year 2242
 	sec := min(max(t.Unix(), 0), last)
 	return unix.Timespec{Sec: sec, Nsec: int64(t.Nanosecond())}
 }
 
-// wrap classifies an error of the kernel. It returns our own errors unchanged.
+// wrap classifies an error of the kernel. It returns errors that have a kind unchanged.
 func wrap(act, name string, err error) error {
 	if err == nil {
 		return nil

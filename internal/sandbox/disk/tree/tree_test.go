@@ -195,8 +195,8 @@ func TestHostileNamesAreRefusedOrHarmless(t *testing.T) {
 	tests := []struct {
 		name    string
 		entries []entry
-		kind    engi.Kind // of the error; 0 (Internal) means none
-		want    string    // listing if it works
+		kind    engi.Kind // kind of the error; 0 (Internal) means no error
+		want    string    // listing after success
 	}{
 		{"dots", []entry{{name: "../secret", text: "pwned"}}, engi.Invalid, ""},
 		{"a hard link to a device", []entry{{name: "sda", kind: tar.TypeBlock}, {name: "hard", kind: tar.TypeLink, link: "sda"}}, engi.Invalid, ""},
@@ -255,7 +255,7 @@ func TestWhiteoutsDeleteLowerLayersOnly(t *testing.T) {
 	}
 	upper := []entry{
 		{name: ".wh.gone"}, {name: ".wh.missing"}, {name: "nowhere/.wh.x"},
-		{name: "dir/deep/new", text: "2"}, {name: ".wh.dir"}, // its content stays, whatever the order
+		{name: "dir/deep/new", text: "2"}, {name: ".wh.dir"}, // the content stays, whatever the order
 		{name: "opaque/new", text: "2"}, {name: "opaque/.wh..wh..opq"}, {name: "opaque/later", text: "2"},
 		{name: "file/", kind: tar.TypeDir}, {name: "file/in", text: "2"}, // a directory over a file
 		{name: "tree", text: "2"},         // and a file over a directory

@@ -5,8 +5,8 @@ import "context"
 // SetListed bounds listings to n entries. Call it before the manager is used.
 func (m *Manager) SetListed(n int) { m.maxListed = n }
 
-// Growth returns what all volumes may still grow to as a new one is told, and as each
-// of them says.
+// Growth returns the remaining growth of all volumes, both as kept in memory and as measured for
+// each volume.
 func (m *Manager) Growth(ctx context.Context) (told, is int64, err error) {
 	all, err := m.o.Store.List(ctx, Filter{})
 	for _, r := range all {

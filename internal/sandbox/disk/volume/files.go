@@ -23,12 +23,12 @@ import (
 
 const (
 	maxPath   = 4096
-	maxListed = 100_000 // entries of one listing
-	maxDepth  = 256     // levels of a listing
-	maxLinks  = 8       // that are followed at the end of a path
+	maxListed = 100_000 // maximum number of entries of one listing
+	maxDepth  = 256     // maximum number of levels of a listing
+	maxLinks  = 8       // maximum number of links followed at the end of a path
 )
 
-// files is the content of a volume. Hostile programs in a sandbox may change it at
+// files accesses the content of a volume. Hostile programs in a sandbox may change the content at
 // the same time, so every operation is relative to an open directory, and only
 // regular files are read.
 type files struct {
@@ -36,7 +36,7 @@ type files struct {
 	state   *state
 	record  Record
 	root    *os.Root
-	tmp     *os.File // the directory for files being written
+	tmp     *os.File // directory for files being written
 	once    sync.Once
 }
 
@@ -83,7 +83,7 @@ func (m *Manager) open(ctx context.Context, s *state, r Record) (_ *files, err e
 	return f, nil
 }
 
-// fill puts what a new volume begins with into it.
+// fill copies the initial content into a new volume.
 func (m *Manager) fill(ctx context.Context, r Record, content fs.FS) error {
 	s := m.lock(r.ID)
 	f, err := m.open(ctx, s, r)
@@ -97,7 +97,7 @@ func (m *Manager) fill(ctx context.Context, r Record, content fs.FS) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.users--
-	m.unmountIdle(ctx, s, r) // else cleanUp does
+	m.unmountIdle(ctx, s, r) // if this fails, cleanUp unmounts the volume
 	return err
 }
 
@@ -111,8 +111,8 @@ func (f *files) Close() error {
 	return nil
 }
 
-// release uncounts a user and unmounts the volume after the last one, if no sandbox
-// has it.
+// release removes a user from the count and unmounts the volume after the last user, if no sandbox
+// holds the volume.
 func (f *files) release(note bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -124,7 +124,7 @@ func (f *files) release(note bool) {
 	}
 	now, err := f.manager.o.Store.Find(ctx, "", string(f.record.ID))
 	if err != nil {
-		return // cleanUp unmounts it
+		return // cleanUp unmounts the volume
 	}
 	if note {
 		f.manager.recordUse(ctx, f.state, now)
@@ -187,8 +187,8 @@ func (r *reader) Close() (err error) {
 	return err
 }
 
-// Write implements [engi.VolumeFiles]. A link at the end of the path is followed if
-// it leads to a regular file in the volume, else it is replaced.
+// Write implements [engi.VolumeFiles]. It follows a link at the end of the path if
+// the link leads to a regular file in the volume; otherwise it replaces the link.
 func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.FileAttr) (_ engi.FileInfo, err error) {
 	rel, err := relPath(name)
 	if err != nil {
@@ -240,7 +240,7 @@ func (f *files) Write(ctx context.Context, name string, r io.Reader, a engi.File
 		out.Close()
 		if !placed {
 			f.refund(src.spent)
-			_ = unix.Unlinkat(int(f.tmp.Fd()), temp, 0) // the next process removes it otherwise
+			_ = unix.Unlinkat(int(f.tmp.Fd()), temp, 0) // if this fails, the next process removes the file
 		}
 	}()
 	if _, err := io.CopyBuffer(struct{ io.Writer }{out}, src, make([]byte, 256<<10)); err != nil {
@@ -321,13 +321,13 @@ func (f *files) volumeFull(err error) error {
 		WithRemedy("delete files in it, or make a larger volume and copy what is in this one")
 }
 
-// A source reads until ctx ends or the budget, if there is one, is used up. It keeps
+// A source reads until ctx ends or the budget, if any, is used up. It keeps
 // errors other than io.EOF.
 type source struct {
 	ctx    context.Context
 	r      io.Reader
 	budget func(n int) error
-	spent  int64 // of the budget
+	spent  int64 // bytes of the budget that are used
 	err    error
 }
 
@@ -373,7 +373,7 @@ func (f *files) makeParents(rel string) error {
 func (f *files) mkdir(rel string, mode fs.FileMode, uid, gid int, existing bool) error {
 	err := f.root.Mkdir(rel, 0o700)
 	if errors.Is(err, fs.ErrExist) && existing {
-		return nil // a program in the sandbox created it
+		return nil // a program in the sandbox created the directory meanwhile
 	}
 	if err != nil {
 		return fault("make directory", "/"+rel, err)
@@ -419,7 +419,7 @@ func (f *files) Stat(ctx context.Context, name string) (engi.FileInfo, error) {
 	return statAt(int(dir.Fd()), path.Base(rel), "/"+rel)
 }
 
-// statAt returns the status of a file in an open directory, or of the directory.
+// statAt returns the status of a file in an open directory, or of the directory itself.
 func statAt(dir int, base, name string) (engi.FileInfo, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH); err != nil {
@@ -487,7 +487,7 @@ func (f *files) List(ctx context.Context, name string, depth int) ([]engi.FileIn
 
 type lister struct {
 	ctx  context.Context
-	most int // entries
+	most int // maximum number of entries
 	all  []engi.FileInfo
 }
 
@@ -515,7 +515,7 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 		at := path.Join(name, base)
 		fi, err := statAt(int(dir.Fd()), base, at)
 		if engi.Is(err, engi.NotFound) {
-			continue // removed meanwhile
+			continue // the file was removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -526,7 +526,7 @@ func (l *lister) list(dir *os.File, name string, depth int) error {
 		}
 		fd, err := unix.Openat(int(dir.Fd()), base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
-			continue // removed, or no longer a directory
+			continue // the directory was removed, or is no longer a directory
 		}
 		if err := l.list(os.NewFile(uintptr(fd), at), at, depth-1); err != nil {
 			return err

@@ -30,14 +30,14 @@ const loopControl = "/dev/loop-control"
 
 var privileged = os.Geteuid() == 0
 
-// Images returns nil if volumes can be images on this host, else Unsupported with a
+// Images returns nil if volumes can be images on this host. Otherwise it reports Unsupported with a
 // remedy.
 func Images() error {
 	_, err := probe()
 	return err
 }
 
-// probe returns the path of mkfs.ext4 if images work here.
+// probe returns the path of mkfs.ext4 if images work on this host.
 func probe() (mkfs string, err error) {
 	no := func(remedy, format string, args ...any) (string, error) {
 		return "", engi.Errorf(engi.Unsupported, "volumes are plain directories, whose capacity programs can exceed: "+format, args...).WithRemedy("%s", remedy)
@@ -102,7 +102,7 @@ func (m *Manager) create(ctx context.Context, r Record) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	// Initialize everything now, not in a kernel thread later, and reserve nothing
+	// Initialize all tables now, not in a kernel thread later, and reserve no blocks
 	// for root.
 	cmd := exec.CommandContext(ctx, m.mkfs, "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0",
 		"-E", "lazy_itable_init=0,lazy_journal_init=0", "-O", "^resize_inode", "-d", first, image)
@@ -138,7 +138,7 @@ func (m *Manager) create(ctx context.Context, r Record) error {
 	return nil
 }
 
-// makeDirs creates the directories of every volume.
+// makeDirs creates the directories that every volume has.
 func (m *Manager) makeDirs(at string) error {
 	for _, d := range []struct {
 		name string
@@ -160,7 +160,7 @@ func (m *Manager) makeDirs(at string) error {
 	return nil
 }
 
-// mount mounts a volume unless it is mounted. The caller holds the lock of its state.
+// mount mounts a volume unless it is already mounted. The caller holds the lock of its state.
 func (m *Manager) mount(ctx context.Context, s *state, r Record) error {
 	m.setActive(r)
 	at := m.mountPoint(r.ID)
@@ -194,8 +194,8 @@ func (m *Manager) mount(ctx context.Context, s *state, r Record) error {
 }
 
 // mountImage mounts an image with a loop device, which is freed with the last mount.
-// If a device has the image already, because a sandbox still has a copy of an
-// earlier mount, it is used: two devices would corrupt the file system.
+// If a device already has the image, because a sandbox still has a copy of an
+// earlier mount, mountImage uses this device: two devices would corrupt the file system.
 func mountImage(image, at string) error {
 	var err error
 	for range 20 {
@@ -225,7 +225,7 @@ func mountImage(image, at string) error {
 	return engi.Errorf(engi.Unavailable, "mount %s: no loop device is free: %v", image, err).WithRemedy("try again; other programs use loop devices, too")
 }
 
-// loopOf returns the loop device that has an image; nil if there is none.
+// loopOf returns the loop device that has an image, or nil if there is none.
 func loopOf(image string) (*os.File, error) {
 	var want unix.Stat_t
 	if err := unix.Stat(image, &want); err != nil {
@@ -243,7 +243,7 @@ func loopOf(image string) (*os.File, error) {
 		name := "/dev/" + strings.Split(file, "/")[3]
 		dev, err := os.OpenFile(name, os.O_RDWR, 0)
 		if err != nil {
-			continue // it was being freed
+			continue // the device was being freed
 		}
 		info, err := unix.IoctlLoopGetStatus64(int(dev.Fd()))
 		if err == nil && info.Inode == want.Ino {
@@ -306,7 +306,7 @@ func freeBlocks(image string) error {
 	if st.Size() == 0 {
 		return nil
 	}
-	// The size stays, or the kernel would report errors of the device.
+	// Keep the size, since otherwise the kernel would report errors of the device.
 	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size())
 	if err != nil && !errors.Is(err, unix.ENOTSUP) {
 		return fault("empty", image, err)
@@ -314,13 +314,13 @@ func freeBlocks(image string) error {
 	return nil
 }
 
-// mounted reports whether something is mounted on a directory.
+// mounted reports whether a file system is mounted on a directory.
 func mounted(at string) bool {
 	var here, above unix.Stat_t
 	return unix.Lstat(at, &here) == nil && unix.Lstat(filepath.Dir(at), &above) == nil && here.Dev != above.Dev
 }
 
-// Unmount unmounts the volumes in the directory of a manager that is no more, and
+// Unmount unmounts the volumes in the directory of a manager that no longer exists, and
 // whose sandboxes have ended: volumes stay mounted for a while after their use.
 func Unmount(dir string) error {
 	entries, err := os.ReadDir(dir)
@@ -335,13 +335,13 @@ func Unmount(dir string) error {
 	return nil
 }
 
-// unmount unmounts what is mounted on a directory, if anything.
+// unmount unmounts the file system on a directory, if any.
 func unmount(at string) error {
 	for mounted(at) {
 		if err := flush(at); err != nil {
 			return err
 		}
-		// Child processes of this one inherit all open files until they exec.
+		// Child processes of this process inherit all open files until they exec.
 		err := unix.Unmount(at, unix.UMOUNT_NOFOLLOW)
 		for began := time.Now(); err == unix.EBUSY && time.Since(began) < busyTimeout; err = unix.Unmount(at, unix.UMOUNT_NOFOLLOW) {
 			time.Sleep(2 * time.Millisecond)
@@ -353,11 +353,11 @@ func unmount(at string) error {
 	return nil
 }
 
-// busyTimeout is how long a volume may stay busy after its last user.
+// busyTimeout is the time for which a volume may stay busy after its last user.
 const busyTimeout = time.Second
 
-// flush syncs a mounted file system. Unmounting does so only if no sandbox has a copy
-// of the mount, and what is written to an image after its removal uses space again.
+// flush syncs a mounted file system. Unmounting syncs only if no sandbox has a copy
+// of the mount, and data written to an image after its removal would use space again.
 func flush(at string) error {
 	fd, err := unix.Open(at, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -370,7 +370,7 @@ func flush(at string) error {
 	return nil
 }
 
-// unmountAll detaches everything that is mounted below a directory, even if it is in
+// unmountAll detaches all file systems mounted below a directory, even those in
 // use.
 func unmountAll(dir string) error {
 	points, err := mounts.In(dir)
@@ -390,7 +390,7 @@ func unmountAll(dir string) error {
 	return nil
 }
 
-// allocated returns the bytes that a volume uses on the node's disk.
+// allocated returns the number of bytes that a volume uses on the node's disk.
 func (m *Manager) allocated(r Record) int64 {
 	if !r.Image {
 		return r.Used
@@ -410,8 +410,8 @@ func freeBytes(dir string) (int64, error) {
 	return int64(st.Bavail) * st.Bsize, nil
 }
 
-// usedBytes returns the bytes in the file system that is mounted on a directory, if
-// one is.
+// usedBytes returns the used bytes of the file system mounted on a directory, if
+// there is one.
 func usedBytes(at string) (int64, bool) {
 	var st unix.Statfs_t
 	if !mounted(at) || unix.Statfs(at, &st) != nil {
@@ -426,7 +426,7 @@ func treeBytes(dir string) (int64, error) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-				return nil // it may change at the same time
+				return nil // the directory may change at the same time
 			}
 			return err
 		}
@@ -449,7 +449,7 @@ func treeBytes(dir string) (int64, error) {
 // fault classifies an error of the kernel or of os.
 func fault(act, path string, err error) *engi.Error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pe.Err // its text would repeat the path
+		err = pe.Err // the text of a PathError would repeat the path
 	}
 	kind := engi.Internal
 	switch {

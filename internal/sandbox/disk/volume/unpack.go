@@ -19,7 +19,7 @@ import (
 var _ engi.VolumeUnpacker = (*files)(nil)
 
 // Unpack implements [engi.VolumeUnpacker]. It syncs once, at the end: syncing each
-// of thousands of files takes longer than everything else.
+// of thousands of files would take longer than all other work.
 func (f *files) Unpack(ctx context.Context, r io.Reader) (err error) {
 	defer engi.Annotate(&err, "unpack into volume %s", f.record.ID)
 	tr := tar.NewReader(r)
@@ -41,7 +41,7 @@ func (f *files) Unpack(ctx context.Context, r io.Reader) (err error) {
 	}
 }
 
-// copyFrom puts files into the volume, as Unpack does.
+// copyFrom copies files into the volume, in the same way as Unpack.
 func (f *files) copyFrom(ctx context.Context, content fs.FS) error {
 	u := unpacker{f: f}
 	if err := fs.WalkDir(content, ".", func(name string, e fs.DirEntry, err error) error {
@@ -78,7 +78,7 @@ func (f *files) copyFrom(ctx context.Context, content fs.FS) error {
 	return u.end()
 }
 
-// An unnamed is a file whose owners have no names here.
+// An unnamed is a file info without names of owners.
 type unnamed struct{ fs.FileInfo }
 
 // Uname implements [tar.FileInfoNames].
@@ -87,7 +87,7 @@ func (unnamed) Uname() (string, error) { return "", nil }
 // Gname implements [tar.FileInfoNames].
 func (unnamed) Gname() (string, error) { return "", nil }
 
-// An unpacker puts files into a volume.
+// An unpacker writes files into a volume.
 type unpacker struct {
 	f    *files
 	dirs []*tar.Header
@@ -103,10 +103,10 @@ func (u *unpacker) add(ctx context.Context, h *tar.Header, r io.Reader) error {
 	return u.f.volumeFull(u.f.unpackOne(ctx, h, r))
 }
 
-// end has everything on disk.
+// end sets the attributes of directories and syncs all files to disk.
 func (u *unpacker) end() error {
-	// Last, so that a directory that nobody may write to is filled before, and
-	// the deepest first, since names in a directory change its time.
+	// Do this last, so that a directory without write permission is filled before, and
+	// the deepest first, since a new name in a directory changes its time.
 	for _, h := range slices.Backward(u.dirs) {
 		d, err := u.f.openDir(h.Name)
 		if err != nil {
@@ -124,7 +124,7 @@ func (u *unpacker) end() error {
 	return nil
 }
 
-// unreadable classifies an error of a stream, whose source may have said why.
+// unreadable classifies an error of a stream. An error with a kind keeps it; others mean a damaged archive.
 func unreadable(err error) error {
 	if kind := engi.KindOf(err); kind != engi.Internal {
 		return engi.Errorf(kind, "%w", err)
@@ -197,7 +197,7 @@ func (f *files) unpackFile(ctx context.Context, h *tar.Header, r io.Reader) erro
 	return nil
 }
 
-// setAttr sets owner, permissions and time of a file or directory that is open.
+// setAttr sets owner, permissions and time of an open file or directory.
 func (f *files) setAttr(h *tar.Header, open *os.File) error {
 	if privileged {
 		if err := open.Chown(h.Uid, h.Gid); err != nil {

@@ -1,11 +1,11 @@
 // Package volume manages volumes: directories with a capacity that outlive the
-// sandboxes that mount them. As root, each is a sparse image with its own file
-// system, so that the kernel enforces the capacity and nothing in a volume can
-// reach the node's disk. Otherwise it is a directory, and [Manager.NotEnforced]
-// says what that means. docs/decisions/0005 gives the reasons.
+// sandboxes that mount them. If the manager runs as root, each volume is a sparse image with its own file
+// system, so that the kernel enforces the capacity and files in a volume cannot
+// reach the node's disk. Otherwise a volume is a directory, and [Manager.NotEnforced]
+// lists the consequences. docs/decisions/0005 gives the reasons.
 //
 // It does not mount volumes in sandboxes (the provider binds the directory that
-// Mount returns) and does not decide who may have them (see package fleet).
+// Mount returns) and does not decide which sandbox may have them (see package fleet).
 package volume
 
 import (
@@ -30,59 +30,59 @@ import (
 // A Record is the stored state of a volume.
 type Record struct {
 	engi.Volume               // Expires is not stored: it follows from TTL
-	TTL         time.Duration // 0 means forever
-	Image       bool          // it is an image, not a directory
+	TTL         time.Duration // time to live after the last use; 0 means forever
+	Image       bool          // the volume is an image, not a plain directory
 }
 
-// A Store keeps records of volumes. What a method has written survives a kill.
-// Lookups see only what owner owns, or everything for the empty owner, and no
+// A Store keeps records of volumes. Data written by a method that has returned survives a kill.
+// Lookups see only the volumes of owner, or all volumes for the empty owner, and no
 // removed volumes.
 type Store interface {
-	// Put stores a new volume; Conflict if its owner has one of its name.
+	// Put stores a new volume. It reports Conflict if the owner has a volume with the same name.
 	Put(ctx context.Context, r Record) error
-	// Find returns a volume by ID or name; NotFound. A name that several
-	// owners use is Conflict for the empty owner, unless it owns one.
+	// Find returns a volume by ID or name, or reports NotFound. It reports Conflict for a name that several
+	// owners use if owner is empty and owns none of these volumes.
 	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
-	// List returns volumes by name, then owner. It reports Invalid for a page after
-	// one that is not selected.
+	// List returns volumes in the order of name, then owner. It reports Invalid for a page after
+	// a volume that is not selected.
 	List(ctx context.Context, q Filter) ([]Record, error)
-	// Usage returns how many volumes an owner has, and the sum of their capacities.
-	// What that costs does not depend on their number.
+	// Usage returns the number of an owner's volumes, and the sum of their capacities in bytes.
+	// Its cost does not depend on the number of volumes.
 	Usage(ctx context.Context, owner engi.Owner) (count int, capacity int64, err error)
-	// Pass changes the holder of a volume from from to to; empty means none. It
-	// reports NotFound, and Conflict, naming the holder, if neither has it.
+	// Pass changes the holder of a volume from sandbox from to sandbox to; empty means no holder. It
+	// reports NotFound, and Conflict with the holder's ID if neither sandbox holds the volume.
 	Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error
-	// Touch sets a volume's usage and time of access. It is no error if the
+	// Touch sets a volume's usage and time of access. It returns no error if the
 	// volume does not exist.
 	Touch(ctx context.Context, id engi.VolumeID, used int64, at time.Time) error
 	// Remove marks a volume as removed, which frees its name. It reports
-	// Conflict, naming the holder, if a sandbox has it, NotFound, and, unless
-	// before is zero, Conflict if it was used then or later.
+	// Conflict with the holder's ID if a sandbox holds the volume, and NotFound. Unless
+	// before is zero, it also reports Conflict if the volume was used then or later.
 	Remove(ctx context.Context, id engi.VolumeID, before time.Time) error
-	// Forget deletes the record of a removed volume. It is no error if there is
-	// none.
+	// Forget deletes the record of a removed volume. A missing record is not an
+	// error.
 	Forget(ctx context.Context, id engi.VolumeID) error
 }
 
-// A Filter selects volumes. The zero value selects all that are not removed.
+// A Filter selects volumes. The zero value selects all volumes that are not removed.
 type Filter struct {
 	Owner   engi.Owner
-	Holder  engi.SandboxID // those that this one has
-	Held    bool           // those that sandboxes have
-	Expired time.Time      // those that no sandbox has and whose time to live was over then
-	Removed bool           // removed ones instead
+	Holder  engi.SandboxID // volumes held by this sandbox; empty means any
+	Held    bool           // only volumes held by sandboxes
+	Expired time.Time      // only volumes without holder whose time to live had ended by this time
+	Removed bool           // removed volumes instead of others
 	Page    engi.Paging
 }
 
-// Options say where volumes are stored. Only Dir and Store are required.
+// Options configures a Manager. Only Dir and Store are required.
 type Options struct {
 	Dir      string // private directory of the manager; created if missing
 	Store    Store
 	Log      *slog.Logger                // nil discards
-	Capacity int64                       // default for volumes; 0 means 1 GiB
-	Quota    func(engi.Owner) engi.Quota // of which Volumes is enforced; nil means no limits
-	Refused  func(engi.Owner, string)    // is told of each refusal of Quota, by name; may be nil; must be quick
-	Plain    bool                        // use directories even where images work
+	Capacity int64                       // default capacity of volumes in bytes; 0 means 1 GiB
+	Quota    func(engi.Owner) engi.Quota // returns an owner's quota, of which Volumes is enforced; nil means no limits
+	Refused  func(engi.Owner, string)    // called with the quota's name for each refusal; may be nil; must be quick
+	Plain    bool                        // use plain directories even where images work
 
 	// Book counts a new volume's capacity against its owner's quota of disk until
 	// release is called, or reports Exhausted. store calls put, which stores the
@@ -92,10 +92,10 @@ type Options struct {
 
 const (
 	defaultCapacity = 1 << 30
-	minCapacity     = 16 << 20 // a file system needs some of it itself
+	minCapacity     = 16 << 20 // bytes; a file system needs some of the capacity itself
 	maxCapacity     = 16 << 40
 	maxTTL          = 100 * 365 * 24 * time.Hour
-	reservedBytes   = 256 << 20 // of the node's disk, never given to volumes
+	reservedBytes   = 256 << 20 // bytes of the node's disk that are never given to volumes
 	cleanUpEvery    = 15 * time.Second
 )
 
@@ -105,42 +105,42 @@ const (
 // The directory has one directory for each volume:
 //
 //	ID/image     the file system, if the volume is an image
-//	ID/at        where the image is mounted, or a plain directory
-//	ID/at/data   what sandboxes see
+//	ID/at        the mount point of the image, or a plain directory
+//	ID/at/data   the directory that sandboxes see
 //	ID/at/tmp    files that are being written through Files
 type Manager struct {
 	o           Options
 	now         func() time.Time
 	mkfs        string // path of mkfs.ext4; empty if volumes are directories
-	notEnforced error  // why they are; nil if they are images
+	notEnforced error  // reason for which volumes are directories; nil if they are images
 
-	maxListed int // entries of one listing
+	maxListed int // maximum number of entries of one listing
 
 	creating sync.Mutex         // held while quotas are checked
-	pending  map[engi.Owner]int // volumes that are being made; guarded by creating
+	pending  map[engi.Owner]int // number of volumes being created; guarded by creating
 
 	mu     sync.Mutex
 	states map[engi.VolumeID]*state // guarded by mu
 
-	// What volumes may still grow to is measured once, and again while they change.
-	grows    map[engi.VolumeID]int64  // bytes; guarded by mu
+	// The remaining growth of a volume is measured once, and again while the volume changes.
+	grows    map[engi.VolumeID]int64  // bytes by which each volume may still grow; guarded by mu
 	promised int64                    // sum of grows; guarded by mu
-	active   map[engi.VolumeID]Record // were mounted, and may still be; guarded by mu
+	active   map[engi.VolumeID]Record // volumes that were mounted and may still be; guarded by mu
 }
 
 var _ engi.Volumes = (*Manager)(nil)
 
 // A state is the state of one volume in this process.
 type state struct {
-	mu      sync.Mutex // held while the volume is mounted, unmounted or removed
-	users   int        // guarded by mu; open Files and readers
-	cleaned bool       // guarded by mu; leftovers of earlier processes were removed
-	removed bool       // guarded by mu; removed
-	used    int64      // guarded by mu; bytes in a plain directory, approximately
+	mu      sync.Mutex // held during a mount, unmount or removal of the volume
+	users   int        // number of open Files and readers; guarded by mu
+	cleaned bool       // leftovers of earlier processes were removed; guarded by mu
+	removed bool       // the volume was removed; guarded by mu
+	used    int64      // approximate number of bytes in a plain directory; guarded by mu
 }
 
 // Open prepares o.Dir and reconciles it with the store: it deletes volumes that were
-// not completely created or removed, and unmounts those that no sandbox has. The
+// not completely created or removed, and unmounts volumes that no sandbox holds. The
 // Manager need not be closed.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	defer engi.Annotate(&err, "open volumes in %s", o.Dir)
@@ -153,7 +153,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fault("make directory", o.Dir, err)
 	}
-	// In the form in which the kernel lists mounts.
+	// Use the form in which the kernel lists mounts.
 	if o.Dir, err = filepath.EvalSymlinks(o.Dir); err == nil {
 		o.Dir, err = filepath.Abs(o.Dir)
 	}
@@ -201,11 +201,11 @@ func (m *Manager) sweep(ctx context.Context) error {
 		default:
 			if err := unmount(filepath.Join(at, "at")); err != nil {
 				m.o.Log.WarnContext(ctx, "unmount a volume", "volume", r.ID, "error", err)
-				m.setActive(r) // it is tried again
+				m.setActive(r) // unmounting is tried again
 			}
 		}
 	}
-	// Their directories were removed above.
+	// The directories of these volumes were removed above.
 	removed, err := m.o.Store.List(ctx, Filter{Removed: true})
 	if err != nil {
 		return err
@@ -218,7 +218,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 	return nil
 }
 
-// NotEnforced returns what is not enforced on this host, with remedies.
+// NotEnforced returns the limits that are not enforced on this host, with remedies.
 func (m *Manager) NotEnforced() []string {
 	if m.mkfs != "" {
 		return nil
@@ -278,7 +278,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		return engi.Volume{}, err
 	}
 	begun, recorded := false, false
-	made := sync.OnceFunc(func() { // the caller holds m.creating
+	made := sync.OnceFunc(func() { // called with m.creating held
 		if m.pending[r.Owner]--; m.pending[r.Owner] == 0 {
 			delete(m.pending, r.Owner)
 		}
@@ -290,7 +290,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		m.creating.Lock()
 		made()
 		m.creating.Unlock()
-		if begun { // looking for what is mounted takes its time
+		if begun { // a search for mounts takes time
 			if e := removeDir(m.dir(r.ID)); e != nil {
 				m.o.Log.ErrorContext(ctx, "remove the files of a failed volume", "volume", r.ID, "error", e)
 			}
@@ -318,16 +318,16 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	m.measure(r)
 	m.creating.Lock()
 	err = store(func() error { return m.o.Store.Put(ctx, r) })
-	made() // it is counted once
+	made() // the volume is counted only once
 	m.creating.Unlock()
 	if err != nil {
-		// It may have been stored in spite of the error. Then its files must exist.
+		// The record may have been stored in spite of the error. Then the volume's files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		if _, e := m.o.Store.Find(late, "", string(r.ID)); !engi.Is(e, engi.NotFound) {
 			recorded = true
 			if e == nil {
-				_ = m.remove(late, r.ID, time.Time{}) // at worst it remains
+				_ = m.remove(late, r.ID, time.Time{}) // if this fails, the volume remains
 			}
 		}
 		return engi.Volume{}, err
@@ -336,8 +336,8 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 	return r.public(), nil
 }
 
-// reserve checks that there may be a new volume, and counts it. Making its files takes a
-// while, for which others are not held up.
+// reserve checks that a new volume is permitted, and counts it. The creation of its files takes a
+// while, during which other calls need not wait.
 func (m *Manager) reserve(ctx context.Context, r Record) error {
 	m.creating.Lock()
 	defer m.creating.Unlock()
@@ -349,7 +349,7 @@ func (m *Manager) reserve(ctx context.Context, r Record) error {
 	m.mu.Lock()
 	_, known := m.grows[r.ID]
 	m.mu.Unlock()
-	if known { // its files must not be taken for ours
+	if known { // the files of the existing volume must not be taken for the new one's
 		return engi.Errorf(engi.Conflict, "there is one with the ID %s", r.ID).WithRemedy("leave the ID out")
 	}
 	if err := m.checkSpace(ctx, r); err != nil {
@@ -360,7 +360,7 @@ func (m *Manager) reserve(ctx context.Context, r Record) error {
 	return nil
 }
 
-// promise counts what a new volume may grow to.
+// promise adds the capacity of a new volume to the promised growth.
 func (m *Manager) promise(r Record) {
 	m.mu.Lock()
 	m.grows[r.ID] = 0
@@ -368,7 +368,7 @@ func (m *Manager) promise(r Record) {
 	m.measure(r)
 }
 
-// measure sets what a volume may still grow to, unless it was forgotten: it would be
+// measure sets the remaining growth of a volume, unless the volume was forgotten: its growth would be
 // counted for ever.
 func (m *Manager) measure(r Record) {
 	grows := max(0, r.Capacity-m.allocated(r))
@@ -382,7 +382,7 @@ func (m *Manager) measure(r Record) {
 	m.grows[r.ID] = grows
 }
 
-// growth is what all volumes together may still grow to.
+// growth returns the number of bytes by which all volumes together may still grow.
 func (m *Manager) growth() int64 {
 	for _, r := range m.allActive() {
 		if r.Image { // recordUse measures directories
@@ -394,23 +394,23 @@ func (m *Manager) growth() int64 {
 	return m.promised
 }
 
-// setActive has a volume measured at each look at the disk, and unmounted by cleanUp
-// once nobody uses it.
+// setActive marks a volume for measurement at each check of the disk, and for unmounting by cleanUp
+// once it has no users.
 func (m *Manager) setActive(r Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.active[r.ID] = r
 }
 
-// allActive returns the volumes that may be mounted, as they were when they became so.
+// allActive returns the records of volumes that may be mounted, from the time of setActive.
 func (m *Manager) allActive() []Record {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Values(m.active))
 }
 
-// checkSpace reports Exhausted if a new volume exceeds its owner's number of volumes, or the space that
-// is left on the disk when every volume is full.
+// checkSpace reports Exhausted if a new volume exceeds the owner's maximum number of volumes, or the space that
+// would be left on the disk if every volume were full.
 func (m *Manager) checkSpace(ctx context.Context, r Record) error {
 	if m.o.Quota != nil {
 		count, _, err := m.o.Store.Usage(ctx, r.Owner)
@@ -471,7 +471,7 @@ func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) (_ 
 	return list, nil
 }
 
-// withUsage updates Used where that is cheap.
+// withUsage updates Used if the measurement is cheap.
 func (m *Manager) withUsage(r Record) Record {
 	if r.Image {
 		if used, ok := usedBytes(m.mountPoint(r.ID)); ok {
@@ -481,7 +481,7 @@ func (m *Manager) withUsage(r Record) Record {
 	return r
 }
 
-// Usage returns how many volumes an owner has, and the sum of their capacities.
+// Usage returns the number of an owner's volumes, and the sum of their capacities in bytes.
 func (m *Manager) Usage(ctx context.Context, owner engi.Owner) (count int, capacity int64, err error) {
 	defer engi.Annotate(&err, "add up volumes")
 	return m.o.Store.Usage(ctx, owner)
@@ -528,7 +528,7 @@ func (m *Manager) deleteFiles(ctx context.Context, id engi.VolumeID) error {
 	return nil
 }
 
-// forget drops what is known of a volume that is no more.
+// forget drops the in-memory state of a deleted volume.
 func (m *Manager) forget(id engi.VolumeID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -543,8 +543,8 @@ func unknown() *engi.Error {
 }
 
 // Mount makes holder the holder of a volume and returns the directory that sandboxes
-// see. It may be repeated for the same holder, and must be after the node has
-// rebooted. It reports Conflict, naming the holder, if another sandbox has it.
+// see. It may be repeated for the same holder, and must be repeated after a reboot of the
+// node. It reports Conflict with the holder's ID if another sandbox holds the volume.
 func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
 	defer engi.Annotate(&err, "mount volume %.140s", idOrName)
 	r, err := m.o.Store.Find(ctx, owner, idOrName)
@@ -576,7 +576,7 @@ func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, 
 }
 
 // Unmount releases all volumes of holder, which has ended or will start without
-// them. It is no error if it has none.
+// them. It returns no error if holder has no volumes.
 func (m *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "unmount the volumes of %s", holder)
 	all, err := m.o.Store.List(ctx, Filter{Holder: holder})
@@ -598,7 +598,7 @@ func (m *Manager) release(ctx context.Context, r Record) error {
 	m.unmountIdle(ctx, s, r)
 	err := m.o.Store.Pass(ctx, r.ID, r.Holder, "", m.now().UTC())
 	if engi.Is(err, engi.Conflict, engi.NotFound) {
-		return nil // it was released already
+		return nil // the volume was released already
 	}
 	return err
 }
@@ -618,8 +618,8 @@ func (m *Manager) recordUse(ctx context.Context, s *state, r Record) {
 	}
 }
 
-// unmountIdle unmounts a volume that is not in use, and reports whether it is not
-// mounted any more. The caller holds the lock of its state, and no sandbox has the
+// unmountIdle unmounts a volume that is not in use, and reports whether the volume is now
+// unmounted. The caller holds the lock of its state, and no sandbox holds the
 // volume.
 func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) bool {
 	if s.users > 0 || s.removed {
@@ -630,13 +630,13 @@ func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) bool {
 	}
 	err := unmount(m.mountPoint(r.ID))
 	if err != nil {
-		// It is still busy; cleanUp tries again.
+		// The volume is still busy; cleanUp tries again.
 		m.o.Log.DebugContext(ctx, "unmount a volume", "volume", r.ID, "error", err)
 	}
 	return err == nil
 }
 
-// Holders returns the sandboxes that have volumes.
+// Holders returns the sandboxes that hold volumes.
 func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 	defer engi.Annotate(&err, "list holders of volumes")
 	all, err := m.o.Store.List(ctx, Filter{Held: true})
@@ -655,7 +655,7 @@ func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 }
 
 // Run removes expired volumes and completes interrupted removals until ctx ends. It
-// does not touch volumes that sandboxes have.
+// does not touch volumes that sandboxes hold.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	for range clock.Every(ctx, cleanUpEvery) {
@@ -717,7 +717,7 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// removeDir deletes the directory of a volume and unmounts what is mounted in it.
+// removeDir deletes the directory of a volume and unmounts all file systems mounted in it.
 func removeDir(dir string) error {
 	if err := unmountAll(dir); err != nil {
 		return err

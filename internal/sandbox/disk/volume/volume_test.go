@@ -76,7 +76,7 @@ func open(t *testing.T, o volume.Options) *fixture {
 	return h
 }
 
-// again reopens the manager as a new process would.
+// again reopens the manager, like a new process.
 func (h *fixture) again() {
 	h.t.Helper()
 	var err error
@@ -85,7 +85,7 @@ func (h *fixture) again() {
 	}
 }
 
-// clear unmounts what a test has left.
+// clear unmounts the volumes that a test has left mounted.
 func (h *fixture) clear() {
 	found, err := filepath.Glob(filepath.Join(h.dir, "*", "at"))
 	if err != nil {
@@ -275,7 +275,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		wantKind(t, err, engi.Invalid)
 	}
 	_, err := h.Create(t.Context(), engi.VolumeSpec{Name: "x", Capacity: 10 << 40})
-	wantKind(t, err, engi.Exhausted) // more than any disk has
+	wantKind(t, err, engi.Exhausted) // more bytes than any disk has
 	if left, err := os.ReadDir(h.dir); err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}
@@ -313,8 +313,8 @@ func TestQuotas(t *testing.T) {
 	h.create(engi.VolumeSpec{Owner: "eve", Name: "a"})
 }
 
-// TestGrowthIsKeptInMind compares what volumes may still grow to, which is kept from one
-// creation to the next, with what they say, while they are used.
+// TestGrowthIsKeptInMind compares the remaining growth of volumes, which is kept from one
+// creation to the next, with measured values, while they are used.
 func TestGrowthIsKeptInMind(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		after := func(what string) int64 {
@@ -422,7 +422,7 @@ func TestAfterAKillWithASandboxAlive(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(at, "f"), []byte("kept"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		open, err := os.Open(filepath.Join(at, "f")) // as a sandbox that keeps running has
+		open, err := os.Open(filepath.Join(at, "f")) // like a sandbox that keeps running
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -558,7 +558,7 @@ func TestUnusedVolumesExpire(t *testing.T) {
 	})
 }
 
-// A dyingStore blocks forever before or after its nth change, like a process that is
+// A failingStore blocks forever before or after its nth change, like a process that is
 // killed there.
 type failingStore struct {
 	volume.Store
@@ -645,7 +645,7 @@ func TestKilledAnywhere(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, gone := range holders { // as fleet does for sandboxes that have ended
+				for _, gone := range holders { // in the same way as fleet for sandboxes that have ended
 					if err := h.Unmount(t.Context(), gone); err != nil {
 						t.Error(err)
 					}
@@ -731,7 +731,7 @@ func TestManyAtOnce(t *testing.T) {
 }
 
 // TestRemovalsForgetPromises removes volumes while others are created, which measures
-// all: nothing stays promised to a volume that is no more.
+// all volumes: no growth stays promised to a deleted volume.
 func TestRemovalsForgetPromises(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		var all sync.WaitGroup
@@ -746,7 +746,7 @@ func TestRemovalsForgetPromises(t *testing.T) {
 					if _, _, err := h.Mount(t.Context(), "", name, holder); err != nil {
 						t.Error(err)
 					}
-					// A sandbox's end and its removal may both release what it had.
+					// A sandbox's end and its removal may both release the sandbox's volumes.
 					ended := make(chan error)
 					go func() { ended <- h.Unmount(t.Context(), holder) }()
 					if err := h.Unmount(t.Context(), holder); err != nil {
@@ -770,7 +770,7 @@ func TestRemovalsForgetPromises(t *testing.T) {
 
 func perm(m fs.FileMode) *fs.FileMode { return &m }
 
-// TestUnmount removes the directory of a manager that is no more.
+// TestUnmount removes the directory of a manager that no longer exists.
 func TestUnmount(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		h.create(engi.VolumeSpec{Name: "x"})
@@ -808,7 +808,7 @@ func TestUnmount(t *testing.T) {
 	}
 }
 
-// TestContent has volumes begin with files, all of them or none.
+// TestContent creates volumes with initial files: all of them or none appear.
 func TestContent(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		dir := t.TempDir()
@@ -892,7 +892,7 @@ func (b broken) Open(name string) (fs.File, error) {
 	return b.MapFS.Open(name)
 }
 
-// TestCreationsDoNotWait has volumes made while the files of others are, which count.
+// TestCreationsDoNotWait creates volumes during the creation of others, which already count.
 func TestCreationsDoNotWait(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		h.o.Quota = func(engi.Owner) engi.Quota { return engi.Quota{Volumes: 3} }
@@ -929,7 +929,7 @@ func TestCreationsDoNotWait(t *testing.T) {
 	})
 }
 
-// A slowFS has a file that takes its time.
+// A slowFS has a file that is slow to read.
 type slowFS struct {
 	fstest.MapFS
 	began, end chan struct{}

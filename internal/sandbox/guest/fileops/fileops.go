@@ -1,10 +1,10 @@
-// Package fileops has the file operations that agents use most: read, glob,
+// Package fileops implements the file operations that agents use most: read, glob,
 // grep, write and edit. It works with any [engi.Guest] and needs no program in
-// the sandbox. Results are typed, so that every API shows the same.
+// the sandbox. Results are typed, so that every API returns the same.
 //
 // Everything a guest sends is treated as hostile: sizes are bounded, and results
-// say when they are truncated. Paths are absolute and slash-separated. To move
-// data in bulk use package guest.
+// are marked if they are truncated. Paths are absolute and slash-separated. To move
+// data in bulk, use package guest.
 package fileops
 
 import (
@@ -20,9 +20,9 @@ import (
 
 // Limits in bytes.
 const (
-	MaxText   = 16 << 20  // of a file that Read, Write or Edit takes as a whole
-	MaxImage  = 5 << 20   // of an image that Read returns
-	MaxAnswer = 256 << 10 // of the text in one result
+	MaxText   = 16 << 20  // maximum size of a file that Read, Write or Edit processes as a whole
+	MaxImage  = 5 << 20   // maximum size of an image that Read returns
+	MaxAnswer = 256 << 10 // maximum size of the text in one result
 )
 
 // cleanPath checks a path and returns it in its shortest form.
@@ -38,7 +38,7 @@ func cleanPath(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// readAll reads a whole file. It reports Invalid for one of more than limit
+// readAll reads a whole file. It reports Invalid for a file of more than limit
 // bytes.
 func readAll(ctx context.Context, g engi.Guest, name string, limit int64) ([]byte, error) {
 	r, err := g.Open(ctx, name)

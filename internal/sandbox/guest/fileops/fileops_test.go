@@ -358,8 +358,8 @@ func TestEdit(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text  string
 		edits edits
-		want  string    // text after
-		kind  engi.Kind // of the error; Internal means none
+		want  string    // text after the edit
+		kind  engi.Kind // kind of the error; Internal means no error
 		says  string
 	}{
 		"one":            {"a\nb\nc\n", edits{{Old: "b", New: "B"}}, "a\nB\nc\n", 0, ""},

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	maxPattern    = 4 << 10 // bytes
-	maxExpansions = 256     // of alternatives; each is matched on its own
+	maxPattern    = 4 << 10 // bytes; maximum length of a pattern
+	maxExpansions = 256     // maximum number of patterns that alternatives expand to; each is matched separately
 )
 
 // checkGlob reports Invalid unless glob is a pattern that can be matched in
@@ -35,11 +35,11 @@ func checkGlob(glob string) error {
 	return engi.Errorf(engi.Invalid, "the pattern %.100q %s", glob, why)
 }
 
-// expansions returns how many patterns the alternatives of a valid glob stand
-// for, or more if groups are nested; it stops counting beyond maxExpansions.
+// expansions returns the number of patterns that the alternatives of a valid glob stand
+// for, or a higher number if groups are nested. It stops counting beyond maxExpansions.
 func expansions(glob string) int {
 	n := 1
-	var open []int // alternatives of each group around the current position
+	var open []int // number of alternatives of each group around the current position
 	for i := 0; i < len(glob) && n <= maxExpansions; i++ {
 		switch last := len(open) - 1; glob[i] {
 		case '\\':
@@ -65,10 +65,10 @@ func expansions(glob string) int {
 // alternatives, and a backslash escapes the next character. Names that begin with
 // a dot are not special.
 type GlobRequest struct {
-	Pattern string // relative to Dir, or absolute
-	Dir     string // empty means /
-	Limit   int    // files; 0 means 1000
-	All     bool   // include directories named .git
+	Pattern string // pattern of paths, relative to Dir or absolute
+	Dir     string // directory to search; empty means /
+	Limit   int    // maximum number of files; 0 means 1000
+	All     bool   // directories named .git are included
 }
 
 // A File is a file that Glob found.
@@ -82,7 +82,7 @@ type File struct {
 type Listing struct {
 	Files     []File
 	Total     int  // number of matching files, including those left out
-	Truncated bool // there are more than Files, or more than can be listed
+	Truncated bool // there are more files than Files has, or than can be listed
 }
 
 // Glob finds files by name. It does not list directories, and reports NotFound

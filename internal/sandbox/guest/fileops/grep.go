@@ -20,38 +20,38 @@ import (
 
 // A GrepRequest searches files for lines that match a pattern.
 type GrepRequest struct {
-	Pattern    string // a regular expression in Go's syntax, matched line by line
+	Pattern    string // regular expression in Go's syntax, matched line by line
 	Literal    bool   // Pattern is plain text
 	IgnoreCase bool
-	Path       string // a directory, or one file; empty means /
-	Glob       string // only files whose path matches, or whose name if it has no slash; empty means all
+	Path       string // directory or file to search; empty means /
+	Glob       string // pattern of the paths of searched files, or of their names if it has no slash; empty means all files
 	Mode       GrepMode
 	Before     int  // lines of context before each match, at most 50
 	After      int  // lines of context after each match, at most 50
-	Limit      int  // matches, or files, depending on Mode; 0 means 250
-	MaxLine    int  // bytes of a line; longer ones are truncated; 0 means 500
-	All        bool // include directories named .git
+	Limit      int  // maximum number of matches or files, depending on Mode; 0 means 250
+	MaxLine    int  // bytes; longer lines are truncated; 0 means 500
+	All        bool // directories named .git are included
 }
 
-// A GrepMode says what Grep returns.
+// A GrepMode selects the result of Grep.
 type GrepMode string
 
 const (
 	GrepContent GrepMode = "content" // matching lines; the default
 	GrepFiles   GrepMode = "files"   // names of files with a match
-	GrepCount   GrepMode = "count"   // names, and the number of matching lines
+	GrepCount   GrepMode = "count"   // names of files with a match, and their numbers of matching lines
 )
 
-// A Match is a line that matches.
+// A Match is a matching line.
 type Match struct {
 	Path          string
-	Line          int // from 1
-	Column        int // of the first match in the line, in bytes from 1
+	Line          int // line number, from 1
+	Column        int // position of the first match in the line, in bytes from 1
 	Text          string
-	Before, After []string // context, without lines that match themselves
+	Before, After []string // lines of context, without matching lines
 }
 
-// A Count is the number of lines of a file that match.
+// A Count is the number of matching lines of a file.
 type Count struct {
 	Path  string
 	Lines int
@@ -59,16 +59,16 @@ type Count struct {
 
 // A Finding is the result of Grep, in path order.
 type Finding struct {
-	Matches   []Match // mode content
-	Files     []Count // modes files and count
-	Searched  int     // files
-	Skipped   int     // files that are not text, or larger than MaxText
+	Matches   []Match // matches; only in mode content
+	Files     []Count // files with matches; only in modes files and count
+	Searched  int     // number of files searched
+	Skipped   int     // number of files that are not text or larger than MaxText
 	Truncated bool    // there may be more matches
 }
 
 const (
 	maxContext = 50
-	maxOpened  = 48 // files opened one by one; more are read as one archive
+	maxOpened  = 48 // maximum number of files opened one by one; more are read as one archive
 )
 
 // errEnough ends a search whose result is full.
@@ -105,9 +105,9 @@ func Grep(ctx context.Context, g engi.Guest, q GrepRequest) (_ Finding, err erro
 type search struct {
 	q        GrepRequest
 	re       *regexp.Regexp
-	baseName bool // match glob against the last element of a path
+	baseName bool // the glob is matched against the last element of a path
 	result   Finding
-	budget   int // bytes of text that still fit into the result
+	budget   int // remaining bytes of text that fit into the result
 }
 
 func newSearch(q GrepRequest) (*search, error) {
@@ -152,7 +152,7 @@ func newSearch(q GrepRequest) (*search, error) {
 	return s, nil
 }
 
-// wanted reports whether to search the file at a path relative to the root of
+// wanted reports whether to search the file at path rel, relative to the root of
 // the search.
 func (s *search) wanted(rel string) bool {
 	switch {
@@ -213,7 +213,7 @@ func (s *search) open(ctx context.Context, g engi.Guest, name string) error {
 	return s.scan(name, r)
 }
 
-// scanArchive searches everything below dir in one stream, which takes a tenth
+// scanArchive searches all files below dir in one stream, which takes a tenth
 // of the time of opening each file.
 func (s *search) scanArchive(ctx context.Context, g engi.Guest, root, dir string) error {
 	r, err := g.Pack(ctx, dir)
@@ -233,7 +233,7 @@ func (s *search) scanArchive(ctx context.Context, g engi.Guest, root, dir string
 			}
 			return engi.Errorf(engi.Unavailable, "the guest closed the stream: %v", err)
 		}
-		// Names begin with the name of dir, unless that is the root.
+		// Names begin with the name of dir, unless dir is the root.
 		name := path.Clean("/" + h.Name)
 		if dir != "/" {
 			_, rest, _ := strings.Cut(strings.TrimPrefix(name, "/"), "/")
@@ -272,7 +272,7 @@ func (s *search) scan(name string, r io.Reader) error {
 }
 
 func (s *search) scanLines(name string, raw []byte) error {
-	// Most files have no match, which one search of the whole text shows. A
+	// Most files have no match, which a single search of the whole text shows. A
 	// regular expression may have anchors, which refer to single lines.
 	if s.q.Literal && !s.q.IgnoreCase && !bytes.Contains(raw, []byte(s.q.Pattern)) {
 		return nil

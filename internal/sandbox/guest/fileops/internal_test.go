@@ -13,7 +13,7 @@ import (
 
 // TestGlobSyntax pins the syntax of patterns, most of which a library matches.
 func TestGlobSyntax(t *testing.T) {
-	for pattern, names := range map[string]string{ // a ! before those that must not match
+	for pattern, names := range map[string]string{ // a ! precedes names that must not match
 		"*.py":           "a.py .py !a.pyc !d/a.py",
 		"**/*.py":        "a.py d/a.py d/e/a.py !a.pyc",
 		"**":             "a d/a d/e/a",
@@ -69,7 +69,7 @@ func FuzzPattern(f *testing.F) {
 				t.Errorf("%q does not match itself alone", pattern)
 			}
 		}
-		// Where both have the same syntax, it agrees with path.Match.
+		// Where both have the same syntax, the result agrees with path.Match.
 		if !strings.ContainsAny(pattern, `[]{}\,`) && !strings.Contains(pattern, "**") && utf8.ValidString(pattern) && utf8.ValidString(name) {
 			if want, err := path.Match(pattern, name); err == nil && match(name) != want {
 				t.Errorf("%q matches %q: %v, want %v", pattern, name, !want, want)
@@ -97,7 +97,7 @@ func FuzzEdit(f *testing.F) {
 		if n == 0 || !all && n != 1 {
 			t.Errorf("%d replacements", n)
 		}
-		// Line ends stay what they are.
+		// Line endings stay the same.
 		if strings.Count(text, "\n") > 0 && strings.Count(text, "\r\n") == strings.Count(text, "\n") &&
 			!strings.Contains(to, "\r") && strings.Count(got, "\r\n") != strings.Count(got, "\n") && !strings.Contains(from, "\r") {
 			t.Errorf("%q became %q", text, got)

@@ -14,10 +14,10 @@ import (
 // A ReadRequest reads a part of a file.
 type ReadRequest struct {
 	Path     string
-	Offset   int  // first line, from 1; 0 means 1, -n the last n lines
-	Limit    int  // lines; 0 means 2000
-	Numbered bool // prefix each line of Text with its number and a tab
-	MaxLine  int  // bytes of a line; longer ones are truncated; 0 means 2000
+	Offset   int  // number of the first line, from 1; 0 means 1, -n means the last n lines
+	Limit    int  // maximum number of lines; 0 means 2000
+	Numbered bool // each line of Text is prefixed with its number and a tab
+	MaxLine  int  // bytes; longer lines are truncated; 0 means 2000
 }
 
 // A Kind is a kind of content.
@@ -26,7 +26,7 @@ type Kind string
 const (
 	Text   Kind = "text"
 	Image  Kind = "image"
-	Binary Kind = "binary" // anything else; only size and type are known
+	Binary Kind = "binary" // any other content; only its size and type are known
 )
 
 // A Content is the result of Read.
@@ -34,28 +34,28 @@ type Content struct {
 	Path   string
 	Kind   Kind
 	MIME   string
-	Size   int64  // bytes of the whole file
-	SHA256 string // of the whole file; empty for Binary
+	Size   int64  // size of the whole file in bytes
+	SHA256 string // digest of the whole file; empty for Binary
 
-	// For Text. Bytes that are not UTF-8 are replaced by U+FFFD.
+	// The fields below are set for Text. Bytes that are not UTF-8 are replaced by U+FFFD.
 	Text       string
 	First      int  // number of the first line in Text; 0 if Text is empty
 	Last       int  // number of the last line in Text
-	TotalLines int  // of the file
+	TotalLines int  // number of lines of the file
 	LongLines  int  // number of lines in Text that were truncated
 	Truncated  bool // the file has lines after Last
 
-	Data []byte // for Image
+	Data []byte // content of an image; nil for other kinds
 }
 
 const (
 	defaultLines   = 2000
 	defaultLineLen = 2000
-	sniffLen       = 8 << 10 // bytes looked at to tell text from other content
+	sniffLen       = 8 << 10 // bytes inspected to tell text from other content
 )
 
 // Read reads a file. It reports Invalid for a directory and for a file that is
-// too large, NotFound for one that does not exist.
+// too large, and NotFound for a missing file.
 func Read(ctx context.Context, g engi.Guest, q ReadRequest) (_ Content, err error) {
 	defer engi.Annotate(&err, "read")
 	name, err := cleanPath(q.Path)
@@ -118,7 +118,7 @@ func readHead(ctx context.Context, g engi.Guest, name string) ([]byte, int64, er
 	}
 	size := fi.Size
 	if s, ok := r.(interface{ Size() int64 }); ok && s.Size() >= 0 {
-		size = s.Size() // of the target, if it is a link
+		size = s.Size() // size of the target if the file is a link
 	}
 	return buf[:n], max(size, int64(n)), nil
 }

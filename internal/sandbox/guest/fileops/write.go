@@ -18,8 +18,8 @@ const Absent = "absent"
 type WriteRequest struct {
 	Path    string
 	Content []byte
-	Mode    fs.FileMode // 0 keeps that of an existing file, or means 0644
-	IfHash  string      // replace only content of this SHA-256, or Absent; empty means any
+	Mode    fs.FileMode // mode of the file; 0 keeps the mode of an existing file, and means 0644 for a new one
+	IfHash  string      // SHA-256 of the content that may be replaced, or Absent; empty means any
 }
 
 // A Written is the result of Write.
@@ -84,29 +84,29 @@ func checkHash(name string, raw []byte, want string) error {
 // A Replacement replaces Old by New.
 type Replacement struct {
 	Old, New string
-	All      bool // every occurrence; otherwise there must be exactly one
+	All      bool // every occurrence is replaced; otherwise there must be exactly one
 }
 
-// An EditRequest changes parts of a text file. Each edit applies to the result
-// of those before it; either all are made or none.
+// An EditRequest changes parts of a text file. Each edit applies to the result of
+// the edits before it. Either all edits are made or none.
 type EditRequest struct {
 	Path   string
 	Edits  []Replacement
-	IfHash string // edit only content of this SHA-256; empty means any
+	IfHash string // SHA-256 of the content that may be edited; empty means any
 }
 
 // An Edited is the result of Edit.
 type Edited struct {
 	Path     string
-	Replaced int // occurrences
+	Replaced int // number of replaced occurrences
 	Size     int64
 	SHA256   string
-	First    int // number of the first line that changed
+	First    int // number of the first changed line
 }
 
 const maxEdits = 100
 
-// Edit edits a file. It reports Conflict if a text to replace does not occur or
+// Edit edits a file. It reports Conflict if an Old text does not occur or
 // occurs more than once, or if IfHash does not match, and Invalid for a file
 // that is not text. Line endings are kept: in a file with CRLF, a newline in Old
 // and New means CRLF. A write at the same time may be lost; IfHash only detects
@@ -177,7 +177,7 @@ func apply(text string, edits []Replacement) (string, int, error) {
 		}
 		n := strings.Count(text, from)
 		if n == 0 && strings.HasSuffix(text, strings.TrimRight(from, "\r\n")) && strings.TrimRight(from, "\r\n") != "" {
-			// The edit ends in a newline, which the last line of the file lacks.
+			// The text to replace ends in a newline, which the last line of the file lacks.
 			if short := strings.TrimRight(from, "\r\n"); strings.Count(text, short) == 1 || e.All {
 				from, to, n = short, strings.TrimRight(to, "\r\n"), strings.Count(text, short)
 			}
@@ -203,7 +203,7 @@ func toCRLF(s string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(s, "\r\n", "\n"), "\n", "\r\n")
 }
 
-// lineNumbers lists the lines in which s begins, at most ten.
+// lineNumbers lists the numbers of lines in which s begins, at most ten.
 func lineNumbers(text, s string) string {
 	var all []string
 	for at, line := 0, 1; len(all) < 10; {
@@ -250,7 +250,7 @@ func closestLine(text, s string) string {
 	return fmt.Sprintf("; line %d is most like it: %q", at, clip.Text(shown, 200))
 }
 
-// similarity is the share of byte pairs that a and b have in common, from 0 to 1
+// similarity returns the share of byte pairs that a and b have in common, from 0 to 1
 // (the Sørensen–Dice coefficient of their bigrams).
 func similarity(a, b string) float64 {
 	a, b = a[:min(len(a), 500)], b[:min(len(b), 500)]
@@ -274,7 +274,7 @@ func similarity(a, b string) float64 {
 	return 2 * float64(common) / float64(len(a)+len(b)-2)
 }
 
-// firstChange is the number of the first line in which a and b differ.
+// firstChange returns the number of the first line in which a and b differ.
 func firstChange(a, b string) int {
 	n := min(len(a), len(b))
 	i := 0

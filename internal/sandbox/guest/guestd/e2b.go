@@ -86,7 +86,7 @@ func (d *e2bSandbox) Entries(path string, depth int) ([]wire.FileInfo, error) {
 	return d.listEntries(path, depth)
 }
 
-// Metrics returns the use of resources; that of processors since the last call.
+// Metrics returns the current use of resources. Its CPU share covers the time since the last call.
 func (d *e2bSandbox) Metrics() envd.Metrics {
 	mem, now := readMemory(), time.Now()
 	u := d.measure(mem)

@@ -25,7 +25,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// e2bClient sends requests like E2B's SDKs do.
+// e2bClient sends requests in the same way as E2B's SDKs.
 type e2bClient struct {
 	t    *testing.T
 	http *http.Client
@@ -418,7 +418,7 @@ func FuzzE2B(f *testing.F) {
 			req.Header.Set("X-Access-Token", "secret")
 			resp, err := tr.RoundTrip(req)
 			if err != nil {
-				t.Fatal(err) // it must answer, whatever came
+				t.Fatal(err) // the server must answer every request
 			}
 			io.Copy(io.Discard, resp.Body)
 			resp.Body.Close()
@@ -426,7 +426,7 @@ func FuzzE2B(f *testing.F) {
 	})
 }
 
-// fileInfo returns what Stat says of a file.
+// fileInfo returns the result of Stat for a file.
 func (c *e2bClient) fileInfo(path string) map[string]any {
 	c.t.Helper()
 	status, m := c.unary("filesystem.Filesystem/Stat", `{"path":"`+path+`"}`)
@@ -502,7 +502,7 @@ func TestE2BLinksShowTheirTargets(t *testing.T) {
 	}
 }
 
-// TestE2BFilesWithoutSize reads what is generated when it is read.
+// TestE2BFilesWithoutSize reads files whose content is generated on read.
 func TestE2BFilesWithoutSize(t *testing.T) {
 	c := newE2BClient(t)
 	if err := os.Symlink("/proc/self/status", filepath.Join(c.root, "status")); err != nil {
@@ -522,7 +522,7 @@ func TestE2BFilesWithoutSize(t *testing.T) {
 	}
 }
 
-// TestWatchesEndWhileMuchChanges ends watches of directories that come and go meanwhile.
+// TestWatchesEndWhileMuchChanges ends watches of directories that are created and removed meanwhile.
 func TestWatchesEndWhileMuchChanges(t *testing.T) {
 	c := newE2BClient(t)
 	top := filepath.Join(c.root, "home/user/d")

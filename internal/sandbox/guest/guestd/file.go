@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// filePath returns the path in a request, checked, as this program can open it.
+// filePath checks the path in a request, and returns it in the form that this program can open.
 func (s *Server) filePath(r *http.Request, key string) (string, error) {
 	p := r.URL.Query().Get(key)
 	if err := wire.CheckAbsolute(p); err != nil {
@@ -23,7 +23,7 @@ func (s *Server) filePath(r *http.Request, key string) (string, error) {
 	return s.resolve(p, "/"), nil
 }
 
-// withPath makes a handler of a function that takes the path of its request.
+// withPath returns a handler that calls f with the path of the request.
 func (s *Server) withPath(f func(w http.ResponseWriter, r *http.Request, path string) error) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		path, err := s.filePath(r, "path")
@@ -72,7 +72,7 @@ func (s *Server) readFile(w http.ResponseWriter, r *http.Request, path string) e
 	return sendExactly(w, io.LimitReader(f, fi.Size()), fi.Size())
 }
 
-// sendExactly writes size bytes of r, or all if size is negative, or aborts the
+// sendExactly writes size bytes of r, or all of r if size is negative. If it cannot, it aborts the
 // answer.
 func sendExactly(w io.Writer, r io.Reader, size int64) error {
 	n, err := io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, 256<<10))
@@ -107,7 +107,7 @@ func (s *Server) writeFile(w http.ResponseWriter, r *http.Request, path string) 
 	return noContent(w)
 }
 
-// describe completes descriptions with what package tree does not know. It looks
+// describe adds the names of owners, unknown to package tree, to descriptions. It looks
 // up each owner once.
 func (s *Server) describe(files []wire.FileInfo) {
 	users, groups := map[int]string{}, map[int]string{}
@@ -216,7 +216,7 @@ func (s *Server) watchDir(w http.ResponseWriter, r *http.Request, path string) e
 		ch, err := watch.Next(r.Context())
 		if err != nil {
 			if r.Context().Err() == nil {
-				w.Write(wire.AppendFrame(nil, wire.Failure, wire.EncodeError(err))) // fails if the host has left
+				w.Write(wire.AppendFrame(nil, wire.Failure, wire.EncodeError(err))) // fails if the host has disconnected
 			}
 			return nil
 		}

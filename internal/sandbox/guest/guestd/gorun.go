@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// A Go program is built, then executed in place of the shell, so that exit code
-// and signals are those of the program. go run would hide them.
+// goScript builds a Go program, then executes it in place of the shell, so that exit code
+// and signals come from the program itself. The command `go run` would hide them.
 const goScript = `go=$1 out=$2 target=$3
 shift 3
 GOTOOLCHAIN=local "$go" build -o "$out" "$target" || exit
@@ -51,9 +51,9 @@ func (s *Server) goStart(r *run, cfg *settings, entry string, env map[string]str
 	return warm.Command{Args: append(args, r.Args...), Env: env}, nil
 }
 
-// touchGoCache marks the build cache as trimmed just now. The go command looks
-// at every file in it once a day, which in a sandbox made for one run is always
-// due, and takes half a second.
+// touchGoCache marks the build cache as trimmed now. The go command inspects
+// every file of the cache once a day. In a sandbox made for one run that check is always
+// due, and it takes half a second.
 func (s *Server) touchGoCache(cfg *settings, env map[string]string) {
 	at := env["GOCACHE"]
 	if at == "" {
@@ -69,7 +69,7 @@ func (s *Server) touchGoCache(cfg *settings, env map[string]string) {
 	_, _ = dir.Create("trim.txt", 0o644, cfg.owner, strings.NewReader(now), int64(len(now)))
 }
 
-// ensureModule writes a go.mod to the working directory if neither that nor any
+// ensureModule writes a go.mod to the working directory if neither this directory nor any
 // directory between it and the entry has one.
 func (s *Server) ensureModule(r *run, cfg *settings, entry string) error {
 	for d := path.Dir(entry); ; d = path.Dir(d) {
@@ -122,7 +122,7 @@ func goVersion(interpreter string) string {
 	return "1." + minor
 }
 
-// moduleName guesses the module's path from how the program imports its own
+// moduleName guesses the module's path from the program's imports of its own
 // packages: a program with a directory util that imports "example/util" is
 // module example. The default is main.
 func (s *Server) moduleName(r *run, cfg *settings) string {

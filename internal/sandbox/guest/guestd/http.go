@@ -11,13 +11,13 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// writeError answers with an error, unless the answer has begun.
+// writeError sends an error as the answer, unless the answer has begun.
 func writeError(w http.ResponseWriter, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set(wire.ErrorHeader, "1")
 	w.WriteHeader(wire.Status(engi.KindOf(err)))
-	w.Write(wire.EncodeError(err)) // fails if the host has left
+	w.Write(wire.EncodeError(err)) // fails if the host has disconnected
 }
 
 func noContent(w http.ResponseWriter) error {

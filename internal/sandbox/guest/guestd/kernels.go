@@ -71,8 +71,8 @@ func (s kernelSandbox) Resolve(path, home string) string { return s.resolve(path
 func (s kernelSandbox) Inside(path string) string        { return s.inside(path) }
 func (s kernelSandbox) Private() string                  { return s.privateDir() }
 
-// serveKernels serves the code interpreter to programs in the sandbox at the port
-// that is usual for it, unless one of them has taken that.
+// serveKernels serves the code interpreter to programs in the sandbox on its usual
+// port, unless a program already listens there.
 func (s *Server) serveKernels() {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(kernel.Port)))
@@ -83,7 +83,7 @@ func (s *Server) serveKernels() {
 		s.work.Add(1)
 		go func() {
 			defer s.work.Done()
-			s.local.Serve(l) // until Close
+			s.local.Serve(l) // returns at Close
 		}()
 	}
 }

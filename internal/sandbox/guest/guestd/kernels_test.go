@@ -24,7 +24,7 @@ import (
 type outcome struct {
 	lines    []map[string]any
 	out, err string
-	messages int // of output
+	messages int // number of messages of output
 	text     string
 	results  []map[string]any
 	failure  map[string]any
@@ -93,7 +93,7 @@ type executeRequest struct {
 	Env      map[string]string `json:"env_vars,omitempty"`
 }
 
-// execute runs code and checks what holds for every answer.
+// execute runs code and checks the properties of every answer.
 func (l *kernelFixture) execute(a executeRequest) outcome {
 	l.t.Helper()
 	b, err := json.Marshal(a)
@@ -383,7 +383,7 @@ func TestInterpreterContexts(t *testing.T) {
 	}
 }
 
-// A context that has just been created is the last of a listing, whether there was a
+// TestInterpreterContextsAreInOrder checks that a new context is the last of a listing, whether there was a
 // listing before or not.
 func TestInterpreterContextsAreInOrder(t *testing.T) {
 	l := newKernelFixture(t, "bash")
@@ -507,7 +507,7 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 	l := newKernelFixture(t, "python3")
 	for _, x := range []struct {
 		method, path string
-		status       int // of an execution after it
+		status       int // status of a later execution
 	}{{"POST", "/restart", 200}, {"DELETE", "", 404}} {
 		status, body := l.call("POST", "contexts", "{}")
 		var c map[string]string
@@ -520,7 +520,7 @@ func TestInterpreterRestartWhileItRuns(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The header of the response comes when the execution waits for its turn.
+			// The header of the response arrives while the execution waits for its turn.
 			in := bufio.NewReader(l.raw("POST", "/interpreter/execute", "application/json", bytes.NewReader(b), nil).Body)
 			for line := ""; code != "2" && !strings.Contains(line, `"stdout"`); {
 				if line, err = in.ReadString('\n'); err != nil {

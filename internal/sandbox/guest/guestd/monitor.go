@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monitor polls whether a run reaches limits that the kernel enforces without
+// monitor polls whether a run reaches the limits that the kernel enforces without
 // notice. It is owned by the run's goroutine.
 type monitor struct {
-	paths []string // one on each file system that may fill up
-	limit int      // processes and threads; 0 means none to watch
+	paths []string // one path on each file system that may fill up
+	limit int      // maximum number of processes and threads; 0 means that they are not watched
 	count func() int
 	timer *time.Timer
 	every time.Duration
 
-	processes    bool // the process limit was reached at some check
-	processesNow bool // and at the last one
+	processes    bool // the process limit was reached at a check
+	processesNow bool // the process limit was reached at the last check
 	disk         bool
 }
 

@@ -18,12 +18,12 @@ import (
 const (
 	resolvPath = "/etc/resolv.conf"
 	hostsPath  = "/etc/hosts"
-	// trustDir holds certificates whose proper place is read-only.
+	// trustDir holds certificate files whose usual directory is read-only.
 	trustDir = "/run/engi-trust"
 
-	maxSystemFile = 8 << 20 // size of a file of the sandbox that is changed here
+	maxSystemFile = 8 << 20 // bytes; maximum size of a system file that engi edits
 
-	// Markers around what was added to a file, to find and remove it again.
+	// Markers around text added to a file. They serve to find the text and remove it again.
 	trustBegin = "# engi: the authority of this sandbox's network\n"
 	trustEnd   = "# engi: end\n"
 )
@@ -43,10 +43,10 @@ func checkNetwork(w *wire.NetworkSetup) error {
 	return wire.CheckEnv(w.Env)
 }
 
-// applyNetwork changes the files of the sandbox from one network setup to the
-// next, and returns the variables for programs, and where certificates were put
-// whose proper place is read-only. Files that both setups agree on are left
-// alone, since programs may have changed them.
+// applyNetwork changes the files of the sandbox from one network setup to the next.
+// It returns the variables for programs, and the new paths of certificate files
+// whose usual directory is read-only. It leaves files alone that are the same in both
+// setups, since programs may have changed them.
 func (s *Server) applyNetwork(old, next *wire.NetworkSetup, relocated map[string]string) (env map[string]string, _ map[string]string, err error) {
 	defer engi.Annotate(&err, "set up the network")
 	if old == nil {
@@ -85,7 +85,7 @@ func resolvConf(w *wire.NetworkSetup) []byte {
 	return b.Bytes()
 }
 
-// ensureLocalhost makes sure that the sandbox's own names need no resolver.
+// ensureLocalhost makes the sandbox's own host names resolve without a DNS resolver.
 func (s *Server) ensureLocalhost() error {
 	have, err := s.readSystemFile(hostsPath)
 	if err != nil {
@@ -116,8 +116,8 @@ func (s *Server) ensureLocalhost() error {
 	return s.writeSystemFile(hostsPath, append(have, add...))
 }
 
-// installAuthority makes programs trust an authority instead of the one before.
-// relocated maps paths that are read-only to those that were written instead.
+// installAuthority makes programs trust authority instead of the previous one.
+// relocated maps each read-only path to the path of the file written instead.
 func (s *Server) installAuthority(authority []byte) (relocated map[string]string, err error) {
 	bundle, err := s.readSystemFile(wire.BundlePath)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Server) installAuthority(authority []byte) (relocated map[string]string
 	return relocated, nil
 }
 
-// readSystemFile returns a file of the sandbox, nothing if it does not exist.
+// readSystemFile returns the content of a file of the sandbox; nil if the file does not exist.
 func (s *Server) readSystemFile(name string) ([]byte, error) {
 	f, err := tree.OpenRegular(s.path(name))
 	if err != nil {

@@ -90,11 +90,11 @@ func TestNetworkSetup(t *testing.T) {
 	}
 }
 
-// TestNetworkSetupOnReadOnlyFiles expects certificates elsewhere if their proper
-// place is read-only.
+// TestNetworkSetupOnReadOnlyFiles expects certificates elsewhere if their usual
+// directory is read-only.
 func TestNetworkSetupOnReadOnlyFiles(t *testing.T) {
 	s, root, put := newNetworkFixture(t)
-	for _, dir := range []string{"etc/ssl", "usr/local/share"} { // files where directories must be: nobody writes below
+	for _, dir := range []string{"etc/ssl", "usr/local/share"} { // files in place of directories: no process can write below
 		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(dir)), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -26,15 +26,15 @@ const (
 	minBackoff = 10 * time.Millisecond
 	maxBackoff = 250 * time.Millisecond
 	resumePoll = 10 * time.Millisecond
-	flushDelay = 10 * time.Millisecond // lets an answer get out before its connection is closed
+	flushDelay = 10 * time.Millisecond // time to send an answer before its connection is closed
 )
 
-// Run is the main loop of PID 1: it reads guest.json, dials the host and serves
-// it. It returns when ctx ends or on power-off.
+// Run is the main loop of PID 1: it reads guest.json, dials the host and serves it.
+// Run returns when ctx ends or on power-off.
 func (s *Server) Run(ctx context.Context) error {
 	if !s.o.InProcess {
 		defer holdSignals()()
-		go s.table.Reap() // until PID 1 ends
+		go s.table.Reap() // runs until PID 1 ends
 	}
 	if err := s.configure(false); err != nil {
 		return err
@@ -71,8 +71,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return engi.Errorf(engi.Expired, "run the guest: %v", ctx.Err())
 }
 
-// holdSignals keeps signals from programs from ending PID 1. It does not ignore
-// them, because programs would inherit that.
+// holdSignals prevents signals sent by programs from ending PID 1. It does not ignore
+// the signals, because programs would inherit the ignored state.
 func holdSignals() (release func()) {
 	drop := make(chan os.Signal, 1)
 	for n := syscall.Signal(1); n < 32; n++ {
@@ -88,7 +88,7 @@ func holdSignals() (release func()) {
 // channelPath returns the path of a file in the host's directory.
 func (s *Server) channelPath(name string) string { return filepath.Join(s.path(wire.Dir), name) }
 
-// configure applies guest.json. After a restore that includes the clock.
+// configure applies guest.json. After a restore it also sets the clock.
 func (s *Server) configure(restored bool) error {
 	b, err := os.ReadFile(s.channelPath(wire.ConfigName))
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Server) configure(restored bool) error {
 	if s.o.InProcess {
 		return nil
 	}
-	// A kernel that does not permit these has them set already.
+	// A kernel that does not permit these calls has the values set already.
 	if c.Hostname != "" {
 		if err := unix.Sethostname([]byte(c.Hostname)); err != nil && !errors.Is(err, unix.EPERM) {
 			log.Printf("engi-guest: set host name: %v", err)
@@ -148,7 +148,7 @@ func (s *Server) keepDialing(ctx, serving context.Context) {
 	}
 }
 
-// readFirst waits until the host uses a connection, and returns the first bytes.
+// readFirst waits until the host sends on a connection, and returns the first bytes.
 func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -163,10 +163,10 @@ func readFirst(ctx context.Context, conn net.Conn) ([]byte, error) {
 	return nil, err
 }
 
-// prefixedConn is a connection whose first bytes have been read.
+// prefixedConn is a connection whose first bytes have been read into prefix.
 type prefixedConn struct {
 	net.Conn
-	prefix []byte // owned by the goroutine that reads
+	prefix []byte // bytes already read; owned by the reading goroutine
 }
 
 func (b *prefixedConn) Read(p []byte) (int, error) {
@@ -178,8 +178,8 @@ func (b *prefixedConn) Read(p []byte) (int, error) {
 	return b.Conn.Read(p)
 }
 
-// quiesce answers; then every connection is closed. The host knows that none is
-// left when it sees the end of the connection it asked on.
+// quiesce sends its answer; then every connection is closed. The host knows that no connection
+// is left when the connection of its request ends.
 func (s *Server) quiesce(w http.ResponseWriter, r *http.Request) error {
 	if !s.dialing.Load() {
 		return engi.Errorf(engi.Unsupported, "quiesce: this guest does not dial its host")
@@ -196,7 +196,7 @@ func (s *Server) quiesce(w http.ResponseWriter, r *http.Request) error {
 	return noContent(w)
 }
 
-// awaitResume waits until the resume token is not before any more, and applies
+// awaitResume waits until the resume token differs from before, and applies
 // the new configuration.
 func (s *Server) awaitResume(ctx context.Context, before string) error {
 	for {

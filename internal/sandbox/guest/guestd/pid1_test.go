@@ -97,7 +97,7 @@ func TestSpareConnection(t *testing.T) {
 	root := shortDir(t)
 	h := newHost(t, root)
 	run(t, root)
-	// Several clients, each on what is the spare connection at that time.
+	// Open several clients, each on the spare connection at that time.
 	var all []*guest.Client
 	for range 3 {
 		all = append(all, h.open("secret"))

@@ -21,31 +21,31 @@ import (
 )
 
 const (
-	// outputGrace is how long output is read after a program's end while other
+	// outputGrace is the time for which output is read after a program's end while other
 	// processes hold its streams.
 	outputGrace = 100 * time.Millisecond
 	// killTimeout bounds the attempt to kill processes that keep forking.
 	killTimeout = 5 * time.Second
-	// maxEnded is the number of ended processes, or runs, that can be found.
+	// maxEnded is the maximum number of ended processes that are kept, and of ended runs.
 	maxEnded = 64
-	// minEndedAge is the least time an ended process can be found, even if
-	// there are more.
+	// minEndedAge is the minimum time for which an ended process is kept, even if
+	// there are more than maxEnded.
 	minEndedAge = 30 * time.Second
 )
 
-// proc is a process with its streams. When ended is closed, its log is closed
+// proc is a process with its streams. Once ended is closed, its log is closed
 // and exit and endedAt are set.
 type proc struct {
 	id, tag string
 	args    []string
 	dir     string
-	env     map[string]string // from the request, for listings
+	env     map[string]string // environment in the request, for listings
 	started time.Time
 	child   *child.Child
 	log     *child.Log
-	output  []stream     // the guest's ends; immutable
-	read    atomic.Int64 // bytes that pumps have moved into the log
-	moving  atomic.Int32 // pumps that may hold bytes, which are neither in the pipe nor in the log
+	output  []stream     // the guest's ends of the output streams; immutable
+	read    atomic.Int64 // number of bytes that pumps have moved into the log
+	moving  atomic.Int32 // number of pumps that may hold bytes that are neither in the pipe nor in the log
 	pumps   atomic.Int32
 	drained chan struct{} // closed when all pumps are done
 	stop    chan struct{} // closed to release pumps that wait for readers
@@ -54,19 +54,19 @@ type proc struct {
 	inputMu sync.Mutex
 	input   *os.File // write end of standard input, or the terminal; nil once closed
 	tty     bool
-	taken   map[string]*taken // by writer
+	taken   map[string]*taken // by the writer's name
 
 	exit    engi.Exit
 	endedAt time.Time
 }
 
-// procs has the processes by ID; guarded by Server.mu.
+// procs holds the processes by ID; guarded by Server.mu.
 type procs struct {
 	byID map[string]*proc
 	last int
 }
 
-// streams are both ends of a process's standard streams.
+// streams holds both ends of a process's standard streams.
 type streams struct {
 	childFDs [3]int
 	input    *os.File
@@ -79,7 +79,7 @@ type stream struct {
 	file *os.File
 }
 
-// pipes creates standard streams. Without input the process reads /dev/null.
+// pipes creates standard streams. If input is false, the process reads /dev/null.
 func pipes(input bool) (*streams, error) {
 	st := &streams{childFDs: [3]int{-1, -1, -1}}
 	pair := func(i, mine int) (*os.File, error) {
@@ -153,7 +153,7 @@ func terminal(size wire.Size, u *child.User) (*streams, error) {
 	return st, nil
 }
 
-// closeChildEnds closes the process's ends, once it has its copies.
+// closeChildEnds closes the process's ends. The process must have its copies by then.
 func (st *streams) closeChildEnds() {
 	for i, fd := range st.childFDs {
 		if fd >= 0 {
@@ -163,7 +163,7 @@ func (st *streams) closeChildEnds() {
 	}
 }
 
-// close undoes pipes or terminal.
+// close closes both ends of all streams.
 func (st *streams) close() {
 	st.closeChildEnds()
 	if st.input != nil {
@@ -237,12 +237,12 @@ func pump(p *proc, o stream) {
 	}
 }
 
-// maxExtensions is how often waitDrained extends its limit for pumps that have
-// not read what was there in time: on a busy host they may not have run yet.
+// maxExtensions is the number of times that waitDrained extends its limit for pumps that have
+// not read the available output in time: on a busy host they may not have run yet.
 const maxExtensions = 50
 
-// waitDrained waits until the pumps are done or limit has passed, and in that
-// case until they have read what was there by then.
+// waitDrained waits until the pumps are done or limit has passed. After the limit
+// it waits until they have read the output written by then. It reports whether the pumps are done.
 func (p *proc) waitDrained(limit time.Duration) bool {
 	select {
 	case <-p.drained:
@@ -268,8 +268,8 @@ func (p *proc) waitDrained(limit time.Duration) bool {
 	return false
 }
 
-// written is the number of bytes that were written so far; negative if that
-// cannot be told while a pump moves some.
+// written returns the number of bytes written so far. It is negative if the number
+// cannot be known because a pump is moving bytes.
 func (p *proc) written() int64 {
 	read := p.read.Load()
 	n := read + p.unread()
@@ -279,7 +279,7 @@ func (p *proc) written() int64 {
 	return n
 }
 
-// unread is the number of bytes of output in the pipes.
+// unread returns the number of bytes of output in the pipes.
 func (p *proc) unread() (total int64) {
 	for _, o := range p.output {
 		raw, err := o.file.SyscallConn()
@@ -294,7 +294,7 @@ func (p *proc) unread() (total int64) {
 	return total
 }
 
-// finish sets the exit and announces the end.
+// finish records the exit of p and announces its end.
 func (p *proc) finish(exit engi.Exit) {
 	p.closeInput()
 	p.log.Close()
@@ -319,7 +319,7 @@ func (p *proc) write(ctx context.Context, data []byte) error {
 	return err
 }
 
-// writeLocked returns how many bytes the program got, also if that failed.
+// writeLocked writes data to standard input. It returns the number of bytes written, even with an error.
 func (p *proc) writeLocked(ctx context.Context, data []byte) (int, error) {
 	if p.input == nil {
 		return 0, engi.Errorf(engi.Conflict, "stdin not enabled or closed")
@@ -335,7 +335,7 @@ func (p *proc) writeLocked(ctx context.Context, data []byte) (int, error) {
 	})
 	defer func() {
 		if !stop() {
-			<-late // it must not cut off the next write
+			<-late // the deadline must not cut off the next write
 		}
 	}()
 	n, err := input.Write(data)
@@ -348,19 +348,19 @@ func (p *proc) writeLocked(ctx context.Context, data []byte) (int, error) {
 	return n, nil
 }
 
-// taken is how much of a writer's input the program has.
+// taken records the position of one writer: the amount of its input that the program has received.
 type taken struct {
 	next int64
-	used int64 // when, in the order of all writes of the process
+	used int64 // number of the writer's last write among all writes to the process
 }
 
-// maxWriters is the number of writers whose positions are kept, for each process.
+// maxWriters is the maximum number of writers per process whose positions are kept.
 const maxWriters = 256
 
-// writeAt writes what the program has not got yet of data, whose first byte is
-// number at of what the writer writes, and returns the number of the next byte.
-// A repeated request therefore writes nothing twice, wherever the first one was
-// cut off. It reports Conflict if bytes are left out.
+// writeAt writes the part of data that the program has not received yet. The first byte of data
+// is byte number at of the writer's input. writeAt returns the number of the next byte.
+// A repeated request therefore writes nothing twice, wherever the first request was
+// cut off. writeAt reports Conflict if at skips bytes.
 func (p *proc) writeAt(ctx context.Context, writer string, at int64, data []byte) (int64, error) {
 	p.inputMu.Lock()
 	defer p.inputMu.Unlock()
@@ -400,7 +400,7 @@ func (p *proc) writeAt(ctx context.Context, writer string, at int64, data []byte
 	return t.next, err
 }
 
-// spawn starts a command of the host.
+// spawn starts a command for the host.
 func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if c.Builtin != "" {
 		if s.o.InProcess {
@@ -473,7 +473,7 @@ func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	return p, nil
 }
 
-// watch waits for the end of p, or kills it at its timeout.
+// watch waits for the end of p, and kills it at its timeout.
 func (s *Server) watch(p *proc, timeout time.Duration) {
 	var expired <-chan time.Time
 	if timeout > 0 {
@@ -524,8 +524,8 @@ func (s *Server) addProc(p *proc) {
 	}
 }
 
-// find returns a process by ID or tag. Of several with the same tag it prefers
-// those that run, then the latest.
+// find returns a process by ID or tag. Of several processes with the same tag it prefers
+// running ones, then the latest.
 func (s *Server) find(name string) (*proc, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -589,7 +589,7 @@ func (s *Server) otherSessions(id string) map[int]bool {
 }
 
 // resolve turns a path in a request, relative to home if it is relative, into
-// one that this program can open.
+// a path that this program can open.
 func (s *Server) resolve(path, home string) string {
 	switch {
 	case path == "~":
@@ -605,7 +605,7 @@ func (s *Server) resolve(path, home string) string {
 	return filepath.Join(home, path)
 }
 
-// lookPath finds a program like a shell does.
+// lookPath finds a program in the same way as a shell.
 func lookPath(name, dir, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {

@@ -11,10 +11,10 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/guestd/child"
 )
 
-// TestWhatWasWrittenIsRead has a pump hold the last output, which is neither in
+// TestWhatWasWrittenIsRead makes a pump hold the last output, which is neither in
 // the pipe any more nor in the log yet, while a background process keeps the pipe
-// open and the limit of waiting for it passes: a slow reader holds the pump up
-// here, the scheduler of a busy host elsewhere.
+// open and the limit of the wait passes: a slow reader delays the pump
+// here, and the scheduler of a busy host in practice.
 func TestWhatWasWrittenIsRead(t *testing.T) {
 	const keep = 64 << 10
 	r, w, err := os.Pipe()

@@ -26,7 +26,7 @@ type run struct {
 	wire.Run
 	proc      *proc
 	warm      bool
-	inputTime time.Time // when the first input was written, by the file system's clock
+	inputTime time.Time // time at which the first input was written, by the file system's clock
 	inputs    map[string]tree.Stamp
 	temp      []string // paths to remove at the end
 	done      chan struct{}
@@ -114,7 +114,7 @@ func (s *Server) startRun(body io.Reader) (_ *run, err error) {
 	return r, s.launch(r, &cfg, entry)
 }
 
-// reserve registers the run's ID, so that no run starts twice.
+// reserve registers the run's ID, so that a run cannot start twice.
 func (s *Server) reserve(r *run) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *Server) writeInputs(r *run, cfg *settings, in *wire.Reader) (err error)
 	return data.checkEnd()
 }
 
-// payload reads the bytes of Data frames up to the End frame.
+// payload reads the contents of Data frames up to the End frame.
 type payload struct {
 	in   *wire.Reader
 	rest []byte
@@ -179,7 +179,7 @@ func (p *payload) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// checkEnd reports Invalid unless all data has been read and the End frame came.
+// checkEnd reports Invalid unless all data and the End frame have been read.
 func (p *payload) checkEnd() error {
 	if len(p.rest) == 0 && !p.done {
 		var b [1]byte
@@ -202,7 +202,7 @@ func (s *Server) launch(r *run, cfg *settings, entry string) error {
 		env["ENGI_OUTPUT_DIR"] = r.OutputDir
 	}
 	if s.o.InProcess || len(s.otherSessions(r.ID)) > 0 {
-		env["ENGI_RUN"] = r.ID // marks its processes, to find them when it ends
+		env["ENGI_RUN"] = r.ID // marks the run's processes, to find them when the run ends
 	}
 	var st *streams
 	// A waiting interpreter has the rest of its environment already.
@@ -249,7 +249,7 @@ func (s *Server) launch(r *run, cfg *settings, entry string) error {
 	}()
 	go func() {
 		defer s.work.Done()
-		for data := r.Stdin; len(data) > 0; { // a program may not read it all
+		for data := r.Stdin; len(data) > 0; { // a program may not read all of its input
 			n := min(len(data), 64<<10)
 			if p.feed(data[:n]) != nil {
 				break
@@ -317,7 +317,7 @@ func (s *Server) supervise(r *run) {
 	m.check()
 	if cause == engi.CauseExited {
 		// Output may still be in the pipes, and other processes may hold them.
-		// They get a moment, then the run is over.
+		// Wait a moment for the rest, then end the run.
 		p.waitDrained(outputGrace)
 	}
 	if cause != engi.CauseExited || !s.table.Gone(processes) {
@@ -329,7 +329,7 @@ func (s *Server) supervise(r *run) {
 	}
 	p.waitDrained(outputGrace)
 	select {
-	case <-p.log.LimitReached(): // by output that was read after the end
+	case <-p.log.LimitReached(): // output read after the end reached the limit
 		if cause == engi.CauseExited {
 			cause = engi.CauseOutput
 		}
@@ -346,7 +346,7 @@ func (s *Server) supervise(r *run) {
 	s.evictRuns(r)
 }
 
-// result returns how the run ended and why.
+// result returns the outcome of the run with its cause.
 func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	fin := wire.Finish{Warm: r.warm}
 	select {
@@ -358,7 +358,7 @@ func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	failed := fin.Exit.Code != 0
 	switch {
 	case cause == engi.CauseTimeout && m.processesNow:
-		cause = engi.CauseProcesses // it hung because it could not start another
+		cause = engi.CauseProcesses // the program hung because it could not start another process
 	case cause == engi.CauseExited && killedForMemory(r.proc.child.PID, fin.Exit):
 		cause = engi.CauseMemory
 	case cause == engi.CauseExited && failed && m.processes:
@@ -382,7 +382,7 @@ func (s *Server) result(r *run, m *monitor, cause engi.Cause) wire.Finish {
 	return fin
 }
 
-// collect makes the manifest. The error text says so if the output directory
+// collect creates the manifest. The error text mentions an output directory that
 // cannot be read.
 func (s *Server) collect(r *run) {
 	known := map[string]tree.Stamp{}
@@ -415,7 +415,7 @@ func relativeTo(dir, p string) (string, bool) {
 }
 
 // evictRuns records that r has finished, and drops the oldest finished runs if
-// they are too many or too large.
+// there are too many or their total size is too large.
 func (s *Server) evictRuns(r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,10 +3,10 @@
 // and reaps processes. As PID 1 it dials the host over the socket of package
 // internal/sandbox/guest/wire; tests run it in their own process and serve any stream.
 //
-// It does not authorize: whoever holds the token may do anything the sandbox
+// It has no finer authorization: a holder of the token may do anything that the sandbox
 // can. Of the packages below, child starts and reaps processes, warm prepares
 // interpreters, tree works on files, envd serves the API of E2B's envd, and
-// kernel that of its code interpreter.
+// kernel serves the API of E2B's code interpreter.
 package guestd
 
 import (
@@ -35,14 +35,14 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// Options configure a Server. The zero value is for PID 1 of a sandbox.
+// Options configures a Server. The zero value is for PID 1 of a sandbox.
 type Options struct {
 	Root      string // directory to use as /; empty means the real one
-	Token     string // required of requests; empty means the one in guest.json
-	InProcess bool   // for tests: not PID 1, so reap and kill only own children, and change neither users nor kernel settings
+	Token     string // required in requests; empty means the token in guest.json
+	InProcess bool   // for tests: the server is not PID 1, so it reaps and kills only its own children, and changes neither users nor kernel settings
 }
 
-// A Server is one guest. It is safe for concurrent use.
+// A Server is the guest of one sandbox. It is safe for concurrent use.
 type Server struct {
 	o     Options
 	boot  string
@@ -51,7 +51,7 @@ type Server struct {
 
 	e2b     *envd.Handler
 	kernels *kernel.Kernels
-	local   *http.Server // of kernels, for programs in the sandbox
+	local   *http.Server // serves kernels to programs in the sandbox
 	token   atomic.Pointer[string]
 
 	dialing      atomic.Bool   // Run is dialing the host
@@ -62,7 +62,7 @@ type Server struct {
 
 	setupMu sync.Mutex // serializes setup requests
 
-	chosenMu sync.Mutex // held while a process starts whose ID the host has chosen
+	chosenMu sync.Mutex // held during the start of a process whose ID the host has chosen
 
 	mu      sync.Mutex
 	closing bool
@@ -120,7 +120,7 @@ func (s *Server) Serve(ctx context.Context, conn net.Conn) error {
 	}()
 	stop := context.AfterFunc(ctx, func() { l.conn.Close() })
 	defer stop()
-	s.http.Serve(l) // returns when the only connection has ended
+	s.http.Serve(l) // returns at the end of the only connection
 	<-l.conn.done
 	if err := context.Cause(ctx); err != nil {
 		return engi.Errorf(engi.Expired, "serve: %v", err)
@@ -138,7 +138,7 @@ func (s *Server) Close() error {
 		all = append(all, p.child)
 	}
 	for _, r := range s.runs {
-		if r.proc != nil { // nil while its input is being received
+		if r.proc != nil { // nil while the run's input is being received
 			all = append(all, r.proc.child)
 		}
 	}
@@ -150,15 +150,15 @@ func (s *Server) Close() error {
 	s.local.Close()
 	s.kernels.Close()
 	s.table.Close()
-	for _, c := range all { // one that has ended may have left descendants
+	for _, c := range all { // an ended process may have left descendants
 		s.table.KillSession(c)
 	}
 	s.work.Wait()
 	return nil
 }
 
-// begin counts a request among the work that Close waits for: what it starts is
-// counted while it is, and so never missed. It reports whether it may be served.
+// begin adds a request to the work that Close waits for. Work that the request starts is
+// added while the request counts, so Close never misses it. It reports whether to serve the request.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +193,7 @@ func (s *Server) handler() http.Handler {
 			switch p := recover(); p {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(p) // abort an answer that has begun
+				panic(p) // aborts an answer that has begun
 			default:
 				buf := make([]byte, 8<<10)
 				log.Printf("engi-guest: %s %s: panic: %v\n%s", r.Method, r.URL.Path, p, buf[:runtime.Stack(buf, false)])
@@ -252,7 +252,7 @@ func (s *Server) routes(mux *http.ServeMux) {
 	}
 }
 
-// path maps an absolute path in the sandbox to one that this program can open.
+// path maps an absolute path in the sandbox to a path that this program can open.
 func (s *Server) path(inside string) string {
 	if s.o.Root == "" {
 		return filepath.Clean(inside)

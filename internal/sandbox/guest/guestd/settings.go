@@ -19,23 +19,23 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// settings say how programs run: what the host has set up, and what follows
-// from it.
+// settings holds the configuration of programs: the setup by the host, and the values
+// derived from it.
 type settings struct {
 	wire.Setup
-	requested  wire.Setup  // all setups of the host, merged
-	user       *child.User // nil means the server's own
+	requested  wire.Setup  // all setups by the host, merged
+	user       *child.User // nil means the server's own user
 	owner      tree.Owner
-	env        map[string]string // complete; immutable
-	networkEnv map[string]string // the part of env that the network needs; immutable
-	relocated  map[string]string // see applyNetwork
+	env        map[string]string // environment of every program; complete; immutable
+	networkEnv map[string]string // variables in env for the network; immutable
+	relocated  map[string]string // new path of each certificate file whose usual path is read-only
 	pids       *os.File          // cgroup.procs of the programs' cgroup; nil if there is none
 	configured bool
 }
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// defaultSettings are in force until the first setup.
+// defaultSettings returns the settings in force before the first setup.
 func (s *Server) defaultSettings() settings {
 	cfg := settings{Setup: wire.Setup{User: "root", Home: s.path("/root"), WorkDir: s.path("/workspace"), Shell: "/bin/sh"}, owner: tree.KeepOwner}
 	cfg.OutputDir = cfg.WorkDir
@@ -43,7 +43,7 @@ func (s *Server) defaultSettings() settings {
 	return cfg
 }
 
-// environment is the environment of every program.
+// environment returns the environment of every program.
 func environment(s wire.Setup) map[string]string {
 	env := map[string]string{"PATH": defaultPath, "HOME": s.Home, "USER": s.User, "LOGNAME": s.User, "SHELL": s.Shell}
 	maps.Copy(env, s.Env)
@@ -82,13 +82,13 @@ func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
 		clear(s.warm)
 	}
 	s.mu.Unlock()
-	for _, wt := range stale { // they were started with other settings
+	for _, wt := range stale { // these interpreters were started with other settings
 		s.discard(wt)
 	}
 	return noContent(w)
 }
 
-// mergeSetup applies a later setup to an earlier one.
+// mergeSetup returns setup old, changed by the later setup in.
 func mergeSetup(old, in wire.Setup) wire.Setup {
 	if in.User == "" {
 		in.User, in.UID, in.GID, in.Groups = old.User, old.UID, old.GID, old.Groups
@@ -109,14 +109,14 @@ func mergeSetup(old, in wire.Setup) wire.Setup {
 	return in
 }
 
-// startsAlike reports whether processes start the same under a and b. Variables
-// for the network may differ: waiting interpreters get them with their program.
+// startsAlike reports whether processes start in the same way under a and b. Variables
+// for the network may differ: waiting interpreters receive them with their program.
 func startsAlike(a, b settings) bool {
 	return maps.Equal(a.ownEnv(), b.ownEnv()) && a.User == b.User && a.UID == b.UID && a.GID == b.GID && slices.Equal(a.Groups, b.Groups) &&
 		a.WorkDir == b.WorkDir && a.Processes == b.Processes && a.OpenFiles == b.OpenFiles
 }
 
-// ownEnv is the environment without the variables for the network.
+// ownEnv returns the environment without the variables for the network.
 func (cfg *settings) ownEnv() map[string]string {
 	env := maps.Clone(cfg.env)
 	for k := range cfg.networkEnv {
@@ -188,8 +188,8 @@ func (s *Server) newSettings(in wire.Setup, old settings) (cfg settings, err err
 	return cfg, nil
 }
 
-// chownFromRoot gives a directory of root's to a user. If that fails, programs
-// that need it will report so.
+// chownFromRoot changes the owner of a directory from root to o. If this fails, programs
+// that need the directory will report it.
 func chownFromRoot(dir string, o tree.Owner) {
 	var st unix.Stat_t
 	if o.UID > 0 && unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Uid == 0 {
@@ -204,7 +204,7 @@ func (cfg *settings) limits(u *child.User) child.Limits {
 		return child.Limits{OpenFiles: cfg.OpenFiles}
 	}
 	if l.Processes > 0 && u.UID == 0 {
-		l.Processes += guestThreads // the guest's own count as root's
+		l.Processes += guestThreads // the guest's own threads count among root's
 	}
 	if cfg.pids != nil {
 		l.Cgroup = int(cfg.pids.Fd())
@@ -212,12 +212,12 @@ func (cfg *settings) limits(u *child.User) child.Limits {
 	return l
 }
 
-// guestThreads is more threads than this program ever has.
+// guestThreads is an upper bound of this program's number of threads.
 const guestThreads = 32
 
 // pidsCgroup creates a cgroup for programs if a writable one is mounted, so that
 // the limit also holds for processes that change their user. There is one per
-// sandbox: group is the one created before, if any.
+// sandbox: group is the cgroup created before; nil if there is none.
 func pidsCgroup(group *os.File, limit int) *os.File {
 	if limit <= 0 {
 		return nil
@@ -241,7 +241,7 @@ func pidsCgroup(group *os.File, limit int) *os.File {
 }
 
 // home returns the resolved home of a user and the owner of its new files. The
-// empty name is the user of the settings. It reports Anonymous for unknown users.
+// empty name means the user of the settings. It reports Anonymous for unknown users.
 func (s *Server) home(name string) (string, tree.Owner, error) {
 	cfg := s.settings()
 	if name == "" || name == cfg.User || s.o.InProcess {

@@ -14,31 +14,31 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// atoi parses a number from the kernel; 0 if it is not one.
+// atoi parses a number from the kernel. It returns 0 for other text.
 func atoi(s string) int64 {
 	n, _ := strconv.ParseInt(s, 10, 64)
 	return n
 }
 
-// keepaliveInterval lets a host tell a silent program from a dead guest.
+// keepaliveInterval is the interval of Alive frames, by which a host tells a silent program from a dead guest.
 const keepaliveInterval = 15 * time.Second
 
-// coalesceDelay is how long output is held back to send more at once.
+// coalesceDelay is the time for which output is held back to send more at once.
 const coalesceDelay = 4 * time.Millisecond
 
-// maxBuffered is how much output is sent at once, in bytes.
+// maxBuffered is the approximate maximum size of output sent at once, in bytes.
 const maxBuffered = 256 << 10
 
 // A followed is a process or run to stream to the host.
 type followed struct {
 	*proc
 	warm   bool
-	linger time.Duration      // how long to hold back output
+	linger time.Duration      // time for which output is held back
 	done   <-chan struct{}    // closed when finish can be called
 	finish func() wire.Finish // returns the end
 }
 
-// follow streams a process: a Started frame, output from an offset on, and an
+// follow streams a process: a Started frame, the output from offset from on, and an
 // Exited frame.
 func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, from int64) error {
 	out, err := f.log.Read(from)
@@ -69,7 +69,7 @@ func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, 
 		}
 		if end {
 			if err := out.Err(); err != nil {
-				w.Write(wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))) // fails if the host has left
+				w.Write(wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))) // fails if the host has disconnected
 				return nil
 			}
 			select {
@@ -77,7 +77,7 @@ func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, 
 				if buf, err = wire.AppendJSON(buf, wire.Exited, f.finish()); err != nil {
 					buf = wire.AppendFrame(buf, wire.Failure, wire.EncodeError(err))
 				}
-				w.Write(buf) // fails if the host has left
+				w.Write(buf) // fails if the host has disconnected
 				return nil
 			default:
 			}
@@ -111,7 +111,7 @@ func (s *Server) follow(ctx context.Context, w http.ResponseWriter, f followed, 
 }
 
 // appendOutput appends the output so far to buf, up to about maxBuffered bytes; end
-// reports whether there will be no more.
+// reports whether the output has ended.
 func appendOutput(buf []byte, out *child.LogReader) (_ []byte, end bool) {
 	for len(buf) < maxBuffered {
 		stream, data, end := out.TryNext()
@@ -135,8 +135,8 @@ func (s *Server) start(w http.ResponseWriter, r *http.Request) error {
 	return s.followProc(r.Context(), w, p, 0)
 }
 
-// spawnOnce is spawn in the working directory by default, unless there is a process with the ID that the host has
-// chosen: then the host asks again, and gets that one.
+// spawnOnce calls spawn, in the working directory by default. If a process with the ID that the host has
+// chosen exists, the host has repeated its request, and spawnOnce returns that process.
 func (s *Server) spawnOnce(c wire.Command) (*proc, error) {
 	if cfg := s.settings(); c.Dir == "" && (c.User == "" || c.User == cfg.User) && cfg.configured {
 		c.Dir = s.inside(cfg.WorkDir)
@@ -161,14 +161,14 @@ func (s *Server) spawnOnce(c wire.Command) (*proc, error) {
 func (s *Server) followProc(ctx context.Context, w http.ResponseWriter, p *proc, from int64) error {
 	linger := coalesceDelay
 	if p.tty {
-		linger = 0 // somebody is typing
+		linger = 0 // a person may be typing
 	}
 	return s.follow(ctx, w, followed{proc: p, linger: linger, done: p.ended, finish: func() wire.Finish {
 		return wire.Finish{Exit: p.exit, Duration: p.endedAt.Sub(p.started)}
 	}}, from)
 }
 
-// process returns a handler that finds the process of its request for f.
+// process returns a handler that calls f with the process named in the request.
 func (s *Server) process(f func(w http.ResponseWriter, r *http.Request, p *proc) error) handlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		p, err := s.find(r.PathValue("id"))

@@ -17,7 +17,7 @@ func (s *Server) usage(w http.ResponseWriter, r *http.Request) error {
 	return wire.WriteJSON(w, s.measure(readMemory()))
 }
 
-// measure returns what the sandbox uses now, of memory what m says.
+// measure returns the resources that the sandbox uses now. Its use of memory comes from m.
 func (s *Server) measure(m memory) wire.Usage {
 	u := wire.Usage{CPU: s.cpu(), Memory: m.total - m.available, MemoryCache: m.cached, Processes: s.table.Count()}
 	var st unix.Statfs_t
@@ -27,7 +27,7 @@ func (s *Server) measure(m memory) wire.Usage {
 	return u
 }
 
-// cpu returns the processor time of everything inside, the dead included.
+// cpu returns the processor time of all processes of the sandbox, including ended ones.
 func (s *Server) cpu() time.Duration {
 	total := s.table.CPU()
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
@@ -40,8 +40,8 @@ func (s *Server) cpu() time.Duration {
 }
 
 // killedForMemory reports whether a process that has ended was killed because
-// memory was short, or passes on that one was that it had started. Only engi's
-// sandboxes say so.
+// memory was short, or passes on the exit code of a child killed for this reason. Only engi's
+// sandboxes report such kills.
 func killedForMemory(pid int, exit engi.Exit) bool {
 	direct := exit.Signal == "KILL"
 	if !direct && exit.Code != 128+int(unix.SIGKILL) {
@@ -61,10 +61,10 @@ func killedForMemory(pid int, exit engi.Exit) bool {
 	return false
 }
 
-// memory is what the kernel has, in bytes.
+// memory describes the kernel's memory, in bytes.
 type memory struct{ total, available, cached int64 }
 
-// readMemory reads /proc/meminfo; what it does not say is 0.
+// readMemory reads /proc/meminfo. Values missing there are 0.
 func readMemory() (m memory) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

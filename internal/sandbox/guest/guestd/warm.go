@@ -21,7 +21,7 @@ type warmInterpreter struct {
 	preload     *warm.Preload
 }
 
-// startTimeout bounds the time an interpreter takes until it waits.
+// startTimeout bounds the start of an interpreter, until it waits for its program.
 const startTimeout = 60 * time.Second
 
 func (s *Server) prepare(w http.ResponseWriter, r *http.Request) error {
@@ -43,7 +43,7 @@ func (s *Server) prepare(w http.ResponseWriter, r *http.Request) error {
 	if old != nil {
 		s.discard(old)
 	}
-	// A sandbox in a pool waits for long and should be small, and should not
+	// A sandbox in a pool waits for a long time and should be small. It should not
 	// collect garbage in the middle of its only run.
 	debug.FreeOSMemory()
 	return noContent(w)
@@ -80,12 +80,12 @@ func (s *Server) startWarm(in wire.Prepare) (*warmInterpreter, error) {
 	return wt, nil
 }
 
-// privateDir returns a new path for a directory of the guest's own.
+// privateDir returns a new path for a private directory of the guest.
 func (s *Server) privateDir() string {
 	return s.path("/run/engi/") + "/" + strings.ToLower(rand.Text()[:8])
 }
 
-// output returns what an interpreter that did not come to wait has printed.
+// output returns the text printed by an interpreter that never reached its waiting state.
 func (wt *warmInterpreter) output() string {
 	text := ""
 	for _, o := range wt.streams.output {
@@ -105,8 +105,8 @@ func (s *Server) discard(wt *warmInterpreter) {
 	wt.streams.close()
 }
 
-// claimWarm returns the waiting interpreter for a run if the result is exactly
-// that of a fresh one. One that is not suitable is discarded.
+// claimWarm returns the waiting interpreter for a run if the run behaves exactly as
+// in a fresh one. An unsuitable interpreter is discarded.
 func (s *Server) claimWarm(r *wire.Run, entry string, env map[string]string) *warmInterpreter {
 	s.mu.Lock()
 	wt := s.warm[r.Language]
@@ -130,7 +130,7 @@ func (s *Server) claimWarm(r *wire.Run, entry string, env map[string]string) *wa
 	return wt
 }
 
-// coldPreload installs what makes a fresh Python print line by line. Without it
+// coldPreload installs the script that makes a fresh Python print line by line, and returns its directory. Without it
 // the program still runs.
 func (s *Server) coldPreload(l engi.Language, cfg *settings) string {
 	if l != engi.Python {

@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Kind says what a frame carries.
+// A Kind is the kind of a frame.
 type Kind byte
 
 const (
@@ -23,13 +23,13 @@ const (
 	Exited   Kind = 'X' // JSON Finish: the last frame of an answer
 	Failure  Kind = '!' // JSON Error: the last frame of an answer that failed
 	Change   Kind = 'C' // JSON FileChange
-	Alive    Kind = 'K' // empty: sent when nothing else has been for a while
+	Alive    Kind = 'K' // empty: sent after a time without other frames
 )
 
-// Bounds of frames. A longer one ends the stream.
+// Bounds of frames. A longer frame ends the stream.
 const (
-	MaxData = 256 << 10 // payload of Data, Stdout, Stderr and Terminal
-	MaxJSON = 8 << 20   // payload of all others
+	MaxData = 256 << 10 // bytes; maximum payload of Data, Stdout, Stderr and Terminal
+	MaxJSON = 8 << 20   // bytes; maximum payload of all other kinds
 
 	headerSize = 5
 )
@@ -110,7 +110,7 @@ type Reader struct {
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 64<<10)} }
 
 // Next returns the next frame; its payload is valid until the following call.
-// At a clean end between frames it returns io.EOF itself. Other errors are
+// At a clean end between frames it returns io.EOF unwrapped. Other errors are
 // Invalid for a malformed frame and Unavailable for a stream that broke.
 func (r *Reader) Next() (Kind, []byte, error) {
 	header, err := r.r.Peek(headerSize)
@@ -131,7 +131,7 @@ func (r *Reader) Next() (Kind, []byte, error) {
 	if _, err := r.r.Discard(headerSize); err != nil {
 		return 0, nil, engi.Errorf(engi.Unavailable, "read frame: %v", err)
 	}
-	// The buffer grows with what arrives, not with what is announced.
+	// The buffer grows with the received bytes, not with the announced length.
 	r.buf = r.buf[:0]
 	for int64(len(r.buf)) < n {
 		step := int(min(n-int64(len(r.buf)), 64<<10))
@@ -148,7 +148,7 @@ func (r *Reader) Next() (Kind, []byte, error) {
 }
 
 // JSON decodes the next frame, which must be of kind k, into v. A Failure frame
-// is returned as the error it carries.
+// is returned as the error that it carries.
 func (r *Reader) JSON(k Kind, v any) error {
 	got, payload, err := r.Next()
 	switch {

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	Prefix      = "/engi/"         // of every path of engi's own API
-	TokenHeader = "X-Access-Token" // as in E2B's envd
+	Prefix      = "/engi/"         // beginning of every path of engi's own API
+	TokenHeader = "X-Access-Token" // carries the token; the same name as in E2B's envd
 	ErrorHeader = "Engi-Error"     // set on answers whose body is an Error
 	HashHeader  = "Engi-Sha256"    // hex digest of a body; header or trailer
 )
@@ -30,7 +30,7 @@ var statuses = map[engi.Kind]int{
 // Status returns the HTTP status of errors of a kind.
 func Status(k engi.Kind) int { return statuses[k] }
 
-// WriteJSON answers a request with v. It reports Internal, before it has written
+// WriteJSON writes v as the answer to a request. It reports Internal, before it has written
 // anything, if v cannot be encoded.
 func WriteJSON(w http.ResponseWriter, v any) error {
 	b, err := json.Marshal(v)
@@ -38,6 +38,6 @@ func WriteJSON(w http.ResponseWriter, v any) error {
 		return engi.Errorf(engi.Internal, "encode answer: %v", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Write(b) // fails if the client has left
+	w.Write(b) // fails if the client has disconnected
 	return nil
 }

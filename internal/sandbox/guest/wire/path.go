@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Bounds of names, the same as Linux's.
+// Bounds of names, equal to Linux's.
 const (
 	MaxPath = 4095
 	MaxName = 255

@@ -8,18 +8,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Limits are how long a sandbox may take.
+// Limits holds the maximum times of calls to a sandbox.
 type Limits struct {
-	Answer time.Duration // for one call
-	Stream time.Duration // for a call that sends files
-	Remedy string        // of the error after that time
+	Answer time.Duration // maximum time of one call
+	Stream time.Duration // maximum time of a call that sends files
+	Remedy string        // advice in the error after that time
 }
 
-// Default are the limits of the sandbox of a workspace.
+// Default holds the limits for the sandbox of a workspace.
 var Default = Limits{30 * time.Second, 5 * time.Minute, "try again; if that does not help, stop it and start it again"}
 
-// Bound returns a guest whose calls end, whatever it does, but those that stream by
-// their nature: Watch, Pack and Open.
+// Bound returns a guest whose calls end in time whatever the sandbox does, except the streaming calls
+// Watch, Pack and Open.
 func (l Limits) Bound(g engi.Guest) engi.Guest { return bounded{g, l} }
 
 type bounded struct {
@@ -27,7 +27,7 @@ type bounded struct {
 	Limits
 }
 
-// Answer calls f, which ends when ctx does or after some time. The error says which.
+// Answer calls f with a context that ends when ctx ends or after time most. The error names the cause.
 func Answer[T any](ctx context.Context, most time.Duration, remedy string, f func(ctx context.Context) (T, error)) (T, error) {
 	limited, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -38,7 +38,7 @@ func Answer[T any](ctx context.Context, most time.Duration, remedy string, f fun
 	return x, err
 }
 
-// none is what calls without an answer return.
+// none is the answer type of calls without an answer.
 type none struct{}
 
 func (g bounded) Start(ctx context.Context, c engi.Command) (engi.Process, error) {

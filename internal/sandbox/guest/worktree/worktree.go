@@ -1,8 +1,8 @@
 // Package worktree reads the files below a directory of a sandbox as git reads a working
-// tree: a file whose size and time of modification are those of the last time is not
-// read again, unless the time is too young to be trusted.
+// tree: a file whose size and time of modification are the same as at the last reading is not
+// read again, unless this time is too recent to be trusted.
 //
-// It does not know what the files are compared with, and keeps no contents.
+// It does not compare files with other versions, and keeps no contents.
 package worktree
 
 import (
@@ -16,37 +16,37 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Tree says which files of a sandbox are of interest.
+// A Tree selects files of a sandbox.
 type Tree struct {
-	Dir     string // absolute
+	Dir     string // absolute path of the directory
 	Tracked func(path string) bool
-	// Tracked says whether a file of that path below Dir is of interest, and of a
-	// directory whether any below it can be. It is asked for hostile names.
+	// Tracked reports whether the file at path, below Dir, is of interest. For a
+	// directory it reports whether any file below can be. The paths may be hostile.
 
-	Files int   // that there may be; four times as many directories
-	File  int64 // bytes that each may have
-	All   int64 // bytes that all may have
+	Files int   // maximum number of files; the maximum number of directories is four times as high
+	File  int64 // maximum size of one file in bytes
+	All   int64 // maximum size of all files together in bytes
 }
 
-// A File is what is known of a file. Of is what the reader has made of its content.
+// A File describes a file. Of is the value that the reader made of its content.
 type File[T any] struct {
 	Size       int64
 	Executable bool
 	Of         T
 }
 
-// A Copy remembers what was read. It is not safe for concurrent use.
+// A Copy remembers the files that were read. It is not safe for concurrent use.
 type Copy[T any] struct{ known map[string]known[T] }
 
-// A known is a file as it was when it was last read.
+// A known is the state of a file at its last reading.
 type known[T any] struct {
 	File[T]
 	modified time.Time
-	read     time.Time // when its reading began
+	read     time.Time // time at which the reading began
 }
 
-// settled is how long a file must not have changed before it was read, so that another
-// change has another time of modification, however coarse the clock.
+// settled is the time for which a file must be unchanged before its reading, so that another
+// change has a different time of modification even with a coarse clock.
 const settled = 2 * time.Second
 
 // is reports whether the file cannot have changed since it was read.
@@ -57,8 +57,8 @@ func (k known[T]) is(fi engi.FileInfo) bool {
 // Forget makes the next reading read everything.
 func (c *Copy[T]) Forget() { c.known = nil }
 
-// Read returns the files by path. look is called with the content of each that had to be
-// read, by several goroutines at once.
+// Read returns the files by path. It calls look with the content of each file that must be
+// read, from several goroutines at once.
 func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path string, content []byte) (T, error)) (map[string]File[T], error) {
 	found, err := t.walk(ctx, g)
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path
 			content, err := t.content(ctx, g, fi.Path)
 			if err != nil {
 				if gone[i] = engi.Is(err, engi.NotFound); gone[i] {
-					return nil // since it was listed
+					return nil // the file was removed since it was listed
 				}
 				return err
 			}
@@ -106,7 +106,7 @@ func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path
 
 func (t Tree) below(path string) string { return strings.TrimPrefix(path, t.Dir+"/") }
 
-// walk lists the regular files that are of interest.
+// walk lists the regular files that t selects.
 func (t Tree) walk(ctx context.Context, g engi.Guest) (all []engi.FileInfo, err error) {
 	for dirs := []string{t.Dir}; len(dirs) > 0; dirs = dirs[1:] {
 		found, err := g.List(ctx, dirs[0], 1)
@@ -143,7 +143,7 @@ func (t Tree) tooLarge(path string) error {
 	return engi.Errorf(engi.Exhausted, "%.200q in the sandbox has more than %d MiB", path, t.File>>20).WithRemedy("remove it there, or keep it outside %s", t.Dir)
 }
 
-// content returns the content of a file, of as many bytes as one may have.
+// content returns the content of a file. It refuses a file of more than t.File bytes.
 func (t Tree) content(ctx context.Context, g engi.Guest, path string) (_ []byte, err error) {
 	defer engi.Annotate(&err, "read %.200q", path)
 	content, err := Answer(ctx, Default.Answer, Default.Remedy, func(ctx context.Context) ([]byte, error) {
@@ -164,7 +164,7 @@ func (t Tree) content(ctx context.Context, g engi.Guest, path string) (_ []byte,
 	return content, err
 }
 
-// parallelism is how many calls of a guest are under way at once.
+// parallelism is the maximum number of concurrent calls of a guest.
 const parallelism = 8
 
 // Parallel calls f for each number below n, several at once, and returns the first error.
@@ -182,7 +182,7 @@ func Parallel(n int, f func(i int) error) error {
 						first = err
 					}
 					mu.Unlock()
-					next.Store(int64(n)) // nobody begins another
+					next.Store(int64(n)) // no goroutine begins another call
 					return
 				}
 			}

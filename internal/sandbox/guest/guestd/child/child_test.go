@@ -65,7 +65,7 @@ func TestStartWithFreshSignals(t *testing.T) {
 	got := out()
 	<-c.Done()
 	// The C library reserves signals 32 and 33. The parent of this test may
-	// ignore those, or SIGHUP, as nohup does, and this program inherits that.
+	// ignore these, or SIGHUP, like nohup, and this program inherits the ignored state.
 	allowed := uint64(3 << 31)
 	if signal.Ignored(syscall.SIGHUP) {
 		allowed |= 1
@@ -118,7 +118,7 @@ func TestManyStarts(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_ = fmt.Sprint(make([]byte, 4096)) // makes work for the collector
+				_ = fmt.Sprint(make([]byte, 4096)) // makes work for the garbage collector
 			}
 		}
 	})

@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Log is the output of a process: one sequence of bytes over all its streams,
-// the last of which are kept. It is safe for concurrent use.
+// A Log is the output of a process: one sequence of bytes over all its streams.
+// It keeps the last bytes. It is safe for concurrent use.
 type Log struct {
-	keep         int64         // bytes to keep at least
-	limit        int64         // bytes to accept in all; 0 means unlimited
-	limitReached chan struct{} // closed when more than limit came
+	keep         int64         // minimum number of bytes to keep
+	limit        int64         // maximum number of bytes to accept; 0 means unlimited
+	limitReached chan struct{} // closed when more than limit bytes were appended
 
 	mu          sync.Mutex
 	blocks      []block // oldest first
@@ -26,20 +26,20 @@ type Log struct {
 	exceeded    bool
 	changed     chan struct{} // closed and replaced at each change
 	readers     map[*int64]bool
-	readerMoved chan struct{} // closed when a reader moves or leaves; nil while nothing waits for that
-	terminal    *terminal     // nil unless the output is a terminal's
+	readerMoved chan struct{} // closed when a reader moves or is closed; nil while no Append waits
+	terminal    *terminal     // state of the terminal; nil if the output is not from a terminal
 }
 
 type block struct {
 	stream engi.Stream
-	at     int64 // offset of the first byte
+	at     int64 // offset of the block's first byte
 	data   []byte
 }
 
 const blockSize = 32 << 10
 
 // NewLog returns a log that keeps the last keep bytes, or a little more. If limit
-// is positive, it accepts no more bytes than that.
+// is positive, it accepts at most limit bytes.
 func NewLog(keep, limit int64) *Log {
 	return &Log{
 		keep: max(keep, 2*blockSize), limit: limit,
@@ -49,10 +49,10 @@ func NewLog(keep, limit int64) *Log {
 	}
 }
 
-// LimitReached is closed when more came than the log accepts.
+// LimitReached returns a channel that is closed when more bytes were appended than the log accepts.
 func (l *Log) LimitReached() <-chan struct{} { return l.limitReached }
 
-// Append adds data to the log. While a reader would lose bytes by it, Append
+// Append adds data to the log. While a reader would lose bytes by this, Append
 // blocks, like a pipe, until stop is closed. Without readers the oldest bytes
 // are dropped. In the log of a terminal only the fastest reader counts.
 func (l *Log) Append(s engi.Stream, data []byte, stop <-chan struct{}) {
@@ -107,8 +107,8 @@ func (l *Log) append(s engi.Stream, data []byte) {
 }
 
 // neededLocked returns the offset of the first byte that must be kept for readers:
-// that of the slowest one or, in the log of a terminal, of the fastest, since one
-// viewer must not stop a program that others look at.
+// the offset of the slowest reader or, in the log of a terminal, of the fastest, since one
+// viewer must not stop a program that others are watching.
 func (l *Log) neededLocked() int64 {
 	needed, first := l.end, true
 	for at := range l.readers {
@@ -119,8 +119,8 @@ func (l *Log) neededLocked() int64 {
 	return needed
 }
 
-// waitForReaders waits until n bytes can be appended without a reader losing
-// any. It returns false if stop is closed first.
+// waitForReaders waits until n bytes can be appended without loss to a reader.
+// It returns false if stop is closed first.
 func (l *Log) waitForReaders(n int64, stop <-chan struct{}) bool {
 	for {
 		l.mu.Lock()
@@ -171,8 +171,8 @@ func (l *Log) End() int64 {
 	return l.end
 }
 
-// Accepted returns how many bytes of a stream were accepted, and whether some
-// were not.
+// Accepted returns the number of bytes of a stream that were accepted, and whether some
+// bytes were refused.
 func (l *Log) Accepted(s engi.Stream) (n int64, truncated bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +182,7 @@ func (l *Log) Accepted(s engi.Stream) (n int64, truncated bool) {
 // A LogReader reads a log. It is not safe for concurrent use. Close it.
 type LogReader struct {
 	l  *Log
-	at int64 // guarded by l.mu
+	at int64 // offset of the next byte; guarded by l.mu
 }
 
 // Read returns a reader at offset from, which may also be engi.OldestOutput.
@@ -215,7 +215,7 @@ func (r *LogReader) Close() {
 	r.l.movedLocked()
 }
 
-// At returns the offset of the next byte.
+// At returns the offset of the next byte to read.
 func (r *LogReader) At() int64 {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
@@ -223,7 +223,7 @@ func (r *LogReader) At() int64 {
 }
 
 // Ready returns a channel that is closed once TryNext has something to return.
-// Call it before TryNext, and wait if that returned nothing.
+// Call it before TryNext, and wait on the channel if TryNext returned nothing.
 func (r *LogReader) Ready() <-chan struct{} {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()
@@ -234,7 +234,7 @@ func (r *LogReader) Ready() <-chan struct{} {
 }
 
 // Err reports Conflict if bytes that the reader had yet to read were dropped,
-// which happens in the log of a terminal with several readers only.
+// which happens only in the log of a terminal with several readers.
 func (r *LogReader) Err() error {
 	r.l.mu.Lock()
 	defer r.l.mu.Unlock()

@@ -16,14 +16,14 @@ type process struct {
 	ticks                int64 // processor time, in 1/100 s
 }
 
-// processes lists all processes. It is empty where there is no /proc.
+// processes lists all processes. The list is empty on systems without /proc.
 func processes() []process {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // after an error, use what was read
+	names, _ := dir.Readdirnames(-1) // after an error, use the names that were read
 	var all []process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -63,14 +63,14 @@ func parseStat(pid int, b []byte) (p process, ok bool) {
 	}
 	p = process{pid: pid, parent: parent, session: session, zombie: fields[0] == "Z"}
 	if len(fields) > 12 {
-		user, _ := strconv.ParseInt(fields[11], 10, 64) // 0 if the kernel does not say
+		user, _ := strconv.ParseInt(fields[11], 10, 64) // 0 if the kernel does not report it
 		system, _ := strconv.ParseInt(fields[12], 10, 64)
 		p.ticks = user + system
 	}
 	return p, true
 }
 
-// Count returns the number of processes and threads, without this program's.
+// Count returns the number of processes and threads, except this program's.
 func (t *Table) Count() int {
 	n, self := 0, os.Getpid()
 	for _, p := range processes() {
@@ -88,7 +88,7 @@ func (t *Table) Count() int {
 	return n
 }
 
-// CPU returns the processor time of all live processes, without this program's.
+// CPU returns the processor time of all live processes, except this program's.
 func (t *Table) CPU() time.Duration {
 	var ticks int64
 	for _, p := range processes() {
@@ -103,7 +103,7 @@ func (t *Table) CPU() time.Duration {
 type ProcessTree struct {
 	Child   *Child
 	Marker  string              // NAME=value in the environment of every process; may be empty
-	Exclude func() map[int]bool // sessions that do not belong to it; nil means none
+	Exclude func() map[int]bool // returns the sessions that do not belong to the tree; nil means none
 }
 
 // Gone reports whether no process of the tree is alive.
@@ -122,7 +122,7 @@ func (tree ProcessTree) excluded() map[int]bool {
 }
 
 // Kill kills the processes of a tree until none is left, however fast they fork,
-// and reports whether that succeeded within limit.
+// and reports whether none was left within limit.
 //
 // PID 1 with no session to exclude kills everything: the kernel signals all
 // processes in one step, which no fork bomb outruns. Otherwise the processes are

@@ -13,21 +13,21 @@ import (
 // A Spec describes a process to start. It inherits nothing from this program's
 // environment.
 type Spec struct {
-	Path   string   // absolute
-	Args   []string // beginning with the program's name
+	Path   string   // absolute path of the program
+	Args   []string // arguments, beginning with the program's name
 	Env    []string
 	Dir    string
-	User   *User  // nil means this program's
-	Limits Limits // zero fields mean this program's
-	Files  [3]int // descriptors for 0, 1 and 2; must be above 2
+	User   *User  // nil means this program's user
+	Limits Limits // zero fields mean this program's limits
+	Files  [3]int // descriptors for the child's 0, 1 and 2; each must be above 2
 
 	// Terminal makes descriptor 0 the controlling terminal.
 	Terminal bool
-	// ChdirFirst enters Dir before changing to User, who may not be allowed to.
+	// ChdirFirst enters Dir before the change to User, because that user may not be allowed to enter it.
 	ChdirFirst bool
 }
 
-// A User is the user a process runs as.
+// A User holds the IDs that a process runs with.
 type User struct {
 	UID, GID int
 	Groups   []int
@@ -35,13 +35,13 @@ type User struct {
 
 // Limits apply to a child and its descendants.
 type Limits struct {
-	Processes int // processes and threads of the user
+	Processes int // maximum number of processes and threads of the user
 	OpenFiles int
 	Cgroup    int // descriptor of the cgroup.procs of a cgroup to join; 0 means none
 }
 
-// Package syscall cannot set limits between fork and exec, and limits set from
-// outside come after the program's first instructions. So the steps between fork
+// Package syscall cannot set limits between fork and exec. Limits set from
+// outside take effect after the program's first instructions. So the steps between fork
 // and exec are implemented here. They follow the rules of package syscall: after
 // beforeFork, the child calls nothing that could allocate or grow the stack.
 
@@ -54,7 +54,7 @@ func afterFork()
 //go:noescape
 func vfork(flags uintptr) (pid, errno uintptr)
 
-// The steps of a child, to report which one failed.
+// Steps of a child, by which it reports the failed one.
 const (
 	stepFork = iota
 	stepSession
@@ -70,7 +70,7 @@ const (
 var stepNames = [...]string{"fork", "make a session", "join the cgroup", "set limits", "change the user",
 	"enter the working directory", "connect standard streams", "take the terminal", "execute"}
 
-// execParams has what the child needs, in the form that system calls take.
+// execParams holds the data that the child needs, in the form that system calls take.
 type execParams struct {
 	path, dir  *byte
 	argv, envv **byte
@@ -90,7 +90,7 @@ type execParams struct {
 	chdirFirst bool
 	unblocked  uint64 // the empty signal mask
 
-	// Written by the child, which shares the parent's memory.
+	// The fields below are written by the child, which shares the parent's memory.
 	step  uintptr
 	errno syscall.Errno
 }
@@ -187,7 +187,7 @@ func forkExec(p *execParams) (pid, errno uintptr) {
 	return pid, errno
 }
 
-// vforkExec must have a stack frame of its own, which the parent leaves at once:
+// vforkExec must have a stack frame of its own. The parent leaves this frame at once, because
 // the child has overwritten it.
 //
 //go:noinline

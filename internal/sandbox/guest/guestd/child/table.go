@@ -1,9 +1,9 @@
 // Package child starts processes, waits for them and keeps their output. It is
 // the only part of the guest that forks.
 //
-// The [Table] of PID 1 reaps every process of the sandbox; another one reaps
-// only what it has started. A [Log] is the bounded output of a process, which
-// can be read from any offset that is kept.
+// The [Table] of PID 1 reaps every process of the sandbox; any other table reaps
+// only the processes that it started. A [Log] is the bounded output of a process, which
+// can be read from any offset still kept.
 package child
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Table has the processes it started. It is safe for concurrent use.
+// A Table holds the processes that it started. It is safe for concurrent use.
 type Table struct {
 	init    bool
 	started chan struct{} // holds a token when there may be children that Reap has not seen
@@ -26,7 +26,7 @@ type Table struct {
 	closed   bool
 }
 
-// NewTable returns an empty table. With init it is that of PID 1, and Reap must
+// NewTable returns an empty table. If init is set, it is the table of PID 1, and Reap must
 // run.
 func NewTable(init bool) *Table {
 	return &Table{init: init, started: make(chan struct{}, 1), children: make(map[int]*Child)}
@@ -39,11 +39,11 @@ type Child struct {
 	status syscall.WaitStatus // valid once done is closed
 }
 
-// Done is closed when the process itself has ended; others of its session may
+// Done returns a channel that is closed when the process itself has ended. Others of its session may
 // still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
-// Exit returns how the process ended. It is valid once Done is closed.
+// Exit returns the exit code or signal of the process. It is valid once Done is closed.
 func (c *Child) Exit() engi.Exit {
 	if c.status.Signaled() {
 		return engi.Exit{Code: -1, Signal: SignalName(c.status.Signal()), Cause: engi.CauseExited}
@@ -77,8 +77,8 @@ func (t *Table) Start(s Spec) (*Child, error) {
 	return c, nil
 }
 
-// wait reaps one child, for tables that are not PID 1's: those must not reap the
-// children of the program they are part of.
+// wait reaps one child. It serves tables outside PID 1, which must not reap the
+// other children of their program.
 func (t *Table) wait(c *Child) {
 	var ws syscall.WaitStatus
 	for {
@@ -87,7 +87,7 @@ func (t *Table) wait(c *Child) {
 			break
 		}
 		if err != syscall.EINTR {
-			ws = syscall.WaitStatus(syscall.SIGKILL) // something else reaped it: its status is lost
+			ws = syscall.WaitStatus(syscall.SIGKILL) // the child was reaped elsewhere: its status is lost
 			break
 		}
 	}
@@ -138,7 +138,7 @@ func (t *Table) reap() {
 	}
 }
 
-// Signal sends a signal to the process itself. It reports NotFound if it has
+// Signal sends a signal to the process itself. It reports NotFound if the process has
 // ended.
 func (t *Table) Signal(c *Child, sig syscall.Signal) error { return t.signal(c, c.PID, sig) }
 
@@ -153,7 +153,7 @@ func (t *Table) signal(c *Child, to int, sig syscall.Signal) error {
 		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
 	}
 	err := syscall.Kill(to, sig)
-	if err == syscall.ESRCH { // it was reaped, and is to be forgotten next
+	if err == syscall.ESRCH { // the child was reaped, and will be removed from the table next
 		return engi.Errorf(engi.NotFound, "process %d has ended", c.PID)
 	}
 	if err != nil {
@@ -162,7 +162,7 @@ func (t *Table) signal(c *Child, to int, sig syscall.Signal) error {
 	return nil
 }
 
-// KillSession kills the processes that are still in the session of c.
+// KillSession kills the processes that remain in the session of c.
 func (t *Table) KillSession(c *Child) {
 	t.mu.Lock()
 	if t.children[c.PID] == c {

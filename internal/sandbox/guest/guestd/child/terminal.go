@@ -9,21 +9,21 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// terminal is what a log remembers of a terminal beside its output.
+// terminal is the state of a terminal that a log keeps besides its output.
 type terminal struct {
-	marks []mark // ascending
+	marks []mark // in ascending order
 	sizes []wire.SizeChange
-	modes modes // that the dropped part of the output has set
+	modes modes // modes set by the dropped part of the output
 }
 
-// A mark says when the output from an offset on came.
+// A mark is the time at which the output from offset at on arrived, in milliseconds.
 type mark struct{ at, millis int64 }
 
-// markInterval is the least time between two marks.
-const markInterval = 4 // ms
+// markInterval is the minimum time between two marks.
+const markInterval = 4 // milliseconds
 
-// NewTerminalLog returns a log for a terminal of a size. It is like one of
-// [NewLog], but a slow reader holds the program up only while all readers are
+// NewTerminalLog returns a log for a terminal of the given size. It is like a log of
+// [NewLog], but slow readers delay the program only while all readers are
 // slow, and it has a [Log.History].
 func NewTerminalLog(keep int64, size wire.Size) *Log {
 	l := NewLog(keep, 0)
@@ -31,7 +31,7 @@ func NewTerminalLog(keep int64, size wire.Size) *Log {
 	return l
 }
 
-// mark remembers when the byte at end came.
+// mark records the time at which the output from start to end arrived.
 func (t *terminal) mark(start, end int64, now time.Time) {
 	millis := now.UnixMilli()
 	if n := len(t.marks); n > 0 && millis-t.marks[n-1].millis < markInterval {
@@ -40,7 +40,7 @@ func (t *terminal) mark(start, end int64, now time.Time) {
 	if len(t.marks) >= wire.MaxMarks {
 		t.trim(start)
 	}
-	if len(t.marks) >= wire.MaxMarks { // the times become less exact
+	if len(t.marks) >= wire.MaxMarks { // the times become less exact from here on
 		for i := 1; 2*i < len(t.marks); i++ {
 			t.marks[i] = t.marks[2*i]
 		}
@@ -49,8 +49,8 @@ func (t *terminal) mark(start, end int64, now time.Time) {
 	t.marks = append(t.marks, mark{end, millis})
 }
 
-// trim drops what is about output that is no longer kept: all marks and sizes
-// but the last one before start.
+// trim drops the records of output that is no longer kept: all marks and sizes
+// except the last one before start.
 func (t *terminal) trim(start int64) {
 	i := 0
 	for i+1 < len(t.marks) && t.marks[i+1].at <= start {
@@ -62,7 +62,7 @@ func (t *terminal) trim(start int64) {
 	t.sizes = slices.Delete(t.sizes, 0, i)
 }
 
-// Resized remembers that the terminal has another size from now on.
+// Resized records a new size of the terminal, from the current end of the output on.
 func (l *Log) Resized(size wire.Size) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *Log) Resized(size wire.Size) {
 	t.sizes = append(t.sizes, wire.SizeChange{At: l.end, Millis: time.Now().UnixMilli(), Size: size})
 }
 
-// History returns what is known of the terminal. It is zero for other logs.
+// History returns the recorded history of the terminal. It is zero for other logs.
 func (l *Log) History() wire.History {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,8 +95,8 @@ func (l *Log) History() wire.History {
 }
 
 // modes follows which of a terminal's private modes output sets (CSI ? … h) and
-// resets (CSI ? … l), such as the alternate screen. That is all that is known of
-// output that is no longer kept.
+// resets (CSI ? … l), such as the alternate screen. No other state is kept of
+// dropped output.
 type modes struct {
 	state  modeState
 	params []byte
@@ -112,7 +112,7 @@ const (
 	inPrivate    // ESC [ ?
 )
 
-// maxParams bounds the parameters of a sequence that are looked at, in bytes.
+// maxParams bounds the parameters of a sequence that are parsed, in bytes.
 const maxParams = 64
 
 func (m *modes) feed(data []byte) {
@@ -163,7 +163,7 @@ func (m *modes) apply(on bool) {
 	}
 }
 
-// atoi parses at most five digits; 0 if b has others.
+// atoi parses at most five digits. It returns 0 for other text.
 func atoi(b []byte) (n int) {
 	if len(b) > 5 {
 		return 0

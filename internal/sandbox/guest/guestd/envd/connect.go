@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// The Connect protocol with the JSON codec. A message of a stream has one byte of
+// Constants of the Connect protocol with the JSON codec. A message of a stream has one byte of
 // flags, four of length, and JSON. The last message of an answer has the end
 // flag.
 const (
@@ -23,7 +23,7 @@ const (
 	maxMessage = 4 << 20
 )
 
-// codes are Connect's codes for kinds of errors, and their HTTP status.
+// codes maps kinds of errors to Connect's codes and their HTTP status.
 var codes = map[engi.Kind]struct {
 	name   string
 	status int
@@ -70,7 +70,7 @@ func unary[In any](f func(r *http.Request, in *In) (any, error)) http.HandlerFun
 		code := codes[engi.KindOf(err)]
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(code.status)
-		json.NewEncoder(w).Encode(connectError{code.name, err.Error()}) // fails if the client has left
+		json.NewEncoder(w).Encode(connectError{code.name, err.Error()}) // fails if the client has disconnected
 	}
 }
 
@@ -131,7 +131,7 @@ func stream[In any](f func(r *http.Request, in *In, out *streamWriter, deadline 
 		if err != nil {
 			end["error"] = connectError{codes[engi.KindOf(err)].name, err.Error()}
 		}
-		out.frame(flagEnd, end) // fails if the client has left
+		out.frame(flagEnd, end) // fails if the client has disconnected
 	}
 }
 
@@ -145,7 +145,7 @@ func timeoutOf(r *http.Request) time.Duration {
 }
 
 // readMessage reads one message of a stream. At a clean end it returns io.EOF
-// itself.
+// unwrapped.
 func readMessage(r io.Reader) ([]byte, error) {
 	var header [5]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -161,7 +161,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 	if n > maxMessage {
 		return nil, engi.Errorf(engi.Exhausted, "read message: %d bytes are more than %d", n, maxMessage)
 	}
-	// The buffer grows with what arrives, not with what is announced.
+	// The buffer grows with the received bytes, not with the announced length.
 	b, err := io.ReadAll(io.LimitReader(r, int64(n)))
 	if err != nil || len(b) < int(n) {
 		return nil, engi.Errorf(engi.Invalid, "read message: %d of %d bytes: %v", len(b), n, err)
@@ -169,7 +169,7 @@ func readMessage(r io.Reader) ([]byte, error) {
 	return b, nil
 }
 
-// keepalive returns how often to send a message on an idle stream.
+// keepalive returns the interval of messages on an idle stream.
 func keepalive(r *http.Request) time.Duration {
 	s, err := strconv.Atoi(r.Header.Get("Keepalive-Ping-Interval"))
 	if err != nil || s <= 0 || s > 3600 {

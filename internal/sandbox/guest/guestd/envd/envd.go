@@ -1,6 +1,6 @@
 // Package envd serves the API of E2B's envd: REST for files, metrics and
 // environment, and the Connect services process.Process and
-// filesystem.Filesystem with the JSON codec. It only translates; the work is done
+// filesystem.Filesystem with the JSON codec. It only translates requests; the work is done
 // by packages guestd and tree. The caller authenticates requests.
 package envd
 
@@ -19,20 +19,20 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// A Sandbox is what the API needs of package guestd.
+// A Sandbox holds the operations of package guestd that the API needs.
 type Sandbox interface {
-	// Start starts a command, which continues when nobody follows it.
+	// Start starts a command, which continues without a follower.
 	Start(c wire.Command) (Process, error)
 	// Find returns a process by PID or tag. It reports NotFound.
 	Find(pid int, tag string) (Process, error)
 	// Processes lists the running processes.
 	Processes() []Config
 	// User returns the home and the IDs of a user; the empty name is the
-	// sandbox's default. It reports Anonymous for an unknown one.
+	// sandbox's default user. It reports Anonymous for an unknown user.
 	User(name string) (home string, o tree.Owner, err error)
 	// Env returns the environment of every program. The caller may change it.
 	Env() map[string]string
-	// Resolve turns a path in a request into one that can be opened.
+	// Resolve turns a path in a request into a path that can be opened.
 	Resolve(path, home string) string
 	// Describe describes the file at a resolved path, with names of owners.
 	Describe(path string) (wire.FileInfo, error)
@@ -44,7 +44,7 @@ type Sandbox interface {
 	Metrics() Metrics
 }
 
-// A Process is a process that was started.
+// A Process is a started process.
 type Process interface {
 	PID() int
 	Terminal() bool
@@ -70,7 +70,7 @@ type Config struct {
 type Metrics struct {
 	wire.Usage
 	CPUs        int
-	CPUPercent  float64 // of one processor
+	CPUPercent  float64 // percent of one processor
 	MemoryTotal int64   // bytes
 }
 
@@ -87,7 +87,7 @@ func New(sandbox Sandbox) *Handler {
 	return &Handler{sandbox: sandbox, watchers: map[string]*watcher{}}
 }
 
-// Routes returns all of the API by patterns of [http.ServeMux].
+// Routes returns all handlers of the API by patterns of [http.ServeMux].
 func (h *Handler) Routes() map[string]http.HandlerFunc {
 	const p, f = "POST /process.Process/", "POST /filesystem.Filesystem/"
 	return map[string]http.HandlerFunc{
@@ -116,19 +116,19 @@ func (h *Handler) Routes() map[string]http.HandlerFunc {
 	}
 }
 
-// rest serves a REST path, whose errors are {code, message} with a status.
+// rest serves a REST path. It sends an error as {code, message} with its HTTP status.
 func rest(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := f(w, r); err != nil {
 			status := restStatus(err)
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(status)
-			json.NewEncoder(w).Encode(map[string]any{"code": status, "message": err.Error()}) // fails if the client has left
+			json.NewEncoder(w).Encode(map[string]any{"code": status, "message": err.Error()}) // fails if the client has disconnected
 		}
 	}
 }
 
-// restStatus is the status that E2B's clients expect, which differs for a full
+// restStatus returns the HTTP status that E2B's clients expect. It differs for a full
 // disk and for conflicts.
 func restStatus(err error) int {
 	switch k := engi.KindOf(err); k {
@@ -141,7 +141,7 @@ func restStatus(err error) int {
 	}
 }
 
-// userOf returns the user that a request names, in its query or as the user of
+// userOf returns the user named in the query of a request, or as the user of
 // basic authentication.
 func userOf(r *http.Request) string {
 	if u := r.URL.Query().Get("username"); u != "" {

@@ -59,12 +59,12 @@ func (h *Handler) download(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// sampleSize is how much compresses reads of the beginning, the middle and the
+// sampleSize is the size of the samples that compresses reads at the beginning, the middle and the
 // end of a file, in bytes.
 const sampleSize = 32 << 10
 
-// compresses reports, from samples, whether a file is worth compressing. With
-// data that is compressed already both sides waste time, and Node.js decompresses
+// compresses reports, by samples, whether compression of a file is worthwhile. With
+// already compressed data both sides waste time, and Node.js decompresses
 // many times slower than the data arrives.
 func compresses(f io.ReaderAt, size int64) bool {
 	var packed counter

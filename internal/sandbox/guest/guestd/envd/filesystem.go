@@ -21,7 +21,7 @@ type entryInfo struct {
 	Name          string            `json:"name"`
 	Type          string            `json:"type"`
 	Path          string            `json:"path"`
-	Size          string            `json:"size"` // an int64 is a string in JSON
+	Size          string            `json:"size"` // bytes; an int64 is a string in protobuf's JSON
 	Mode          uint32            `json:"mode"`
 	Permissions   string            `json:"permissions"`
 	Owner         string            `json:"owner"`
@@ -32,8 +32,8 @@ type entryInfo struct {
 	Metadata      map[string]string `json:"metadata,omitempty"`
 }
 
-// entry describes a file. A link has the type and mode of what it leads to, if there
-// is that.
+// entry describes a file. A link has the type and mode of its target, if the target
+// exists.
 func (h *Handler) entry(fi wire.FileInfo) entryInfo {
 	own, path := fs.FileMode(fi.Mode), h.sandbox.Resolve(fi.Path, "/")
 	mode, link := own, own&fs.ModeSymlink != 0
@@ -159,7 +159,7 @@ var eventTypes = map[engi.FileOp]string{
 func (h *Handler) watchEvent(dir string, in *watchRequest, ch wire.FileChange) watchEvent {
 	e := watchEvent{Name: strings.TrimPrefix(ch.Path, dir+"/"), Type: eventTypes[ch.Op]}
 	if in.IncludeEntry {
-		if fi, err := h.sandbox.Describe(ch.Path); err == nil { // otherwise it is gone by now
+		if fi, err := h.sandbox.Describe(ch.Path); err == nil { // otherwise the file is gone by now
 			entry := h.entry(fi)
 			e.Entry = &entry
 		}
@@ -236,7 +236,7 @@ const (
 	maxWatcherName  = 64
 )
 
-// watcher collects changes for a client that polls.
+// watcher collects changes for a polling client.
 type watcher struct {
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -253,7 +253,7 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 		return nil, err
 	}
 	h.mu.Lock()
-	for id, w := range h.watchers { // remove those that clients have forgotten
+	for id, w := range h.watchers { // remove watchers that clients no longer poll
 		w.mu.Lock()
 		idle := time.Since(w.lastPolled) > watcherIdleTime
 		w.mu.Unlock()
@@ -293,7 +293,7 @@ func (h *Handler) createWatcher(r *http.Request, in *watchRequest) (any, error) 
 	}()
 	id := "w" + strings.ToLower(rand.Text())
 	h.mu.Lock()
-	if full = len(h.watchers) >= maxWatchers; !full { // others may have been added meanwhile
+	if full = len(h.watchers) >= maxWatchers; !full { // watchers may have been added meanwhile
 		h.watchers[id] = w
 	}
 	h.mu.Unlock()

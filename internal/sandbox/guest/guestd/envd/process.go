@@ -83,7 +83,7 @@ func event(name string, v any) any {
 	return map[string]any{"event": map[string]any{name: v}}
 }
 
-// events follows a process until it ends, the client leaves or the deadline
+// events follows a process until it ends, the client disconnects or the deadline
 // passes.
 func (h *Handler) events(r *http.Request, p Process, from int64, out *streamWriter, deadline time.Duration) error {
 	log, err := p.Log().Read(from)
@@ -164,7 +164,7 @@ func sendOutput(out *streamWriter, s engi.Stream, data []byte) error {
 	return nil
 }
 
-// endEvent describes an exit in the words of os/exec, which clients show.
+// endEvent describes an exit in the wording of os/exec, which clients show.
 func endEvent(e engi.Exit) map[string]any {
 	status := "exit status " + strconv.Itoa(e.Code)
 	if e.Signal != "" {
@@ -282,7 +282,7 @@ func (h *Handler) streamInput(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		end["error"] = connectError{codes[engi.KindOf(err)].name, err.Error()}
 	} else {
-		out.frame(0, empty) // fails if the client has left
+		out.frame(0, empty) // fails if the client has disconnected
 	}
 	out.frame(flagEnd, end)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// Prefix begins every path of the API.
+// Prefix is the beginning of every path of the API.
 const Prefix = "/interpreter/"
 
 // maxBody bounds a request, in bytes.
 const maxBody = 16 << 20
 
-// Routes returns all of the API by patterns of [http.ServeMux].
+// Routes returns all handlers of the API by patterns of [http.ServeMux].
 func (k *Kernels) Routes() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"GET " + Prefix + "health":                 route(k.health),
@@ -31,11 +31,11 @@ func (k *Kernels) Routes() map[string]http.HandlerFunc {
 	}
 }
 
-// Port is where programs in a sandbox expect the API.
+// Port is the port on which programs in a sandbox expect the API.
 const Port = 49999
 
-// Local returns a handler of the API for programs in the sandbox. Nothing tells who
-// they are, so it refuses only what a web page made a browser send.
+// Local returns a handler of the API for programs in the sandbox. It cannot identify the
+// caller, so it refuses only requests that a web page made a browser send.
 func (k *Kernels) Local() http.Handler {
 	mux := http.NewServeMux()
 	for pattern, f := range k.Routes() {
@@ -64,11 +64,11 @@ func route(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	}
 }
 
-// writeError answers with the text of an error, which clients show.
+// writeError sends the text of an error as the answer, which clients show.
 func writeError(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(wire.Status(engi.KindOf(err)))
-	io.WriteString(w, err.Error()) // fails if the client has left
+	io.WriteString(w, err.Error()) // fails if the client has disconnected
 }
 
 // readJSON decodes a JSON body; an empty one leaves v as it is.
@@ -176,7 +176,7 @@ type executeRequest struct {
 	Env      map[string]string `json:"env_vars"`
 }
 
-// contextFor returns the context that a request names.
+// contextFor returns the context named in a request.
 func (k *Kernels) contextFor(in executeRequest) (*codeContext, error) {
 	if in.Context != "" && in.Language != "" {
 		return nil, engi.Errorf(engi.Invalid, "Only one of context_id or language can be provided")
@@ -212,7 +212,7 @@ func (k *Kernels) execute(w http.ResponseWriter, r *http.Request) error {
 	}
 	st := newStream(r.Context(), w)
 	defer st.stop()
-	// Waits for other executions, and for the kernel to start.
+	// Wait for other executions, and for the start of the kernel.
 	var p *process
 	acquired := false
 	defer func() {

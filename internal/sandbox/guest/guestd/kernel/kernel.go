@@ -1,13 +1,13 @@
-// Package kernel is the code interpreter of a sandbox, with the API of E2B's. It
+// Package kernel is the code interpreter of a sandbox, with the API of E2B's code interpreter. It
 // has contexts, each with a kernel: a long-lived interpreter that runs pieces of
-// code one after the other and remembers what they defined.
+// code one after the other and keeps their definitions.
 //
 // Kernels are scripts, embedded here, that run in a template's own python3, deno,
 // node, bash, Rscript or java. They receive code through a named pipe and send events through
 // another, both unlinked once they are open, so that neither appears in arguments
 // or standard streams.
 //
-// Programs that run once are runs and processes of package guestd.
+// Programs that run only once are handled by package guestd, as runs and processes.
 package kernel
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/guestd/child"
 )
 
-// A Sandbox is what kernels need of package guestd.
+// A Sandbox holds the operations of package guestd that kernels need.
 type Sandbox interface {
 	// User returns the user that programs currently run as.
 	User() User
@@ -36,45 +36,45 @@ type Sandbox interface {
 	// Start starts a program as the sandbox's user, with its limits, and returns
 	// the read ends of standard output and error, for the caller to close.
 	Start(p Program) (*child.Child, [2]*os.File, error)
-	// Signal sends a signal to a program, or with group to its process group.
+	// Signal sends a signal to a program, or to its process group if group is set.
 	Signal(c *child.Child, sig syscall.Signal, group bool)
 	// Kill kills a program and the rest of its session.
 	Kill(c *child.Child)
-	// Resolve turns a path in a request into one that can be opened.
+	// Resolve turns a path in a request into a path that can be opened.
 	Resolve(path, home string) string
 	// Inside is the inverse of Resolve.
 	Inside(path string) string
-	// Private returns a new path for a directory of the guest's own.
+	// Private returns a new path for a private directory of the guest.
 	Private() string
 }
 
 // A User is the user that programs run as.
 type User struct {
-	UID, GID int               // negative means this program's own
-	Home     string            // resolved
-	Env      map[string]string // complete; read-only
+	UID, GID int               // negative means this program's own IDs
+	Home     string            // resolved path
+	Env      map[string]string // complete environment; read-only
 }
 
 // A Program is a kernel to start.
 type Program struct {
-	Args  []string // beginning with the absolute path of the program
+	Args  []string // arguments, beginning with the absolute path of the program
 	Env   map[string]string
-	Dir   string   // resolved
+	Dir   string   // resolved path
 	Stdin *os.File // nil means /dev/null
 }
 
 const (
-	// maxContexts bounds the contexts, each of which has a process or more.
+	// maxContexts bounds the number of contexts, each of which has at least one process.
 	maxContexts = 64
-	// startTimeout bounds the time a kernel takes until it accepts code.
+	// startTimeout bounds the start of a kernel, until it accepts code.
 	startTimeout = 60 * time.Second
-	// interruptTimeout is the time an interrupted kernel has to stop. Most take
-	// milliseconds, unless the host is very busy. One that takes longer is
+	// interruptTimeout is the time in which an interrupted kernel must stop. Most take
+	// milliseconds, unless the host is very busy. A kernel that takes longer is
 	// killed, and the next execution has to start another.
 	interruptTimeout = 1500 * time.Millisecond
 )
 
-// Kernels are the contexts of a sandbox. It is safe for concurrent use.
+// Kernels holds the contexts of a sandbox. It is safe for concurrent use.
 type Kernels struct {
 	sandbox Sandbox
 
@@ -82,7 +82,7 @@ type Kernels struct {
 	contexts []*codeContext          // in order of creation
 	defaults map[string]*codeContext // by language
 	live     map[*process]bool
-	printing map[*output]bool // that is still read; guarded by mu
+	printing map[*output]bool // outputs that are still being read; guarded by mu
 	begun    bool             // the initial contexts have been added
 	closed   bool
 	work     sync.WaitGroup
@@ -95,12 +95,12 @@ func New(sandbox Sandbox) *Kernels {
 
 // codeContext is a context: a language, a directory, and at most one kernel.
 type codeContext struct {
-	id, language, dir string        // dir as programs see it
+	id, language, dir string        // dir is the path that programs see
 	lock              chan struct{} // holds a token while the kernel is in use
 	removed           chan struct{} // closed when the context is removed
 
 	mu    sync.Mutex
-	proc  *process // the last one started; may be nil
+	proc  *process // the kernel started last; nil before the first start
 	count int      // number of executions
 }
 
@@ -132,19 +132,19 @@ func (k *Kernels) list() []*codeContext {
 	return slices.Clone(k.contexts)
 }
 
-// beginLocked adds the initial contexts unless they have been. Clients find a
-// context that they have created at the end of a listing.
+// beginLocked adds the initial contexts unless this was done before. Clients find a
+// context that they created at the end of a listing.
 func (k *Kernels) beginLocked(dir string) {
 	if k.begun || k.closed {
 		return
 	}
 	k.begun = true
 	for _, l := range initialContexts {
-		k.defaults[l], _ = k.addLocked(l, dir) // they are the first
+		k.defaults[l], _ = k.addLocked(l, dir) // does not fail: these contexts are the first
 	}
 }
 
-// defaultContext returns the default context of a language, which it creates if
+// defaultContext returns the default context of a language. It creates the context if
 // needed.
 func (k *Kernels) defaultContext(l string) (*codeContext, error) {
 	dir := k.defaultDir()
@@ -210,7 +210,7 @@ func (k *Kernels) find(id string) (*codeContext, error) {
 	return nil, engi.Errorf(engi.NotFound, "Context %.80s not found", id)
 }
 
-// remove removes a context and kills its kernel.
+// remove deletes a context and kills its kernel.
 func (k *Kernels) remove(id string) error {
 	s, err := k.find(id)
 	if err != nil {
@@ -243,7 +243,7 @@ func (k *Kernels) killKernel(s *codeContext) {
 	}
 }
 
-// restart replaces the kernel of a context. What runs in it is killed.
+// restart replaces the kernel of a context. It kills all programs of the old kernel.
 func (k *Kernels) restart(ctx context.Context, id string) error {
 	s, err := k.find(id)
 	if err != nil {
@@ -287,7 +287,7 @@ func (k *Kernels) warm(ctx context.Context, s *codeContext) error {
 	return err
 }
 
-// acquire waits until the kernel is not in use.
+// acquire waits until the kernel is not in use, and reserves it for the caller.
 func (s *codeContext) acquire(ctx context.Context) error {
 	select {
 	case s.lock <- struct{}{}:
@@ -323,7 +323,7 @@ func (k *Kernels) running(ctx context.Context, s *codeContext) (*process, error)
 	s.proc, s.count = p, 0
 	s.mu.Unlock()
 	select {
-	case <-s.removed: // it was removed meanwhile
+	case <-s.removed: // the context was removed meanwhile
 		k.sandbox.Kill(p.child)
 		return nil, engi.Errorf(engi.NotFound, "Context %s not found", s.id)
 	default:
@@ -331,7 +331,7 @@ func (k *Kernels) running(ctx context.Context, s *codeContext) (*process, error)
 	}
 }
 
-// PIDs returns the kernels' process numbers, which are also their sessions'.
+// PIDs returns the kernels' process IDs, which are also the IDs of their sessions.
 func (k *Kernels) PIDs() []int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -357,7 +357,7 @@ func (k *Kernels) Close() {
 	for _, p := range all {
 		<-p.child.Done()
 	}
-	// What a kernel has started may print after its end.
+	// Processes that a kernel started may print after its end.
 	k.mu.Lock()
 	outputs := slices.Collect(maps.Keys(k.printing))
 	k.mu.Unlock()

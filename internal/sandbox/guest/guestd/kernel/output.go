@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 )
 
-// output collects what a kernel and its children print. Between executions it is
+// output collects the text printed by a kernel and its children. Between executions this text is
 // read and dropped, so that background processes do not block.
 type output struct {
 	files [2]*os.File   // standard output and error
@@ -24,9 +24,9 @@ type output struct {
 }
 
 const (
-	// maxBuffered is how much is buffered for a client before the kernel blocks.
+	// maxBuffered is the number of bytes buffered for a client before the kernel blocks.
 	maxBuffered = 1 << 20
-	// maxDrained bounds what is read at an execution's end, in case children
+	// maxDrained bounds the bytes read at an execution's end, in case children
 	// never stop printing.
 	maxDrained = 4 << 20
 )
@@ -39,7 +39,7 @@ func newOutput(files [2]*os.File) *output {
 
 var readBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// pump reads one stream until its last writer has closed it or close is called.
+// pump reads stream i until its last writer has closed it or close is called.
 func (o *output) pump(i int) {
 	defer o.files[i].Close()
 	raw, err := o.files[i].SyscallConn()
@@ -64,7 +64,7 @@ func (o *output) pump(i int) {
 }
 
 // readLocked moves bytes from the pipe to the buffer. It reads with mu held, so
-// that every byte is either in the pipe or in the buffer when drain looks.
+// that every byte is either in the pipe or in the buffer when drain reads them.
 func (o *output) readLocked(i int, fd uintptr) (n int, again bool) {
 	piece := readBuffers.Get().(*[32 << 10]byte)
 	defer readBuffers.Put(piece)
@@ -84,12 +84,12 @@ func (o *output) readLocked(i int, fd uintptr) (n int, again bool) {
 	}
 }
 
-// drain moves what is in the pipes to the buffers, without blocking.
+// drain moves the contents of the pipes to the buffers, without blocking.
 func (o *output) drain() {
 	for i, f := range o.files {
 		raw, err := f.SyscallConn()
 		if err != nil {
-			continue // closed: it is empty
+			continue // a closed stream is empty
 		}
 		raw.Control(func(fd uintptr) {
 			o.mu.Lock()
@@ -116,7 +116,7 @@ func (o *output) listen() {
 	}
 }
 
-// discard drops the output so far, and from now on.
+// discard drops the buffered output, and all output from now on.
 func (o *output) discard() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -47,14 +47,14 @@ type process struct {
 	child    *child.Child
 	in       *os.File // write end of the pipe for commands
 	out      *output
-	events   chan event // of the execution in progress; others are dropped
+	events   chan event // events of the execution in progress; others are dropped
 	env      map[string]string
 	last     int64 // ID of the last execution
 	sandbox  Sandbox
 
 	mu         sync.Mutex
-	listening  bool          // somebody reads events
-	unlistened chan struct{} // closed when nobody does any more
+	listening  bool          // a goroutine reads events
+	unlistened chan struct{} // closed when no goroutine reads events any more
 }
 
 func (p *process) dead() bool {
@@ -66,7 +66,7 @@ func (p *process) dead() bool {
 	}
 }
 
-// interpreters are the programs that can run a language's kernel, best first.
+// interpreters lists the programs that can run a language's kernel, best first.
 var interpreters = map[string][]string{
 	"python": {"python3", "python"}, "javascript": {"deno", "node"}, "typescript": {"deno", "node"}, "bash": {"bash"},
 	"r": {"Rscript"}, "java": {"java"},
@@ -93,7 +93,7 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 		k.mu.Unlock()
 		return nil, engi.Errorf(engi.Unavailable, "the guest is closing")
 	}
-	k.work.Add(1) // so that Close waits for what is started below, too
+	k.work.Add(1) // so that Close also waits for the goroutines started below
 	k.mu.Unlock()
 	defer k.work.Done()
 	path, err := k.interpreter(s.language)
@@ -103,7 +103,7 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 	dir := k.sandbox.Private()
 	in, out, err := writeFiles(dir, s.language, a)
 	if in != nil {
-		defer os.RemoveAll(dir) // the kernel has read it by now, or never will
+		defer os.RemoveAll(dir) // the kernel has read the files by now, or never will
 	}
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (k *Kernels) start(ctx context.Context, s *codeContext, a User) (_ *process
 	return p, nil
 }
 
-// program returns the program of a context's kernel, which is in dir.
+// program returns the program of a context's kernel, whose files are in dir.
 func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Program, error) {
 	p := Program{Env: a.Env, Dir: k.sandbox.Resolve(s.dir, a.Home)}
 	switch {
@@ -167,7 +167,7 @@ func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Prog
 		p.Args = []string{interpreter, "--norc", "--noprofile", "--noediting", "-i", "-s"}
 		p.Env = maps.Clone(a.Env)
 		p.Env["ENGI_KERNEL"] = dir
-		stdin, err := os.Open(dir + "/in") // does not block: the pipe is open for both directions
+		stdin, err := os.Open(dir + "/in") // does not block: the pipe is already open for reading and writing
 		if err != nil {
 			return p, engi.Errorf(engi.Internal, "open pipe: %v", err)
 		}
@@ -176,10 +176,10 @@ func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Prog
 		p.Args = []string{interpreter, dir + "/kernel.R", dir}
 		if a.Env["LC_ALL"]+a.Env["LC_CTYPE"]+a.Env["LANG"] == "" {
 			p.Env = maps.Clone(a.Env)
-			p.Env["LC_CTYPE"] = "C.UTF-8" // otherwise, R replaces what is not ASCII
+			p.Env["LC_CTYPE"] = "C.UTF-8" // otherwise, R replaces characters that are not ASCII
 		}
 	case s.language == "java":
-		// To start soon matters more than to run long computations fast.
+		// A short start matters more than the speed of long computations.
 		p.Args = []string{interpreter, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-Dsun.stderr.encoding=UTF-8",
 			"-Dstdout.encoding=UTF-8", "-Dstderr.encoding=UTF-8", dir + "/Kernel.java", dir}
 	case filepath.Base(interpreter) == "deno":
@@ -190,7 +190,7 @@ func (k *Kernels) program(s *codeContext, a User, interpreter, dir string) (Prog
 	return p, nil
 }
 
-// drainTimeout is how long events are read after a kernel's end.
+// drainTimeout is the time for which events are read after a kernel's end.
 const drainTimeout = 20 * time.Millisecond
 
 // writeFiles creates a directory with the files of a kernel, and returns the
@@ -276,7 +276,7 @@ func (p *process) ready(ctx context.Context) error {
 }
 
 func (p *process) write(command []byte) error {
-	p.in.SetWriteDeadline(time.Now().Add(startTimeout)) // an idle kernel reads at once
+	p.in.SetWriteDeadline(time.Now().Add(startTimeout)) // an idle kernel reads immediately
 	if _, err := p.in.Write(command); err != nil {
 		return engi.Errorf(engi.Unavailable, "write to the kernel: %v", err)
 	}
@@ -317,7 +317,7 @@ func (p *process) read(out *os.File) {
 		wanted, unwanted := p.listening, p.unlistened
 		p.mu.Unlock()
 		if !wanted {
-			continue // from something in the background
+			continue // an event from a background task
 		}
 		select {
 		case p.events <- e:
@@ -332,8 +332,8 @@ type command struct {
 	ID    int64              `json:"id"`
 	Code  string             `json:"code"`
 	Count int                `json:"count"`
-	Env   map[string]*string `json:"env,omitempty"` // permanent changes; nil unsets
-	Own   map[string]string  `json:"own,omitempty"` // for this execution
+	Env   map[string]*string `json:"env,omitempty"` // permanent changes of the environment; nil unsets a variable
+	Own   map[string]string  `json:"own,omitempty"` // environment of this execution only
 }
 
 // encode returns the message for a command, and records its environment.
@@ -367,14 +367,14 @@ func (p *process) encode(c command, env map[string]string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// bashMessage returns a command as a script. The code is evaluated by a command
-// of its own, so that an interrupt ends only that.
+// bashMessage returns a command as a script. The script evaluates the code in a command
+// of its own, so that an interrupt ends only this command.
 func bashMessage(c command) []byte {
 	var b bytes.Buffer
 	b.WriteString("{\n")
 	for k, v := range c.Env {
 		if !warm.IsIdentifier(k) {
-			continue // not a shell variable
+			continue // the name is not valid in a shell
 		}
 		if v == nil {
 			b.WriteString("unset -v " + k + "\n")
@@ -465,7 +465,7 @@ func (p *process) interrupt(events <-chan event, id int64) {
 	}
 }
 
-// awaitExit waits for the end of a kernel that has announced it.
+// awaitExit waits for the end of a kernel that has announced its exit.
 func (p *process) awaitExit() {
 	patience := time.NewTimer(interruptTimeout)
 	defer patience.Stop()
@@ -479,14 +479,14 @@ func (p *process) awaitExit() {
 
 // event is a message from a kernel.
 type event struct {
-	Event     string                     `json:"event"` // ready, result, error, end
+	Event     string                     `json:"event"` // ready, result, error or end
 	ID        int64                      `json:"id"`
 	Main      bool                       `json:"main"`
 	Data      map[string]json.RawMessage `json:"data"` // by MIME type
 	Name      string                     `json:"name"`
 	Value     string                     `json:"value"`
 	Traceback string                     `json:"traceback"`
-	Status    int                        `json:"status"` // of bash
+	Status    int                        `json:"status"` // exit status; only of bash
 	Over      bool                       `json:"over"`   // the kernel exits after this
 }
 

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// coalesceDelay is how long output is held back to send more at once.
+	// coalesceDelay is the time for which output is held back to send more at once.
 	// Clients join messages with newlines, so there must be few.
 	coalesceDelay = 200 * time.Millisecond
-	// keepaliveInterval is the longest time without a message.
+	// keepaliveInterval is the maximum time without a message.
 	keepaliveInterval = 5 * time.Second
 )
 
@@ -44,13 +44,13 @@ func newStream(ctx context.Context, w http.ResponseWriter) *stream {
 	w.Header().Set("Cache-Control", "no-cache")
 	w.WriteHeader(http.StatusOK)
 	st := &stream{ctx: ctx, w: w, flush: http.NewResponseController(w).Flush, alive: time.NewTicker(keepaliveInterval)}
-	st.flush() // clients limit the wait for the header
+	st.flush() // clients limit their wait for the header
 	return st
 }
 
 func (st *stream) stop() { st.alive.Stop() }
 
-// send writes one line. If the client has left, ctx ends.
+// send writes one line. If the client has disconnected, ctx ends.
 func (st *stream) send(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -119,13 +119,13 @@ type errorMessage struct {
 }
 
 // follow sends the output and results of an execution until it has ended. If the
-// client leaves first, it interrupts the kernel.
+// client disconnects first, it interrupts the kernel.
 func (st *stream) follow(p *process, events <-chan event, id int64) {
 	var hold <-chan time.Time
 	for {
 		select {
 		case e := <-events:
-			// What was printed before the event is in the pipe already.
+			// Output printed before the event is in the pipe already.
 			p.out.drain()
 			if st.pass(p, e, id) {
 				return
@@ -152,7 +152,7 @@ func (st *stream) follow(p *process, events <-chan event, id int64) {
 	}
 }
 
-// pass sends what an event says, and reports whether it ends the execution.
+// pass sends the content of an event, and reports whether the event ends the execution.
 func (st *stream) pass(p *process, e event, id int64) (ended bool) {
 	switch e.Event {
 	case "result":
@@ -189,14 +189,14 @@ func (st *stream) print(p *process, last bool) {
 	}
 }
 
-// sendExitError reports that bash has ended an execution with another status
+// sendExitError reports that bash has ended an execution with a status other
 // than 0.
 func (st *stream) sendExitError(status int) {
 	text := "exit status " + strconv.Itoa(status)
 	st.send(errorMessage{"error", "ExitError", text, text})
 }
 
-// drainAfterExit sends what a kernel that has exited left: it may have ended the
+// drainAfterExit sends the remaining events of an exited kernel: it may have ended the
 // execution before.
 func (st *stream) drainAfterExit(p *process, events <-chan event, id int64) {
 	wait := time.After(2 * drainTimeout)
@@ -231,14 +231,14 @@ func describeExit(how engi.Exit) string {
 	return "with exit status " + strconv.Itoa(how.Code)
 }
 
-// resultFields are the fields of a result by MIME type.
+// resultFields maps MIME types to fields of a result.
 var resultFields = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg",
 	"image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf", "text/latex": "latex",
 	"application/json": "json", "application/javascript": "javascript", "e2b/data": "data", "e2b/chart": "chart",
 }
 
-// resultMessage returns the line for a result, nil if that is empty. MIME types
+// resultMessage returns the line for a result, or nil if the result is empty. MIME types
 // without a field are extras, which one client expects at the top level and
 // another below extra.
 func resultMessage(e event) map[string]any {

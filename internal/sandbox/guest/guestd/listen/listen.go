@@ -1,8 +1,8 @@
-// Package listen takes connections of programs in a sandbox for the host, which
-// cannot listen there: it announces each over its output, and the host comes for it
-// over a second port. So every connection keeps its own flow control. It runs as a
+// Package listen accepts connections of programs in a sandbox for the host, which
+// cannot listen there. It announces each connection over its output, and the host collects it
+// over a second port, so every connection keeps its own flow control. It runs as a
 // process of its own. It is not a boundary: programs of the same user may use its
-// connections, as they may make them.
+// connections, as they may open connections themselves.
 package listen
 
 import (
@@ -19,24 +19,24 @@ import (
 
 const (
 	tokenBytes = 16
-	maxWaiting = 64               // connections that the host has not come for
-	waitTime   = 30 * time.Second // until the host must have come for one
+	maxWaiting = 64               // maximum number of connections that the host has not collected
+	waitTime   = 30 * time.Second // time within which the host must collect a connection
 )
 
-// A taker has the connections that wait for the host.
+// A taker holds the connections that wait for the host.
 type taker struct {
 	out  io.Writer
-	lost func() // nobody came for a connection in time: the host has left
+	lost func() // called if the host did not collect a connection in time: the host is gone
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	waiting map[string]net.Conn
 }
 
-// Serve listens on a port of the loopback, 0 for any, until in ends. It writes one
-// line to out with that port and the one where the host comes for connections, and
-// one line for each connection: a token, and the port that it comes from. The host
-// connects, writes the token, and has the connection. It must come within 30
-// seconds; else it has left, and this ends, too.
+// Serve listens on a port of the loopback interface, 0 for any, until in ends. It writes one
+// line to out with this port and the port at which the host collects connections, and
+// one line for each connection: a token, and the remote port of the connection. The host
+// connects, writes the token, and then owns the connection. It must do so within 30
+// seconds; otherwise the host is considered gone, and Serve returns.
 func Serve(in io.Reader, out io.Writer, port string) error {
 	l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", port))
 	if err != nil {
@@ -56,13 +56,13 @@ func Serve(in io.Reader, out io.Writer, port string) error {
 	t.lost = func() {
 		select {
 		case ended <- errors.New("nobody comes for connections"):
-		default: // it is ending
+		default: // Serve is ending
 		}
 	}
 	go func() { ended <- t.take(l) }()
 	go func() { ended <- t.give(host) }()
 	go func() { _, err := io.Copy(io.Discard, bufio.NewReader(in)); ended <- err }()
-	return <-ended // the process ends with it, and all connections
+	return <-ended // the process then ends, and with it all connections
 }
 
 func portOf(a net.Addr) int { return a.(*net.TCPAddr).Port }
@@ -75,7 +75,7 @@ func (t *taker) take(l net.Listener) error {
 			return err
 		}
 		var raw [tokenBytes]byte
-		rand.Read(raw[:]) // it cannot fail
+		rand.Read(raw[:]) // never fails
 		token := hex.EncodeToString(raw[:])
 		t.mu.Lock()
 		full := len(t.waiting) >= maxWaiting
@@ -135,10 +135,10 @@ func splice(a, b *net.TCPConn) {
 	var both sync.WaitGroup
 	one := func(to, from *net.TCPConn) {
 		if _, err := io.Copy(to, from); err != nil {
-			to.Close() // the other side sees that it was cut
+			to.Close() // the other side sees that the connection was cut
 			return
 		}
-		to.CloseWrite() // fails if it is closed
+		to.CloseWrite() // fails if the connection is closed
 	}
 	both.Go(func() { one(a, b) })
 	both.Go(func() { one(b, a) })

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestServe takes connections, hands them over by their tokens, and ends with its
+// TestServe accepts connections, hands them over by their tokens, and ends with its
 // input.
 func TestServe(t *testing.T) {
 	in, end := io.Pipe()
@@ -36,7 +36,7 @@ func TestServe(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c.(*net.TCPConn)
 	}
-	// All wait, and are taken in another order.
+	// All connections wait, and are collected in another order.
 	var programs []*net.TCPConn
 	var tokens []string
 	for range 3 {
@@ -67,7 +67,7 @@ func TestServe(t *testing.T) {
 		if got, err := io.ReadAll(programs[i]); err != nil || string(got) != fmt.Sprint(i)+string(data) {
 			t.Errorf("%d: %d bytes, %v", i, len(got), err)
 		}
-		// The other way is still open.
+		// The other direction is still open.
 		fmt.Fprintf(programs[i], "answer %d", i)
 		programs[i].CloseWrite()
 		if got, err := io.ReadAll(c); err != nil || string(got) != fmt.Sprintf("answer %d", i) {
@@ -91,7 +91,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestTooMany leaves connections that the host does not come for.
+// TestTooMany opens connections that the host does not collect.
 func TestTooMany(t *testing.T) {
 	in, end := io.Pipe()
 	announced, out := io.Pipe()

@@ -54,7 +54,7 @@ const (
 	attrExtended = 0x80000000
 )
 
-// maxPacket bounds a packet, maxData the data in one, in bytes. Those are
+// maxPacket bounds a packet, and maxData the data in a packet, in bytes. Both values are
 // OpenSSH's.
 const (
 	maxPacket = 256 << 10
@@ -66,20 +66,20 @@ var (
 	errTooLong = errors.New("packet too long")
 )
 
-// attrs are attributes of a file; flags says which.
+// attrs holds attributes of a file; flags names the valid ones.
 type attrs struct {
 	flags        uint32
 	size         uint64
 	uid, gid     uint32
-	mode         uint32 // as in stat(2)
+	mode         uint32 // type and permissions as in stat(2)
 	atime, mtime uint32
 }
 
-// A request is a packet of a client. Its strings are as they came; data is valid
+// A request is a packet of a client. Its strings are unchecked; data is valid
 // until the next packet.
 type request struct {
 	kind   byte
-	id     uint32 // the version, in an init
+	id     uint32 // the protocol version in an init packet
 	ext    string // name of an extended request
 	name   string // path or handle
 	other  string // second path
@@ -90,7 +90,7 @@ type request struct {
 	attrs  attrs
 }
 
-// fields reads the fields of a packet; bad is set at the first that is not there.
+// fields reads the fields of a packet. It sets bad at the first missing field.
 type fields struct {
 	b   []byte
 	bad bool
@@ -138,7 +138,7 @@ func (f *fields) attrs() (a attrs) {
 	if a.flags&attrTimes != 0 {
 		a.atime, a.mtime = f.uint32(), f.uint32()
 	}
-	if a.flags&attrExtended != 0 { // what they say is ignored
+	if a.flags&attrExtended != 0 { // extended attributes are ignored
 		for n := f.uint32(); n > 0 && !f.bad; n-- {
 			f.bytes()
 			f.bytes()
@@ -148,7 +148,7 @@ func (f *fields) attrs() (a attrs) {
 }
 
 // parse reads a packet without its length. With errPacket, kind and id are set if
-// they could be read. What follows the known fields is ignored.
+// they could be read. Bytes after the known fields are ignored.
 func parse(b []byte) (r request, err error) {
 	if len(b) == 0 {
 		return r, errPacket

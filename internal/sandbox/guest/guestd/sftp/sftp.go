@@ -1,9 +1,9 @@
-// Package sftp serves files by version 3 of the SSH file transfer protocol, with
-// OpenSSH's extensions: what sftp, scp and editors speak. It runs as a process of
-// its own, as the user whose files it serves, so the kernel says what it may do. It
+// Package sftp serves files over version 3 of the SSH file transfer protocol, with
+// OpenSSH's extensions, for sftp, scp and editors. It runs as a process of
+// its own, as the user whose files it serves, so the kernel checks its permissions. It
 // is not a boundary.
 //
-// One request is served at a time, in the order in which they come; clients send
+// Requests are served one at a time, in the order in which they arrive. Clients send
 // many before they wait for an answer.
 package sftp
 
@@ -39,15 +39,15 @@ var extensions = [][2]string{
 }
 
 const (
-	maxHandles = 256 // open at once
-	maxEntries = 100 // of a directory in one answer
+	maxHandles = 256 // maximum number of handles open at once
+	maxEntries = 100 // maximum number of entries of a directory in one answer
 )
 
 // A server serves one client.
 type server struct {
 	Options
 	out     *bufio.Writer
-	data    []byte // of the last read
+	data    []byte // buffer for the data of read requests
 	handles map[string]*handle
 	last    int
 }
@@ -55,15 +55,15 @@ type server struct {
 // A handle is an open file or directory.
 type handle struct {
 	*os.File
-	dir string // its path, if it is a directory
+	dir string // path of a directory; empty for a file
 }
 
-// Options say what a client expects.
+// Options holds the expectations of a client.
 type Options struct {
-	Home string // what ~ stands for
+	Home string // directory that ~ stands for
 
-	// LinkFirst says that the client makes symbolic links as the draft says, with the
-	// link first. Most send the target first, as OpenSSH does.
+	// LinkFirst is set for a client that creates symbolic links as in the draft, with the
+	// link first. Most clients send the target first, like OpenSSH.
 	LinkFirst bool
 }
 
@@ -88,7 +88,7 @@ func Serve(in io.Reader, out io.Writer, o Options) error {
 		}
 		q, err := parse(b)
 		if err != nil {
-			return err // the client is lost: nothing that follows can be trusted
+			return err // the packet boundary is lost: the bytes that follow cannot be trusted
 		}
 		if _, err := s.out.Write(s.answer(q)); err != nil {
 			return fmt.Errorf("answer: %w", err)
@@ -101,7 +101,7 @@ func Serve(in io.Reader, out io.Writer, o Options) error {
 	}
 }
 
-// errUnsupported is the error of requests that do not exist here.
+// errUnsupported is the error for unsupported requests.
 var errUnsupported = errors.New("operation unsupported")
 
 // answer serves a request and returns its answer.
@@ -210,7 +210,7 @@ func (s *server) serve(q request) (reply, error) {
 	case kindRealpath:
 		return named(q.id, realPath(path(q.name))), nil
 	case kindRename:
-		// Version 3 replaces nothing.
+		// A rename of version 3 does not replace a file.
 		if _, err := os.Lstat(path(q.other)); err == nil {
 			return nil, unix.EEXIST
 		}
@@ -267,14 +267,14 @@ func (s *server) extended(q request) (reply, error) {
 		if err := retry(look); err != nil {
 			return nil, err
 		}
-		const readOnly, noSUID = 1, 2 // the protocol's; the kernel's are the same
+		const readOnly, noSUID = 1, 2 // flags of the protocol; the kernel uses the same values
 		return p.uint64(uint64(st.Bsize)).uint64(uint64(st.Frsize)).uint64(st.Blocks).uint64(st.Bfree).uint64(st.Bavail).
 			uint64(st.Files).uint64(st.Ffree).uint64(st.Ffree).uint64(0).uint64(uint64(st.Flags) & (readOnly | noSUID)).uint64(uint64(st.Namelen)), nil
 	}
 	return nil, errUnsupported
 }
 
-// path returns the path that a client means: an empty one is where it starts.
+// path returns the path for the name in a request: an empty name is the start directory.
 func path(name string) string {
 	if name == "" {
 		return "."
@@ -290,7 +290,7 @@ func retry(f func() error) error {
 	}
 }
 
-// open opens a file. It waits for nobody at the other end of a pipe.
+// open opens a file. It does not wait for the other end of a pipe.
 func open(name string, flags int, mode uint32) (fd int, err error) {
 	err = retry(func() (err error) {
 		fd, err = unix.Open(name, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
@@ -364,7 +364,7 @@ func (s *server) read(q request) (reply, error) {
 	case n == 0 && len(buf) > 0:
 		return nil, io.EOF
 	}
-	p := append(reply(s.data[:4]), kindData).uint32(q.id).uint32(uint32(n)) // in place: the data follow
+	p := append(reply(s.data[:4]), kindData).uint32(q.id).uint32(uint32(n)) // in place: the data follows
 	return p[:head+n], nil
 }
 
@@ -383,7 +383,7 @@ func writeAt(h *handle, data []byte, at int64) error {
 	return nil
 }
 
-// list answers with the next entries of a directory.
+// list returns the answer with the next entries of a directory.
 func (s *server) list(q request) (reply, error) {
 	h, err := s.handle(q.name)
 	if err != nil {
@@ -400,16 +400,16 @@ func (s *server) list(q request) (reply, error) {
 	for _, name := range names {
 		var st unix.Stat_t
 		if retry(func() error { return unix.Lstat(filepath.Join(h.dir, name), &st) }) != nil {
-			continue // it is gone
+			continue // the entry is gone
 		}
 		p = p.string(name).string(long(name, &st)).attrs(attrsOf(&st))
 		n++
 	}
-	p[:9].uint32(n) // in place of the 0
+	p[:9].uint32(n) // replaces the count 0
 	return p, nil
 }
 
-// named is an answer with a path and nothing about it.
+// named returns an answer with a path and no attributes.
 func named(id uint32, name string) reply {
 	return newReply(kindName, id).uint32(1).string(name).string(name).uint32(0)
 }
@@ -433,7 +433,7 @@ func attrsOf(st *unix.Stat_t) attrs {
 	return attrs{size: uint64(st.Size), uid: st.Uid, gid: st.Gid, mode: st.Mode, atime: uint32(st.Atim.Sec), mtime: uint32(st.Mtim.Sec)}
 }
 
-// long is a line of ls -l, which is what clients show.
+// long returns a line in the format of ls -l, which clients show.
 func long(name string, st *unix.Stat_t) string {
 	mode := []byte("?rwxrwxrwx")
 	switch st.Mode & unix.S_IFMT {
@@ -478,7 +478,7 @@ func long(name string, st *unix.Stat_t) string {
 	return fmt.Sprintf("%s %4d %-8d %-8d %8d %s %s", mode, st.Nlink, st.Uid, st.Gid, st.Size, at.Format(form), name)
 }
 
-// set changes attributes of a file, in OpenSSH's order. follow says whether links
+// set changes attributes of a file, in OpenSSH's order. follow sets whether links
 // are followed.
 func set(name string, a attrs, follow bool) error {
 	flag := 0

@@ -93,7 +93,7 @@ func (c *client) request(kind byte, build func(reply) reply) (byte, *fields) {
 	return c.ask(build(newReply(kind, c.id))[4:])
 }
 
-// status is request for one that is answered with a code.
+// status sends a packet that is answered with a code, and returns the code.
 func (c *client) status(kind byte, build func(reply) reply) uint32 {
 	c.t.Helper()
 	got, f := c.request(kind, build)
@@ -264,7 +264,7 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// TestBounds holds that a client cannot take what it wants.
+// TestBounds checks that a client cannot exceed the limits.
 func TestBounds(t *testing.T) {
 	dir := t.TempDir()
 	c := dial(t, dir)
@@ -274,7 +274,7 @@ func TestBounds(t *testing.T) {
 	if code := c.status(kindOpen, func(p reply) reply { return p.string(filepath.Join(dir, "f")).uint32(openRead).uint32(0) }); code != 4 {
 		t.Errorf("one handle more: %d", code)
 	}
-	// A pipe that nobody writes to must not stop everything.
+	// A pipe without a writer must not block the server.
 	fifo := filepath.Join(dir, "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -309,7 +309,7 @@ func TestStatusOfErrors(t *testing.T) {
 	}
 }
 
-// TestOpenSSH has OpenSSH's client do what people do.
+// TestOpenSSH runs typical commands in OpenSSH's client.
 func TestOpenSSH(t *testing.T) {
 	program, err := exec.LookPath("sftp")
 	if err != nil {
@@ -379,7 +379,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestLinkFirst makes a link for a client that does as the draft says.
+// TestLinkFirst makes a link for a client that follows the draft.
 func TestLinkFirst(t *testing.T) {
 	dir := t.TempDir()
 	c := dialWith(t, Options{Home: dir, LinkFirst: true})

@@ -39,7 +39,7 @@ func Pack(w io.Writer, dir string) error {
 		}
 		fi, err := e.Info()
 		if err != nil {
-			return nil // gone by now
+			return nil // the file is gone by now
 		}
 		return packOne(tw, p, rel, fi, buf)
 	})
@@ -74,7 +74,7 @@ func packOne(tw *tar.Writer, p, rel string, fi fs.FileInfo, buf []byte) error {
 	case fi.Mode().IsRegular():
 		f, err := OpenRegular(p)
 		if err != nil {
-			return nil // gone, or something else by now
+			return nil // the file is gone, or of another type by now
 		}
 		defer f.Close()
 		now, err := f.Stat()
@@ -99,8 +99,8 @@ func packOne(tw *tar.Writer, p, rel string, fi fs.FileInfo, buf []byte) error {
 }
 
 // Unpack extracts a tar archive below dir, which it creates if missing. It never
-// writes outside of dir, whatever the names and links in the archive. Devices
-// and pipes are Invalid. Existing files are replaced.
+// writes outside dir, whatever names and links the archive has. It reports Invalid for devices
+// and pipes. It replaces existing files.
 func Unpack(dir string, r io.Reader, o Owner) (err error) {
 	defer engi.Annotate(&err, "unpack into %s", dir)
 	if err := MakeDirAll(dir, o); err != nil {
@@ -145,7 +145,7 @@ func (d *Dir) unpackOne(h *tar.Header, r io.Reader, o Owner) error {
 	}
 	perm := uint32(h.Mode & 0o777)
 	if h.Typeflag != tar.TypeDir {
-		// Remove what is there, which may be a link that Create would follow.
+		// Remove an existing file at the name, since it may be a link that Create would follow.
 		if err := d.unlink(name, o); err != nil {
 			return err
 		}

@@ -18,13 +18,13 @@ import (
 
 // A Search selects the files to collect.
 type Search struct {
-	Since time.Time        // skip files whose inode changed before
-	Known map[string]Stamp // skip these, by path relative to the directory, if unchanged
-	Bytes int64            // at most, of all artifacts together
-	Count int              // of artifacts, at most
+	Since time.Time        // files whose inode last changed before this time are skipped
+	Known map[string]Stamp // files to skip if unchanged, by path relative to the directory
+	Bytes int64            // maximum total size of all artifacts
+	Count int              // maximum number of artifacts
 }
 
-// Bounds of a walk, since programs choose what there is.
+// Bounds of a walk, since programs control the tree.
 const (
 	maxDepth   = 64
 	maxEntries = 200_000
@@ -37,7 +37,7 @@ const (
 func Collect(dir string, s Search) (found []wire.Artifact, skipped int, err error) {
 	d, err := OpenDir(dir)
 	if engi.Is(err, engi.NotFound) {
-		return nil, 0, nil // the program has removed it
+		return nil, 0, nil // the program has removed the directory
 	}
 	if err != nil {
 		return nil, 0, err
@@ -72,7 +72,7 @@ func (w *walk) dir(fd int, rel string, depth int) {
 		p := path.Join(rel, name)
 		var st unix.Stat_t
 		if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			continue // gone by now
+			continue // the entry is gone by now
 		}
 		switch st.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:

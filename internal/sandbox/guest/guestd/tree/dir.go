@@ -1,8 +1,8 @@
 // Package tree works on the files of a sandbox: it writes inputs and collects
 // artifacts without following links, replaces files atomically, and lists,
 // watches, packs and unpacks directories. Programs may change files and names at
-// the same time. That may cause errors or stale results, but never lets it leave
-// the directory it works in.
+// the same time. This may cause errors or stale results, but never makes the package leave
+// its directory.
 //
 // Callers check paths from messages with package wire.
 package tree
@@ -22,10 +22,10 @@ import (
 // An Owner is the owner of new files. Negative IDs mean this program's own.
 type Owner struct{ UID, GID int }
 
-// KeepOwner does not change owners.
+// KeepOwner leaves owners unchanged.
 var KeepOwner = Owner{-1, -1}
 
-// A Stamp changes when a file does.
+// A Stamp identifies a state of a file: it changes whenever the file changes.
 type Stamp struct {
 	ino          uint64
 	size         int64
@@ -92,7 +92,7 @@ func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) 
 		}
 		return Stamp{}, engi.Errorf(engi.Invalid, "write %s: got %d of %d bytes: %v", rel, n, size, err)
 	}
-	if !fresh && st.Mode&0o777 != perm || perm&0o022 != 0 { // the umask clears the latter bits
+	if !fresh && st.Mode&0o777 != perm || perm&0o022 != 0 { // the umask clears the bits 0o022
 		if err := unix.Fchmod(fd, perm); err != nil {
 			return Stamp{}, Classify(err, "set mode of", rel)
 		}
@@ -108,7 +108,7 @@ func (d *Dir) Create(rel string, perm uint32, o Owner, r io.Reader, size int64) 
 	return stamp(&st), nil
 }
 
-// parent opens the parent directory of rel, and creates what is missing. For a
+// parent opens the parent directory of rel, and creates missing directories. For a
 // name without slashes it returns the descriptor of d, not to be closed.
 func (d *Dir) parent(rel string, o Owner) (fd int, name string, err error) {
 	fd = d.fd
@@ -212,7 +212,7 @@ func Classify(err error, act, path string) error {
 	return engi.Errorf(kind, "%s %s: %v", act, path, errno).WithRemedy("%s", remedies[kind])
 }
 
-// remedies are what to do about a file. Those of package engi are about requests
+// remedies advise about errors of files. The remedies of package engi are about requests
 // and keys.
 var remedies = map[engi.Kind]string{
 	engi.NotFound:    "check the path",

@@ -32,12 +32,12 @@ func Stat(path string) (wire.FileInfo, error) {
 	return info(path, fi), nil
 }
 
-// maxUnsized bounds what is read of a file of unknown size, some of which never
+// maxUnsized bounds the bytes read of a file of unknown size. Some such files never
 // end.
 const maxUnsized = 64 << 20
 
-// Unsized returns the content of a file that says that it is empty, as those below
-// /proc and /sys do, or nil if it is.
+// Unsized returns the content of a file with a reported size of 0, like the files below
+// /proc and /sys. It returns nil if the file is really empty.
 func Unsized(f *os.File) io.Reader {
 	first := make([]byte, 64<<10)
 	n, _ := io.ReadFull(f, first)
@@ -54,7 +54,7 @@ func info(path string, fi fs.FileInfo) wire.FileInfo {
 		w.Changed = time.Unix(st.Ctim.Unix())
 	}
 	if fi.Mode()&fs.ModeSymlink != 0 {
-		if target, err := os.Readlink(path); err == nil { // otherwise it is gone by now
+		if target, err := os.Readlink(path); err == nil { // otherwise the link is gone by now
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(filepath.Dir(path), target)
 			}
@@ -64,7 +64,7 @@ func info(path string, fi fs.FileInfo) wire.FileInfo {
 	return w
 }
 
-// List describes what is below dir, depth levels deep, in path order. It does
+// List describes the files below dir, depth levels deep, in path order. It does
 // not follow links, and reports Exhausted for more than MaxListed entries.
 func List(dir string, depth int) ([]wire.FileInfo, error) {
 	fi, err := os.Stat(dir)
@@ -87,7 +87,7 @@ func list(dir string, depth int, all *[]wire.FileInfo) error {
 	for _, e := range entries {
 		fi, err := e.Info()
 		if err != nil {
-			continue // gone by now
+			continue // the file is gone by now
 		}
 		if len(*all) >= MaxListed {
 			return engi.Errorf(engi.Exhausted, "list %s: more than %d entries", dir, MaxListed).WithRemedy("list smaller directories, or with a smaller depth")
@@ -103,11 +103,11 @@ func list(dir string, depth int, all *[]wire.FileInfo) error {
 	return nil
 }
 
-// tempPrefix begins the names of files that are being written. Watches ignore
+// tempPrefix is the beginning of the names of temporary files. Watches ignore
 // them.
 const tempPrefix = ".engi-"
 
-// Write replaces the file at path with all of r, or leaves it as it was: the
+// Write replaces the file at path with all of r, or leaves it unchanged: the
 // content is written to a temporary file, checked, and renamed. digest is called
 // once r has ended, and returns the hex SHA-256 that the content must have, or
 // "" for any. If path is a link to an existing file, that file is replaced;
@@ -168,8 +168,8 @@ func Write(path string, r io.Reader, perm fs.FileMode, o Owner, digest func() st
 	return n, nil
 }
 
-// Overwrite writes all of r to the file at path itself: watches see it written,
-// not replaced, and readers may see it half written.
+// Overwrite writes all of r to the file at path in place. Watches see the file written,
+// not replaced, and readers may see a partly written file.
 func Overwrite(path string, r io.Reader, o Owner) (err error) {
 	defer engi.Annotate(&err, "write %s", path)
 	if fi, err := os.Stat(path); err == nil && fi.IsDir() {
@@ -200,7 +200,7 @@ func Overwrite(path string, r io.Reader, o Owner) (err error) {
 	return nil
 }
 
-// MakeDir creates a directory and its parents. It reports Conflict if it exists.
+// MakeDir creates a directory and its parents. It reports Conflict if the directory exists.
 func MakeDir(path string, o Owner) error {
 	if fi, err := os.Lstat(path); err == nil {
 		what := "a file"

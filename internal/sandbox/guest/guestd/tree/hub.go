@@ -13,9 +13,9 @@ import (
 
 // Bounds of the queues of watches that are read slowly.
 const (
-	maxQueued    = 16 << 10  // events of one watch, like the kernel's default
-	maxAllQueued = 256 << 10 // events of all watches together
-	maxDrain     = 64        // reads before a directory is added
+	maxQueued    = 16 << 10  // maximum number of queued events of one watch, like the kernel's default
+	maxAllQueued = 256 << 10 // maximum number of queued events of all watches together
+	maxDrain     = 64        // maximum number of reads before a directory is added
 )
 
 // A hub is the only inotify instance of this program, since instances are
@@ -29,11 +29,11 @@ type hub struct {
 	mu      sync.Mutex
 	buf     []byte
 	watches map[*Watch]bool
-	dirs    map[int32]map[*Watch]bool // by watch descriptor
-	queued  int                       // events in all queues
+	dirs    map[int32]map[*Watch]bool // watches of each directory, by watch descriptor
+	queued  int                       // number of events in all queues
 }
 
-// An event is an inotify event. The watch knows its directory.
+// An event is an inotify event. Its watch knows the path of the directory.
 type event struct {
 	wd   int32
 	mask uint32
@@ -45,7 +45,7 @@ var sharedHub struct {
 	*hub
 }
 
-// join adds a watch to the hub, and creates that if needed.
+// join adds a watch to the hub. It creates the hub if needed.
 func join(w *Watch) error {
 	sharedHub.mu.Lock()
 	defer sharedHub.mu.Unlock()
@@ -96,7 +96,7 @@ func (h *hub) leave(w *Watch) {
 	}
 }
 
-// addInotifyRemedy says what to do if the kernel's limits are exhausted.
+// addInotifyRemedy adds advice to an error about exhausted limits of the kernel.
 func addInotifyRemedy(err error) error {
 	if e, ok := err.(*engi.Error); ok && e.Kind == engi.Exhausted {
 		return e.WithRemedy("end other watches, or raise fs.inotify.max_user_instances, fs.inotify.max_user_watches and the limit of open files")
@@ -155,7 +155,7 @@ func (h *hub) drop(w *Watch, wd int32) {
 	}
 	delete(h.dirs, wd)
 	if c, err := h.f.SyscallConn(); err == nil {
-		// It fails if the directory is gone, and its watch with it.
+		// This fails if the directory, and with it its watch, is gone.
 		_ = c.Control(func(fd uintptr) { _, _ = unix.InotifyRmWatch(int(fd), uint32(wd)) })
 	}
 }
@@ -173,7 +173,7 @@ func (h *hub) run() {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for w := range h.watches { // none if the last one has left
+	for w := range h.watches { // empty if the last watch has left
 		w.fail(Classify(err, "watch", w.top))
 	}
 }
@@ -236,7 +236,7 @@ func (h *hub) deliver(w *Watch, e event) {
 }
 
 // take returns the queued events of w. If there are none, it returns the error
-// that has ended the watch, if any.
+// that ended the watch, if any.
 func (h *hub) take(w *Watch) ([]event, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metadataPrefix begins the extended attributes in which E2B's envd keeps
-// callers' metadata of a file.
+// metadataPrefix is the beginning of the names of extended attributes in which E2B's envd keeps
+// metadata of callers about a file.
 const metadataPrefix = "user.e2b."
 
-// SetMetadata replaces the metadata of a file, which are extended attributes. It
-// reports Unsupported if there is some and the file system has none.
+// SetMetadata replaces the metadata of a file, which is kept in extended attributes. It
+// reports Unsupported if meta is not empty and the file system has no extended attributes.
 func SetMetadata(path string, meta map[string]string) error {
 	for k := range Metadata(path) {
 		if _, stays := meta[k]; stays {
@@ -45,7 +45,7 @@ func Metadata(path string) map[string]string {
 		value := make([]byte, 4<<10)
 		n, err := unix.Getxattr(path, name, value)
 		if err != nil {
-			continue // gone by now
+			continue // the attribute is gone by now
 		}
 		if meta == nil {
 			meta = map[string]string{}

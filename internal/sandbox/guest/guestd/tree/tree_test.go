@@ -171,7 +171,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(top, "victim"), []byte("safe"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		Unpack(filepath.Join(top, "dir"), io.LimitReader(bytes.NewReader(b), 1<<20), KeepOwner) // any error will do
+		Unpack(filepath.Join(top, "dir"), io.LimitReader(bytes.NewReader(b), 1<<20), KeepOwner) // any error is acceptable
 		names, err := os.ReadDir(top)
 		if err != nil {
 			t.Fatal(err)

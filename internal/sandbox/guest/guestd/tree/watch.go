@@ -20,10 +20,10 @@ type Watch struct {
 	top       string
 	recursive bool
 	hub       *hub
-	dirs      map[int32]string // by watch descriptor
+	dirs      map[int32]string // path of each directory, by watch descriptor
 	queue     []wire.FileChange
 
-	// Guarded by hub.mu.
+	// The fields below are guarded by hub.mu.
 	events []event
 	err    error
 	ready  chan struct{} // has capacity 1
@@ -55,7 +55,7 @@ func newWatch(dir string, recursive bool) *Watch {
 	return &Watch{top: dir, recursive: recursive, dirs: map[int32]string{}, ready: make(chan struct{}, 1)}
 }
 
-// Close ends the watch. It may be called more than once, but not beside Next.
+// Close ends the watch. It may be called more than once, but not concurrently with Next.
 func (w *Watch) Close() { w.hub.leave(w) }
 
 // fail makes Next report err after the queued changes. hub.mu is held.
@@ -74,7 +74,7 @@ func (w *Watch) wake() {
 }
 
 // add watches a directory and, if the watch is recursive, those below. With
-// fresh it also reports their content: they appeared after the watch began.
+// fresh set it also reports their content, because they appeared after the watch began.
 func (w *Watch) add(dir string, fresh bool) error {
 	if len(w.dirs) >= maxWatched {
 		return engi.Errorf(engi.Exhausted, "watch %s: more than %d directories", dir, maxWatched).WithRemedy("watch a smaller directory, or not recursively")
@@ -100,7 +100,7 @@ func (w *Watch) add(dir string, fresh bool) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // gone by now
+		return nil // the directory is gone by now
 	}
 	for _, e := range entries {
 		p := filepath.Join(dir, e.Name())
@@ -129,7 +129,7 @@ func (w *Watch) Next(ctx context.Context) (wire.FileChange, error) {
 		}
 		for _, e := range events {
 			if err := w.handle(e); err != nil {
-				w.hub.end(w, err) // reported after the changes before it
+				w.hub.end(w, err) // the error is reported after earlier changes
 				break
 			}
 		}
@@ -177,7 +177,7 @@ func (w *Watch) handle(e event) error {
 	return nil
 }
 
-// unwatchTree stops watching a directory that was moved away, and those below.
+// unwatchTree stops watching a moved directory and all directories below it.
 // If it was moved to a watched directory, it is added again there.
 func (w *Watch) unwatchTree(dir string) {
 	for wd, p := range w.dirs {

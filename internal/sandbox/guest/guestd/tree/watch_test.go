@@ -152,7 +152,7 @@ func TestWatchBelow(t *testing.T) {
 	touch(t, in("moved/c/g"))
 	until(t, w, engi.FileCreated, in("moved/c/g"))
 
-	// One that moves away is not watched any more, until it is back.
+	// A directory that moves away is not watched any more, until it is back.
 	must(os.Rename(in("moved"), filepath.Join(away, "moved")))
 	until(t, w, engi.FileRenamed, in("moved"))
 	touch(t, filepath.Join(away, "moved/c/unseen"))
@@ -173,7 +173,7 @@ func TestWatchBelow(t *testing.T) {
 	}
 }
 
-// TestSlowWatch fails a watch that is not read, and no other.
+// TestSlowWatch checks that a watch that is not read fails, and no other watch.
 func TestSlowWatch(t *testing.T) {
 	dir := t.TempDir()
 	slow, quick := watching(t, dir, false), watching(t, dir, false)

@@ -3,8 +3,8 @@
 // the program's file, until it receives arguments and environment. It then
 // continues its normal start, so that a program cannot tell the difference.
 //
-// Some things come too late for a waiting interpreter, like another file name or
-// a variable that it has read already. Those need a cold start; see [CanServe].
+// Some inputs come too late for a waiting interpreter, like another file name or
+// a variable that it has already read. They need a cold start; see [CanServe].
 package warm
 
 import (
@@ -33,9 +33,9 @@ var preloadDeno []byte
 //go:embed preload.sh
 var preloadBash []byte
 
-// A Command says how to start an interpreter.
+// A Command is the command line and environment of an interpreter.
 type Command struct {
-	Args []string // beginning with the absolute path of the program
+	Args []string // arguments, beginning with the absolute path of the program
 	Env  map[string]string
 }
 
@@ -105,14 +105,14 @@ func WaitingCommand(l engi.Language, interpreter string, env map[string]string, 
 // A Preload is a directory with the script that a starting interpreter loads,
 // and the two named pipes by which it reports that it waits and is released.
 type Preload struct {
-	Dir      string // removed once the interpreter waits; by the caller for JavaScript
+	Dir      string // the directory; removed once the interpreter waits, for JavaScript by the caller
 	language engi.Language
 	ready    *os.File
 	release  *os.File
 }
 
 // NewPreload creates the preload of a language in dir, which must not exist. uid
-// and gid are those of the interpreter; negative means this program's own.
+// and gid are the interpreter's; negative means this program's own.
 func NewPreload(l engi.Language, dir string, uid, gid int) (_ *Preload, err error) {
 	name, text := preloadFile(l)
 	if name == "" {
@@ -175,7 +175,7 @@ func MakeFIFO(name string, uid, gid int) (*os.File, error) {
 	return f, nil
 }
 
-// WaitReady returns once the interpreter waits, and removes the files that it
+// WaitReady returns once the interpreter waits, and removes the files that the interpreter
 // has read. It reports Unavailable if died is closed first, Expired after limit.
 func (p *Preload) WaitReady(died <-chan struct{}, limit time.Duration) error {
 	if err := p.ready.SetReadDeadline(time.Now().Add(limit)); err != nil {
@@ -203,7 +203,7 @@ func (p *Preload) WaitReady(died <-chan struct{}, limit time.Duration) error {
 		os.RemoveAll(p.Dir)
 		return nil
 	}
-	// Worker threads of node load the preload again: leave it empty for them.
+	// Worker threads of node load the preload again: leave an empty file for them.
 	if err := os.WriteFile(path.Join(p.Dir, "preload.cjs"), nil, 0o644); err != nil {
 		return engi.Errorf(engi.Internal, "empty the preload: %v", err)
 	}
@@ -216,7 +216,7 @@ func (p *Preload) WaitReady(died <-chan struct{}, limit time.Duration) error {
 // Release sends a waiting interpreter its arguments and variables.
 func (p *Preload) Release(args []string, env map[string]string) error {
 	msg := releaseMessage(p.language, args, env)
-	p.release.SetWriteDeadline(time.Now().Add(time.Second)) // it fits into the pipe, see CanServe
+	p.release.SetWriteDeadline(time.Now().Add(time.Second)) // the message fits into the pipe, see CanServe
 	if _, err := p.release.Write(msg); err != nil {
 		return engi.Errorf(engi.Unavailable, "release the interpreter: %v", err)
 	}
@@ -256,7 +256,7 @@ func releaseMessage(l engi.Language, args []string, env map[string]string) []byt
 	}
 	// Each list begins with a dummy word, so that an empty list differs from a
 	// list of one empty string. Two NULs end a list; CanServe refuses empty
-	// arguments, which would look the same.
+	// arguments, which would encode the same.
 	b.WriteByte('a')
 	for _, a := range args {
 		b.WriteByte(0)
