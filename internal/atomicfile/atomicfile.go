@@ -1,4 +1,4 @@
-// Package atomicfile writes files of which a crash leaves all or nothing.
+// Package atomicfile writes files atomically: after a crash, a file is complete or absent.
 package atomicfile
 
 import (
@@ -14,7 +14,7 @@ func Write(path string, data []byte, mode fs.FileMode) error {
 	return write(path, data, mode, os.Rename)
 }
 
-// Create is Write, but leaves a file alone that exists.
+// Create is like Write, but does not replace an existing file.
 func Create(path string, data []byte, mode fs.FileMode) error {
 	if err := write(path, data, mode, os.Link); !errors.Is(err, fs.ErrExist) {
 		return err

@@ -1,11 +1,11 @@
-// Package attack attacks a node as hostile programs and tenants would, and says
-// what held: escapes from sandboxes, ways around the wall, secrets, the objects of
-// other tenants, and exhaustion. Anybody can run it against their own node, with
+// Package attack attacks a node as hostile programs and tenants would, and reports
+// the outcomes: escapes from sandboxes, ways around the wall, secrets, the objects of
+// other tenants, and exhaustion. Operators can run it against their own node, with
 // "engi attack"; tests of the whole system run the same programs.
 //
-// It is honest: an attack that could not be tried is skipped, with the reason, and
-// so is one whose control shows that it would not have succeeded anyway. It needs
-// nothing but the API, and harms nothing: what it makes, it removes.
+// An attack that could not be tried is reported as skipped, with the reason, and
+// so is an attack whose control shows that it would not have succeeded anyway. The package needs
+// only the API, and does no harm: it removes all objects that it creates.
 package attack
 
 import (
@@ -25,38 +25,38 @@ var Groups = []string{"escape", "wall", "secrets", "tenancy", "exhaustion"}
 
 // Outcomes of an attack.
 const (
-	Held    = "held"    // it was tried, and got nothing
-	Broke   = "broke"   // it succeeded
-	Skipped = "skipped" // it was not tried, or would have failed anyway
+	Held    = "held"    // the attack was tried, and failed
+	Broke   = "broke"   // the attack succeeded
+	Skipped = "skipped" // the attack was not tried, or would have failed anyway
 )
 
-// A Result is what came of one attack.
+// A Result is the result of one attack.
 type Result struct {
 	Group   string `json:"group"`
 	Name    string `json:"name"`
 	Outcome string `json:"outcome"`
-	Why     string `json:"why,omitempty"`     // it broke, or was skipped
-	Control string `json:"control,omitempty"` // what shows that it could have succeeded
+	Why     string `json:"why,omitempty"`     // reason why the attack succeeded or was skipped
+	Control string `json:"control,omitempty"` // evidence that the attack could have succeeded
 }
 
-// Options configure a run. The client's key must be an administrator's for the
-// group tenancy, which makes keys of two owners.
+// Options configures a run. The client's key must be an administrator's for the
+// group tenancy, which creates keys of two owners.
 type Options struct {
 	Client *client.Client
-	As     func(key string) *client.Client // a client of the same node with another key
-	Only   []string                        // groups; empty means all
+	As     func(key string) *client.Client // returns a client of the same node with another key
+	Only   []string                        // groups to run; empty means all
 
 	// Canary is the path of a file of the node's host that no sandbox may see, with
-	// a name that nothing else has. Empty if that host is another machine.
+	// a unique name. Empty if the host is another machine.
 	Canary string
-	// Here are addresses of the node's host, each with a TCP port that greets
-	// whoever connects with Greeting. Empty if the host is another machine.
+	// Here lists addresses of the node's host, each with a TCP port that sends Greeting to
+	// every client that connects. Empty if the host is another machine.
 	Here []string
 
-	Progress func(Result) // is told of each; nil for nobody
+	Progress func(Result) // called with each result; nil for none
 }
 
-// Greeting is what listeners on the node's host say.
+// Greeting is the text that listeners on the node's host send.
 const Greeting = "REACHED the host of the node\r\n"
 
 type run struct {
@@ -64,7 +64,7 @@ type run struct {
 	all []Result
 }
 
-// Run attacks the node. It returns an error only if nothing could be tried at all.
+// Run attacks the node. It returns an error only if no attack could be tried.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if _, err := o.Client.Node(ctx); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (r *run) skip(group, name string, why error) {
 	r.add(Result{Group: group, Name: name, Outcome: Skipped, Why: why.Error()})
 }
 
-// verdict is what a program says of itself.
+// verdict returns the result that the output of a program reports.
 func verdict(group, name string, x v1.Execution, err error) Result {
 	res := Result{Group: group, Name: name, Outcome: Skipped}
 	switch {
@@ -122,7 +122,7 @@ func last(text, word string) string {
 
 const patience = v1.Duration(time.Minute)
 
-// escapes runs each program by itself.
+// escapes runs each program in a separate execution.
 func (r *run) escapes(ctx context.Context) {
 	for _, p := range Escapes(r.Canary) {
 		if p.Host && r.Canary == "" {
@@ -135,18 +135,18 @@ func (r *run) escapes(ctx context.Context) {
 	r.devices(ctx)
 }
 
-// name returns a name that nothing else has.
+// name returns a unique name.
 func name() string { return "engi-attack-" + strings.ToLower(rand.Text()[:10]) }
 
-// clean calls f, which must succeed though ctx may have ended.
+// clean calls f for a cleanup, with a context that lives even if ctx has ended.
 func clean(ctx context.Context, f func(context.Context) error) {
 	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	_ = f(soon) // lifetimes end what stays
+	_ = f(soon) // lifetimes end the remaining objects
 }
 
-// DefaultPolicy returns what sandboxes may reach if nobody says anything; nil if
-// that cannot be known.
+// DefaultPolicy returns the network policy of sandboxes created without one; nil if
+// it cannot be determined.
 func DefaultPolicy(ctx context.Context, c *client.Client) *v1.NetworkPolicy {
 	s, err := c.CreateSandbox(ctx, v1.SandboxRequest{Lifetime: v1.Lifetime{Timeout: patience}})
 	if err != nil {
@@ -158,7 +158,7 @@ func DefaultPolicy(ctx context.Context, c *client.Client) *v1.NetworkPolicy {
 		return nil
 	}
 	if p.Mode == "" {
-		p.Mode = "none" // which the absent one is
+		p.Mode = "none" // the meaning of an empty mode
 	}
 	return &p
 }

@@ -11,21 +11,21 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// A Program tries to get out of its sandbox. It prints ESCAPED and how if it does,
+// A Program tries to escape from its sandbox. It prints ESCAPED and the way if it succeeds,
 // and DENIED when it has tried everything.
 type Program struct {
 	Name     string
 	Language string
 	Code     string
-	Host     bool // it looks for the canary, and proves nothing without one
+	Host     bool // the program looks for the canary, and proves nothing without one
 }
 
-// AsRoot makes a Bash script one that root runs; templates allow sudo.
+// AsRoot returns a Bash script that runs script as root; templates allow sudo.
 func AsRoot(script string) string {
 	return "cat > /tmp/attack.sh <<'ATTACK'\n" + script + "\nATTACK\nsudo -n bash /tmp/attack.sh\n"
 }
 
-// Try makes a verdict of Python statements that must raise, or return None.
+// Try returns a Python program that prints the verdict of statements that must raise, or return None.
 func Try(what string) string {
 	var b strings.Builder
 	b.WriteString("def attack():\n")
@@ -112,7 +112,7 @@ PY`)},
 }
 
 // Devices is a Bash script for root that makes device nodes in directories, by
-// each way to make or name one, and opens them: no device of the host may answer.
+// each way to create or name one, and opens them: no device of the host may answer.
 func Devices(dirs ...string) string {
 	return `python3 - ` + strings.Join(dirs, " ") + ` <<'PY'
 import contextlib, ctypes, os, stat, sys
@@ -149,7 +149,7 @@ if tried: print('DENIED')
 PY`
 }
 
-// devices brings device nodes into a sandbox and a volume in an archive, and makes
+// devices unpacks device nodes from an archive into a sandbox and a volume, and creates
 // them on the volume, which is a file system of the host.
 func (r *run) devices(ctx context.Context) {
 	const archived, volume = "device nodes in an archive (CVE-2026-96812)", "device nodes on a volume (CVE-2026-96812)"
@@ -179,7 +179,7 @@ func (r *run) devices(ctx context.Context) {
 		"/tmp/unpacked":         func(b *bytes.Buffer) error { return r.Client.Files(s.ID).Unpack(ctx, "/tmp/unpacked", b) },
 		"/engi-attack/unpacked": func(b *bytes.Buffer) error { return r.Client.VolumeFiles(v.ID).Unpack(ctx, "/unpacked", b) },
 	} {
-		_ = unpack(deviceArchive()) // a refusal is what is hoped for; what arrived in spite of it is opened
+		_ = unpack(deviceArchive()) // a refusal is expected; device nodes that arrived anyway are opened
 		for _, n := range []string{"mem", "sda", "hard"} {
 			found = append(found, path.Join(dir, n))
 		}
@@ -188,7 +188,7 @@ func (r *run) devices(ctx context.Context) {
 	r.add(verdict("escape", archived, x, err))
 }
 
-// deviceArchive is a tar with device nodes and a hard link to one.
+// deviceArchive returns a tar archive with device nodes and a hard link to one.
 func deviceArchive() *bytes.Buffer {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -197,7 +197,7 @@ func deviceArchive() *bytes.Buffer {
 		{Name: "sda", Typeflag: tar.TypeBlock, Devmajor: 8, Devminor: 0, Mode: 0o666},
 		{Name: "hard", Typeflag: tar.TypeLink, Linkname: "mem"},
 	} {
-		_ = w.WriteHeader(h) // memory takes what is valid
+		_ = w.WriteHeader(h) // writing valid headers to memory cannot fail
 	}
 	_ = w.Close()
 	return &b

@@ -18,30 +18,30 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// A Report says what was tried on which node, and what came of it.
+// A Report holds the results of the attacks on a node.
 type Report struct {
 	Date    time.Time         `json:"date"`
 	URL     string            `json:"url"`
 	Node    v1.Node           `json:"node"`
-	Kernel  string            `json:"kernel,omitempty"` // of the node's host; empty if it is another machine
-	Pins    []Pin             `json:"pins,omitempty"`   // of what isolates, in the engi that attacked; the node's if the versions are the same
+	Kernel  string            `json:"kernel,omitempty"` // kernel of the node's host; empty if the host is another machine
+	Pins    []Pin             `json:"pins,omitempty"`   // modules that isolate, in the attacking engi; equal to the node's if the versions are equal
 	Client  string            `json:"client"`           // version of the engi that attacked
-	Policy  *v1.NetworkPolicy `json:"policy,omitempty"` // that sandboxes get if nobody says anything
+	Policy  *v1.NetworkPolicy `json:"policy,omitempty"` // network policy of sandboxes created without one
 	Results []Result          `json:"results"`
-	Counts  map[string]int    `json:"counts"` // by outcome
+	Counts  map[string]int    `json:"counts"` // number of results, by outcome
 }
 
-// A Pin is a module at a version, and how old that was.
+// A Pin is a module at a version, with the age of the version in days.
 type Pin struct {
 	Module  string `json:"module"`
 	Version string `json:"version"`
 	Days    int    `json:"days"`
 }
 
-// Age returns the days between a version of a module that names a commit's time
-// and now; -1 if it names none.
+// Age returns the days between the commit time in the version of a module
+// and now; -1 if the version has no commit time.
 func Age(version string, now time.Time) int {
-	// v0.0.0-20260905035102-160fafc42237
+	// for example v0.0.0-20260905035102-160fafc42237
 	parts := bytes.Split([]byte(version), []byte("-"))
 	if len(parts) < 3 {
 		return -1
@@ -57,14 +57,14 @@ func Age(version string, now time.Time) int {
 	return int(now.Sub(at) / (24 * time.Hour))
 }
 
-// A Signed is a report with the signature of who made it, over the report's bytes.
+// A Signed is a report with a signature of its author over the report's bytes.
 type Signed struct {
 	Report    json.RawMessage   `json:"report"`
 	PublicKey ed25519.PublicKey `json:"public_key"`
 	Signature []byte            `json:"signature"`
 }
 
-const reportContext = "engi attack report 1\n" // keeps signatures of other things from being taken for these
+const reportContext = "engi attack report 1\n" // prefix that distinguishes these signatures from signatures of other data
 
 // Sign signs a report.
 func Sign(r Report, key ed25519.PrivateKey) (Signed, error) {
@@ -75,8 +75,8 @@ func Sign(r Report, key ed25519.PrivateKey) (Signed, error) {
 	return Signed{b, key.Public().(ed25519.PublicKey), ed25519.Sign(key, append([]byte(reportContext), b...))}, nil
 }
 
-// Verify returns the report in a file if it is what the owner of the key in it has
-// signed. Whose key that is, is for the caller to know: see [Fingerprint].
+// Verify returns the report in a file if the signature by the key in the file is
+// valid. The caller must check the owner of the key: see [Fingerprint].
 func Verify(file []byte) (Report, ed25519.PublicKey, error) {
 	var s Signed
 	if err := json.Unmarshal(file, &s); err != nil {
@@ -99,13 +99,13 @@ func Verify(file []byte) (Report, ed25519.PublicKey, error) {
 	return r, s.PublicKey, nil
 }
 
-// Fingerprint names a public key, for people to compare.
+// Fingerprint returns a short name of a public key, for people to compare.
 func Fingerprint(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return "ed25519:" + hex.EncodeToString(sum[:16])
 }
 
-// LoadKey returns the key in a file, which is made if it does not exist.
+// LoadKey returns the key in a file. It creates the file if it does not exist.
 func LoadKey(path string) (ed25519.PrivateKey, error) {
 	const kind = "ENGI ATTACK KEY"
 	b, err := os.ReadFile(path)

@@ -70,7 +70,7 @@ func TestAge(t *testing.T) {
 	}
 }
 
-// An attack that was not tried, or whose control gets nothing, is never held.
+// TestOnlyWhatWasTriedIsHeld: an attack that was not tried, or whose control fails, never has the outcome held.
 func TestOnlyWhatWasTriedIsHeld(t *testing.T) {
 	said := func(out string) v1.Execution { return v1.Execution{Result: &v1.Result{Stdout: out, Cause: "exited"}} }
 	for out, want := range map[string]string{

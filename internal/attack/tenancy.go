@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// secrets looks for the value of a secret where programs and callers are.
+// secrets looks for the value of a secret in all places that programs and callers can read.
 func (r *run) secrets(ctx context.Context) {
 	const inside, outside = "the value of a granted secret, in the sandbox", "the value of a secret, in answers and events"
 	value := "engi-canary-" + strings.ToLower(rand.Text())
@@ -23,7 +23,7 @@ func (r *run) secrets(ctx context.Context) {
 		return
 	}
 	defer clean(ctx, func(ctx context.Context) error { return r.Client.RemoveSecret(ctx, s.Name) })
-	// The program knows the value by halves only, so that it is not found in itself.
+	// The program contains the value only in halves, so that it does not find the value in itself.
 	half := len(value) / 2
 	x, err := r.Client.Run(ctx, v1.ExecutionRequest{
 		Language: "python", Timeout: 2 * patience,
@@ -61,7 +61,7 @@ return found or None`)})
 
 	var said []byte
 	add := func(v any, err error) {
-		b, _ := json.Marshal(v) // what was JSON
+		b, _ := json.Marshal(v) // v was decoded from JSON
 		said = append(said, b...)
 		if err != nil {
 			said = append(said, err.Error()...)
@@ -82,7 +82,7 @@ return found or None`)})
 	r.add(res)
 }
 
-// tenancy makes two owners, and has one look for what the other has.
+// tenancy creates two owners, and tries to access the objects of one as the other.
 func (r *run) tenancy(ctx context.Context) {
 	owner := func() (*client.Client, func(), error) {
 		n := name()
@@ -121,7 +121,7 @@ func (r *run) tenancy(ctx context.Context) {
 	volume, verr := ann.CreateVolume(ctx, v1.VolumeRequest{Name: name(), Capacity: 16 << 20})
 	defer clean(ctx, func(ctx context.Context) error { return ann.RemoveVolume(ctx, volume.ID) })
 
-	// Each is tried by mallory, and must fail; then by ann, and must work.
+	// Each call is tried by mallory, and must fail; then by ann, and must succeed.
 	for _, t := range []struct {
 		name string
 		made error
@@ -182,13 +182,13 @@ func (r *run) tenancy(ctx context.Context) {
 
 var errNothing = fmt.Errorf("nothing is found")
 
-// exhaustion runs programs that take all they can get: each ends with its cause,
-// and another program beside them gives the right answer.
+// exhaustion runs programs that use all resources they can get: each must end with the expected cause,
+// and another program that runs at the same time must give the right answer.
 func (r *run) exhaustion(ctx context.Context) {
 	for _, p := range []struct {
 		name string
 		q    v1.ExecutionRequest
-		want string // causes
+		want string // expected causes
 	}{
 		{"a fork bomb", v1.ExecutionRequest{Language: "bash", Processes: 64, Code: `bomb() { bomb | bomb & }; bomb; sleep 60`}, "processes timeout"},
 		{"all memory", v1.ExecutionRequest{Language: "python", Memory: 128 << 20, Code: "a = []\nwhile True: a.append(bytearray(b'x' * (8 << 20)))\n"}, "memory"},

@@ -11,24 +11,24 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// Tricks is the Python module that attacks on the wall are written with.
+// Tricks is the Python module that attacks on the wall use.
 //
 //go:embed tricks.py
 var Tricks string
 
-// A way is a way around the wall: the body of a Python function that returns what it
-// got. TARGET is where an attack goes and where its control goes: the same program
-// with an open policy. If the control gets nothing either, the attack proves nothing.
+// A way is a way around the wall: the body of a Python function that returns the data that it
+// received. TARGET is the target of the attack, or of its control: the same program
+// with an open policy. If the control fails, too, the attack proves nothing.
 type way struct {
 	name, code      string
 	target, control string
 }
 
-// public is an address that answers HTTP and HTTPS, and its names.
+// public is an address that answers HTTP and HTTPS; allowed and other are host names.
 const (
 	public  = "1.1.1.1"
-	allowed = "example.com" // which the policy of attacks allows
-	other   = "example.org" // which it does not
+	allowed = "example.com" // host that the policy of attacks allows
+	other   = "example.org" // host that the policy does not allow
 )
 
 func (r *run) ways() []way {
@@ -61,17 +61,17 @@ return got(say(host.strip('[]'), int(port), b'GET / HTTP/1.0\r\n\r\n'))`, here, 
 	return ways
 }
 
-// An outcome is what a program of ways says of one.
+// An outcome is the outcome of one way, as the program that tries all ways prints it.
 type outcome struct {
 	Name   string  `json:"name"`
 	Got    *string `json:"got"`
 	Detail string  `json:"detail"`
 }
 
-// tried runs all ways in one sandbox with a policy.
+// tried runs all ways in one sandbox with the given policy.
 func (r *run) tried(ctx context.Context, ways []way, policy v1.NetworkChoice, control bool) (map[string]outcome, error) {
 	var b strings.Builder
-	// Any answer of a server counts; those of the wall itself do not.
+	// Any answer of a server counts; answers of the wall itself do not.
 	b.WriteString(Tricks + "\n\ndef got(b):\n    return b.decode('latin-1')[:80] if b and b'engi' not in b.lower() else None\n\n" +
 		"def drain(s, limit=4096):\n    b = b''\n    try:\n        b = s.recv(limit)\n    except OSError:\n        pass\n    return b\n")
 	for i, w := range ways {
@@ -126,7 +126,7 @@ func (r *run) wall(ctx context.Context) {
 	for _, w := range ways {
 		r.add(judge(w, tried, controls))
 	}
-	// What a program may reach if nobody says anything.
+	// The next attack checks the default policy, which applies to executions without one.
 	const byDefault = "the default policy"
 	x, err := r.Client.Run(ctx, v1.ExecutionRequest{Language: "python", Timeout: patience, Code: Try(`
 import socket
@@ -139,7 +139,7 @@ for a in ('169.254.169.254', '10.0.0.1', '192.168.0.1'):
 	r.add(verdict("wall", byDefault, x, err))
 }
 
-// judge compares what an attack got with what its control got.
+// judge returns the result of an attack, by comparing its outcome with its control's.
 func judge(w way, tried, controls map[string]outcome) Result {
 	res := Result{Group: "wall", Name: w.name}
 	o, ok := tried[w.name]

@@ -1,5 +1,5 @@
-// Package clip shortens texts. It cuts between characters, and what it returns is
-// valid UTF-8: it replaces other bytes by U+FFFD.
+// Package clip shortens texts. It cuts between characters, and its results are
+// valid UTF-8: invalid bytes are replaced by U+FFFD.
 package clip
 
 import (
@@ -26,7 +26,7 @@ func Tail(s string, n int) string {
 	return s[at:]
 }
 
-// Text returns s if it has at most n bytes, else its beginning and an ellipsis, n bytes
+// Text returns s if it has at most n bytes, else its beginning and an ellipsis, at most n bytes
 // together.
 func Text(s string, n int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
@@ -36,14 +36,14 @@ func Text(s string, n int) string {
 	return s[:Index(s, n-len(ellipsis))] + ellipsis
 }
 
-// Line is Text on one line. It replaces control characters and white space by
-// spaces, and several of them by one.
+// Line is like Text, on one line. It replaces control characters and white space by
+// spaces, and a sequence of them by one space.
 func Line(s string, n int) string {
 	return Text(strings.Join(strings.FieldsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " "), n)
 }
 
 // Index returns the largest number of bytes, at most n, after which s can be cut
-// between two characters; n if there are none, because s is not text.
+// between two characters. It returns n if there is no such place near n, because s is not text.
 func Index[T string | []byte](s T, n int) int {
 	n = min(max(n, 0), len(s))
 	for at := n; at > max(n-utf8.UTFMax, -1); at-- {

@@ -1,4 +1,4 @@
-// Package clock waits.
+// Package clock waits for times and intervals.
 package clock
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Sleep returns nil after d, or why ctx ended before.
+// Sleep returns nil after d, or Expired if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -21,7 +21,7 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Every yields at once, and then each time that d has passed, until ctx ends.
+// Every yields at once, and then after each interval d, until ctx ends.
 func Every(ctx context.Context, d time.Duration) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		t := time.NewTicker(d)
@@ -35,7 +35,7 @@ func Every(ctx context.Context, d time.Duration) iter.Seq[time.Time] {
 	}
 }
 
-// Later is Every without the first time.
+// Later is like Every, but first yields after d.
 func Later(ctx context.Context, d time.Duration) iter.Seq[time.Time] {
 	return func(yield func(time.Time) bool) {
 		first := true

@@ -1,7 +1,7 @@
-// Package patch shows how texts differ, line by line. It is not for applying patches.
+// Package patch computes the differences of texts, line by line. It does not apply patches.
 //
-// What it costs is O(n log n) in the lines of the texts, whatever they are, because
-// texts come from strangers; so the difference is not always the smallest one.
+// The cost is O(n log n) in the number of lines for all texts, because
+// texts are not trusted. Therefore the difference is not always the smallest one.
 package patch
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Write writes the change of a file as git does. The modes are permission bits, 0 for a
-// file that is not there.
+// Write writes the change of a file in git's format. The modes are permission bits, 0 for a
+// file that does not exist.
 func Write(b *strings.Builder, c engi.AppChange, old, now string, oldMode, nowMode fs.FileMode) {
 	oldMode, nowMode = oldMode.Perm(), nowMode.Perm()
 	fmt.Fprintf(b, "diff --git a/%s b/%s\n", c.Path, c.Path)
@@ -38,11 +38,11 @@ func Write(b *strings.Builder, c engi.AppChange, old, now string, oldMode, nowMo
 		fmt.Fprintf(b, "Binary files %s and %s differ\n", from, to)
 		return
 	}
-	_, hunks, _ := bytes.Cut(diff.Diff(from, []byte(old), to, []byte(now)), []byte("\n")) // without the command, which git says otherwise
+	_, hunks, _ := bytes.Cut(diff.Diff(from, []byte(old), to, []byte(now)), []byte("\n")) // without the first line, which differs in git's format
 	b.Write(hunks)
 }
 
-// Lines returns the lines of a text without their ends.
+// Lines returns the lines of a text without line ends.
 func Lines(text string) []string {
 	if text == "" {
 		return nil
@@ -50,12 +50,12 @@ func Lines(text string) []string {
 	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// Kept returns for each line of now the number of the line of old that it is, from 0, or
-// -1 if it is new.
+// Kept returns for each line of now the number of the same line in old, counted from 0, or
+// -1 if the line is new.
 func Kept(old, now string) []int {
 	n := len(Lines(now))
 	kept := make([]int, 0, n)
-	at := 0 // in old
+	at := 0 // next line of old
 	same := func(upTo int) {
 		for len(kept) < min(upTo, n) {
 			kept = append(kept, at)
@@ -72,10 +72,10 @@ func Kept(old, now string) []int {
 			case strings.HasPrefix(line, "@@"):
 				var a, b, c, d int
 				if _, err := fmt.Sscanf(line, "@@ -%d,%d +%d,%d @@", &a, &b, &c, &d); err != nil {
-					panic(err) // unreachable: the library writes all four
+					panic(err) // unreachable: the library always writes all four numbers
 				}
 				if d == 0 {
-					c++ // the line before, where there is none
+					c++ // without lines, the number is that of the line before
 				}
 				same(c - 1)
 			case strings.HasPrefix(line, "-"):

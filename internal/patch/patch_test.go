@@ -22,7 +22,7 @@ func TestKept(t *testing.T) {
 		{"a\nb\n", "", []int{}},
 		{"a\nb\nc\n", "a\nb\nc\n", []int{0, 1, 2}},
 		{"a\nb\nc\n", "a\nx\nc\n", []int{0, -1, 2}},
-		{"a\nb", "a\nb\n", []int{0, -1}}, // the end of the line is new
+		{"a\nb", "a\nb\n", []int{0, -1}}, // the line end is new
 		{"\n\n", "\n\n\n", []int{0, 1, -1}},
 		{"-- a\n++ b\n@@ c\n", "++ b\n@@ c\n+++ b\n", []int{1, 2, -1}},
 	} {
@@ -32,8 +32,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestKeptOfAnything checks that lines which are kept are the same and in order, for
-// texts whose lines are all different none is missed, if none changes its place.
+// TestKeptOfAnything checks that kept lines are equal and in order. For
+// texts whose lines are all different, it checks that no line is missed if none moves.
 func TestKeptOfAnything(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 500 {

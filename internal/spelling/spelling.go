@@ -1,12 +1,12 @@
-// Package spelling guesses which word somebody meant who misspelled it, for
-// refusals that ask "did you mean ...?".
+// Package spelling guesses the intended word of a misspelled one, for
+// error texts that ask "did you mean ...?".
 package spelling
 
 import "strings"
 
-// Nearest returns the candidate most like word, or "" if none is close. A word
-// that some candidate begins with is always close. Case makes no difference,
-// and of equally close candidates the first is taken.
+// Nearest returns the candidate most similar to word, or "" if none is close. A candidate
+// that begins with a word of three bytes or more is always close. Case is ignored,
+// and the first of equally close candidates is returned.
 func Nearest(word string, candidates []string) string {
 	word = strings.ToLower(word)
 	best, least := "", 1+max(1, len(word)/3)
@@ -24,7 +24,7 @@ func Nearest(word string, candidates []string) string {
 }
 
 // distance is the number of bytes to insert, delete, replace or swap with
-// their neighbour to get from a to b: the optimal string alignment distance.
+// their neighbour to change a to b: the optimal string alignment distance.
 func distance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return len(a) + len(b) // too long to be a misspelled word

@@ -1,13 +1,13 @@
-// Package undo takes back the steps of something half done.
+// Package undo reverts the completed steps of an operation that failed.
 package undo
 
-// A Stack has functions that each take back one step. It belongs to one goroutine.
+// A Stack holds functions that each revert one step. It belongs to one goroutine.
 type Stack []func()
 
-// Add adds a function, to be called before those that are there.
+// Add adds a function, which Run calls before the earlier ones.
 func (s *Stack) Add(f func()) { *s = append(*s, f) }
 
-// Keep drops all functions: what they take back has succeeded.
+// Keep drops all functions, because the operation has succeeded.
 func (s *Stack) Keep() { *s = nil }
 
 // Run calls the functions, newest first, and drops them.

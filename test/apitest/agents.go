@@ -23,7 +23,7 @@ type Agents struct {
 type agentRun struct {
 	engi.Run
 	input string
-	spec  engi.RunSpec // as asked for
+	spec  engi.RunSpec // spec that the caller passed
 	done  chan struct{}
 }
 
@@ -146,7 +146,7 @@ func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 	}
 }
 
-// events returns what happened after seq, once there is something.
+// events returns the events after seq, and waits until there is one.
 func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) ([]engi.RunUpdate, error) {
 	r, err := a.find(owner, id)
 	if err != nil {
@@ -203,7 +203,7 @@ func (a *Agents) Cancel(_ context.Context, owner engi.Owner, id engi.RunID) erro
 	return nil
 }
 
-// Decide implements engi.CallDecider. The call of a run waits as long as that runs.
+// Decide implements engi.CallDecider. The call of a run waits as long as the run is running.
 func (a *Agents) Decide(_ context.Context, owner engi.Owner, id engi.RunID, call string, _ bool, _ string) error {
 	r, err := a.find(owner, id)
 	if err != nil {
@@ -228,7 +228,7 @@ func (a *Agents) Delete(ctx context.Context, owner engi.Owner, id engi.RunID) er
 	return nil
 }
 
-// embedder is a fake whose vectors have the length of the text and nothing else.
+// embedder is a fake whose vectors contain only the length of the text.
 type embedder struct{}
 
 func (embedder) Name() string { return "demo:lengths" }

@@ -1,7 +1,7 @@
 // Package apitest serves the HTTP API with fakes behind it, for tests of the API
 // and of its clients. The fakes behave as engi's interfaces promise. Executions
 // interpret a language of a few commands; sandboxes have the real guest, running
-// in this process, so that what is done in them is done on the host.
+// in this process, so that their programs run on the host.
 package apitest
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/engi-dev/engi/internal/terminal"
 )
 
-// A Fixture is a server with everything behind it.
+// A Fixture is a server with all its services.
 type Fixture struct {
 	Executions *Executions
 	Sandboxes  *Sandboxes
@@ -52,13 +52,13 @@ type Fixture struct {
 	Other   string // secret of a key of owner "bob"
 
 	db   *store.DB
-	dir  string          // of db and Operations
+	dir  string          // directory of db and Operations
 	stop func()          // stops Operations
-	life context.Context // of requests that Hold has made
+	life context.Context // context of requests that Hold has made
 	held sync.WaitGroup
 }
 
-// Options are the options and services of the server, for tests to change.
+// Options holds the options and services of the server, for tests to change.
 type Options struct {
 	rest.Options
 
@@ -137,7 +137,7 @@ func (o *Options) Serve() *rest.Server {
 	)
 }
 
-// New returns a fixture, which the caller must close. change, if not nil,
+// New returns a fixture, which the caller must close. change, if it is not nil,
 // modifies the default options.
 func New(change func(*Options)) *Fixture {
 	w := &Fixture{
@@ -227,7 +227,7 @@ func (w *Fixture) key(k engi.Key) string {
 	return secret
 }
 
-// Close stops everything and waits for it.
+// Close stops all services and waits for their end.
 func (w *Fixture) Close() {
 	w.Executions.Close()
 	w.Sandboxes.Close()
@@ -251,7 +251,7 @@ func Serve(t testing.TB, change func(*Options)) (*Fixture, *httptest.Server) {
 	return w, srv
 }
 
-// Templates is a fake that has "host" and "base", and builds any definition.
+// Templates is a fake with the templates "host" and "base" that builds any definition.
 type Templates struct {
 	mu  sync.Mutex
 	all []engi.Template
@@ -300,7 +300,7 @@ func (t *Templates) List(ctx context.Context) ([]engi.Template, error) {
 	return append([]engi.Template{}, t.all...), nil
 }
 
-// Build takes three steps. The definition "bad" fails after the first, "slow"
+// Build takes three steps. The definition "bad" fails after the first step, "slow"
 // takes until ctx ends.
 func (t *Templates) Build(ctx context.Context, name string, definition []byte, progress func(engi.Progress)) (engi.Template, error) {
 	if definition == nil {
@@ -340,10 +340,10 @@ func (t *Templates) Remove(ctx context.Context, name string) error {
 	return engi.Errorf(engi.NotFound, "no template %q", name)
 }
 
-// Prune reports that it freed a mebibyte.
+// Prune returns a mebibyte as the size that it freed.
 func (t *Templates) Prune(ctx context.Context) (int64, error) { return 1 << 20, nil }
 
-// Pools is a fake with one pool, which is warm unless SetCold says otherwise.
+// Pools is a fake with one pool, which is warm unless SetCold made it cold.
 type Pools struct {
 	mu   sync.Mutex
 	cold bool

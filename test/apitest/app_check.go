@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Check implements engi.Apps. Lines with "throw" are what is wrong.
+// Check implements engi.Apps. Lines with "throw" are the errors.
 func (a *Apps) Check(_ context.Context, owner engi.Owner, name string) (engi.AppCheck, error) {
 	r, err := a.at(owner, name, 0)
 	c := engi.AppCheck{Revision: r.Number}

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// kept returns a revision that has a snapshot, the last one for 0.
+// kept returns a revision that has a snapshot; 0 means the last revision.
 func (x *app) kept(n int64) (appRevision, error) {
 	for i := len(x.revisions); i > 0; i-- {
 		if r := x.revisions[i-1]; r.Snapshot.ID != "" && (n == 0 || n == r.Number) {
@@ -17,7 +17,7 @@ func (x *app) kept(n int64) (appRevision, error) {
 	return appRevision{}, engi.Errorf(engi.NotFound, "app %s has no snapshot of revision %d", x.Name, n).WithRemedy("make one first")
 }
 
-// keep gives the last revision a snapshot.
+// keep adds a snapshot to the last revision.
 func (x *app) keep() engi.Revision {
 	r := &x.revisions[len(x.revisions)-1].Revision
 	r.Snapshot = engi.AppSnapshot{ID: engi.NewSnapshotID(), Bytes: 100 << 20, Created: appMoment}

@@ -7,8 +7,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Hold has a sandbox of owner ask for a path of api.example.com, and returns the
-// approval that it waits for and what it is told in the end. Close ends the
+// Hold makes a sandbox of owner request a path of api.example.com, and returns the
+// approval for which it waits and a channel with the decision. Close ends the
 // wait.
 func (w *Fixture) Hold(owner engi.Owner, path string) (engi.Approval, <-chan engi.ApprovalDecision) {
 	told := make(chan engi.ApprovalDecision, 1)

@@ -21,16 +21,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Apps is a fake whose apps have no sandbox. It understands whole files and packages
-// in what a model has written. The template broken has a server that does not start, a
-// text with "fail" in it changes nothing, and one with "wait" is under way until it is
+// Apps is a fake whose apps have no sandbox. It parses whole files and packages
+// in the text of a model. The template broken has a server that does not start, a
+// text with "fail" in it changes nothing, and a text with "wait" runs until it is
 // cancelled. It is safe for concurrent use.
 type Apps struct {
 	Log engi.EventLog
 
 	mu   sync.Mutex
 	all  []*app
-	wake chan struct{} // closed when something has happened
+	wake chan struct{} // closed at the next event
 }
 
 type app struct {
@@ -38,7 +38,7 @@ type app struct {
 	spec      engi.AppSpec
 	revisions []appRevision
 	log       []engi.AppUpdate
-	applied   map[string]appRepeat // by Idempotency-Key
+	applied   map[string]appRepeat // applied texts, by Idempotency-Key
 }
 
 type appRevision struct {
@@ -70,7 +70,7 @@ func (a *Apps) find(owner engi.Owner, name string) (*app, error) {
 	return nil, engi.Errorf(engi.NotFound, "no app %.80q", name)
 }
 
-// happen adds what has happened, as an event of a type unless that is empty.
+// happen adds an update, and an event of the given type unless the type is empty.
 func (a *Apps) happen(ctx context.Context, x *app, event string, u engi.AppUpdate) (int64, error) {
 	u.Time = appMoment
 	if event != "" {
@@ -94,7 +94,7 @@ func (a *Apps) happen(ctx context.Context, x *app, event string, u engi.AppUpdat
 	return u.Seq, nil
 }
 
-// revise makes files a revision.
+// revise adds a revision with files.
 func (x *app) revise(r engi.Revision, files map[string]string) engi.Revision {
 	var before map[string]string
 	if n := len(x.revisions); n > 0 {
@@ -120,7 +120,7 @@ func (x *app) revise(r engi.Revision, files map[string]string) engi.Revision {
 	return r
 }
 
-// revision returns a revision; 0 is the last one.
+// revision returns a revision; 0 means the last one.
 func (x *app) revision(n int64) (appRevision, error) {
 	if n == 0 {
 		n = x.Revision
@@ -308,7 +308,7 @@ func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
 	return seq, err
 }
 
-// Edit implements engi.Apps: the prompt is what the model writes.
+// Edit implements engi.Apps: the text of the model is the prompt.
 func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 	a.mu.Lock()
 	x, err := a.find(spec.Owner, spec.App)
@@ -336,7 +336,7 @@ func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 		}
 	}
 	last := engi.AppUpdate{Kind: engi.AppEdited, Round: 1, Cost: 1500, Text: "1: tried"}
-	for n := range spec.Attempts { // which all write the same
+	for n := range spec.Attempts { // all attempts write the same
 		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppAttempt, Attempt: n + 1, Branch: x.ID, Name: fmt.Sprint(x.Name, "-", n+1), Port: x.Port, Model: spec.Model})
 		tell(engi.EventAppProgress, engi.AppUpdate{Kind: engi.AppAttempted, Attempt: n + 1, Branch: x.ID, Model: spec.Model, Round: 1, Cost: 1500, Revision: 2})
 		last.Attempt = 1

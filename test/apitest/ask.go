@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Ask sends one request to a fixture's handler, without a network. It has the key of
-// w.User, unless a header, of which each has a name and a value, says another.
+// Ask sends one request to a fixture's handler, without a network. The request has the key of
+// w.User, unless a header sets another. header is a list of names and values.
 func Ask(t *testing.T, w *Fixture, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -26,7 +26,7 @@ func Ask(t *testing.T, w *Fixture, method, path, body string, header ...string) 
 	return rec
 }
 
-// Read returns an answer with a status.
+// Read checks the status of an answer and returns its body.
 func Read[T any](t *testing.T, rec *httptest.ResponseRecorder, status int) T {
 	t.Helper()
 	var v T
@@ -39,7 +39,7 @@ func Read[T any](t *testing.T, rec *httptest.ResponseRecorder, status int) T {
 	return v
 }
 
-// Refused checks that an answer is a whole problem document.
+// Refused checks that an answer is a complete problem document, and returns it.
 func Refused(t *testing.T, rec *httptest.ResponseRecorder, status int, kind engi.Kind) v1.Problem {
 	t.Helper()
 	p := Read[v1.Problem](t, rec, status)
@@ -53,7 +53,7 @@ func Refused(t *testing.T, rec *httptest.ResponseRecorder, status int, kind engi
 	return p
 }
 
-// Until waits for a state that nothing announces.
+// Until polls until ok returns true, for states without a notification.
 func Until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {

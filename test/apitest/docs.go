@@ -15,13 +15,13 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Docs is a fake. Search ranks passages by how many words of the query they
-// contain. Nothing is fetched: a URL has a page about its own last element,
-// except those of denied.example and down.example, which fail. The text "full"
+// Docs is a fake. Search ranks passages by the number of words of the query that they
+// contain. No page is fetched: a URL has a page about its own last element,
+// except for URLs of denied.example and down.example, which fail. The text "full"
 // exceeds the quota, and files of modules exist unless they are called
 // missing.ts. It is safe for concurrent use.
 type Docs struct {
-	Sessions engi.Sessions // if nil every session exists, and names are IDs
+	Sessions engi.Sessions // sessions; nil means that every session exists, and names are IDs
 
 	mu      sync.Mutex
 	all     []text
@@ -84,7 +84,7 @@ func (l *Docs) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document, er
 	return d.Document, nil
 }
 
-// pieces splits a text before headings of the second level.
+// pieces splits a text at headings of the second level.
 func pieces(s string) []string { return strings.Split(s, "\n## ") }
 
 // Documents implements engi.Docs.
@@ -165,7 +165,7 @@ func (l *Docs) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchR
 	return f, nil
 }
 
-// Refresh implements engi.Docs. Nothing ever changes.
+// Refresh implements engi.Docs. Documents never change.
 func (l *Docs) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentID) (all []engi.Document, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

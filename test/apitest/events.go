@@ -15,8 +15,8 @@ import (
 
 // functions starts the real functions on a database: echo, on engi/debug/echo,
 // returns the event's data in one step; fail, on engi/debug/fail, fails; wait, on
-// engi/debug/wait, lasts until it is cancelled. Webhooks are real too, and may go
-// anywhere. The caller must call stop.
+// engi/debug/wait, lasts until it is cancelled. Webhooks are real, too, and may have any
+// address. The caller must call stop.
 func functions(db *store.DB, approvals engi.Approvals) (f engi.Functions, w engi.Webhooks, stop func()) {
 	hooks, err := webhook.Open(context.Background(), webhook.Options{
 		Store: store.Webhooks(db), Events: store.Events(db), Client: &http.Client{}, Seal: plain{},
@@ -61,7 +61,7 @@ func functions(db *store.DB, approvals engi.Approvals) (f engi.Functions, w engi
 	}
 }
 
-// plain seals nothing.
+// plain is a sealer that leaves values in plain text.
 type plain struct{}
 
 func (plain) Seal(_, value string) []byte                    { return []byte(value) }

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Executions is a fake. Programs, in whatever language, are commands separated
+// Executions is a fake. Programs, in any language, are commands separated
 // by ';' or newlines:
 //
 //	echo TEXT    prints TEXT and a newline; with >&2 at the end, to stderr
@@ -29,11 +29,11 @@ import (
 //	save PATH TEXT  leaves an artifact
 //	exit N       ends the program
 //
-// Anything else prints "42" if it is print(6*7), and fails otherwise.
+// The program print(6*7) prints "42"; all others fail.
 type Executions struct {
 	mu       sync.Mutex
-	capacity int    // concurrent runs; guarded by mu
-	all      []*run // oldest first; guarded by mu
+	capacity int    // maximum number of concurrent runs; guarded by mu
+	all      []*run // all executions, oldest first; guarded by mu
 	running  sync.WaitGroup
 	closed   context.Context
 	close    context.CancelFunc
@@ -41,14 +41,14 @@ type Executions struct {
 
 var _ engi.Executions = (*Executions)(nil)
 
-// NewExecutions returns a fake without executions, which can run 100 at a time.
+// NewExecutions returns a fake without executions that can run 100 at a time.
 func NewExecutions() *Executions {
 	x := &Executions{capacity: 100}
 	x.closed, x.close = context.WithCancel(context.Background())
 	return x
 }
 
-// SetCapacity limits how many run at a time.
+// SetCapacity sets the maximum number of concurrent executions.
 func (x *Executions) SetCapacity(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -296,7 +296,7 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 				return
 			}
 		}
-		buf := []byte(nil) // reused, as implementations may
+		buf := []byte(nil) // the buffer is reused, as implementations may do
 		for at := from; ; {
 			r.mu.Lock()
 			tape, record, change := r.output, r.record, r.change
@@ -314,7 +314,7 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			}
 			if record.State == engi.ExecutionDone {
 				result := *record.Result
-				result.Stdout, result.Stderr = nil, nil // as package fleet does
+				result.Stdout, result.Stderr = nil, nil // removed, as in package fleet
 				record.Result = &result
 				yield(engi.ExecutionUpdate{Type: engi.EventResult, Offset: max(at, r.length), Execution: &record}, nil)
 				return

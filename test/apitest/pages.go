@@ -15,9 +15,9 @@ import (
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
-// Pages is a fake whose answers to actions are these: demo-counter writes a page with a
-// counter, add counts, tools calls one, stats says something, bad writes a line that
-// does nothing, fail fails, and wait answers until it is cancelled. All others change
+// Pages is a fake with fixed answers to actions: demo-counter writes a page with a
+// counter, add counts, tools calls a tool, stats prints a message, bad writes a line that
+// has no effect, fail fails, and wait answers until it is cancelled. All other actions change
 // nothing. It is safe for concurrent use.
 type Pages struct {
 	Sessions engi.Sessions
@@ -25,7 +25,7 @@ type Pages struct {
 	mu   sync.Mutex
 	seq  int64
 	of   map[engi.SessionID]*sessionPage
-	wake chan struct{} // closed when something has happened
+	wake chan struct{} // closed at the next update
 }
 
 type sessionPage struct {
@@ -33,10 +33,10 @@ type sessionPage struct {
 	page  *markup.Page
 	count int
 	log   []pageEvent
-	acted map[string]pageRepeat // by Idempotency-Key
+	acted map[string]pageRepeat // actions, by Idempotency-Key
 }
 
-// A pageEvent is an update, and the page after it.
+// A pageEvent is an update with the page after it.
 type pageEvent struct {
 	engi.PageUpdate
 	page engi.Page
@@ -68,12 +68,12 @@ func (u *Pages) find(ctx context.Context, owner engi.Owner, session string) (*se
 	return x, nil
 }
 
-// happen adds what has happened. Output and partial pages are not kept.
+// happen adds updates. Output and partial pages are not kept.
 func (u *Pages) happen(x *sessionPage, updates ...engi.PageUpdate) {
 	for _, e := range updates {
 		e.Time = time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 		if e.Kind != engi.PageOutput && !e.Partial {
-			u.seq += 3 // others have events, too
+			u.seq += 3 // other pages have events, too
 			if x.Answered == 0 {
 				x.Answered = u.seq - 1
 			}
@@ -87,7 +87,7 @@ func (u *Pages) happen(x *sessionPage, updates ...engi.PageUpdate) {
 			e.Patches, _ = x.page.Apply(e.Patches)
 			x.HTML, x.Updated = x.page.HTML(), e.Time
 		case e.Kind == engi.PageDone:
-			x.Working, x.Waiting, x.Answered = "", 0, e.Seq // nobody answers those
+			x.Working, x.Waiting, x.Answered = "", 0, e.Seq // the remaining actions are not answered
 		case e.Run != "":
 			x.Working = e.Run
 		}
@@ -201,7 +201,7 @@ func (u *Pages) Watch(ctx context.Context, owner engi.Owner, session string, seq
 		}
 		var next []pageEvent
 		seen := len(x.log)
-		if seq == 0 || seq > u.seq { // of another log, or of one that was lost
+		if seq == 0 || seq > u.seq { // the number is from another log, or from one that was lost
 			next = []pageEvent{{PageUpdate: engi.PageUpdate{Kind: engi.PageReplaced, Seq: x.Seq, Time: x.Updated, HTML: x.HTML}}}
 		} else {
 			next = slices.DeleteFunc(slices.Clone(x.log), func(e pageEvent) bool { return e.Seq <= seq })
@@ -259,14 +259,14 @@ func (u *Pages) Restore(ctx context.Context, owner engi.Owner, session string, a
 	}
 	if _, after, ok := strings.Cut(then.HTML, `id="count">`); ok {
 		if _, err := fmt.Sscanf(after, "%d", &x.count); err != nil {
-			panic(err) // the page is ours
+			panic(err) // the page is valid
 		}
 	}
 	u.happen(x, engi.PageUpdate{Kind: engi.PageReplaced, HTML: then.HTML})
 	return x.Page, nil
 }
 
-// Happen lets something happen on the page of a session, as if a run had caused it.
+// Happen adds updates to the page of a session, as if a run had caused them.
 func (u *Pages) Happen(ctx context.Context, session engi.SessionID, updates ...engi.PageUpdate) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// newRunner returns a runner of agents, with a model that play plays.
+// newRunner returns a runner of agents, whose model's answers come from play.
 func newRunner(t *testing.T, places tool.Services, play func(scripted.Conversation) scripted.Answer) *agent.Runner {
 	t.Helper()
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
@@ -54,8 +54,8 @@ func newRunner(t *testing.T, places tool.Services, play func(scripted.Conversati
 	return o
 }
 
-// ServeAgents is [Serve] with a real runner of two agents, coder and quiet, of which
-// coder has tools. play plays their model.
+// ServeAgents is like [Serve], with a real runner of two agents, coder and quiet. Only
+// coder has tools. play returns the answers of their model.
 func ServeAgents(t *testing.T, play func(scripted.Conversation) scripted.Answer) (*Fixture, *httptest.Server) {
 	t.Helper()
 	return Serve(t, func(o *Options) {
@@ -63,7 +63,7 @@ func ServeAgents(t *testing.T, play func(scripted.Conversation) scripted.Answer)
 	})
 }
 
-// RunBash plays a model that runs a program and says what it printed.
+// RunBash answers as a model that runs a program and repeats its output.
 func RunBash(c scripted.Conversation) scripted.Answer {
 	if c.Last().Role == "tool" {
 		return scripted.Answer{Text: "It printed hello — see?"}

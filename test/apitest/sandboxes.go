@@ -28,9 +28,9 @@ type Sandboxes struct {
 	creating sync.Mutex // held by Create
 
 	mu    sync.Mutex
-	all   []*sandbox // oldest first
+	all   []*sandbox // all sandboxes, oldest first
 	kept  []engi.Snapshot
-	limit int // of sandboxes; 0 means none
+	limit int // maximum number of sandboxes; 0 means no limit
 }
 
 var _ engi.Sandboxes = (*Sandboxes)(nil)
@@ -38,7 +38,7 @@ var _ engi.Sandboxes = (*Sandboxes)(nil)
 // NewSandboxes returns a fake with only the sandboxes of x.
 func NewSandboxes(x *Executions) *Sandboxes { return &Sandboxes{x: x} }
 
-// SetLimit limits how many sandboxes there may be; beyond it Create reports
+// SetLimit sets the maximum number of sandboxes; beyond it Create returns
 // Exhausted.
 func (s *Sandboxes) SetLimit(n int) {
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (s *Sandboxes) Close() {
 // A sandbox is a record and a guest.
 type sandbox struct {
 	rec    engi.Sandbox     // guarded by Sandboxes.mu
-	spec   engi.SandboxSpec // it was created with; immutable
+	spec   engi.SandboxSpec // spec of its creation; immutable
 	dir    string
 	server *guestd.Server
 	guest  *guest.Client
@@ -67,7 +67,7 @@ type sandbox struct {
 	once   sync.Once
 
 	dialing sync.Mutex
-	closed  bool // guarded by dialing: clients may still dial
+	closed  bool // set at the end, while clients may still dial; guarded by dialing
 	work    sync.WaitGroup
 }
 
@@ -136,7 +136,7 @@ func (s *Sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (engi.San
 	return s.create(ctx, engi.NewSandboxID(), spec)
 }
 
-// repeated returns what the same request created before.
+// repeated returns the sandbox that the same request created before.
 func (s *Sandboxes) repeated(spec engi.SandboxSpec) (first engi.Sandbox, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,8 +361,8 @@ func (s *Sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.Sandb
 	return []engi.Sample{{Time: b.Created, VCPUs: 1, CPUPercent: 12.5, Memory: 1 << 20, MemoryLimit: 512 << 20, MemoryCache: 1 << 10, DiskUsed: 1 << 12, DiskCapacity: 512 << 20, Processes: 2}}, nil
 }
 
-// Lifecycle returns a fake that changes the states of sandboxes and nothing
-// else.
+// Lifecycle returns a fake that only changes the states of
+// sandboxes.
 func (s *Sandboxes) Lifecycle() engi.Lifecycle { return lifecycle{s} }
 
 type lifecycle struct{ s *Sandboxes }
@@ -435,7 +435,7 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 	return x, nil
 }
 
-// Fork creates fresh sandboxes; the third of a request fails.
+// Fork creates fresh sandboxes; the third one of a request fails.
 func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
 	b, err := l.s.Get(ctx, owner, id)
 	if err != nil {
@@ -503,7 +503,7 @@ func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) er
 	return err
 }
 
-// ports is a fake of engi.Ports.
+// ports is a fake engi.Ports.
 type ports struct{ s *Sandboxes }
 
 func (p ports) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error) {
@@ -529,7 +529,7 @@ func (p ports) SignApp(id engi.AppID, port int, good time.Duration) (string, tim
 	return p.AppURL(id, port) + "?token=x", time.Now().Add(good), nil
 }
 
-// PrivateApp has apps be private that say so in their metadata.
+// PrivateApp returns true for apps with "private" in their metadata.
 func (p ports) PrivateApp(_ context.Context, a engi.App) (bool, error) {
 	return a.Metadata["private"] != "", nil
 }

@@ -19,13 +19,13 @@ import (
 type Sessions struct {
 	mu    sync.Mutex
 	all   []engi.Session
-	specs map[string]repeated // by owner and Idempotency-Key
-	Last  engi.CodeSpec       // most recent
+	specs map[string]repeated // repeatable requests, by owner and Idempotency-Key
+	Last  engi.CodeSpec       // most recent spec of RunCode
 
-	Sandboxes engi.Sandboxes // that Enter makes and enters
+	Sandboxes engi.Sandboxes // sandboxes that Enter creates and enters
 }
 
-// repeated is a request with an Idempotency-Key and what it created.
+// repeated is a request with an Idempotency-Key and the session that it created.
 type repeated struct {
 	spec    engi.SessionSpec
 	session engi.Session
@@ -146,7 +146,7 @@ func (s *Sessions) Enter(ctx context.Context, owner engi.Owner, idOrName string)
 	return s.Sandboxes.Enter(ctx, "", x.Sandbox)
 }
 
-// start makes the session's sandbox if it has none. s.mu is held.
+// start creates the session's sandbox if it has none. The caller holds s.mu.
 func (s *Sessions) start(ctx context.Context, x *engi.Session) error {
 	if x.Sandbox != "" {
 		return nil
@@ -176,7 +176,7 @@ func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName strin
 	r := engi.CodeResult{OK: true, Stdout: spec.Code, Duration: time.Millisecond, Sandbox: x.Sandbox}
 	s.mu.Unlock()
 	if out != nil {
-		// In two pieces, which may split a character.
+		// Send the code in two pieces, which may split a character.
 		n := len(spec.Code) / 2
 		out(engi.Chunk{Stream: engi.Stdout, Data: []byte(spec.Code[:n])})
 		out(engi.Chunk{Stream: engi.Stdout, Offset: int64(n), Data: []byte(spec.Code[n:])})

@@ -48,7 +48,7 @@ func (x *workspace) add(spec engi.ServiceSpec) (engi.Service, error) {
 	return s, nil
 }
 
-// withService does something with a service.
+// withService calls do with a service, if owner has the role.
 func withService[T any](w *Workspaces, owner engi.Owner, name, service string, role engi.WorkspaceRole, do func(*workspace, *engi.Service) (T, error)) (T, error) {
 	return with(w, owner, name, role, func(x *workspace) (T, error) {
 		s, err := x.service(service)
@@ -97,7 +97,7 @@ func (w *Workspaces) ServiceLogs(_ context.Context, owner engi.Owner, name, serv
 	})
 }
 
-// database is the database of a query; the caller must hold the lock.
+// database returns the database of a query; the caller must hold the lock.
 func (x *workspace) database(q engi.Query) (*engi.Service, error) {
 	if q.Service != "" {
 		s, err := x.service(q.Service)
@@ -122,7 +122,7 @@ func (x *workspace) database(q engi.Query) (*engi.Service, error) {
 	return found, nil
 }
 
-// ask does something with the database of a query.
+// ask calls do with the database of a query, if the owner has the role.
 func ask[T any](w *Workspaces, q engi.Query, role engi.WorkspaceRole, do func(*engi.Service) (T, error)) (T, error) {
 	return with(w, q.Owner, q.Workspace, role, func(x *workspace) (T, error) {
 		var none T
@@ -153,10 +153,10 @@ func (w *Workspaces) Query(_ context.Context, q engi.Query) (engi.QueryResult, e
 			column, value := engi.Column{Name: m[2], Type: "int4"}, json.RawMessage(m[1])
 			switch {
 			case m[1] == "$1" && len(q.Args) > 0:
-				value, _ = json.Marshal(q.Args[0]) // it came as JSON
+				value, _ = json.Marshal(q.Args[0]) // the argument came as JSON
 			case !json.Valid(value):
 				column.Type = "text"
-				value, _ = json.Marshal(strings.Trim(m[1], "'")) // a string can be marshalled
+				value, _ = json.Marshal(strings.Trim(m[1], "'")) // a string can always be marshalled
 			}
 			r.Columns, r.Rows, r.Affected = []engi.Column{column}, [][]json.RawMessage{{value}}, 1
 		case q.ReadOnly:

@@ -23,11 +23,11 @@ import (
 )
 
 // Workspaces is a fake whose services have no sandboxes. A service whose version is
-// broken fails. Databases understand "select VALUE as NAME", refuse a text with "fail" in
-// it, and say that everything else has affected one row; redis services know PING, GET
+// broken fails. Databases accept "select VALUE as NAME", refuse a text with "fail" in
+// it, and report one affected row for all other texts; redis services know PING, GET
 // and SET. It is safe for concurrent use.
 type Workspaces struct {
-	Sandboxes engi.Sandboxes // of working copies, which have no files; nil for none
+	Sandboxes engi.Sandboxes // sandboxes of working copies, which have no files; nil for none
 
 	mu  sync.Mutex
 	all []*workspace
@@ -37,13 +37,13 @@ type workspace struct {
 	engi.Workspace
 	key       string // Idempotency-Key
 	revisions []workspaceRevision
-	keys      map[string]string // of redis services, by service and key
+	keys      map[string]string // values of redis services, by service and key
 }
 
 type workspaceRevision struct {
 	engi.WorkspaceRevision
 	files  map[string]workspaceFile
-	pushed []repo.Object // by git; nil for what history makes a commit of
+	pushed []repo.Object // objects pushed by git; nil for revisions of which history makes a commit
 }
 
 type workspaceFile struct {
@@ -89,7 +89,7 @@ func (w *Workspaces) find(owner engi.Owner, name string, role engi.WorkspaceRole
 	return nil, engi.Errorf(engi.NotFound, "no workspace %.80q", name)
 }
 
-// copyOf returns what callers may keep.
+// copyOf returns a copy that callers may keep.
 func (x *workspace) copyOf() engi.Workspace {
 	out := x.Workspace
 	out.Services, out.Collaborators = slices.Clone(x.Services), slices.Clone(x.Collaborators)
@@ -136,7 +136,7 @@ func (w *Workspaces) Get(_ context.Context, owner engi.Owner, name string) (engi
 	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (engi.Workspace, error) { return x.copyOf(), nil })
 }
 
-// with does something with a workspace.
+// with calls do with a workspace, if owner has the role.
 func with[T any](w *Workspaces, owner engi.Owner, name string, role engi.WorkspaceRole, do func(*workspace) (T, error)) (T, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +200,7 @@ func (w *Workspaces) Start(ctx context.Context, owner engi.Owner, name string) (
 	})
 }
 
-// lost reports whether the sandbox of a workspace is no more.
+// lost reports whether the sandbox of a workspace is gone.
 func (w *Workspaces) lost(ctx context.Context, x *workspace) bool {
 	if w.Sandboxes == nil {
 		return false
@@ -235,7 +235,7 @@ func (w *Workspaces) Remove(_ context.Context, owner engi.Owner, name string) er
 	return err
 }
 
-// revision returns a revision; 0 is the last one.
+// revision returns a revision; 0 means the last one.
 func (x *workspace) revision(n int64) (workspaceRevision, error) {
 	switch {
 	case n == 0 && len(x.revisions) == 0:
@@ -248,9 +248,9 @@ func (x *workspace) revision(n int64) (workspaceRevision, error) {
 	return x.revisions[n-1], nil
 }
 
-// revise makes files a revision.
+// revise adds a revision with files.
 func (x *workspace) revise(r engi.WorkspaceRevision, files map[string]workspaceFile) engi.WorkspaceRevision {
-	last, _ := x.revision(0) // of which there may be none
+	last, _ := x.revision(0) // zero if there is no revision
 	r.Number, r.Parent, r.Created = x.Revision+1, x.Revision, appMoment
 	r.Commit = fmt.Sprintf("%040x", r.Number)
 	for _, p := range slices.Sorted(maps.Keys(files)) {
@@ -277,7 +277,7 @@ func (x *workspace) revise(r engi.WorkspaceRevision, files map[string]workspaceF
 }
 
 func (x *workspace) write(spec engi.WriteSpec) (engi.WorkspaceRevision, error) {
-	last, _ := x.revision(0) // of which there may be none
+	last, _ := x.revision(0) // zero if there is no revision
 	files := maps.Clone(last.files)
 	if files == nil {
 		files = map[string]workspaceFile{}
@@ -332,7 +332,7 @@ func (w *Workspaces) File(_ context.Context, owner engi.Owner, name, path string
 	})
 }
 
-// Dial implements engi.Workspaces: what is sent comes back.
+// Dial implements engi.Workspaces: the connection echoes all data.
 func (w *Workspaces) Dial(_ context.Context, owner engi.Owner, name, service string) (net.Conn, error) {
 	return with(w, owner, name, engi.RoleEditor, func(x *workspace) (net.Conn, error) {
 		i := slices.IndexFunc(x.Services, func(s engi.Service) bool { return s.Name == service })
@@ -429,7 +429,7 @@ func (w *Workspaces) Restore(ctx context.Context, owner engi.Owner, name string,
 		if err != nil {
 			return engi.WorkspaceRevision{}, err
 		}
-		last, _ := x.revision(0) // there is one
+		last, _ := x.revision(0) // there is a last revision
 		files := maps.Clone(last.files)
 		within := func(p string) bool { return below == "" || p == below || strings.HasPrefix(p, below+"/") }
 		maps.DeleteFunc(files, func(p string, _ workspaceFile) bool { return within(p) })
@@ -589,7 +589,7 @@ func (w *Workspaces) GitFetch(ctx context.Context, owner engi.Owner, name string
 	return q.Answer(ctx, to, source)
 }
 
-// Blame implements engi.Workspaces. All lines are of the revision that has written the file.
+// Blame implements engi.Workspaces. All lines come from the revision that wrote the file.
 func (w *Workspaces) Blame(_ context.Context, owner engi.Owner, name, path string, revision int64) ([]engi.BlameLine, error) {
 	return with(w, owner, name, engi.RoleViewer, func(x *workspace) ([]engi.BlameLine, error) {
 		f, err := x.file(path, revision)
@@ -605,7 +605,7 @@ func (w *Workspaces) Blame(_ context.Context, owner engi.Owner, name, path strin
 	})
 }
 
-// serve starts the server of a service, or has it fail.
+// serve starts the server of a service, or marks the service as failed.
 func serve(s *engi.Service) {
 	s.State, s.Sandbox, s.Started, s.Error = engi.ServiceHealthy, engi.NewSandboxID(), appMoment, nil
 	if s.Version == "broken" {

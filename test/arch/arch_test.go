@@ -1,5 +1,5 @@
-// Package arch tests the architecture: which package may import which, what
-// packages are called, and that each says what it is for. The table of imports is
+// Package arch tests the architecture: the allowed imports, the names of
+// packages, and the package comments. The table of imports is
 // the architecture; changing it is a decision that belongs in docs/decisions.
 package arch
 
@@ -22,13 +22,13 @@ const (
 	module = "github.com/engi-dev/engi"
 )
 
-// A rule says what one package, or a tree ("x/..."), may import: own lists
-// ours relative to the module, without "internal/" (package engi is "engi"), ext
+// A rule lists the allowed imports of one package, or of a tree ("x/..."): own lists
+// packages of this module, without "internal/" (package engi is "engi"), ext
 // lists other modules. The standard library is always allowed, tests are not read, and
 // the first rule that matches decides.
 type rule struct{ pkg, own, ext string }
 
-// everywhere are packages that all others below internal and cmd may import, as they do
+// everywhere lists packages that all others below internal and cmd may import, like
 // the standard library.
 const everywhere = "atomicfile clip clock undo"
 
@@ -134,7 +134,7 @@ var rules = []rule{
 	{"test/...", "...", "..."},
 }
 
-// junk are names that do not say what a package is for.
+// junk lists names that do not describe the purpose of a package.
 const junk = " util utils common helper helpers misc shared base types models core lib pkg impl "
 
 func TestImports(t *testing.T) {
@@ -153,7 +153,7 @@ func TestImports(t *testing.T) {
 }
 
 // TestServerIsOnTop fails when a package below the server's interfaces imports one
-// of them: what a protocol calls things must not reach features and records.
+// of them: the names of a protocol must not reach features and records.
 func TestServerIsOnTop(t *testing.T) {
 	for pkg, p := range packages(t) {
 		if matchAny("server/... node/... cmd/... test/...", pkg) {
@@ -204,7 +204,7 @@ func TestRulesAreAlive(t *testing.T) {
 
 // TestAllowancesAreUsed fails when a rule allows an import that no package makes.
 func TestAllowancesAreUsed(t *testing.T) {
-	used := map[[2]string]bool{} // rule and pattern
+	used := map[[2]string]bool{} // used allowances, by rule and pattern
 	for pkg, p := range packages(t) {
 		r := ruleFor(pkg)
 		if r == nil {
@@ -231,8 +231,8 @@ func TestAllowancesAreUsed(t *testing.T) {
 	}
 }
 
-// TestNodeStaysSmall limits node and all packages below it, so that logic can
-// not be hidden in a package of its own there. Nearly half of the lines are
+// TestNodeStaysSmall limits the size of node and all packages below it, so that logic cannot
+// be hidden in a separate package there. Nearly half of the lines are
 // settings, in node/config.
 func TestNodeStaysSmall(t *testing.T) {
 	const limit = 5500
@@ -254,7 +254,7 @@ func TestNodeStaysSmall(t *testing.T) {
 	t.Logf("node/... has %d lines", lines)
 }
 
-// TestInterfacesStaySmall allows more than eight methods only by name.
+// TestInterfacesStaySmall fails for interfaces with more than eight methods, except for listed ones.
 func TestInterfacesStaySmall(t *testing.T) {
 	wide := map[string]string{
 		"engi.Guest":       "everything that the host can do in a sandbox; splitting it would only add names",
@@ -273,16 +273,16 @@ func TestInterfacesStaySmall(t *testing.T) {
 	}
 }
 
-// maxUnkeyed is how many fields a literal of a struct may have without their names.
+// maxUnkeyed is the maximum number of fields without names in a literal of a struct.
 const maxUnkeyed = 4
 
-// TestLiteralsHaveKeys fails when a literal of a struct type that has a name gives more
-// than maxUnkeyed fields by their position alone: nobody can read those.
+// TestLiteralsHaveKeys fails when a literal of a named struct type sets more
+// than maxUnkeyed fields by position: such literals are unreadable.
 func TestLiteralsHaveKeys(t *testing.T) {
 	ps := packages(t)
 	for dir, p := range ps {
 		for file, f := range p.files {
-			names := map[string]string{} // of imported packages of ours, to their directories
+			names := map[string]string{} // names of imported packages of this module, to their directories
 			for _, i := range f.Imports {
 				in, ours := strings.CutPrefix(strings.Trim(i.Path.Value, `"`), module+"/")
 				imported := ps[strings.TrimPrefix(in, "internal/")]
@@ -311,7 +311,7 @@ func TestLiteralsHaveKeys(t *testing.T) {
 						t.Errorf("%s: a literal of %s.%v has %d fields without their names, %d at most: write field: value", file, dir, typ, len(c.Elts), maxUnkeyed)
 					}
 				}
-				var of ast.Expr // the type of elements that do not say theirs
+				var of ast.Expr // type of elements without an explicit one
 				switch x := typ.(type) {
 				case *ast.ArrayType:
 					of = x.Elt
@@ -341,7 +341,7 @@ func TestLiteralsHaveKeys(t *testing.T) {
 }
 
 // TestNoReplace keeps the module installable: a replaced module cannot be
-// fetched by anybody else.
+// fetched by other users.
 func TestNoReplace(t *testing.T) {
 	mods, err := filepath.Glob(filepath.Join(root, "tools", "*", "go.mod"))
 	if err != nil {
@@ -406,17 +406,17 @@ func allowed(r *rule, imp string) bool {
 
 type info struct {
 	name       string
-	imports    map[string]string // import path to a file that has it
-	docs       []string          // files with a package comment
+	imports    map[string]string // import paths, each with a file that imports it
+	docs       []string          // names of files with a package comment
 	doc        string
-	idents     map[string]bool // exported top-level names
-	interfaces map[string]int  // exported interfaces to their own methods
+	idents     map[string]bool // exported top-level identifiers
+	interfaces map[string]int  // number of own methods of exported interfaces, by name
 	structs    map[string]bool // names of struct types
 	files      map[string]*ast.File
 }
 
 // packages reads every Go file itself, so that it sees all build tags, and so
-// that the go command knows what these tests depend on and never shows a
+// that the go command knows the inputs of these tests and never shows a
 // stale "ok".
 func packages(t *testing.T) map[string]*info {
 	t.Helper()

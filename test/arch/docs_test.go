@@ -34,7 +34,7 @@ func TestLinksOfPages(t *testing.T) {
 		for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(string(text), "x"), -1) {
 			target, heading, _ := strings.Cut(m[1], "#")
 			if strings.Contains(target, ":") {
-				continue // elsewhere
+				continue // a link to another site
 			}
 			file := page
 			if target != "" {
@@ -68,7 +68,7 @@ func TestLinksOfPages(t *testing.T) {
 	}
 }
 
-// headings returns the anchors of a page, as GitHub makes them.
+// headings returns the anchors of a page, as GitHub generates them.
 func headings(text string) map[string]bool {
 	all, drop := map[string]bool{}, regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
@@ -117,7 +117,7 @@ func exists(file string) bool {
 
 var update = flag.Bool("update", false, "draw docs/architecture.md anew")
 
-// TestDrawing holds the drawing in docs/architecture.md against the imports.
+// TestDrawing compares the drawing in docs/architecture.md with the imports.
 func TestDrawing(t *testing.T) {
 	of := func(pkg string) string { tree, _, _ := strings.Cut(pkg, "/"); return tree }
 	edges := map[string]bool{}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestSeeds fails where a test draws from the generator that math/rand seeds by itself:
-// what such a test finds cannot be found again. test/seed has generators that can be.
+// TestSeeds fails where a test uses the generator that math/rand seeds by itself:
+// a failure of such a test cannot be reproduced. test/seed has generators with a known seed.
 func TestSeeds(t *testing.T) {
 	for _, p := range testPackages(t) {
 		for _, f := range p.files {
@@ -40,7 +40,7 @@ func TestSeedsFinds(t *testing.T) {
 	}
 }
 
-// unseeded finds the functions of math/rand in a file that need no generator.
+// unseeded returns the uses of functions of math/rand in a file that need no generator.
 func unseeded(f *ast.File) (found []ast.Node) {
 	names := map[string]bool{}
 	for _, i := range f.Imports {

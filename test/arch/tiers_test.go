@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// gated are the end-to-end tests that belong to the gate, "make test". Each
+// gated lists the end-to-end tests that belong to the gate, "make test". Each
 // feature has one here; the others begin with env.Slow and run in
-// "make test-all". A test in the gate needs no package or program of others,
+// "make test-all". A test in the gate needs no third-party package or program,
 // takes less than a minute, and ends the same way every time.
 var gated = map[string]string{
 	"test/e2e":          "TestLanguages TestPictureComesBack TestOutputIsLive TestIsolation TestRunsShareNothing TestHostileInputs TestGauntlet",
@@ -28,7 +28,7 @@ var gated = map[string]string{
 }
 
 // TestTiers fails when an end-to-end test neither belongs to the gate nor
-// begins with env.Slow, and when the list names one that is gone or that skips.
+// begins with env.Slow, and when the list names a test that is gone or that skips.
 func TestTiers(t *testing.T) {
 	missing := map[string]bool{}
 	for dir, names := range gated {

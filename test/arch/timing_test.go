@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	minCompared = 30 * time.Second // of a limit that an elapsed time is compared with
-	minCeiling  = time.Minute      // of a wait that ends in a failure
+	minCompared = 30 * time.Second // minimum of a limit with which an elapsed time is compared
+	minCeiling  = time.Minute      // minimum of a wait that ends in a failure
 )
 
-// A timing names one place where a test depends on the clock on purpose.
+// A timing is one place where a test depends on the clock on purpose.
 type timing struct {
-	file, fn, code string // as TestTiming prints them
+	file, fn, code string // file, function and code, as TestTiming prints them
 	why            string
 }
 
@@ -183,12 +183,12 @@ var timings = []timing{
 //   - an elapsed time is compared with less than 30 s, and a greater one fails;
 //   - a wait fails after less than 60 s: time.After, a context with a timeout, a
 //     deadline, a timer, a loop with a number of sleeps;
-//   - a time.Sleep outside of a loop, which hopes that something has happened.
+//   - a time.Sleep outside of a loop, which assumes that an event has happened.
 //
 // Instead, wait for the event, the log line or the state for a minute or more, count,
 // or use testing/synctest. Code in a bubble of synctest and tests that begin with a
 // skip for testing.Short are exempt, with the functions that only they call. A place
-// that cannot be otherwise is listed in timings, with the reason.
+// that cannot be changed is listed in timings, with the reason.
 func TestTiming(t *testing.T) {
 	there, found := map[timing]bool{}, map[timing]string{}
 	for _, p := range testPackages(t) {
@@ -219,7 +219,7 @@ func TestTiming(t *testing.T) {
 	}
 }
 
-// TestTimingFinds holds TestTiming against code with and without what it looks for.
+// TestTimingFinds runs the checks of TestTiming on code with and without faults.
 func TestTimingFinds(t *testing.T) {
 	const head = "package x\nimport (\"context\"; \"testing\"; \"testing/synctest\"; \"time\")\nconst limit = 5 * time.Second\n"
 	for name, c := range map[string]struct {
@@ -281,27 +281,27 @@ func TestTimingFinds(t *testing.T) {
 	}
 }
 
-// A testPackage is all Go files of one directory. Its tests are looked at; its other
-// files only give values to names.
+// A testPackage holds all Go files of one directory. Its tests are checked; its other
+// files only provide the values of names.
 type testPackage struct {
 	fset   *token.FileSet
 	files  []*testFile
-	values map[string]ast.Expr        // of constants and variables of the package
-	funcs  map[string][]*ast.FuncDecl // in tests, by name; methods too
-	uses   map[string][]use           // of the names in funcs
-	exempt map[string]bool            // functions that only exempt code uses
+	values map[string]ast.Expr        // values of constants and variables of the package
+	funcs  map[string][]*ast.FuncDecl // functions and methods in tests, by name
+	uses   map[string][]use           // uses of the names in funcs
+	exempt map[string]bool            // names of functions that only exempt code uses
 }
 
 type testFile struct {
-	name string // relative to the root
+	name string // path relative to the root
 	src  []byte
 	tree *ast.File
 }
 
-// A use is one place where a function is named.
+// A use is one place where a function is used.
 type use struct {
-	in     string // the function around it; "" outside of all
-	bubble bool   // in a bubble of synctest
+	in     string // enclosing function; "" outside of all functions
+	bubble bool   // the use is in a bubble of synctest
 	call   *ast.CallExpr
 }
 
@@ -378,8 +378,8 @@ func (p *testPackage) code(f *testFile, n ast.Node) string {
 	return string(src)
 }
 
-// exemptions finds the functions that only exempt code uses: it begins with all of
-// them and takes away what has another use, until nothing changes.
+// exemptions finds the functions that only exempt code uses: it begins with all
+// functions and removes those with another use, until nothing changes.
 func (p *testPackage) exemptions() {
 	p.uses, p.exempt = map[string][]use{}, map[string]bool{}
 	for _, f := range p.files {
@@ -440,7 +440,7 @@ func isTest(fn *ast.FuncDecl) bool {
 	return false
 }
 
-// skips reports whether a function begins with a skip for testing.Short, perhaps in
+// skips reports whether a function begins with a skip for testing.Short, possibly in
 // a function that it calls, as env.Slow of test/env.
 func (p *testPackage) skips(fn *ast.FuncDecl, deeper bool) bool {
 	for _, s := range fn.Body.List {
@@ -478,7 +478,7 @@ func inBubble(n ast.Node, stack []ast.Node) bool {
 	})
 }
 
-// look tells found about everything in a file that depends on the clock.
+// look calls found for every place in a file that depends on the clock.
 func (p *testPackage) look(f *testFile, found func(fn string, at ast.Node, why string)) {
 	for _, d := range f.tree.Decls {
 		fn, ok := d.(*ast.FuncDecl)
@@ -495,14 +495,14 @@ func (p *testPackage) look(f *testFile, found func(fn string, at ast.Node, why s
 	}
 }
 
-// A scope is one function. Names in it have one meaning for us, which is right for
-// tests as people write them.
+// A scope is one function. Each name in it is assumed to have one meaning, which is true for
+// typical tests.
 type scope struct {
 	p      *testPackage
 	fn     *ast.FuncDecl
-	values map[string]ast.Expr // of names that are set once
+	values map[string]ast.Expr // values of names that are set once
 	often  map[string]bool     // names that are set more than once
-	params map[string]int      // the place of each parameter
+	params map[string]int      // position of each parameter, by name
 	found  func(at ast.Node, why string)
 }
 
@@ -573,7 +573,7 @@ func (s *scope) node(n ast.Node, stack []ast.Node) {
 	}
 }
 
-// comparison looks for an elapsed time that must not be as long as some limit.
+// comparison checks whether an elapsed time must stay below a limit.
 func (s *scope) comparison(n *ast.BinaryExpr, stack []ast.Node) {
 	op, x, y := n.Op, n.X, n.Y
 	if s.elapsed(y) && !s.elapsed(x) {
@@ -587,7 +587,7 @@ func (s *scope) comparison(n *ast.BinaryExpr, stack []ast.Node) {
 	if last(s.meaning(x)) == "Seconds" {
 		v *= float64(time.Second)
 	} else if _, bare := y.(*ast.BasicLit); bare {
-		return // zero, or no time
+		return // zero, or not a duration
 	}
 	if !ok || v <= 0 || v >= float64(minCompared) {
 		return
@@ -595,8 +595,8 @@ func (s *scope) comparison(n *ast.BinaryExpr, stack []ast.Node) {
 	switch op {
 	case token.GTR, token.GEQ:
 	case token.LSS, token.LEQ:
-		// The slower the machine, the truer is "at least": what fails is below an if
-		// that this is the condition of.
+		// A slow machine never fails an "at least". The failure is below an if statement
+		// with this comparison as its condition.
 		for i := len(stack) - 1; i >= 0; i-- {
 			switch above := stack[i].(type) {
 			case *ast.BinaryExpr, *ast.ParenExpr:
@@ -614,7 +614,7 @@ func (s *scope) comparison(n *ast.BinaryExpr, stack []ast.Node) {
 	s.found(n, "an elapsed time must be shorter than a machine may need")
 }
 
-// meaning follows a name to the expression that it was set to.
+// meaning returns the expression to which a name was set.
 func (s *scope) meaning(e ast.Expr) ast.Expr {
 	for range 10 {
 		id, ok := e.(*ast.Ident)
@@ -626,7 +626,7 @@ func (s *scope) meaning(e ast.Expr) ast.Expr {
 	return e
 }
 
-// elapsed reports whether an expression is a time that has passed.
+// elapsed reports whether an expression is an elapsed time.
 func (s *scope) elapsed(e ast.Expr) bool {
 	switch e := s.meaning(e).(type) {
 	case *ast.CallExpr:
@@ -680,7 +680,7 @@ func (s *scope) call(n *ast.CallExpr, stack []ast.Node) {
 	case "time.Sleep":
 		s.sleep(n, stack)
 	default:
-		// time.Now().Add(d) as a deadline.
+		// Skip time.Now().Add(d) as a deadline.
 		if last(n.Fun) != "Add" || len(n.Args) != 1 || !contains(n.Fun, func(n ast.Node) bool {
 			call, ok := n.(*ast.CallExpr)
 			return ok && name(call.Fun) == "time.Now"
@@ -706,8 +706,8 @@ func (s *scope) call(n *ast.CallExpr, stack []ast.Node) {
 	}
 }
 
-// sleep looks at a call that only waits. A minute or more stands for ever: nobody
-// waits that long. One that waits for a moment of the clock is right on any machine.
+// sleep checks a call that only waits. A minute or more means for ever: no test
+// waits that long. A wait for a point in time is correct on any machine.
 func (s *scope) sleep(n *ast.CallExpr, stack []ast.Node) {
 	if looped(stack) || len(n.Args) != 1 || last(n.Args[0]) == "Until" {
 		return
@@ -717,7 +717,7 @@ func (s *scope) sleep(n *ast.CallExpr, stack []ast.Node) {
 	}
 }
 
-// deadline reports whether a call has a time as its limit.
+// deadline reports whether a call sets a time limit.
 func deadline(call *ast.CallExpr) bool {
 	switch last(call.Fun) {
 	case "After", "Before", "Compare":
@@ -731,7 +731,7 @@ func deadline(call *ast.CallExpr) bool {
 	return false
 }
 
-// deadline reports whether a name is used as one.
+// deadline reports whether a name is used as a deadline.
 func (s *scope) deadline(of string) bool {
 	return contains(s.fn.Body, func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)
@@ -739,8 +739,8 @@ func (s *scope) deadline(of string) bool {
 	})
 }
 
-// ceiling looks at the longest time that a wait may take. If a caller sets it, the
-// call is what is found.
+// ceiling checks the maximum time of a wait. If a caller sets it, the
+// call is reported.
 func (s *scope) ceiling(at ast.Node, d ast.Expr) {
 	const why = "a wait gives up before a machine may be ready"
 	if d == nil {
@@ -772,7 +772,7 @@ func (s *scope) ceiling(at ast.Node, d ast.Expr) {
 	}
 }
 
-// count looks for a loop that sleeps a number of times, and may end before.
+// count checks a loop that sleeps a limited number of times, and may end earlier.
 func (s *scope) count(loop ast.Node, limit ast.Expr, parts ...ast.Node) {
 	n, ok := s.value(limit)
 	if !ok || n < 1 || !contains(loop, func(n ast.Node) bool {
@@ -801,8 +801,8 @@ func (s *scope) count(loop ast.Node, limit ast.Expr, parts ...ast.Node) {
 	}
 }
 
-// value computes a number, or a time in nanoseconds. What is not known counts as
-// nothing in a sum with something that is.
+// value computes a number, or a time in nanoseconds. An unknown term counts as
+// zero in a sum with a known one.
 func (s *scope) value(e ast.Expr) (float64, bool) { return s.eval(e, 0) }
 
 func (s *scope) eval(e ast.Expr, depth int) (float64, bool) {
@@ -850,7 +850,7 @@ func (s *scope) eval(e ast.Expr, depth int) (float64, bool) {
 }
 
 // looped reports whether the innermost function around a node has a loop around it
-// that does the same again. One over a list of cases does not.
+// that repeats the same work. A loop over a list of cases does not count.
 func looped(stack []ast.Node) bool {
 	for i := len(stack) - 1; i >= 0; i-- {
 		switch n := stack[i].(type) {
@@ -867,7 +867,7 @@ func looped(stack []ast.Node) bool {
 	return false
 }
 
-// fails reports whether statements end a test or tell of an error.
+// fails reports whether statements end a test or report an error.
 func fails(n ast.Node) bool {
 	return contains(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -898,7 +898,7 @@ func names(n ast.Node, ident string) bool {
 	})
 }
 
-// name returns a name as it is written, with its package or receiver; "" for others.
+// name returns a name as written, with its package or receiver; "" for other expressions.
 func name(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -911,7 +911,7 @@ func name(e ast.Expr) string {
 	return ""
 }
 
-// last returns the last part of a name; of a call, that of the function.
+// last returns the last part of a name, or of the function of a call.
 func last(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:

@@ -15,16 +15,16 @@ import (
 	"testing"
 )
 
-// words are those that have another name here, with the one that each layer uses.
+// words maps words that are not used here to the word that each layer uses instead.
 var words = map[string]string{
 	"studio": "app", "genui": "page", "ui": "page", "interface": "page", "interfaces": "pages",
 	"workflow": "function", "workflows": "functions", "library": "docs", "js": "script", "invocation": "script", "gate": "access or egress",
 }
 
-// figures of speech name nothing that a newcomer could look up.
+// figures lists figures of speech, which a newcomer cannot look up.
 var figures = map[string]bool{"desk": true, "room": true, "box": true, "house": true, "world": true, "teller": true}
 
-// TestWords fails where a layer has another word for something than the others: a
+// TestWords fails where a layer uses another word than the other layers: a
 // package, a path of the API, a group of commands, a section of the configuration, a
 // type of event, a page of docs.
 func TestWords(t *testing.T) {
@@ -40,7 +40,7 @@ func TestWords(t *testing.T) {
 	}
 	for pkg, p := range packages(t) {
 		if strings.HasPrefix(pkg, "cmd/") {
-			continue // names of programs
+			continue // these are names of programs
 		}
 		look("package", pkg)
 		look("package", p.name)
@@ -82,7 +82,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestIdioms fails where product code does a thing in another way than everywhere else.
+// TestIdioms fails where product code does not use the common form of an idiom.
 func TestIdioms(t *testing.T) {
 	idioms := map[*regexp.Regexp]string{
 		regexp.MustCompile(`(Debug|Info|Warn|Error)(Context)?\(.*"(err|e|cause|reason)", (err|e)\b`): `the key of an error is "error"`,

@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	appFaults     = 3    // in make test; make chaos has 1000
-	mostAppFaults = 1000 // of make soak, too: each takes seconds
+	appFaults     = 3    // number of faults in make test; make chaos has 1000
+	mostAppFaults = 1000 // maximum number of faults, also for make soak: each takes seconds
 )
 
 // A registry serves packages of any name that begins with chaos-, unless it is down.
 type registry struct {
 	*httptest.Server
 	mu    sync.Mutex
-	fails int           // answers that are still errors
-	hangs chan struct{} // if not nil, answers wait until it is closed
+	fails int           // number of next answers that are errors
+	hangs chan struct{} // if it is not nil, answers wait until it is closed
 }
 
 var tarballPath = regexp.MustCompile(`^/(chaos-\d+)(/1\.0\.0|/-/chaos-\d+-1\.0\.0\.tgz)?$`)
@@ -103,7 +103,7 @@ func (r *registry) set(fails int, hangs chan struct{}) {
 	r.fails, r.hangs = fails, hangs
 }
 
-// An appScenario is an app on a real node to which things happen.
+// An appScenario is an app on a real node into which faults are injected.
 type appScenario struct {
 	*server
 	t      *testing.T
@@ -111,13 +111,13 @@ type appScenario struct {
 	npm    *registry
 	c, bob *client.Client
 	app    v1.App
-	n      int // of the last apply
+	n      int // number of the last apply
 }
 
-// An appFault is one thing that goes wrong in the middle of an apply.
+// An appFault is one fault in the middle of an apply.
 type appFault struct {
 	name string
-	own  time.Duration // that may pass until it is noticed
+	own  time.Duration // maximum time until the fault is noticed
 	hit  func(a *appScenario) (heal func())
 }
 
@@ -169,7 +169,7 @@ var appMishaps = []appFault{
 		return nil
 	}},
 	{"restore and kill the node", 60 * time.Second, func(a *appScenario) func() {
-		// The apply has ended by then, or it is a conflict.
+		// Wait until the apply has ended; before, the call would be a conflict.
 		for ctx := a.t.Context(); ctx.Err() == nil; pause(ctx, 50*time.Millisecond) {
 			if x, err := a.c.App(ctx, a.app.ID); err == nil && x.Applying == 0 {
 				break
@@ -207,7 +207,7 @@ func (a *appScenario) note(err error) {
 
 func file(path, text string) string { return "<file path=\"" + path + "\">\n" + text + "</file>\n" }
 
-// root runs a command in the sandbox, which may die of it.
+// root runs a command as root in the sandbox, which may end because of it.
 func (a *appScenario) root(script string) {
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
@@ -218,7 +218,7 @@ func (a *appScenario) root(script string) {
 	}
 }
 
-// inside returns what a command prints in the sandbox.
+// inside returns the output of a command in the sandbox.
 func (a *appScenario) inside(script string) string {
 	cmd := exec.CommandContext(a.t.Context(), a.bin, "sandbox", "exec", a.app.SandboxID, "--", "sh", "-c", script)
 	cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+a.dir)
@@ -229,8 +229,8 @@ func (a *appScenario) inside(script string) string {
 	return string(out)
 }
 
-// TestChaosOfApps has things go wrong while texts are applied to an app of a real node.
-// Afterwards it is as it was, or as it was to be.
+// TestChaosOfApps injects faults while texts are applied to an app of a real node.
+// Afterwards the app has its old state or the intended one.
 func TestChaosOfApps(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
@@ -246,7 +246,7 @@ func TestChaosOfApps(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	t.Cleanup(func() {
-		if t.Failed() { // it has not got to its end
+		if t.Failed() { // the test did not reach its end
 			cmd := exec.Command(s.bin, "stop", "--destroy")
 			cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -293,8 +293,8 @@ func TestChaosOfApps(t *testing.T) {
 	s.destroyWarm(t)
 }
 
-// apply applies a text while something goes wrong, and checks what has become of the
-// app. It returns how long it was not to be used, and whether the text was applied.
+// apply applies a text while a fault happens, and checks the state of the
+// app. It returns the time for which the app was unusable, and whether the text was applied.
 func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
 	t, ctx := a.t, a.t.Context()
 	a.n++
@@ -316,7 +316,7 @@ func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
 	}
 	var heal func()
 	began := time.Now()
-	limit := 30 * time.Second // that it takes by itself, and 10 s more
+	limit := 30 * time.Second // maximum duration: the normal one, plus 10 s
 	seq, err := a.c.ApplyToApp(ctx, a.app.ID, v1.ApplyRequest{Text: text, Message: fmt.Sprint("apply ", n), Snapshot: a.rng.IntN(5) == 0}, "")
 	if err != nil {
 		t.Fatalf("apply %d: %v", n, err)
@@ -349,7 +349,7 @@ func (a *appScenario) apply(f *appFault) (took time.Duration, ok bool) {
 	return took, ok
 }
 
-// told reports whether an apply was told to be done. Else it was told why not.
+// told reports whether the events say that an apply succeeded. If not, they must contain a reason.
 func (a *appScenario) told(seq int64) bool {
 	ctx, cancel := context.WithTimeout(a.t.Context(), time.Minute)
 	defer cancel()
@@ -376,7 +376,7 @@ func (a *appScenario) settle(name string, n int, began time.Time) (took time.Dur
 	t, ctx := a.t, a.t.Context()
 	took = time.Since(began)
 	var err error
-	for { // what has no room has it in a moment
+	for { // a full node has a free place after a short time
 		a.npm.set(0, nil)
 		if a.app, err = a.c.OpenApp(ctx, a.app.ID); err == nil && a.app.State == v1.AppReady {
 			break
@@ -447,7 +447,7 @@ print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).
 			break
 		}
 	}
-	// The disk is small, and what somebody removes must not matter.
+	// The disk is small, and the removal of snapshots must have no effect.
 	kept, err := a.c.Snapshots(ctx, "")
 	if err != nil {
 		t.Fatal(err)
@@ -464,7 +464,7 @@ print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).
 	return took, ok
 }
 
-// get returns what the app serves at a path.
+// get returns the response of the app at a path.
 func (a *appScenario) get(path string) string {
 	u, err := url.Parse(a.app.PreviewURL)
 	if err != nil {

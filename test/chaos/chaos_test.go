@@ -31,9 +31,9 @@ import (
 )
 
 const (
-	shortFaults = 30               // in make test; make chaos has 1000
-	slowest     = 30 * time.Second // that any request may take
-	settled     = 60 * time.Second // after the last fault, when nothing may be left
+	shortFaults = 30               // number of faults in make test; make chaos has 1000
+	slowest     = 30 * time.Second // maximum time of any request
+	settled     = 60 * time.Second // time after the last fault at which nothing may be left
 )
 
 // TestChaos runs executions with known answers while faults hit the node, the
@@ -75,10 +75,10 @@ func TestChaos(t *testing.T) {
 	s.destroyWarm(t)
 }
 
-// A fault is one thing that goes wrong.
+// A fault is one injected failure.
 type fault struct {
 	name   string
-	weight int // how often it happens, compared with others
+	weight int // frequency relative to other faults
 	hit    func(*testing.T, *server, *workload, *rand.Rand)
 }
 
@@ -118,8 +118,8 @@ func pick(rng *rand.Rand) fault {
 	panic("unreachable: weights add up")
 }
 
-// A server is a real node with a data directory on a file system of its own, so
-// that filling it harms nobody else. It has a size as the kernel takes it.
+// A server is a real node with a data directory on a separate file system, so
+// that filling it harms no other program. The file system has a size in the kernel's format.
 type server struct {
 	bin, dir, url, key string
 	pools              string
@@ -173,8 +173,8 @@ func newServer(t *testing.T, size string) *server {
 	return &server{bin: os.Getenv("ENGI_BIN"), dir: data, log: log, pools: "python=3,bash=1"}
 }
 
-// start starts the node and waits until it serves. It must come up, whatever
-// was done to it before.
+// start starts the node and waits until it serves. It must come up after every
+// fault.
 func (s *server) start(t *testing.T) {
 	t.Helper()
 	listen := "127.0.0.1:0"
@@ -283,7 +283,7 @@ func (s *server) killOne(t *testing.T, rng *rand.Rand, word string) {
 		return
 	}
 	slices.Sort(pids)
-	// It may have gone between the listing and here.
+	// The process may have ended after the listing.
 	if err := syscall.Kill(pids[rng.IntN(len(pids))], syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Error(err)
 	}
@@ -301,7 +301,7 @@ func (s *server) fillDisk(t *testing.T) (release func()) {
 	if err := syscall.Statfs(s.dir, &st); err != nil {
 		t.Fatal(err)
 	}
-	// The last pages may be taken by others meanwhile.
+	// Other writers may take the last pages meanwhile.
 	if err := syscall.Fallocate(int(f.Fd()), 0, 0, int64(st.Bavail)*st.Bsize); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
@@ -350,12 +350,12 @@ func (s *server) destroyWarm(t *testing.T) {
 // A job is one execution with a known answer.
 type job struct {
 	id        string
-	want      string // stdout
-	explained bool   // a fault was aimed at it: it was cancelled, or kills its guest
+	want      string // expected standard output
+	explained bool   // a fault targets the job: it was cancelled, or kills its guest
 	accepted  time.Time
 }
 
-// A workload starts executions and keeps what was acknowledged.
+// A workload starts executions and records the acknowledged ones.
 type workload struct {
 	server    *server
 	t         *testing.T
@@ -364,7 +364,7 @@ type workload struct {
 	cancel    flag // the next job is cancelled
 	hangup    flag // the next stream is left and resumed
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards all fields below
 	jobs  []job
 	tried int
 }
@@ -410,7 +410,7 @@ func (w *workload) work(rng *rand.Rand) {
 	}
 }
 
-// start starts an execution asynchronously, and remembers it when it is
+// start starts an execution asynchronously, and records it when it is
 // acknowledged. It returns its ID, or "" if it was not acknowledged.
 func (w *workload) start(r v1.ExecutionRequest, want string, explained bool) string {
 	r.Async, r.Template = true, "base"
@@ -424,7 +424,7 @@ func (w *workload) start(r v1.ExecutionRequest, want string, explained bool) str
 	w.mu.Unlock()
 	status, answer := w.request("POST", "/v1/executions", body)
 	if status != http.StatusAccepted {
-		return "" // refused with a reason, or the node was dead: nothing was promised
+		return "" // refused with a reason, or the node was dead: there is no promise to check
 	}
 	var x v1.Execution
 	if err := json.Unmarshal(answer, &x); err != nil {
@@ -438,7 +438,7 @@ func (w *workload) start(r v1.ExecutionRequest, want string, explained bool) str
 }
 
 // stream starts a job, reads a part of its stream, hangs up, and comes back
-// with the last offset until it has it all.
+// with the last offset until it has all output.
 func (w *workload) stream(n int) {
 	var want strings.Builder
 	for i := range 40 {
@@ -527,7 +527,7 @@ func (w *workload) request(method, path string, body []byte) (int, []byte) {
 		w.t.Errorf("%s %s took %s", method, path, took)
 	}
 	if err != nil {
-		return 0, nil // the node was killed under it
+		return 0, nil // the node was killed during the request
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
@@ -645,7 +645,7 @@ func requireReal(t *testing.T) {
 	t.Skipf("needs %s", lacks)
 }
 
-// digits match what differs between texts that say the same.
+// digits matches the IDs and numbers that differ between otherwise equal texts.
 var digits = regexp.MustCompile(`(sbx|exe)_[a-z2-7]{26}|[0-9]+`)
 
 func number(name string, def uint64) uint64 {

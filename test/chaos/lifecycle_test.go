@@ -28,13 +28,13 @@ import (
 )
 
 const (
-	lifecycleFaults = 12              // in make test; make chaos has 1000
-	recoveryTime    = 5 * time.Second // from the start of a node to an answer from a sandbox
+	lifecycleFaults = 12              // number of faults in make test; make chaos has 1000
+	recoveryTime    = 5 * time.Second // maximum time from the start of a node to an answer from a sandbox
 )
 
 // TestLifecycle pauses, hibernates, resumes and copies sandboxes, and writes to
 // them, while their processes and the node are killed. Every acknowledged write
-// must be there afterwards, unless the sandbox has ended for a reason that a
+// must have survived afterwards, unless the sandbox has ended for a reason that a
 // fault explains.
 func TestLifecycle(t *testing.T) {
 	env.Slow(t)
@@ -104,7 +104,7 @@ func TestLifecycle(t *testing.T) {
 	s.destroyWarm(t)
 }
 
-// slack is how many times longer than on an idle machine things may take.
+// slack returns the factor by which operations may be slower than on an idle machine.
 func slack() time.Duration {
 	raw, err := os.ReadFile("/proc/loadavg")
 	var load float64
@@ -117,16 +117,16 @@ func slack() time.Duration {
 	return time.Duration(max(1, load/float64(runtime.NumCPU())) + 0.5)
 }
 
-// A scenario is what all owners share.
+// A scenario holds the state that all owners share.
 type scenario struct {
 	server *server
 	t      *testing.T
 	ctx    context.Context
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards all fields below
 	explained map[string]string
 	done      map[string]int
-	found     []time.Duration // from the start of a node to an answer from a sandbox
+	found     []time.Duration // measured times from the start of a node to an answer from a sandbox
 }
 
 func (l *scenario) note(what string) {
@@ -135,7 +135,7 @@ func (l *scenario) note(what string) {
 	l.done[what]++
 }
 
-// explain notes a reason for a sandbox to end.
+// explain records a reason for the end of a sandbox.
 func (l *scenario) explain(id, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,7 @@ func (l *scenario) killOne(rng *rand.Rand, word string) {
 	}
 	pid := slices.Sorted(maps.Keys(procs))[rng.IntN(len(procs))]
 	l.explain(sandboxID.FindString(procs[pid]), "killed a "+word)
-	// It may have gone between the listing and here.
+	// The process may have ended after the listing.
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		l.t.Error(err)
 	}
@@ -198,16 +198,16 @@ func (l *scenario) request(method, path string, body any) (int, []byte) {
 		l.t.Errorf("%s %s took %s, more than %s", method, path, took, limit)
 	}
 	if err != nil {
-		return 0, nil // the node was killed under it
+		return 0, nil // the node was killed during the request
 	}
 	return resp.StatusCode, answer
 }
 
-// A disk says what may be in each file: what was acknowledged last, and what
-// was sent after it without an answer.
+// A disk lists the possible contents of each file: the last acknowledged one, and those
+// sent after it without an answer.
 type disk map[string][]string
 
-// absent is the content of a file that is not there.
+// absent is the content of a file that does not exist.
 const absent = "\x00absent"
 
 func (d disk) clone() disk {
@@ -218,24 +218,24 @@ func (d disk) clone() disk {
 	return c
 }
 
-// An owner has one sandbox at a time. An owner with a volume gives it to one
+// An owner has one sandbox at a time. An owner with a volume gives the volume to one
 // sandbox after the other, and makes no copies. It belongs to one goroutine,
-// except for what mu guards.
+// except for the fields that mu guards.
 type owner struct {
 	*scenario
 	name      string
-	volume    string // empty for none
+	volume    string // name of the volume; empty for none
 	rng       *rand.Rand
 	killGuest flag
-	snaps     map[string]disk // snapshots, and what was on the disk
+	snaps     map[string]disk // contents of the disk, by snapshot
 	files     disk
 	written   int
 
 	mu sync.Mutex
-	id string // of the sandbox; empty for none
+	id string // ID of the sandbox; empty for none
 }
 
-// newVolume makes a volume and returns its name.
+// newVolume creates a volume and returns its name.
 func (l *scenario) newVolume() string {
 	status, answer := l.request("POST", "/v1/volumes", v1.VolumeRequest{Name: "chaos", Capacity: 64 << 20})
 	if status != http.StatusCreated {
@@ -265,7 +265,7 @@ func (o *owner) live() {
 		}
 		n := o.rng.IntN(100)
 		if o.volume != "" {
-			n = o.rng.IntN(91) // no copies
+			n = o.rng.IntN(91) // a number for which no copies are made
 		}
 		switch {
 		case n < 50:
@@ -291,7 +291,7 @@ func (o *owner) live() {
 
 func (o *owner) path(rest string) string { return "/v1/sandboxes/" + o.sandbox() + rest }
 
-// onVolume tells files that outlive sandboxes from the others.
+// onVolume reports whether a file is on the volume and so outlives sandboxes.
 func onVolume(name string) bool { return strings.HasPrefix(name, "v") }
 
 func filePath(id, name string) string {
@@ -390,7 +390,7 @@ func (o *owner) write() {
 		o.files[name] = []string{text}
 		o.note("wrote")
 	case status/100 == 4:
-		o.failed(status) // refused: nothing was done
+		o.failed(status) // refused, so there was no change
 	default:
 		if o.files[name] == nil {
 			o.files[name] = []string{absent}
@@ -400,7 +400,7 @@ func (o *owner) write() {
 	}
 }
 
-// verify compares a file with what may be in it. It returns false if there is
+// verify compares a file with its possible contents. It returns false if there is
 // no answer to compare.
 func (o *owner) verify(id, name string, files disk) bool {
 	status, answer := o.request("GET", filePath(id, name), nil)
@@ -438,7 +438,7 @@ func (o *owner) verifyOne() {
 }
 
 // verifyAll verifies every file of a copy, or of the sandbox itself, for as long
-// as it takes. It reports whether it could.
+// as it takes. It returns false if there was no answer.
 func (o *owner) verifyAll(id string, files disk) bool {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		deadline := time.Now().Add(settled)
@@ -485,7 +485,7 @@ func (o *owner) snapshot() {
 	}
 }
 
-// checkCopy verifies a sandbox that began as a copy, and ends it.
+// checkCopy verifies a sandbox that was created as a copy, and ends it.
 func (o *owner) checkCopy(id string, files disk) {
 	ok := o.verifyAll(id, files)
 	o.scenario.mu.Lock()
@@ -520,7 +520,7 @@ func (o *owner) fork() {
 }
 
 // checkRecovery checks that a sandbox that was running answers soon after the
-// start of the node. It runs beside the owner.
+// start of the node. It runs concurrently with the owner.
 func (o *owner) checkRecovery(began time.Time) {
 	id := o.sandbox()
 	if id == "" {
@@ -561,7 +561,7 @@ func (o *owner) checkRecovery(began time.Time) {
 	}
 }
 
-// settle checks everything that an owner has left.
+// settle checks all remaining objects of an owner.
 func (o *owner) settle() {
 	// A volume outlives the sandbox that wrote to it.
 	for deadline := time.Now().Add(settled); o.volume != "" && o.sandbox() == "" && time.Now().Before(deadline); {

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	serviceFaults     = 6   // in make test; make chaos has 1000
-	mostServiceFaults = 300 // of make soak, too: each takes seconds
+	serviceFaults     = 6   // number of faults in make test; make chaos has 1000
+	mostServiceFaults = 300 // maximum number of faults, also for make soak: each takes seconds
 	databaseName      = "shop"
 )
 
-// A database is a service that somebody writes numbers to, each of them once.
+// A database is a service to which a client writes numbers, each of them once.
 type database struct {
 	name  string
 	write func(ctx context.Context, c *client.Client, n int) error
@@ -33,10 +33,10 @@ type database struct {
 
 	mu    sync.Mutex
 	tried int   // the largest number so far
-	acked []int // what it said is there
+	acked []int // acknowledged numbers
 }
 
-// query runs a text in a service, which must not refuse it.
+// query runs a text in a service. The service must not refuse it.
 func query(ctx context.Context, c *client.Client, service, text string, args ...json.RawMessage) (v1.QueryResult, error) {
 	r, err := c.Query(ctx, databaseName, v1.QueryRequest{Service: service, Text: text, Args: args, MaxRows: 100_000, MaxBytes: 16 << 20})
 	if err == nil && r.Error != nil {
@@ -127,7 +127,7 @@ type serviceScenario struct {
 	c   *client.Client
 }
 
-// inside runs a command as root in the sandbox of a random service, which may die of it.
+// inside runs a command as root in the sandbox of a random service, which may end because of it.
 func (s *serviceScenario) inside(script string) {
 	all, err := s.c.Services(s.t.Context(), databaseName)
 	if err != nil {
@@ -170,7 +170,7 @@ var serviceMishaps = []struct {
 		name := []string{"postgres", "mysql", "redis"}[s.rng.IntN(3)]
 		go func() {
 			defer close(done)
-			s.c.RestartService(s.t.Context(), databaseName, name) // it may be cut off
+			s.c.RestartService(s.t.Context(), databaseName, name) // the call may be interrupted
 		}()
 		pause(s.t.Context(), time.Duration(s.rng.IntN(1500))*time.Millisecond)
 		s.kill(s.t)
@@ -179,8 +179,8 @@ var serviceMishaps = []struct {
 	}},
 }
 
-// TestChaosOfServices kills the node, the sandboxes of services and what is in them, while
-// clients write to their databases: what was committed is there, once.
+// TestChaosOfServices kills the node, the sandboxes of services and their processes, while
+// clients write to their databases: each committed number must be there, once.
 func TestChaosOfServices(t *testing.T) {
 	env.Slow(t)
 	requireReal(t)
@@ -198,7 +198,7 @@ func TestChaosOfServices(t *testing.T) {
 		}
 	}
 	t.Cleanup(func() {
-		if t.Failed() { // it has not got to its end
+		if t.Failed() { // the test did not reach its end
 			cmd := exec.Command(n.bin, "stop", "--destroy")
 			cmd.Env = append(os.Environ(), "ENGI_DATA_DIR="+n.dir)
 			if out, err := cmd.CombinedOutput(); err != nil {
@@ -265,8 +265,8 @@ func TestChaosOfServices(t *testing.T) {
 	n.destroyWarm(t)
 }
 
-// healthy waits until all services are. Those that have been killed too often in a row are
-// started again, as their errors say.
+// healthy waits until all services are healthy. Services that have been killed too often in a row are
+// restarted, as their errors advise.
 func (s *serviceScenario) healthy(after string) {
 	t, ctx := s.t, s.t.Context()
 	for began := time.Now(); ; pause(ctx, 50*time.Millisecond) {
@@ -289,8 +289,8 @@ func (s *serviceScenario) healthy(after string) {
 	}
 }
 
-// answer reports whether all services answer: it takes a moment until it is noticed that one
-// does not.
+// answer reports whether all services answer: a service that does not answer is noticed after a short
+// time.
 func (s *serviceScenario) answer() bool {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
 	defer cancel()
@@ -303,14 +303,14 @@ func (s *serviceScenario) answer() bool {
 	return err == nil
 }
 
-// check compares what a database has with what it said it has.
+// check compares the contents of a database with the acknowledged numbers.
 func (s *serviceScenario) check(after string, d *database) {
 	d.mu.Lock()
 	acked := slices.Clone(d.acked)
 	d.mu.Unlock()
 	var have []int
 	var err error
-	for range 20 { // the server may just have been started again
+	for range 20 { // the server may have just been restarted
 		if have, err = d.read(s.t.Context(), s.c); err == nil {
 			break
 		}

@@ -7,8 +7,8 @@ import (
 	programs "github.com/engi-dev/engi/internal/attack"
 )
 
-// TestGauntlet attacks a node by its API, as its users may. Everything holds that
-// could be tried; ways around the wall need the Internet for their controls.
+// TestGauntlet attacks a node through its API, as its users could. Every attack that
+// could be tried must fail; ways around the wall need the Internet for their controls.
 func TestGauntlet(t *testing.T) {
 	n := sharedNode(t).private
 	url := n.Endpoint().URL

@@ -19,19 +19,19 @@ import (
 
 // An attack is a program that tries to break out of, wear down or confuse its
 // sandbox. Each must end only its own sandbox, with the right cause; a witness
-// that runs beside it must notice nothing.
+// that runs at the same time must notice nothing.
 type attack struct {
-	name   string // promise it tries to break
+	name   string // promise that the attack tries to break
 	lang   engi.Language
 	code   string
 	limits engi.Limits
 	change func(*engi.ExecutionSpec)
 	want   engi.Cause
-	allow  []engi.Cause // further causes that are right as well
+	allow  []engi.Cause // further causes that are correct
 	check  func(t *testing.T, x engi.Execution)
 }
 
-// denied is what an attack prints when the wall held; escaped when not.
+// denied is the output of a failed attack, escaped that of a successful one.
 const (
 	denied  = "DENIED"
 	escaped = "ESCAPED"
@@ -278,7 +278,7 @@ func TestIsolation(t *testing.T) {
 	n.leavesNothing(t)
 }
 
-// witness runs small programs beside an attack until stop is called, and fails
+// witness runs small programs during an attack until stop is called, and fails
 // the test if one of them gives a wrong answer.
 func witness(t *testing.T, n *testNode) (stop func()) {
 	t.Helper()
@@ -304,8 +304,8 @@ func witness(t *testing.T, n *testNode) (stop func()) {
 	return func() { cancel(); <-gone }
 }
 
-// TestRunsShareNothing has one run leave traces wherever it can and the next
-// ones look for them.
+// TestRunsShareNothing has one run that leaves traces wherever it can, and
+// later runs that look for them.
 func TestRunsShareNothing(t *testing.T) {
 	n := sharedNode(t)
 	const mark = "secret-of-run-a"

@@ -16,16 +16,16 @@ type sample struct {
 	name   string
 	lang   engi.Language
 	code   string
-	files  []engi.SourceFile // instead of code
+	files  []engi.SourceFile // source files, instead of code
 	entry  string
 	args   []string
 	env    map[string]string
 	stdin  string
-	exit   int    // exit code wanted
-	signal string // signal wanted
+	exit   int    // expected exit code
+	signal string // expected signal
 	stdout string
-	stderr string // must be contained
-	never  string // must not be in stderr
+	stderr string // text that standard error must contain
+	never  string // text that standard error must not contain
 }
 
 func file(path, data string) engi.SourceFile {
@@ -119,7 +119,7 @@ func TestLanguages(t *testing.T) {
 	}
 }
 
-// TestPictureComesBack is the chart a model draws: a PNG in the working
+// TestPictureComesBack draws a chart as a model would: a PNG in the working
 // directory.
 func TestPictureComesBack(t *testing.T) {
 	n := sharedNode(t)

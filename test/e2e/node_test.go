@@ -47,7 +47,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.Remove(canaryPath)
-	// A taken port serves as a canary just as well.
+	// A port that is already in use is also a valid canary.
 	if l, err := net.Listen("tcp", "127.0.0.1:"+canaryPort); err == nil {
 		defer l.Close()
 	}
@@ -71,7 +71,7 @@ func program(l engi.Language, code string) engi.ExecutionSpec {
 	}
 }
 
-// run runs spec and fails the test if there is no answer.
+// run runs spec and fails the test if there is no result.
 func (n *testNode) run(t *testing.T, spec engi.ExecutionSpec) engi.Execution {
 	t.Helper()
 	x, err := n.try(t.Context(), spec)
@@ -145,7 +145,7 @@ func processes(t *testing.T) map[int]string {
 	for _, e := range entries {
 		text, err := os.ReadFile(e)
 		if err != nil {
-			continue // it has gone meanwhile
+			continue // the process has ended meanwhile
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(e)))
 		if err != nil {

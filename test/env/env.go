@@ -1,7 +1,7 @@
-// Package env is what tests of the whole system stand on: it probes for what
-// they need, and starts nodes, in a process of their own (Serve), in the test's
-// (Run), or one for all tests of a package (Shared). What is missing skips a
-// test, and fails it where everything must be there. It is not for tests of one
+// Package env is the base of tests of the whole system: it checks for the programs that
+// they need, and starts nodes, in a separate process (Serve), in the test's process
+// (Run), or one for all tests of a package (Shared). A missing program skips a
+// test, and fails it under ENGI_TEST_REQUIRE=1. It is not for tests of one
 // package.
 package env
 
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// Need skips a test that lacks what it needs, or fails it under
+// Need skips a test that lacks a requirement, or fails it under
 // ENGI_TEST_REQUIRE=1, as in CI.
 func Need(t testing.TB, what string) {
 	t.Helper()
@@ -20,7 +20,7 @@ func Need(t testing.TB, what string) {
 	t.Skipf("needs %s", what)
 }
 
-// Machine needs root, and the programs that these variables name.
+// Machine skips a test without root or without the programs that the variables name.
 func Machine(t testing.TB, variables ...string) {
 	t.Helper()
 	if what := Missing(variables...); what != "" {
@@ -28,8 +28,8 @@ func Machine(t testing.TB, variables ...string) {
 	}
 }
 
-// Missing is Machine where no test runs yet: it returns what is missing, or
-// nothing.
+// Missing is like Machine before a test runs: it returns the missing requirement, or
+// "".
 func Missing(variables ...string) string {
 	if os.Geteuid() != 0 {
 		return "root"

@@ -15,8 +15,8 @@ import (
 )
 
 // Config returns the configuration of a node for one test: this process's
-// environment, then file, the text of a config.toml, on a data directory that
-// goes with the test, on any free port and with no pools. It needs root, the
+// environment, then file, the text of a config.toml. The node has a data directory that
+// is removed with the test, any free port and no pools. It needs root, the
 // programs and the template base.
 func Config(t testing.TB, file string) config.Config {
 	t.Helper()
@@ -87,7 +87,7 @@ func Run(t testing.TB, c config.Config) *Running {
 // Stopped reports whether Stop was called.
 func (r *Running) Stopped() bool { return r.stopped }
 
-// Stop ends the node; its sandboxes live on. It may be called again.
+// Stop ends the node; its sandboxes keep running. It may be called again.
 func (r *Running) Stop() {
 	r.stopped = true
 	if err := r.stop(); err != nil {
@@ -96,13 +96,13 @@ func (r *Running) Stop() {
 }
 
 // A Shared is a private node for all tests of a package, started by the first
-// that asks for it. The zero value is ready.
+// that calls Node. The zero value is ready.
 type Shared struct {
 	// Configure changes the configuration of the node, which has no pools;
-	// nil leaves it.
+	// nil does not change it.
 	Configure func(*config.Config)
 
-	Dir   string // of the node, once it is started
+	Dir   string // data directory of the node, once it is started
 	Cache string
 
 	mu   sync.Mutex
@@ -131,7 +131,7 @@ func (s *Shared) start() (*node.Private, error) {
 		return nil, err
 	}
 	if s.Dir == "" {
-		// The path of a socket below it may have 107 bytes.
+		// The path of a socket below the directory may have 107 bytes.
 		if s.Dir, err = os.MkdirTemp("", "engi-"); err != nil {
 			return nil, err
 		}

@@ -10,9 +10,9 @@ import (
 )
 
 // S3 starts a server that speaks S3's protocol, with a bucket, and returns the
-// bucket as sandbox.workspaces has it, and the directory with its objects. The
-// credentials are in this process's environment. Before, it says what is missing
-// and skips.
+// bucket in the form of sandbox.workspaces, and the directory with its objects. The
+// credentials are in this process's environment. If a program is missing, it skips
+// the test.
 func S3(t testing.TB) (at, dir string) {
 	t.Helper()
 	program := os.Getenv("ENGI_TEST_S3")
@@ -45,7 +45,7 @@ func S3(t testing.TB) (at, dir string) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // that it was killed is no news
+		_ = cmd.Wait() // the error is the kill
 		log.Close()
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

@@ -14,36 +14,36 @@ import (
 	"github.com/engi-dev/engi/client"
 )
 
-// ServerOptions configure a Server. The zero value is one that keeps nothing
-// warm.
+// ServerOptions configures a Server. The zero value means a server without warm
+// sandboxes.
 type ServerOptions struct {
-	Config    string   // of its config.toml
-	Env       []string // more than this process's environment
-	Without   []string // beginnings of variables that it does not inherit
-	Args      []string // of "engi serve", instead of --pools none
-	Templates []string // that must be built, beside base
+	Config    string   // text of config.toml
+	Env       []string // variables in addition to this process's environment
+	Without   []string // prefixes of variables that the server does not inherit
+	Args      []string // arguments of "engi serve", instead of --pools none
+	Templates []string // templates that must be built, besides base
 
-	// Start starts its commands elsewhere, as in a network namespace; nil is
+	// Start starts the server's commands elsewhere, for example in a network namespace; nil means
 	// (*exec.Cmd).Start.
 	Start func(*exec.Cmd) error
 	// Ended is called when the server has ended with the test, before its
-	// data go; nil is nothing.
+	// data are removed; nil for none.
 	Ended func(*Server)
 }
 
-// A Server is an engi in a process of its own, with a client that has its admin
+// A Server is an engi in a separate process, with a client that has its admin
 // key. It ends with its test, and its sandboxes with it. It belongs to one
 // goroutine.
 type Server struct {
 	*client.Client
-	Dir      string // its data
+	Dir      string // data directory
 	URL, Key string
 
 	t      testing.TB
 	o      ServerOptions
 	listen string
 	cmd    *exec.Cmd
-	ended  chan error // of cmd
+	ended  chan error // receives the error of cmd's end
 }
 
 // Serve starts a server and waits until it is ready.
@@ -66,7 +66,7 @@ func Serve(t testing.TB, o ServerOptions) *Server {
 	return s
 }
 
-// Dir returns a new directory that goes with the test. Its name is short: the
+// Dir returns a new directory that is removed with the test. Its name is short: the
 // path of a socket may have 107 bytes.
 func Dir(t testing.TB) string {
 	t.Helper()
@@ -78,14 +78,14 @@ func Dir(t testing.TB) string {
 	return dir
 }
 
-// Engi returns a command at the server.
+// Engi returns a command of engi that uses the server.
 func (s *Server) Engi(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Getenv("ENGI_BIN"), args...)
 	cmd.Env = s.Env()
 	return cmd
 }
 
-// Env is the environment of the server and its commands.
+// Env returns the environment of the server and its commands.
 func (s *Server) Env() []string {
 	var vars []string
 	for _, v := range os.Environ() {
@@ -100,7 +100,7 @@ func (s *Server) Env() []string {
 	return append(append(vars, "ENGI_DATA_DIR="+s.Dir), s.o.Env...)
 }
 
-// Run runs a command at the server and returns what it prints, without the last
+// Run runs a command of engi that uses the server and returns its output, without the last
 // line's end.
 func (s *Server) Run(args ...string) string {
 	s.t.Helper()
@@ -169,13 +169,13 @@ func (s *Server) Start() {
 // PID returns the ID of the server's process.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
-// Kill ends the server as a power cut does.
+// Kill ends the server as kill -9 does.
 func (s *Server) Kill() {
-	s.cmd.Process.Kill() // it may have ended
+	s.cmd.Process.Kill() // the process may have ended
 	s.wait()
 }
 
-// Stop ends the server; its sandboxes live on.
+// Stop ends the server; its sandboxes keep running.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if out, said, err := s.output(s.Engi("stop")); err != nil {
@@ -184,8 +184,8 @@ func (s *Server) Stop() {
 	s.wait()
 }
 
-// wait waits for the end of the process and returns how it ended; nil if that
-// was told before.
+// wait waits for the end of the process and returns its error; nil if the end
+// was reported before.
 func (s *Server) wait() error {
 	if s.ended == nil {
 		return nil
@@ -229,7 +229,7 @@ func (s *Server) end() {
 
 func (s *Server) logFile() string { return filepath.Join(s.Dir, "serve.log") }
 
-// Log returns what the server has written to its log, restarts included.
+// Log returns the log of the server, restarts included.
 func (s *Server) Log() string {
 	log, err := os.ReadFile(s.logFile())
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/docs-quality.md")
 
-// packages are where documents of packages are, below test/e2e.
+// packages maps packages to the paths of their documents, below test/e2e.
 var packages = map[string]string{
 	"undici/Dispatcher": "e2b/js/node_modules/undici/docs/docs/api/Dispatcher.md",
 	"minipass":          "e2b/js/node_modules/minipass/README.md",
@@ -40,15 +40,15 @@ var packages = map[string]string{
 	"cookie":            "mcp/js/node_modules/cookie/README.md",
 }
 
-// A question and where its answer is.
+// A question is a question with the place of its answer.
 type question struct {
-	kinds    []string // that it counts for
+	kinds    []string // kinds for which the question counts
 	document string
-	headings map[string]bool // plain; any of them
+	headings map[string]bool // headings of the answer, as returned by plain; any of them is right
 	text     string
 }
 
-// questions returns those at hand while searching was made, and those that were not.
+// questions returns all questions: those known during the development of the search, and those that were not.
 func questions(t *testing.T) []question {
 	t.Helper()
 	all := questionsIn(t, "questions.txt", func(kind string) []string { return []string{kind, "all"} })
@@ -82,7 +82,7 @@ func questionsIn(t *testing.T, file string, kinds func(kind string) []string) []
 	return list
 }
 
-// plain is a heading without all that is not a letter or a digit.
+// plain returns a heading without all characters except letters and digits.
 func plain(h string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) {
@@ -92,7 +92,7 @@ func plain(h string) string {
 	}, h)
 }
 
-// answers reports whether a hit is where the answer is.
+// answers reports whether a hit contains the answer.
 func (q question) answers(h engi.SearchHit) bool {
 	if h.Title != q.document {
 		return false
@@ -102,7 +102,7 @@ func (q question) answers(h engi.SearchHit) bool {
 			return true
 		}
 	}
-	// Short sections stand together in one piece.
+	// Short sections are combined in one piece.
 	for line := range strings.Lines(h.Text) {
 		if strings.HasPrefix(line, "##") && q.headings[plain(line)] {
 			return true
@@ -209,7 +209,7 @@ func measure(t *testing.T, e docs.Embedder, corpus []engi.DocumentSpec, qs []que
 var modes = []engi.SearchMode{engi.SearchKeyword, engi.SearchVector, engi.SearchHybrid}
 
 // TestQuestionsHaveSections notices headings of this repository's documents
-// that have been renamed.
+// that were renamed.
 func TestQuestionsHaveSections(t *testing.T) {
 	for _, q := range questions(t) {
 		if _, ok := packages[q.document]; ok {
@@ -226,7 +226,7 @@ func TestQuestionsHaveSections(t *testing.T) {
 	}
 }
 
-// TestSearchFindsTheSection holds the fused search to be at least as good
+// TestSearchFindsTheSection checks that the fused search is at least as good
 // as either half, with an embedder that compares words and with one that
 // compares meanings.
 func TestSearchFindsTheSection(t *testing.T) {
@@ -242,7 +242,7 @@ func TestSearchFindsTheSection(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		embedder func(t *testing.T) docs.Embedder
-		floor    map[string]float64 // of the fused search
+		floor    map[string]float64 // minimum scores of the fused search
 	}{
 		{"built-in", func(*testing.T) docs.Embedder { return nil }, map[string]float64{"all": 0.70, "new": 0.55, "problem": 0.55}},
 		{"sentence model", sentences, map[string]float64{"all": 0.80, "new": 0.65, "problem": 0.70}},
@@ -260,7 +260,7 @@ func TestSearchFindsTheSection(t *testing.T) {
 			}
 			both, words, likeness := result[engi.SearchHybrid]["all"], result[engi.SearchKeyword]["all"], result[engi.SearchVector]["all"]
 			measured++
-			// Two questions more or less are chance.
+			// A difference of two questions is random.
 			if best := max(words.five, likeness.five); both.five < best-2 {
 				t.Errorf("both together find %d of %d, one alone %d", both.five, both.asked, best)
 			}
@@ -301,7 +301,7 @@ either half alone. How ranks are fused was chosen with these questions at hand, 
 	}
 }
 
-// sentences returns an embedder that a language model computes, in another
+// sentences returns an embedder with a language model in another
 // process, behind OpenAI's API.
 func sentences(t *testing.T) docs.Embedder {
 	t.Helper()

@@ -7,7 +7,7 @@ import (
 )
 
 // init sets the seed of rapid before the command line is read, so that -rapid.seed and
-// RAPID_SEED keep their meaning. rapid prints the seed of a property that does not hold.
+// RAPID_SEED keep their meaning. rapid prints the seed of a property that fails.
 func init() {
 	f := flag.Lookup("rapid.seed")
 	if f == nil || f.Value.String() != "0" {

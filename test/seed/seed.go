@@ -1,9 +1,9 @@
-// Package seed decides which random numbers tests use: the same in every run, unless
-// somebody asks for others.
+// Package seed sets the random numbers of tests: they are the same in every run, unless
+// ENGI_SEED requests others.
 //
-// ENGI_SEED=random has every test draw its own seed, as "make soak" does. ENGI_SEED=N has
-// every test use the seed N. A test that uses pgregory.net/rapid imports this package for
-// its effect on rapid's flag, and takes part as well:
+// With ENGI_SEED=random every test draws its own seed, as in "make soak". With ENGI_SEED=N
+// every test uses the seed N. A test that uses pgregory.net/rapid imports this package for
+// its effect on rapid's flag:
 //
 //	import _ "github.com/engi-dev/engi/test/seed"
 package seed
@@ -16,11 +16,11 @@ import (
 	"sync"
 	"testing"
 
-	_ "pgregory.net/rapid" // has the flag rapid.seed, which init sets
+	_ "pgregory.net/rapid" // defines the flag rapid.seed, which init sets
 )
 
 // Of returns the seed of a test and logs it. It is fixed, unless the environment variable
-// name has a number, or ENGI_SEED asks for another seed. name may be empty.
+// name has a number, or ENGI_SEED requests another seed. name may be empty.
 func Of(t testing.TB, name string, fixed uint64) uint64 {
 	t.Helper()
 	seed, err := of(os.Getenv, name, fixed)
@@ -35,7 +35,7 @@ func Of(t testing.TB, name string, fixed uint64) uint64 {
 }
 
 // New returns a generator of random numbers with the seed Of(t, "", 1). Any number of
-// goroutines may use it: which of them draws which number is then up to the scheduler.
+// goroutines may use it; the order of their draws depends on the scheduler.
 func New(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(&source{pcg: rand.NewPCG(Of(t, "", 1), 0)})
@@ -58,7 +58,7 @@ func of(env func(string) string, name string, fixed uint64) (uint64, error) {
 		switch v := env(name); {
 		case name == "" || v == "":
 		case v == "random":
-			return 1 + rand.Uint64N(1<<63), nil // 0 would have rapid draw another one
+			return 1 + rand.Uint64N(1<<63), nil // 0 would make rapid draw another seed
 		default:
 			n, err := strconv.ParseUint(v, 10, 64)
 			if err != nil {

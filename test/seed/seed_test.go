@@ -35,7 +35,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestRapid sees that importing this package fixes the seed of rapid.
+// TestRapid checks that importing this package fixes the seed of rapid.
 func TestRapid(t *testing.T) {
 	if os.Getenv("ENGI_SEED") != "" || os.Getenv("RAPID_SEED") != "" {
 		t.Skip("the environment asks for another seed")

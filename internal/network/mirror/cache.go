@@ -18,30 +18,30 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A cache keeps what registries answered, one file for each key: a block with the
-// head, then the body. A file is complete or not there: it is written under
-// another name first. The first use of a file after the start reads all of it, so
-// that a body that was damaged on disk is found and removed.
+// A cache keeps the responses of registries, one file for each key: a block with the
+// head, then the body. A file is either complete or absent: it is written under
+// a temporary name first. The first use of a file after the start reads all of it, so
+// that a body damaged on disk is found and removed.
 type cache struct {
 	dir  string
 	size int64
 
 	mu     sync.Mutex
-	files  map[string]*list.Element // of *cached, by file name; guarded by mu
+	files  map[string]*list.Element // elements with *cached, by file name; guarded by mu
 	used   *list.List               // most recently used first; guarded by mu
-	bytes  int64                    // guarded by mu
-	coming int64                    // bytes of files that are being written; guarded by mu
+	bytes  int64                    // bytes of all files; guarded by mu
+	coming int64                    // bytes of files being written; guarded by mu
 }
 
 type cached struct {
 	name    string
-	size    int64 // on disk
+	size    int64 // bytes on disk
 	checked bool
 	touched time.Time
-	fetched time.Time // when the registry last said so
+	fetched time.Time // time at which the registry last confirmed the content
 }
 
-// A head describes a body.
+// A head describes the body in the same file.
 type head struct {
 	Key      string    `json:"key"`
 	Status   int       `json:"status"`
@@ -58,7 +58,7 @@ const (
 	tempPrefix = "new-"
 )
 
-// openCache reads what an earlier process left.
+// openCache opens the cache in dir and lists the files of earlier processes.
 func openCache(dir string, size int64) (*cache, error) {
 	c := &cache{dir: dir, size: size, files: map[string]*list.Element{}, used: list.New()}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -103,7 +103,7 @@ type entry struct {
 func (e *entry) close()                  { e.file.Close() }
 func (e *entry) body() *io.SectionReader { return io.NewSectionReader(e.file, headSize, e.Size) }
 
-// open returns the entry for a key; nil if there is none.
+// open returns the entry for a key, or nil if there is none.
 func (c *cache) open(key string) *entry {
 	name := fileName(key)
 	c.mu.Lock()
@@ -141,12 +141,12 @@ func (c *cache) open(key string) *entry {
 		c.mu.Unlock()
 	}
 	if touch {
-		_ = os.Chtimes(path, time.Now(), time.Now()) // the order of removal is a guess anyway
+		_ = os.Chtimes(path, time.Now(), time.Now()) // a failure only affects the order of removal
 	}
 	return e
 }
 
-// read reads the head and, unless it was checked, compares the body with it.
+// read reads the head and, unless the file was checked, compares the body with it.
 func (e *entry) read(key string, checked bool) bool {
 	block := make([]byte, headSize)
 	if _, err := e.file.ReadAt(block, 0); err != nil {
@@ -164,8 +164,8 @@ func (e *entry) read(key string, checked bool) bool {
 	return err == nil && hex.EncodeToString(h.Sum(nil)) == e.SHA256
 }
 
-// renew records that a registry confirmed an entry. It is forgotten with the
-// process, which then asks once more.
+// renew records that a registry confirmed an entry. The record is kept in memory only: a new
+// process asks the registry again.
 func (c *cache) renew(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *cache) put(f *os.File, h head) error {
 	return nil
 }
 
-// evict removes the files that were not used for the longest time. The caller
+// evict removes the least recently used files until the cache fits. The caller
 // holds c.mu.
 func (c *cache) evict() {
 	for c.bytes+c.coming > c.size && c.used.Len() > 0 {
@@ -221,13 +221,13 @@ func (c *cache) evict() {
 	}
 }
 
-// A reservation makes room for a file as it is written.
+// A reservation makes room for a file while it is written.
 type reservation struct {
 	cache *cache
 	bytes int64
 }
 
-// Write implements [io.Writer]. It reports Exhausted if files that are being
+// Write implements [io.Writer]. It returns Exhausted if files being
 // written would take the whole cache.
 func (r *reservation) Write(p []byte) (int, error) {
 	c := r.cache

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// crates is crates.io's sparse index and the host of its files:
+// crates serves crates.io's sparse index and the host of its files:
 //
 //	index.crates.io/config.json, /AB/CD/NAME
 //	static.crates.io/crates/NAME/VERSION/download, /crates/NAME/NAME-VERSION.crate
@@ -57,7 +57,7 @@ func (c *crates) item(host, path string) (*item, error) {
 	return c.file(name, version), nil
 }
 
-// cratePath is where a crate is in the index.
+// cratePath returns the path of a crate in the index.
 func cratePath(name string) string {
 	n := strings.ToLower(name)
 	switch len(n) {
@@ -69,7 +69,7 @@ func cratePath(name string) string {
 	return n[:2] + "/" + n[2:4] + "/" + n
 }
 
-// A crateLine is a version in the index.
+// A crateLine is the line of one version in the index.
 type crateLine struct {
 	Name    string `json:"name"`
 	Version string `json:"vers"`
@@ -85,7 +85,7 @@ func (c *crates) index(name string) *item {
 		}}
 }
 
-// findCrate returns a version's line in an index; nil if it has none.
+// findCrate returns a version's line in an index, or nil if there is none.
 func findCrate(raw []byte, version string) (found *crateLine, err error) {
 	for line := range bytes.Lines(raw) {
 		var l crateLine

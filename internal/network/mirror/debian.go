@@ -15,26 +15,26 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// debian is Debian's archives:
+// debian serves Debian's archives:
 //
 //	deb.debian.org/debian/…, deb.debian.org/debian-security/…, security.debian.org/debian-security/…
 //
 // apt verifies the signature of a suite's Release, which names the hashes of its
-// indexes, which name those of packages. The broker follows the same chain below
-// Release, so that what it keeps is what some Release named.
+// indexes. The indexes name the hashes of packages. The broker follows the same chain below
+// Release, so that it keeps only files that some Release names.
 type debian struct {
 	b *Broker
 
 	mu      sync.Mutex
-	suites  map[string][]string        // that were asked for, by archive; guarded by mu
-	indexes map[string]map[string]hash // of packages, by the index's hash; guarded by mu
+	suites  map[string][]string        // requested suites, by archive; guarded by mu
+	indexes map[string]map[string]hash // hashes of packages, by the index's hash; guarded by mu
 }
 
 const (
 	maxSuites  = 32
-	maxIndexes = 8         // in memory
-	maxIndex   = 512 << 20 // bytes of one, decompressed
-	maxListed  = 500_000   // packages of one
+	maxIndexes = 8         // maximum number of indexes in memory
+	maxIndex   = 512 << 20 // maximum bytes of one index, decompressed
+	maxListed  = 500_000   // maximum number of packages of one index
 )
 
 func newDebian(b *Broker) *debian {
@@ -77,7 +77,7 @@ func (d *debian) item(_, path string) (*item, error) {
 	return it, nil
 }
 
-// note remembers that a suite was asked for.
+// note records that a suite was requested.
 func (d *debian) note(archive, suite string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,7 +86,7 @@ func (d *debian) note(archive, suite string) {
 	}
 }
 
-// index completes the item of a file of a suite.
+// index completes the item for a file of a suite.
 func (d *debian) index(it *item, archive, suite, file string) (*item, error) {
 	if file == "InRelease" || file == "Release" || file == "Release.gpg" {
 		it.mutable, it.media = true, "text/plain; charset=utf-8"
@@ -103,7 +103,7 @@ func (d *debian) index(it *item, archive, suite, file string) (*item, error) {
 	if strings.Contains(file, "by-hash") {
 		return nil, notServed("%s: its kind of hash is not strong enough", it.key)
 	}
-	// Under its plain name an index changes with its Release.
+	// An index under its plain name changes with its Release.
 	it.mutable = true
 	it.locate = func(ctx context.Context) (string, hash, error) {
 		want, err := d.released(ctx, archive, suite, file)
@@ -112,7 +112,7 @@ func (d *debian) index(it *item, archive, suite, file string) (*item, error) {
 	return it, nil
 }
 
-// released returns the hash that a suite's Release has for an index.
+// released returns the hash of an index in a suite's Release.
 func (d *debian) released(ctx context.Context, archive, suite, file string) (hash, error) {
 	base := archive + "/dists/" + suite + "/InRelease"
 	raw, ok, err := d.b.text(ctx, &item{of: d, key: base, url: d.b.up[archive].String() + "/dists/" + suite + "/InRelease", media: "text/plain; charset=utf-8", mutable: true}, maxMetadata)
@@ -140,12 +140,12 @@ func releaseHash(raw []byte, file string) (hash, bool) {
 	return hash{}, false
 }
 
-// find returns the hash that the indexes of an archive have for a package.
+// find returns the hash of a package in the indexes of an archive.
 func (d *debian) find(ctx context.Context, archive, path, component, arch string) (hash, error) {
 	d.mu.Lock()
 	suites := slices.Clone(d.suites[archive])
 	d.mu.Unlock()
-	slices.Reverse(suites) // the last one asked for is the likeliest
+	slices.Reverse(suites) // the suite requested last is the most likely one
 	for _, usual := range []string{"stable", "oldstable", "testing", "stable-updates", "oldstable-updates"} {
 		if archive == "debian-security" {
 			usual = strings.TrimSuffix(usual, "-updates") + "-security"

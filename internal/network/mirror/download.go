@@ -21,7 +21,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A hash is what an ecosystem publishes for a file.
+// A hash is the hash that an ecosystem publishes for a file.
 type hash struct {
 	algorithm string // sha1, sha256 or sha512
 	sum       []byte
@@ -39,28 +39,28 @@ func (h hash) new() gohash.Hash {
 	return nil
 }
 
-// newHash parses a hash in hexadecimal; ok is false if it is not one.
+// newHash parses a hash in hexadecimal; ok is false if text is invalid.
 func newHash(algorithm, text string) (h hash, ok bool) {
 	sum, err := hex.DecodeString(strings.TrimSpace(text))
 	h = hash{algorithm, sum}
 	return h, err == nil && h.new() != nil && len(sum) == h.new().Size()
 }
 
-// An item is one thing that registries serve.
+// An item is a file or a piece of metadata that registries serve.
 type item struct {
 	of      ecosystem
-	key     string // in the cache
-	url     string // upstream
-	accept  string // media types to ask for
-	media   string // of the answer
-	mutable bool   // metadata, which is asked for again
-	meta    bool   // of metadata's size
+	key     string // key in the cache
+	url     string // URL upstream
+	accept  string // media types to request
+	media   string // media type of the response
+	mutable bool   // metadata, which is requested again
+	meta    bool   // the size limit of metadata applies
 
-	fixed []byte // the answer itself; no upstream is asked
+	fixed []byte // fixed response; no upstream is asked
 
-	// locate returns where a file is and the hash that it must have.
+	// locate returns the URL of a file and the hash that it must have.
 	locate func(context.Context) (url string, want hash, err error)
-	// check compares a file with what its ecosystem knows otherwise.
+	// check compares a file with other data that its ecosystem publishes.
 	check func(context.Context, *io.SectionReader) error
 	// rewrite checks and changes metadata before it is kept.
 	rewrite func([]byte) ([]byte, error)
@@ -75,18 +75,18 @@ func (it *item) max() int64 {
 	return maxFile
 }
 
-// A flight is the download of one item, which any number of requests wait for. It
-// ends when all of them have left.
+// A flight is the download of one item. Any number of requests wait for it. It
+// is cancelled when all of them have left.
 type flight struct {
 	cancel context.CancelFunc
 	done   chan struct{}
-	err    error // valid after done
+	err    error // result of the download; valid after done is closed
 
 	mu      sync.Mutex
 	waiters int
-	file    *os.File      // of a file that arrives; guarded by mu
-	size    int64         // that it will have, or -1; guarded by mu
-	written int64         // guarded by mu
+	file    *os.File      // file being downloaded; guarded by mu
+	size    int64         // final size, or -1 if unknown; guarded by mu
+	written int64         // bytes written so far; guarded by mu
 	grew    chan struct{} // closed when written grows; guarded by mu
 }
 
@@ -106,7 +106,7 @@ func (b *Broker) get(ctx context.Context, it *item) (*entry, error) {
 	return b.landed(it, f)
 }
 
-// landed returns what a finished flight brought, or what was there before.
+// landed returns the result of a finished flight, or older metadata if the flight failed.
 func (b *Broker) landed(it *item, f *flight) (*entry, error) {
 	if f.err != nil {
 		if it.mutable && !engi.Is(f.err, engi.Conflict) {
@@ -123,8 +123,8 @@ func (b *Broker) landed(it *item, f *flight) (*entry, error) {
 	return nil, engi.Errorf(engi.Unavailable, "%s is gone from the cache again", it.key).WithRemedy("let the operator make the cache larger")
 }
 
-// begin returns an item from the cache, or the flight that brings it, which the
-// caller leaves.
+// begin returns an item from the cache, or the flight that downloads it. The
+// caller must leave the flight.
 func (b *Broker) begin(it *item) (*entry, *flight, error) {
 	e := b.cache.open(it.key)
 	gone := e != nil && e.Status != http.StatusOK
@@ -169,7 +169,7 @@ func (b *Broker) leave(key string, f *flight) {
 	defer b.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
 		if b.flights[key] == f {
-			delete(b.flights, key) // who comes now begins again
+			delete(b.flights, key) // a later request begins a new flight
 		}
 		f.cancel()
 	}
@@ -197,7 +197,7 @@ func (b *Broker) serveItem(w http.ResponseWriter, r *http.Request, it *item) err
 				if r.Method == http.MethodGet && r.Header.Get("Range") == "" && b.stream(w, r, it, f) {
 					return nil
 				}
-				wait.Reset(patience) // nothing has come yet
+				wait.Reset(patience) // no data has arrived yet
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func (b *Broker) serveItem(w http.ResponseWriter, r *http.Request, it *item) err
 	return b.serveEntry(w, r, it, e)
 }
 
-// serveEntry answers with what is in the cache.
+// serveEntry answers with an entry of the cache.
 func (b *Broker) serveEntry(w http.ResponseWriter, r *http.Request, it *item, e *entry) error {
 	if e.Status != http.StatusOK {
 		return engi.Errorf(engi.NotFound, "the registry answers %d: there is no such package or version", e.Status)
@@ -240,9 +240,9 @@ func (b *Broker) rendered(it *item, e *entry, r *http.Request) ([]byte, string, 
 	return it.render(raw, strings.Join(r.Header["Accept"], ","))
 }
 
-// stream sends a file while it arrives, all but its end, which follows only when
-// the file was found to be what it should be; else the connection breaks. It
-// returns false if that cannot begin yet.
+// stream sends a file while it arrives, except for its end. The end follows only when
+// the file has the expected hash; otherwise the connection breaks. It
+// returns false if the response cannot begin yet.
 func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *flight) bool {
 	f.mu.Lock()
 	file, size := f.file, f.size
@@ -250,7 +250,7 @@ func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *fli
 	if file == nil || it.meta || it.mutable || it.render != nil {
 		return false
 	}
-	// The file stays readable after it got another name or was removed.
+	// The open file stays readable after it is renamed or removed.
 	in, err := os.Open(file.Name())
 	if err != nil {
 		return false
@@ -294,7 +294,7 @@ func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *fli
 	}
 }
 
-// download brings an item into the cache.
+// download downloads an item into the cache.
 func (b *Broker) download(ctx context.Context, it *item, f *flight) (err error) {
 	limit := fileTime
 	if it.meta || it.mutable {
@@ -358,7 +358,7 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 		r.Header.Set("Accept", it.accept)
 	}
 	if !it.mutable && !it.meta {
-		r.Header.Set("Accept-Encoding", "identity") // the hash is that of the file
+		r.Header.Set("Accept-Encoding", "identity") // the hash is the hash of the uncompressed file
 	}
 	if before != nil && before.ETag != "" {
 		r.Header.Set("If-None-Match", before.ETag)
@@ -378,7 +378,7 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 		if ctx.Err() == nil || engi.Is(context.Cause(ctx), engi.Unavailable) {
 			b.mu.Lock()
 			if len(b.down) >= maxDown {
-				clear(b.down) // metadata names hosts, too
+				clear(b.down) // bounds the map, because metadata can name any number of hosts
 			}
 			b.down[r.URL.Host] = time.Now().Add(downTime)
 			b.mu.Unlock()
@@ -390,7 +390,7 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 	return resp, stop, nil
 }
 
-// A watched body gives the stall timer another turn with each read.
+// A watched body resets the stall timer with each read.
 type watched struct {
 	io.ReadCloser
 	stall *time.Timer
@@ -483,7 +483,7 @@ func (b *Broker) receive(ctx context.Context, it *item, f *flight, resp *http.Re
 	return b.keep(it, h, raw)
 }
 
-// keep puts a body from memory into the cache.
+// keep puts a body in memory into the cache.
 func (b *Broker) keep(it *item, h head, body []byte) error {
 	file, err := b.cache.temp()
 	if err != nil {
@@ -503,13 +503,13 @@ func (b *Broker) keep(it *item, h head, body []byte) error {
 	return err
 }
 
-// changed is the refusal of a file that is not what its ecosystem says.
+// changed returns the error for a file whose hash differs from the published one.
 func changed(key, want, got string) error {
 	return engi.Errorf(engi.Conflict, "%s was changed: it should be %s and is %s", key, want, got).
 		WithRemedy("do not install it; ask the operator whether the registry or the mirror was tampered with")
 }
 
-// short bounds a validator from upstream.
+// short returns a validator from upstream, or "" if it is too long.
 func short(v string) string {
 	if len(v) > 256 {
 		return ""
@@ -517,7 +517,7 @@ func short(v string) string {
 	return v
 }
 
-// growing tells readers of a flight that there is more.
+// growing counts written bytes and notifies the readers of a flight.
 type growing flight
 
 func (g *growing) Write(p []byte) (int, error) {
@@ -529,8 +529,8 @@ func (g *growing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text returns an item's body as text, of which there must not be more than most
-// bytes. ok is false if the registry has none.
+// text returns an item's body, which must have at most most
+// bytes. ok is false if the registry has no such item.
 func (b *Broker) text(ctx context.Context, it *item, most int64) (_ []byte, ok bool, err error) {
 	e, err := b.get(ctx, it)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzPaths: whatever a path is, what is asked for upstream is below the
+// FuzzPaths: for every path, the URL requested upstream is below the
 // registry's own URL.
 func FuzzPaths(f *testing.F) {
 	b, err := New(Options{Dir: f.TempDir(), Offline: true})
@@ -43,7 +43,7 @@ func FuzzPaths(f *testing.F) {
 	})
 }
 
-// FuzzLockFiles: whatever a lock file says, what is wanted is at registries.
+// FuzzLockFiles: for every lock file, all wanted URLs are at registries.
 func FuzzLockFiles(f *testing.F) {
 	b, err := New(Options{Dir: f.TempDir(), Offline: true})
 	if err != nil {
@@ -72,7 +72,7 @@ func FuzzLockFiles(f *testing.F) {
 	})
 }
 
-// FuzzIndexes: no registry's metadata breaks a parser, and what comes out names
+// FuzzIndexes: no metadata of a registry breaks a parser, and the results name
 // only the public hosts.
 func FuzzIndexes(f *testing.F) {
 	f.Add([]byte(`{"name":"a","versions":{"1.0.0":{"version":"1.0.0","dist":{"integrity":"sha512-AAAA","tarball":"https://x/"}}}}`))

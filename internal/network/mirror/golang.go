@@ -20,16 +20,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// golang is Go's module proxy, with the checksum database as a proxy serves it
+// golang serves Go's module proxy, with the checksum database as a proxy serves it
 // and at its own host:
 //
 //	proxy.golang.org/MODULE/@v/list, VERSION.info, VERSION.mod, VERSION.zip, /@latest
 //	proxy.golang.org/sumdb/sum.golang.org/…, sum.golang.org/…
 //
-// A .mod and a .zip must have the hash that the checksum database has, whose
-// signatures and proofs are verified here as the go command verifies them. What
-// the database does not know is a module of the mirror's own, and kept as it was
-// seen first.
+// A .mod and a .zip must have the hash in the checksum database, whose
+// signatures and proofs are verified here as the go command verifies them. A module that
+// the database does not know is a private module of the upstream, and is kept as it was
+// received first.
 type golang struct {
 	b   *Broker
 	sum *sumdb.Client
@@ -40,7 +40,7 @@ const (
 	sumHost = "sum.golang.org"
 	sumKey  = "sum.golang.org+033de0ae+Ac4zctda0e5eza+HJyk9SxEdh+s3Ux18htTTAD8OuAn8"
 
-	maxGoFiles = 500 << 20 // bytes of a module, as the go command has it
+	maxGoFiles = 500 << 20 // maximum bytes of a module, the same as in the go command
 	maxGoMod   = 16 << 20
 	maxSumFile = 1 << 20
 )
@@ -116,7 +116,7 @@ func (g *golang) item(host, path string) (*item, error) {
 	return it, nil
 }
 
-// database returns what a path of the checksum database stands for.
+// database returns the item for a path of the checksum database.
 func (g *golang) database(path string) (*item, error) {
 	if path == "supported" {
 		return &item{fixed: []byte{}, media: "text/plain"}, nil
@@ -147,12 +147,12 @@ func (g *golang) database(path string) (*item, error) {
 	return it, nil
 }
 
-// verify compares a hash with the checksum database's.
+// verify compares a hash with the one in the checksum database.
 func (g *golang) verify(ctx context.Context, key, mod, version, got string) error {
 	lines, err := g.sum.Lookup(mod, version)
 	switch {
 	case engi.Is(err, engi.NotFound):
-		return nil // a module of the mirror's own
+		return nil // a private module of the upstream
 	case err != nil && strings.Contains(err.Error(), "404"):
 		return nil
 	case err != nil:
@@ -175,7 +175,7 @@ func (g *golang) verify(ctx context.Context, key, mod, version, got string) erro
 	return nil
 }
 
-// hashZip is dirhash.HashZip for a hostile archive.
+// hashZip is like dirhash.HashZip, but safe for a hostile archive.
 func hashZip(body *io.SectionReader) (string, error) {
 	z, err := zip.NewReader(body, body.Size())
 	if err != nil {
@@ -210,10 +210,10 @@ func hashZip(body *io.SectionReader) (string, error) {
 	return got, nil
 }
 
-// sumOps connect the client of the checksum database with the cache.
+// sumOps connects the client of the checksum database with the cache.
 type sumOps struct {
 	g  *golang
-	mu sync.Mutex // of the file with the latest tree
+	mu sync.Mutex // guards the file with the latest tree
 }
 
 // ReadRemote implements [sumdb.ClientOps].

@@ -8,8 +8,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// maven is Maven Central. A file must have the hash in the file beside it, .sha512
-// or else .sha1; metadata of artifacts changes.
+// maven serves Maven Central. A file must have the hash in the file next to it, .sha512
+// or else .sha1. Metadata of artifacts is mutable.
 type maven struct{ b *Broker }
 
 func (*maven) name() string    { return "maven" }

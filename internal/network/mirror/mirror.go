@@ -1,23 +1,23 @@
 // Package mirror is the package broker: it serves the public registries of
 // packages to sandboxes, read-only, from a cache on disk that it fills from the
 // registries or from mirrors of the operator's choice. Programs speak to the
-// registries' own names (registry.npmjs.org, pypi.org, …) as usual; package egress
-// hands their requests to a [Broker] in place of the host.
+// registries' own host names (registry.npmjs.org, pypi.org, …) as usual; package egress
+// passes their requests to a [Broker] instead of the host.
 //
 // Every file is compared with the hash that its ecosystem publishes for it before
-// it is kept: what npm's manifests call integrity, the hashes of PyPI's indexes,
+// it is kept: the integrity field of npm's manifests, the hashes of PyPI's indexes,
 // Go's checksum database, the cksum of a crate, Debian's Packages below its
-// Release, the checksums beside Maven's artifacts. Files never change and are kept
-// until the cache is full; metadata is asked for again when it is no longer fresh,
+// Release, the checksums next to Maven's artifacts. Files never change and are kept
+// until the cache is full. Metadata is requested again when it is no longer fresh,
 // and served stale when its registry does not answer.
 //
-// Of a request only the names of packages and files reach a registry: no header,
-// query, cookie or body of a sandbox does. Upstreams are not trusted with anything
-// but content: sizes and times are bounded, and redirects lead to public addresses
+// Only the names of packages and files in a request reach a registry: no header,
+// query, cookie or body of a sandbox is sent. Upstreams are trusted only for
+// content: sizes and times are limited, and redirects lead to public addresses
 // only; see package fetch.
 //
-// It is not for images and not for registries that need a login: grant a secret to
-// those (package intercept).
+// It does not serve images and registries that need a login: grant a secret for
+// these (package intercept).
 package mirror
 
 import (
@@ -42,49 +42,49 @@ import (
 	"github.com/engi-dev/engi/internal/network/fetch"
 )
 
-// Ecosystems are the names of all ecosystems.
+// Ecosystems lists the names of all ecosystems.
 var Ecosystems = []string{"crates", "debian", "go", "maven", "npm", "pypi"}
 
-// Off as an upstream closes an ecosystem.
+// Off, as an upstream, disables an ecosystem.
 const Off = "off"
 
-// Options configure a Broker. Dir is required; everything else has a useful zero
+// Options configures a Broker. Dir is required; every other field has a useful zero
 // value.
 type Options struct {
-	Dir     string        // of the cache; nobody else writes it
-	Size    int64         // bytes on disk; 0 means 20 GiB
-	Fresh   time.Duration // how long metadata is served without asking again; 0 means 5 minutes
+	Dir     string        // directory of the cache; no other process may write it
+	Size    int64         // maximum bytes on disk; 0 means 20 GiB
+	Fresh   time.Duration // time for which metadata is served without a new request; 0 means 5 minutes
 	Offline bool          // ask no registry; serve what is in the cache
 
 	// Upstreams are the URLs of registries by ecosystem, and of Debian's security
-	// archive as debian-security. Missing ones are the public registries; [Off]
-	// closes the ecosystem.
+	// archive as debian-security. The default of each is the public registry; [Off]
+	// disables the ecosystem.
 	Upstreams map[string]string
-	// Trusted are further hosts, as HOST:PORT, that upstreams send files from,
-	// and that may have private addresses as upstreams may.
+	// Trusted lists further hosts, as HOST:PORT, from which upstreams serve files,
+	// and which may have private addresses like upstreams.
 	Trusted []string
-	Roots   *x509.CertPool // authorities of upstreams; nil means the system's
-	SumDB   string         // key of Go's checksum database; empty means that of sum.golang.org
+	Roots   *x509.CertPool // certificate authorities for upstreams; nil means the system's
+	SumDB   string         // key of Go's checksum database; empty means the key of sum.golang.org
 
 	Log *slog.Logger // nil discards
 }
 
-// Bounds of one request. Variables, so that tests can lower them.
+// Limits of one request. They are variables, so that tests can lower them.
 var (
 	maxFile     = int64(4 << 30)
 	maxMetadata = int64(64 << 20)
 	fileTime    = 30 * time.Minute
 	metaTime    = 2 * time.Minute
-	stallTime   = time.Minute      // without a byte
-	downTime    = 10 * time.Second // that an upstream is not asked after it could not be reached
-	patience    = 5 * time.Second  // after which a file is sent while it arrives
+	stallTime   = time.Minute      // maximum time without a byte
+	downTime    = 10 * time.Second // time for which an upstream is not asked after it could not be reached
+	patience    = 5 * time.Second  // time after which a file is sent while it arrives
 )
 
 const (
-	perOwner   = 32  // requests of one owner served at once; further ones wait
-	perNode    = 256 // requests to upstreams at once, so that a few owners cannot take all
+	perOwner   = 32  // maximum number of concurrent requests of one owner; further ones wait
+	perNode    = 256 // maximum number of concurrent requests to upstreams, so that a few owners cannot use all
 	maxDown    = 1000
-	parsers    = 2 // of metadata, at once: they hold it in memory
+	parsers    = 2 // maximum number of concurrent parsers of metadata, which hold it in memory
 	withheld   = 64 << 10
 	maxURLPath = 1 << 10
 )
@@ -95,10 +95,10 @@ type Broker struct {
 	cache    *cache
 	client   *http.Client
 	log      *slog.Logger
-	up       map[string]*url.URL // by name, as Options.Upstreams
+	up       map[string]*url.URL // upstreams by name, as in Options.Upstreams
 	hosts    map[string]ecosystem
-	names    map[string][]string              // hosts by ecosystem
-	owners   *engi.KeyedSemaphore[engi.Owner] // requests being served
+	names    map[string][]string              // hosts, by ecosystem
+	owners   *engi.KeyedSemaphore[engi.Owner] // limits the requests being served
 	fetching chan struct{}
 	parsing  chan struct{}
 	stop     context.CancelFunc
@@ -106,27 +106,27 @@ type Broker struct {
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
-	flights map[string]*flight   // by key; guarded by mu
-	down    map[string]time.Time // until when, by upstream host; guarded by mu
-	counts  map[string]*Counts   // by ecosystem; guarded by mu
+	flights map[string]*flight   // downloads in progress, by key; guarded by mu
+	down    map[string]time.Time // end of the time without requests, by upstream host; guarded by mu
+	counts  map[string]*Counts   // counts by ecosystem; guarded by mu
 }
 
-// Counts are what happened in an ecosystem since the start.
+// Counts holds the counters of an ecosystem since the start.
 type Counts struct {
 	Requests, Hits, Fetched, Refused int64
-	Bytes                            int64 // from upstream
+	Bytes                            int64 // bytes received from upstream
 }
 
 // An ecosystem knows the paths of one kind of registry.
 type ecosystem interface {
 	name() string
 	hosts() []string
-	// item returns what a path of a host stands for. It reports Denied for
-	// what is not a package or its metadata.
+	// item returns the item for a path of a host. It returns Denied for
+	// paths that are neither a package nor metadata of one.
 	item(host, path string) (*item, error)
 }
 
-// New opens the cache. The caller closes the Broker.
+// New opens the cache. The caller must close the Broker.
 func New(o Options) (*Broker, error) {
 	o.Size = cmp.Or(o.Size, 20<<30)
 	o.Fresh = cmp.Or(o.Fresh, 5*time.Minute)
@@ -177,13 +177,13 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// public are the public registries.
+// public maps upstreams to the public registries.
 var public = map[string]string{
 	"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org/simple", "go": "https://proxy.golang.org", "crates": "https://index.crates.io",
 	"debian": "http://deb.debian.org/debian", "debian-security": "http://security.debian.org/debian-security", "maven": "https://repo1.maven.org/maven2",
 }
 
-// CheckURL parses the URL of a registry. It reports Invalid.
+// CheckURL parses the URL of a registry. It returns Invalid for an unusable URL.
 func CheckURL(text string) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimSuffix(text, "/"))
 	switch {
@@ -197,14 +197,14 @@ func CheckURL(text string) (*url.URL, error) {
 
 // Close ends all downloads and waits for them.
 func (b *Broker) Close() {
-	b.mu.Lock() // nobody begins anything new
+	b.mu.Lock() // no new download starts
 	b.stop()
 	b.mu.Unlock()
 	b.running.Wait()
 	b.client.CloseIdleConnections()
 }
 
-// Hosts returns the hosts that the broker stands for, by ecosystem.
+// Hosts returns the hosts that the broker replaces, by ecosystem.
 func (b *Broker) Hosts() map[string][]string { return maps.Clone(b.names) }
 
 // Status is the state of a Broker.
@@ -216,7 +216,7 @@ type Status struct {
 	Upstreams   map[string]string
 }
 
-// Status returns what is in the cache and what happened since the start.
+// Status returns the contents of the cache and the counts since the start.
 func (b *Broker) Status() Status {
 	s := Status{Offline: b.o.Offline, Size: b.o.Size, Ecosystems: map[string]Counts{}, Upstreams: map[string]string{}}
 	s.Files, s.Bytes = b.cache.usage()
@@ -228,7 +228,7 @@ func (b *Broker) Status() Status {
 	return s
 }
 
-// Clear removes everything from the cache.
+// Clear removes all entries from the cache.
 func (b *Broker) Clear() error { return b.cache.clear() }
 
 func (b *Broker) count(e ecosystem, f func(*Counts)) {
@@ -287,7 +287,7 @@ func (b *Broker) serve(owner engi.Owner, e ecosystem, host string, w http.Respon
 	return b.serveItem(w, r, it)
 }
 
-// cleanPath reports whether a decoded path means itself on every server.
+// cleanPath reports whether every server interprets a decoded path literally.
 func cleanPath(p string) bool {
 	if !strings.HasPrefix(p, "/") {
 		return false
@@ -302,14 +302,14 @@ func cleanPath(p string) bool {
 	}) && !strings.Contains(p, "//")
 }
 
-// notServed refuses what is none of the packages and metadata that installing
+// notServed returns the error for paths other than the packages and metadata that an installation
 // needs.
 func notServed(format string, args ...any) error {
 	return engi.Errorf(engi.Denied, format, args...).WithRemedy("only packages and their metadata are served, as programs need them to install")
 }
 
-// statusOf is the status of a refusal. Programs give up at once after 403 and 404
-// and may try again after the others.
+// statusOf returns the HTTP status of a refusal. Programs give up at once after 403 and 404
+// and may retry after other statuses.
 func statusOf(err error) int {
 	switch engi.KindOf(err) {
 	case engi.Denied, engi.Invalid:
@@ -336,7 +336,7 @@ func refuse(w http.ResponseWriter, err error) {
 	_, _ = io.WriteString(w, "engi: "+text+"\n") // the client may be gone
 }
 
-// line makes text fit into a header.
+// line converts text to a valid value of a header.
 func line(text string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c >= 0x7f {
@@ -346,8 +346,8 @@ func line(text string) string {
 	}, clip.Text(text, 300))
 }
 
-// fetch brings what a URL of a registry stands for into the cache, if it is not
-// there. It returns its size.
+// fetch downloads the item of a registry's URL into the cache, if it is not
+// there yet. It returns the size of the item.
 func (b *Broker) fetch(ctx context.Context, address string) (int64, error) {
 	u, err := url.Parse(address)
 	if err != nil {

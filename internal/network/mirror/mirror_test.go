@@ -33,10 +33,10 @@ import (
 type upstream struct {
 	*httptest.Server
 	mu    sync.Mutex
-	files map[string][]byte // by path; guarded by mu
+	files map[string][]byte // contents by path; guarded by mu
 	asked map[string]int    // guarded by mu
 	seen  []*http.Request   // guarded by mu
-	serve http.HandlerFunc  // what else is asked for; guarded by mu
+	serve http.HandlerFunc  // handler of all other paths; guarded by mu
 }
 
 func newUpstream(t *testing.T) *upstream {
@@ -80,7 +80,7 @@ func (u *upstream) count(path string) int {
 	return u.asked[path]
 }
 
-// options have all registries at u.
+// options returns options with u as the upstream of all registries.
 func (u *upstream) options(t *testing.T) Options {
 	return Options{Dir: t.TempDir(), Fresh: time.Hour, Upstreams: map[string]string{
 		"npm": u.URL + "/npm", "pypi": u.URL + "/pypi/simple", "go": u.URL + "/go", "crates": u.URL + "/crates", "debian": u.URL + "/debian",
@@ -97,7 +97,7 @@ func open(t *testing.T, o Options) *Broker {
 	return b
 }
 
-// get asks a broker for a URL of a registry, as a sandbox does.
+// get requests a URL of a registry from a broker, as a sandbox does.
 func get(b *Broker, address string, header ...string) *httptest.ResponseRecorder {
 	return send(b, httptest.NewRequest("GET", address, nil), header...)
 }
@@ -114,11 +114,11 @@ func send(b *Broker, r *http.Request, header ...string) *httptest.ResponseRecord
 // A stock is a package in a scripted registry.
 type stock struct {
 	ecosystem string
-	archive   string // its path upstream
+	archive   string // path of the archive upstream
 	body      []byte
-	url       string // of the archive, for programs
+	url       string // URL of the archive, for programs
 	index     string // URL of metadata, which must be cached for offline use
-	tell      string // what the index must say
+	tell      string // text that the index must contain
 }
 
 func zipped(t testing.TB, files map[string]string) []byte {
@@ -220,8 +220,8 @@ func fill(t testing.TB, u *upstream, o *Options) []stock {
 	return all
 }
 
-// TestServes: each ecosystem's metadata and files come through, with the public
-// registry's own URLs, are asked for once, and are there without an upstream.
+// TestServes: each ecosystem's metadata and files are served, with the public
+// registry's own URLs, are requested upstream once, and are served without an upstream afterwards.
 func TestServes(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -245,7 +245,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("%s was asked for %d times", s.archive, n)
 		}
 	}
-	// HEAD, parts and unchanged ones.
+	// Requests with HEAD, for ranges and for unchanged files.
 	s := all[0]
 	r := httptest.NewRequest("HEAD", s.url, nil)
 	w := send(b, r)
@@ -271,8 +271,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestChangedPackages: a file that is not what its ecosystem published is refused
-// and not kept; when the right one is back, it comes.
+// TestChangedPackages: a file without the hash that its ecosystem published is refused
+// and not kept; when the right file is back, it is served.
 func TestChangedPackages(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -297,7 +297,7 @@ func TestChangedPackages(t *testing.T) {
 			t.Errorf("%s, the right one: %d %.200s", s.url, w.Code, w.Body)
 		}
 	}
-	// An index of Debian is held to its Release, too.
+	// An index of Debian is checked against its Release, too.
 	if w := get(b, "http://deb.debian.org/debian/dists/trixie/main/binary-amd64/Packages.gz"); w.Code != 200 {
 		t.Errorf("an index: %d %s", w.Code, w.Body)
 	}
@@ -311,8 +311,8 @@ func TestChangedPackages(t *testing.T) {
 	}
 }
 
-// TestChecksumDatabaseContradicts: a database that forgets what it said is found
-// out.
+// TestChecksumDatabaseContradicts: a database that contradicts its earlier answers is
+// detected.
 func TestChecksumDatabaseContradicts(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -321,13 +321,13 @@ func TestChecksumDatabaseContradicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.SumDB = key // the database signs with another
+	o.SumDB = key // the database signs with another key
 	if w := get(open(t, o), "https://proxy.golang.org/example.com/m/@v/v1.0.0.zip"); w.Code != 502 || !strings.Contains(w.Body.String(), "checksum database") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 
-// TestRefuses: what is neither a package nor metadata reaches no registry.
+// TestRefuses: a request for neither a package nor metadata reaches no registry.
 func TestRefuses(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -370,8 +370,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestHostileUpstreams: what registries send is bounded in size and time, and
-// leads nowhere else.
+// TestHostileUpstreams: responses of registries are limited in size and time, and
+// lead to no other host.
 func TestHostileUpstreams(t *testing.T) {
 	defer func(f, m int64, s, d time.Duration) { maxFile, maxMetadata, stallTime, downTime = f, m, s, d }(maxFile, maxMetadata, stallTime, downTime)
 	maxFile, maxMetadata, stallTime, downTime = 1<<20, 1<<20, 200*time.Millisecond, 0
@@ -464,8 +464,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestMetadataIsRevalidated: stale metadata is asked for again, once for all who
-// wait, and costs nothing when it is the same.
+// TestMetadataIsRevalidated: stale metadata is requested again, once for all waiting
+// requests, and is not sent again when it is unchanged.
 func TestMetadataIsRevalidated(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -483,7 +483,7 @@ func TestMetadataIsRevalidated(t *testing.T) {
 	if now := get(b, "https://registry.npmjs.org/a"); !strings.Contains(now.Body.String(), `"x":1`) {
 		t.Errorf("%s", now.Body)
 	}
-	// A missing package is remembered, too, but not for ever.
+	// The absence of a package is remembered, too, but not for ever.
 	if w := get(b, "https://registry.npmjs.org/none"); w.Code != 404 {
 		t.Errorf("%d", w.Code)
 	}
@@ -493,8 +493,8 @@ func TestMetadataIsRevalidated(t *testing.T) {
 	}
 }
 
-// TestOneDownload: many requests for a file are one download, which ends when all
-// who wait have left.
+// TestOneDownload: many requests for a file share one download, which ends when all
+// waiting requests have left.
 func TestOneDownload(t *testing.T) {
 	u := newUpstream(t)
 	b := open(t, u.options(t))
@@ -540,8 +540,8 @@ func TestOneDownload(t *testing.T) {
 	<-left
 }
 
-// TestStreams: a large file is sent while it arrives, but never all of it before
-// it was found to be right.
+// TestStreams: a large file is sent while it arrives, but its end only after
+// the file has been checked.
 func TestStreams(t *testing.T) {
 	defer func(d time.Duration) { patience = d }(patience)
 	patience = time.Millisecond
@@ -596,7 +596,7 @@ func TestStreams(t *testing.T) {
 }
 
 // TestCacheOnDisk: a damaged file is not served, a half-written one is removed,
-// and the cache stays within its size by removing what was used least recently.
+// and the cache stays within its size by removing the least recently used files.
 func TestCacheOnDisk(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -658,7 +658,7 @@ func TestCacheOnDisk(t *testing.T) {
 	if n := u.count("/npm/p0"); n != 1 {
 		t.Errorf("what was always used was fetched %d times", n)
 	}
-	// What is being written counts, too.
+	// Files being written count, too.
 	room := &reservation{cache: b.cache}
 	if _, err := room.Write(make([]byte, 40<<10)); err != nil {
 		t.Fatal(err)
@@ -678,7 +678,7 @@ func TestCacheOnDisk(t *testing.T) {
 	}
 }
 
-// TestPipForms: programs get the form of the index that they ask for.
+// TestPipForms: programs get the form of the index that they request.
 func TestPipForms(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -700,7 +700,7 @@ func TestPipForms(t *testing.T) {
 	if !strings.Contains(page, `data-yanked="bad"`) || !strings.Contains(page, fmt.Sprintf("#sha256=%064d", 2)) || strings.Contains(page, "evil") {
 		t.Errorf("%s", page)
 	}
-	// What the page says can be read back.
+	// The contents of the page can be parsed again.
 	files, err := htmlFiles([]byte(page))
 	if err != nil || len(files) != 2 || files[0].Filename != "other-1.tar.gz" || files[0].metadataHash() == "" {
 		t.Errorf("%+v, %v", files, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// npm is the registry of npm, pnpm, yarn, bun and deno:
+// npm serves the registry of npm, pnpm, yarn, bun and deno:
 //
 //	/NAME, /@SCOPE/NAME           the package, with all versions
 //	/NAME/VERSION                 the manifest of one version
@@ -29,7 +29,7 @@ var (
 	npmExact   = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+(?:[-+].*)?$`)
 )
 
-// packument is the media type of a package with what installing needs only.
+// packument is the media type of an abbreviated package, with only the fields that an installation needs.
 const packument = "application/vnd.npm.install-v1+json"
 
 func (n *npm) item(_, path string) (*item, error) {
@@ -64,8 +64,8 @@ func (n *npm) url(parts ...string) string {
 	return n.b.up["npm"].String() + "/" + strings.Join(parts, "/")
 }
 
-// packument is always the abbreviated one: programs that install need no more, and
-// it is a tenth of the whole.
+// packument returns the item of a package, always abbreviated: installations need no more, and
+// it has a tenth of the size.
 func (n *npm) packument(name string) *item {
 	return &item{of: n, key: "npm/" + name, url: n.url(strings.Replace(name, "/", "%2f", 1)), accept: packument + ", application/json;q=0.8", media: "application/json",
 		mutable: true, rewrite: func(raw []byte) ([]byte, error) { return rewritePackument(name, raw) }}
@@ -107,7 +107,7 @@ func (n *npm) archive(name, version string) *item {
 	}}
 }
 
-// A dist is what a manifest says about the archive.
+// A dist is the part of a manifest that describes the archive.
 type dist struct {
 	version, tarball string
 	want             hash
@@ -146,7 +146,7 @@ func parseDist(raw []byte) (d dist, err error) {
 
 type object = map[string]json.RawMessage
 
-// rewritePackument makes every archive's URL that of the public registry.
+// rewritePackument replaces the URL of every archive by its URL in the public registry.
 func rewritePackument(name string, raw []byte) ([]byte, error) {
 	var all object
 	if err := json.Unmarshal(raw, &all); err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// pypi is Python's index as PEP 503 and PEP 691 describe it, and the host of its
+// pypi serves Python's index according to PEP 503 and PEP 691, and the host of its
 // files:
 //
 //	pypi.org/simple/PROJECT/
 //	files.pythonhosted.org/packages/…/FILE, and FILE.metadata
 //
-// Of a file's path only the name counts, which is its own for ever: a mirror has
+// Only the name in a file's path is used, because it never changes: a mirror has
 // other directories.
 type pypi struct{ b *Broker }
 
@@ -62,8 +62,8 @@ func normalProject(name string) string {
 	return pypiRuns.ReplaceAllString(strings.ToLower(name), "-")
 }
 
-// projectsOf returns the projects that a file may be of: the name of a source
-// archive may have dashes like the one before its version.
+// projectsOf returns the projects to which a file may belong: the name of a source
+// archive may contain dashes besides the one before its version.
 func projectsOf(file string) (all []string) {
 	for i := len(file) - 1; i > 0; i-- {
 		if file[i] == '-' && i+1 < len(file) && (strings.HasSuffix(file, ".whl") || file[i+1] >= '0' && file[i+1] <= '9') {
@@ -119,7 +119,7 @@ func (p *pypi) file(file string) *item {
 	}}
 }
 
-// A pypiIndex is the index of a project, with URLs as upstream has them.
+// A pypiIndex is the index of a project, with the URLs of upstream.
 type pypiIndex struct {
 	Meta     json.RawMessage `json:"meta"`
 	Name     string          `json:"name"`
@@ -149,7 +149,7 @@ func (f *pypiEntry) metadataHash() string {
 	return ""
 }
 
-// canonical is the URL of a file at PyPI.
+// canonical returns the URL of a file at PyPI.
 func (f *pypiEntry) canonical() string {
 	if u, err := url.Parse(f.URL); err == nil {
 		if tail := pypiPath.FindString(u.Path); tail != "" {
@@ -161,7 +161,7 @@ func (f *pypiEntry) canonical() string {
 }
 
 // normalIndex reads an index in either form. Files without a hash are left out:
-// nobody could tell whether they were changed.
+// a change of them could not be detected.
 func normalIndex(base, project string, raw []byte) ([]byte, error) {
 	at, err := url.Parse(base)
 	if err != nil {
@@ -227,7 +227,7 @@ func htmlFiles(raw []byte) ([]pypiEntry, error) {
 				case "data-requires-python":
 					open.RequiresPython = new(a.Val)
 				case "data-yanked":
-					open.Yanked, _ = json.Marshal(a.Val) // a string always can be
+					open.Yanked, _ = json.Marshal(a.Val) // a string can always be encoded
 				case "data-core-metadata", "data-dist-info-metadata":
 					if algorithm, sum, ok := strings.Cut(a.Val, "="); ok {
 						open.CoreMetadata, _ = json.Marshal(map[string]string{algorithm: sum})
@@ -247,7 +247,7 @@ func htmlFiles(raw []byte) ([]pypiEntry, error) {
 	}
 }
 
-// renderIndex makes the form of an index that a program asks for, with PyPI's own
+// renderIndex returns an index in the form that a program accepts, with PyPI's own
 // URLs.
 func renderIndex(raw []byte, accept string) ([]byte, string, error) {
 	var x pypiIndex

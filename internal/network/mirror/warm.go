@@ -17,19 +17,19 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Bounds of warming.
+// Limits of warming.
 const (
-	maxWanted = 20_000 // packages
-	warmers   = 8      // at once
+	maxWanted = 20_000 // maximum number of packages
+	warmers   = 8      // maximum number of concurrent downloads
 )
 
-// A Wanted is something to bring into the cache: a URL of a registry, or the files
+// A Wanted describes files to download into the cache: a URL of a registry, or the files
 // of a project of PyPI for this node's kind of machine.
 type Wanted struct {
 	URL string
 
 	project, version string
-	hashes           []string // of the files that are wanted; empty means those that fit
+	hashes           []string // hashes of the wanted files; empty means all files that fit
 }
 
 // String returns the URL, or the project with its version.
@@ -40,10 +40,10 @@ func (w Wanted) String() string {
 	return w.project + "==" + w.version
 }
 
-// Read returns what a file of a project names: package-lock.json and
+// Read returns the packages that a file of a project names: package-lock.json and
 // npm-shrinkwrap.json, yarn.lock, pnpm-lock.yaml, requirements.txt, go.sum,
-// Cargo.lock; of any other file, the URLs of registries in it. It reports Invalid
-// for files that cannot be read or name nothing.
+// Cargo.lock; for any other file, the URLs of registries in it. It returns Invalid
+// for files that cannot be read or name no packages.
 func (b *Broker) Read(name string, content []byte) (all []Wanted, err error) {
 	base := path.Base(name)
 	defer engi.Annotate(&err, "%.100s", base)
@@ -107,7 +107,7 @@ func npmLock(content []byte) (all []Wanted, err error) {
 	}
 	add := func(name string, l locked) {
 		if u, err := url.Parse(l.Resolved); err == nil && l.Resolved != "" && u.Host != npmHost && u.Host != "registry.yarnpkg.com" && !strings.Contains(u.Path, "/-/") {
-			return // not of the registry
+			return // not from the registry
 		}
 		if npmName.MatchString(name) && npmVersion.MatchString(l.Version) && !l.Link {
 			all = append(all, npmArchive(name, l.Version))
@@ -116,7 +116,7 @@ func npmLock(content []byte) (all []Wanted, err error) {
 	for at, l := range lock.Packages {
 		if _, name, ok := cutLast(at, "node_modules/"); ok {
 			if l.Name != "" {
-				name = l.Name // an alias
+				name = l.Name // the package is installed under an alias
 			}
 			add(name, l)
 		}
@@ -233,15 +233,15 @@ func fits(file string) bool {
 	return strings.HasSuffix(file, "-any.whl") || strings.Contains(file, "linux") && strings.HasSuffix(file, "_"+arch+".whl")
 }
 
-// A Warmed is the outcome for one of the wanted.
+// A Warmed is the outcome for one Wanted.
 type Warmed struct {
 	Wanted Wanted
 	Bytes  int64
 	Err    error
 }
 
-// Warm brings what is wanted into the cache, and yields each as it comes. It ends
-// early with ctx.
+// Warm downloads all into the cache, and yields each outcome when it is known. It ends
+// early if ctx ends.
 func (b *Broker) Warm(ctx context.Context, all []Wanted) iter.Seq[Warmed] {
 	return func(yield func(Warmed) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -332,7 +332,7 @@ func (b *Broker) warm(ctx context.Context, w Wanted) (int64, error) {
 	return total, nil
 }
 
-// ofVersion reports whether a file is of a version, whose trailing zeros may be
+// ofVersion reports whether a file belongs to a version, whose trailing zeros may be
 // left out.
 func ofVersion(file, version string) bool {
 	trim := func(v string) string {

@@ -44,8 +44,8 @@ func TestReadsLockFiles(t *testing.T) {
 	}
 }
 
-// TestWarm: what lock files name is there afterwards without an upstream; what
-// cannot be had is told.
+// TestWarm: packages named by lock files are served afterwards without an upstream; packages that
+// cannot be downloaded are reported.
 func TestWarm(t *testing.T) {
 	u := newUpstream(t)
 	o := u.options(t)
@@ -96,7 +96,7 @@ func TestWarm(t *testing.T) {
 			t.Errorf("%s: %d %s", file, w.Code, w.Body)
 		}
 	}
-	// It ends with its caller.
+	// Warm ends with its caller.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range b.Warm(ctx, want) {

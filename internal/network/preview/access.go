@@ -18,20 +18,20 @@ import (
 )
 
 const (
-	tokenParameter = "engi_token"     // of a signed link
-	tokenCookie    = "engi_preview"   // set by a signed link
-	keyPrefix      = "engi_"          // of the secret of any key
-	accessHeader   = "X-Access-Token" // of E2B's clients
-	hexPrefix      = "e2b_656e67695f" // the same in the form that E2B's older clients require
+	tokenParameter = "engi_token"     // query parameter of a signed link
+	tokenCookie    = "engi_preview"   // cookie that a signed link sets
+	keyPrefix      = "engi_"          // prefix of the secrets of all keys
+	accessHeader   = "X-Access-Token" // header with the token of E2B's clients
+	hexPrefix      = "e2b_656e67695f" // keyPrefix in the form that E2B's older clients require
 
-	// LongestLink is how long a signed link may be valid.
+	// LongestLink is the maximum validity of a signed link.
 	LongestLink = 30 * 24 * time.Hour
 
-	maxCookies = 64 // that are tried; other previews may have set some in a browser
+	maxCookies = 64 // maximum number of cookies tried; other previews may have set some in a browser
 )
 
-// Sign returns a URL that gives everybody who has it access to a port of a private
-// sandbox until it expires. It reports Invalid unless ttl is between a second and
+// Sign returns a URL that gives all its holders access to a port of a private
+// sandbox until the URL expires. It returns Invalid unless ttl is between a second and
 // [LongestLink].
 func (p *Proxy) Sign(id engi.SandboxID, port int, ttl time.Duration) (address string, expires time.Time, err error) {
 	if expires, err = until(ttl); err != nil {
@@ -43,8 +43,8 @@ func (p *Proxy) Sign(id engi.SandboxID, port int, ttl time.Duration) (address st
 	return p.URL(id, port) + p.query(target{id: id, port: port}, expires), expires, nil
 }
 
-// SignApp does as Sign for a port of an app, whatever its sandbox is then: a link outlives
-// those that the app has had.
+// SignApp is like Sign for a port of an app. The link follows the app: it stays valid when the
+// sandbox of the app is replaced.
 func (p *Proxy) SignApp(id engi.AppID, port int, ttl time.Duration) (address string, expires time.Time, err error) {
 	if expires, err = until(ttl); err != nil {
 		return "", time.Time{}, err
@@ -55,20 +55,20 @@ func (p *Proxy) SignApp(id engi.AppID, port int, ttl time.Duration) (address str
 	return p.AppURL(id, port) + p.query(target{of: id, port: port}, expires), expires, nil
 }
 
-// PrivateApp reports whether who has neither the key of its owner nor a link is refused at
-// the ports of an app.
+// PrivateApp reports whether the ports of an app refuse requests that have neither its owner's key
+// nor a link.
 func (p *Proxy) PrivateApp(ctx context.Context, a engi.App) (bool, error) {
 	if p.o.Private || a.Sandbox == "" {
 		return p.o.Private, nil
 	}
 	s, err := p.o.Sandboxes.Get(ctx, "", a.Sandbox)
 	if engi.Is(err, engi.NotFound) {
-		return false, nil // it is lost, and has no page now
+		return false, nil // the sandbox is lost, and the app has no page now
 	}
 	return s.Ports.Private, err
 }
 
-// SignPage does as Sign for the published page of an app.
+// SignPage is like Sign for the published page of an app.
 func (p *Proxy) SignPage(id engi.AppID, ttl time.Duration) (address string, expires time.Time, err error) {
 	if expires, err = until(ttl); err != nil {
 		return "", time.Time{}, err
@@ -76,7 +76,7 @@ func (p *Proxy) SignPage(id engi.AppID, ttl time.Duration) (address string, expi
 	return p.PageURL(id) + p.query(target{app: id}, expires), expires, nil
 }
 
-// until returns when a link expires.
+// until returns the time at which a link expires.
 func until(ttl time.Duration) (time.Time, error) {
 	if ttl < time.Second || ttl > LongestLink {
 		return time.Time{}, engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).WithRemedy("choose a time between 1s and %s", LongestLink)
@@ -84,7 +84,7 @@ func until(ttl time.Duration) (time.Time, error) {
 	return time.Now().Add(ttl).UTC().Truncate(time.Second), nil
 }
 
-// query returns what makes an address a signed link.
+// query returns the query that turns an address into a signed link.
 func (p *Proxy) query(t target, expires time.Time) string {
 	return "?" + tokenParameter + "=" + p.token(t, expires)
 }
@@ -97,11 +97,11 @@ func (p *Proxy) token(t target, expires time.Time) string {
 func (p *Proxy) mac(t target, expires []byte) []byte {
 	h := hmac.New(sha256.New, p.o.LinkKey)
 	switch {
-	case t.workspace: // whatever it shows
+	case t.workspace: // valid for all targets that the preview shows
 		fmt.Fprintf(h, "workspace\x00%s\x00%s\x00%x", t.site, t.service, expires)
 	case t.app != "":
 		fmt.Fprintf(h, "published\x00%s\x00%x", t.app, expires)
-	case t.of != "": // whatever its sandbox is
+	case t.of != "": // valid for every sandbox of the app
 		fmt.Fprintf(h, "app\x00%s\x00%d\x00%x", t.of, t.port, expires)
 	default:
 		fmt.Fprintf(h, "preview\x00%s\x00%d\x00%x", t.id, t.port, expires)
@@ -109,8 +109,8 @@ func (p *Proxy) mac(t target, expires []byte) []byte {
 	return h.Sum(nil)
 }
 
-// checkToken returns when a token expires; ok is false unless it is valid for what
-// t says now.
+// checkToken returns the time at which a token expires; ok is false unless the token is valid for
+// t now.
 func (p *Proxy) checkToken(token string, t target) (time.Time, bool) {
 	if len(token) > 128 {
 		return time.Time{}, false
@@ -123,17 +123,17 @@ func (p *Proxy) checkToken(token string, t target) (time.Time, bool) {
 	return expires, time.Now().Before(expires)
 }
 
-// An access says who may look at something.
+// An access holds the rules for access to a preview or page.
 type access struct {
 	owner   engi.Owner
-	others  []engi.Collaborator // whose keys are as good as the owner's
+	others  []engi.Collaborator // collaborators, whose keys give the same access as the owner's
 	private bool
-	allow   func() error // for those who have neither key nor link; nil refuses them
+	allow   func() error // called for requests without key and link; nil refuses them
 	while   func() (context.Context, context.CancelFunc)
 }
 
 // authorize checks access. It returns true if it has responded to the request, which
-// must not be served then.
+// must not be served in that case.
 func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a access) (done bool) {
 	if !p.o.Private && !a.private {
 		return false
@@ -188,7 +188,7 @@ func (p *Proxy) authorize(w http.ResponseWriter, r *http.Request, t target, a ac
 	return true
 }
 
-// whileValid ends a request with the key that gave access.
+// whileValid returns a request whose context ends when the key that gave access becomes invalid.
 func (p *Proxy) whileValid(r *http.Request, a access) (*http.Request, func()) {
 	if !p.o.Private && !a.private {
 		return r, func() {}
@@ -205,9 +205,9 @@ func (p *Proxy) whileValid(r *http.Request, a access) (*http.Request, func()) {
 }
 
 // ownPage reports whether a request was made by a page of the same sandbox or app, by no
-// page, or by one that only shows this one. Browsers send cookies with requests
-// from pages of other sandboxes, too, since they are on the same site. Over plain
-// HTTP, unless to localhost, they do not say that a page made a simple request.
+// page, or by a page that only shows this one. Browsers send cookies with requests
+// from pages of other sandboxes, too, since these pages are on the same site. Over plain
+// HTTP, except to localhost, browsers do not tell that a page made a simple request.
 func (p *Proxy) ownPage(r *http.Request, t target) bool {
 	page, shows := r.Header.Get("Origin"), false
 	if page == "" {
@@ -215,7 +215,7 @@ func (p *Proxy) ownPage(r *http.Request, t target) bool {
 		case site == "" || site == "none" || site == "same-origin":
 			return true
 		case navigation(r) && r.Header.Get("Sec-Fetch-Dest") == "document":
-			return true // somebody followed a link
+			return true // the user followed a link
 		}
 		page, shows = r.Referer(), navigation(r)
 	}
@@ -244,14 +244,14 @@ func (p *Proxy) setTokenCookie(w http.ResponseWriter, r *http.Request, t target,
 		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: r.TLS != nil || p.o.Scheme == "https",
 	}
 	if dest := r.Header.Get("Sec-Fetch-Dest"); r.Header.Get("Sec-Fetch-Site") == "cross-site" && (dest == "iframe" || dest == "frame") {
-		// Frames on another site, as the dashboard on localhost is, get no other cookies,
-		// and this one below that site only. Browsers that say so have a secure context.
+		// Frames on another site, such as the dashboard on localhost, get no other cookies,
+		// and get this cookie only within that site. Browsers that report a frame have a secure context.
 		c.SameSite, c.Secure, c.Partitioned = http.SameSiteNoneMode, true, true
 	}
 	http.SetCookie(w, c)
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
-	h.Set("Referrer-Policy", "strict-origin") // see ownPage; it never names this URL
+	h.Set("Referrer-Policy", "strict-origin") // ownPage needs it; the referrer never contains this URL
 	h.Set("Location", localRef(r.URL.EscapedPath(), withoutToken(r.URL.RawQuery)))
 	w.WriteHeader(http.StatusSeeOther)
 }
@@ -314,7 +314,7 @@ func stripCredentials(h http.Header, byHeader bool) {
 }
 
 // accessToken reports whether the value of a header has the form of a token for
-// envd. Services may have tokens of their own in the same header.
+// envd. Services may use the same header for their own tokens.
 func accessToken(v string) bool {
 	b, err := hex.DecodeString(v)
 	return err == nil && len(b) == sha256.Size
@@ -344,7 +344,7 @@ func tokenIn(rawQuery string) string {
 	return ""
 }
 
-// withoutToken returns a query without our parameter and otherwise unchanged.
+// withoutToken returns a query without the token parameter and otherwise unchanged.
 func withoutToken(rawQuery string) string {
 	if !strings.Contains(rawQuery, "engi") && !strings.Contains(rawQuery, "%") {
 		return rawQuery

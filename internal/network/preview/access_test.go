@@ -102,7 +102,7 @@ func TestRequestsEndWithTheirKey(t *testing.T) {
 	}
 }
 
-// TestRequestsEndWithWhatAllowedThem has a request without a key end.
+// TestRequestsEndWithWhatAllowedThem: a request without a key ends when its permission ends.
 func TestRequestsEndWithWhatAllowedThem(t *testing.T) {
 	ended := errors.New("what allowed it has ended")
 	var mu sync.Mutex

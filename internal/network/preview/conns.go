@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	maxSandboxes = 10_000 // with state that is kept
-	maxPorts     = 256    // of one sandbox, with connections that are kept
+	maxSandboxes = 10_000 // maximum number of sandboxes with state
+	maxPorts     = 256    // maximum number of ports of one sandbox with kept connections
 
 	// Many servers close idle connections after 5 s. A request that is sent at
 	// that moment cannot always be repeated.
@@ -25,15 +25,15 @@ const (
 // sandboxConns is the state of one sandbox, or of one published app.
 type sandboxConns struct {
 	id      string
-	started time.Time // start of the sandbox that ports are connected to
+	started time.Time // start time of the sandbox to which the ports are connected
 	limiter *rate.Limiter
-	open    int // requests in progress
+	open    int // number of requests in progress
 	ports   map[int]*portConns
 }
 
-// A sandboxTable has the most recently used sandboxes. It is guarded by Proxy.mu.
+// A sandboxTable holds the most recently used sandboxes. It is guarded by Proxy.mu.
 type sandboxTable struct {
-	byID  map[string]*list.Element // of *sandboxConns
+	byID  map[string]*list.Element // elements with *sandboxConns
 	order *list.List               // most recently used first
 }
 
@@ -42,7 +42,7 @@ func newSandboxTable() *sandboxTable {
 }
 
 // acquire counts a request to a sandbox and returns the connections to the port.
-// It reports Exhausted for one too many.
+// It returns Exhausted if there are too many requests.
 func (p *Proxy) acquire(s engi.Sandbox, port int) (leave func(), _ *portConns, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *Proxy) acquire(s engi.Sandbox, port int) (leave func(), _ *portConns, e
 		return nil, nil, err
 	}
 	if !c.started.Equal(s.Started) {
-		// It was resumed, so existing connections are broken.
+		// The sandbox was resumed, so existing connections are broken.
 		c.closeIdle()
 		c.started = s.Started
 	}
@@ -66,7 +66,7 @@ func (p *Proxy) acquire(s engi.Sandbox, port int) (leave func(), _ *portConns, e
 	return leave, conns, nil
 }
 
-// admit counts a request, or reports Exhausted for one too many. The caller holds p.mu.
+// admit counts a request, or returns Exhausted if there are too many. The caller holds p.mu.
 func (p *Proxy) admit(c *sandboxConns) (leave func(), err error) {
 	if !c.limiter.Allow() {
 		return nil, engi.Errorf(engi.Exhausted, "more than %g requests per second", p.o.Rate).
@@ -84,7 +84,7 @@ func (p *Proxy) admit(c *sandboxConns) (leave func(), err error) {
 	}, nil
 }
 
-// connsOf returns the state of a sandbox, which it creates if needed. The caller
+// connsOf returns the state of a sandbox, and creates it if it does not exist. The caller
 // holds p.mu.
 func (p *Proxy) connsOf(id string) *sandboxConns {
 	if e := p.sandboxes.byID[id]; e != nil {
@@ -120,7 +120,7 @@ func (p *Proxy) forget(id engi.SandboxID) {
 	}
 }
 
-// closeIdle closes idle connections; those in use are closed with their requests.
+// closeIdle closes idle connections; connections in use are closed with their requests.
 func (c *sandboxConns) closeIdle() {
 	for _, conns := range c.ports {
 		conns.http1.CloseIdleConnections()
@@ -129,7 +129,7 @@ func (c *sandboxConns) closeIdle() {
 	clear(c.ports)
 }
 
-// portConns has the connections to one port.
+// portConns holds the connections to one port.
 type portConns struct {
 	http1 *http.Transport // HTTP/1.1
 	http2 *http.Transport // HTTP/2 without TLS
@@ -158,7 +158,7 @@ func newPortConns(headers int64) *portConns {
 	return conns
 }
 
-// A portTransport sends each request over the connections of its exchange.
+// A portTransport sends each request over the connections of the request's exchange.
 type portTransport struct{}
 
 func (portTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -177,5 +177,5 @@ func wantsHTTP2(r *http.Request) bool {
 		strings.HasPrefix(in.Header.Get("Content-Type"), "application/grpc"))
 }
 
-// protocolHeader with the value h2c asks for HTTP/2 to the service.
+// protocolHeader with the value h2c requests HTTP/2 to the service.
 const protocolHeader = "X-Engi-Protocol"

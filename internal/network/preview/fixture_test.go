@@ -21,7 +21,7 @@ import (
 
 // A fixture is a node with sandboxes whose ports are listeners of this process.
 type fixture struct {
-	engi.Sandboxes // nil: other methods are not used
+	engi.Sandboxes // nil, because other methods are not used
 
 	t     testing.TB
 	keys  *key.Keyring
@@ -30,7 +30,7 @@ type fixture struct {
 
 	mu        sync.Mutex
 	sandboxes map[engi.SandboxID]*fakeSandbox
-	entered   int // calls of Enter that were not released
+	entered   int // number of calls of Enter that were not released
 }
 
 // A fakeSandbox is a sandbox and its engi.Guest.
@@ -40,11 +40,11 @@ type fakeSandbox struct {
 	w       *fixture
 	mu      sync.Mutex
 	record  engi.Sandbox
-	ports   map[int]string // addresses
+	ports   map[int]string // addresses of listeners, by port
 	conns   map[net.Conn]bool
 	dials   int
 	files   map[string]string
-	refusal error // of Enter
+	refusal error // error that Enter returns
 }
 
 func newFixture(t testing.TB, change func(*Options)) *fixture {
@@ -130,7 +130,7 @@ func (f *fixture) sandbox(h http.Handler) *fakeSandbox {
 	return b
 }
 
-// raw serves port 3000 with f, connection by connection.
+// raw serves each connection to port 3000 with f.
 func (b *fakeSandbox) raw(f func(net.Conn)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Apps have pages that need no sandbox. [engi.Apps] are such.
+// Apps serves published pages, which need no sandbox. [engi.Apps] implements it.
 type Apps interface {
 	Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error)
 	Published(ctx context.Context, owner engi.Owner, app, path string, gzip bool) (engi.PublishedFile, error)
@@ -20,7 +20,7 @@ type Apps interface {
 
 const indexPage = "index.html"
 
-// servePage serves what an app has published.
+// servePage serves the published page of an app.
 func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 	none := func() { p.refuse(w, r, t, http.StatusNotFound, notPublished) }
 	if p.o.Apps == nil || t.app == "" {
@@ -45,8 +45,8 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 	})
 }
 
-// serveFiles serves files that need no sandbox to who was let in. What they are of has an
-// ID, by which its connections are counted.
+// serveFiles serves files that need no sandbox to an authorized client. of is the ID of their app or
+// workspace, by which connections are counted.
 func (p *Proxy) serveFiles(w http.ResponseWriter, r *http.Request, t target, who access, of string, get func(name string, packed bool) (engi.PublishedFile, error)) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -78,10 +78,10 @@ func (p *Proxy) serveFiles(w http.ResponseWriter, r *http.Request, t target, who
 	}
 }
 
-// findPage returns the file that a request is for, or where else it is. Addresses without
-// a file are the first page's, which has their routes, if somebody will look at them.
+// findPage returns the requested file, or the address to which it moved. Page loads at addresses without
+// a file get the index page of the root, which routes them.
 func findPage(r *http.Request, file func(name string, packed bool) (engi.PublishedFile, error)) (f engi.PublishedFile, moved string, err error) {
-	// A part of a file is one of the file as it is.
+	// Ranges refer to the uncompressed file.
 	packed := r.Header.Get("Range") == "" && acceptsGzip(r.Header)
 	get := func(name string) (engi.PublishedFile, error) { return file(name, packed) }
 	name := strings.TrimPrefix(r.URL.Path, "/")
@@ -110,11 +110,11 @@ func findPage(r *http.Request, file func(name string, packed bool) (engi.Publish
 // done ends the use of a file.
 func done(f engi.PublishedFile) {
 	if c, ok := f.Content.(io.Closer); ok {
-		_ = c.Close() // it was read only
+		_ = c.Close() // the file was only read
 	}
 }
 
-// looks reports whether a request may be one for a page, and not for a part of one.
+// looks reports whether a request may be for a page, and not for a resource of a page.
 func looks(r *http.Request) bool {
 	if mode := r.Header.Get("Sec-Fetch-Mode"); mode != "" {
 		return mode == "navigate"
@@ -123,7 +123,7 @@ func looks(r *http.Request) bool {
 	return accept == "" || strings.Contains(accept, "text/html") || strings.Contains(accept, "*/*")
 }
 
-// sendPage sends a file, or what the client wants of it.
+// sendPage sends a file, or the requested range of it.
 func (p *Proxy) sendPage(w http.ResponseWriter, r *http.Request, f engi.PublishedFile, private bool) {
 	defer done(f)
 	h := w.Header()
@@ -138,7 +138,7 @@ func (p *Proxy) sendPage(w http.ResponseWriter, r *http.Request, f engi.Publishe
 	if f.Fixed {
 		cache += "max-age=31536000, immutable"
 	} else {
-		cache += "no-cache" // it is asked for again, and not sent again
+		cache += "no-cache" // clients revalidate the file, and receive it only if it changed
 	}
 	h.Set("Cache-Control", cache)
 	if f.Gzip {
@@ -147,10 +147,10 @@ func (p *Proxy) sendPage(w http.ResponseWriter, r *http.Request, f engi.Publishe
 	}
 	slow := &slowWriter{w, http.NewResponseController(w), p.o.IdleTimeout}
 	http.ServeContent(slow, r, "", time.Time{}, f.Content)
-	_ = slow.rc.SetWriteDeadline(time.Time{}) // only the writers of tests do not support deadlines
+	_ = slow.rc.SetWriteDeadline(time.Time{}) // only writers of tests do not support deadlines
 }
 
-// A slowWriter gives up on a client that takes nothing for too long.
+// A slowWriter gives up on a client that accepts no data for too long.
 type slowWriter struct {
 	http.ResponseWriter
 	rc      *http.ResponseController
@@ -162,7 +162,7 @@ func (s *slowWriter) Write(b []byte) (int, error) {
 	return s.ResponseWriter.Write(b)
 }
 
-// acceptsGzip reports whether a client takes compressed contents.
+// acceptsGzip reports whether a client accepts contents compressed with gzip.
 func acceptsGzip(h http.Header) bool {
 	for c := range strings.SplitSeq(strings.Join(h["Accept-Encoding"], ","), ",") {
 		name, rest, _ := strings.Cut(c, ";")
@@ -176,8 +176,8 @@ func acceptsGzip(h http.Header) bool {
 	return false
 }
 
-// types are those of the files that pages are made of. What the machine knows more is
-// not asked, so that all nodes say the same.
+// types maps extensions of the files of pages to media types. The machine's own table is
+// not used, so that all nodes send the same types.
 var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".htm": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
 	".json": "application/json", ".map": "application/json", ".webmanifest": "application/manifest+json", ".xml": "application/xml", ".txt": "text/plain; charset=utf-8",

@@ -15,7 +15,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// pages is a fake of Apps with one app.
+// pages is a fake Apps with one app.
 type pages struct {
 	app   engi.App
 	files map[string]string
@@ -57,7 +57,7 @@ func newPages(t *testing.T, change func(*Options)) (*fixture, *pages) {
 	}), p
 }
 
-// ask asks for a path of the page with headers, given as names and values.
+// ask requests a path of the page with headers, given as names and values.
 func (p *pages) ask(t *testing.T, f *fixture, method, path string, header ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, f.http.URL+path, nil)
@@ -74,8 +74,8 @@ func (p *pages) ask(t *testing.T, f *fixture, method, path string, header ...str
 	return do(t, r)
 }
 
-// TestPortsOfApps has an app's port keep its address when another sandbox takes the place of
-// the app's.
+// TestPortsOfApps: an app's port keeps its address when another sandbox replaces
+// the app's sandbox.
 func TestPortsOfApps(t *testing.T) {
 	f, p := newPages(t, nil)
 	get := func() (int, string) {
@@ -105,7 +105,7 @@ func TestPortsOfApps(t *testing.T) {
 			t.Errorf("of one that is private: %d", status)
 		}
 	}
-	p.app.State = engi.AppStarting // in its new sandbox
+	p.app.State = engi.AppStarting // starting in its new sandbox
 	if status, body := get(); status != http.StatusServiceUnavailable || !strings.Contains(body, appStarts) {
 		t.Errorf("of an app that starts: %d %s", status, body)
 	}
@@ -135,7 +135,7 @@ func TestPortsOfApps(t *testing.T) {
 	}
 }
 
-// TestPrivateApps has a link to an app, and the cookie that comes of it, outlive sandboxes.
+// TestPrivateApps: a link to an app, and the cookie that it sets, outlive sandboxes.
 func TestPrivateApps(t *testing.T) {
 	f, p := newPages(t, nil)
 	old := f.sandbox(echo)
@@ -180,7 +180,7 @@ func TestPrivateApps(t *testing.T) {
 		}
 	}
 
-	// Of another app, of ports of sandboxes, of the app's own, and of what it has published.
+	// Links of another app, of ports of sandboxes, of the app's own sandbox, and of its published page.
 	other := &pages{app: engi.App{ID: engi.NewAppID(), Owner: "ann"}}
 	siblings := f.sandbox(echo)
 	siblings.change(func(s *engi.Sandbox) { s.Ports.Private = true })
@@ -213,7 +213,7 @@ func TestPrivateApps(t *testing.T) {
 		t.Errorf("the link opens what is published: %d", res.StatusCode)
 	}
 
-	// Another sandbox takes the place of the first.
+	// Another sandbox replaces the first.
 	for _, b := range []*fakeSandbox{old, f.sandbox(echo)} {
 		b.change(func(s *engi.Sandbox) { s.Ports.Private = true })
 		p.app.Sandbox = b.record.ID
@@ -265,7 +265,7 @@ func TestPublishedPages(t *testing.T) {
 	for _, c := range []struct {
 		method, path, header, value string
 		status                      int
-		want                        string // body, or what it begins with
+		want                        string // body, or the beginning of it
 	}{
 		{"GET", "/", "", "", 200, "<h1>first</h1>"},
 		{"HEAD", "/", "", "", 200, ""},
@@ -302,7 +302,7 @@ func TestPublishedPages(t *testing.T) {
 		t.Errorf("moved to %s", res.Header.Get("Location"))
 	}
 
-	// What never changes is kept, and compressed for those who want that.
+	// Files that never change are kept by clients, and compressed if the client accepts it.
 	for accept, zipped := range map[string]bool{"gzip, br": true, "br": false, "gzip;q=0, br": false, "*": true, "identity": false, "GZIP; q=0.5": true} {
 		res, body := p.ask(t, f, "GET", js, "Accept-Encoding", accept)
 		text := body

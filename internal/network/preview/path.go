@@ -12,10 +12,10 @@ import (
 	"golang.org/x/net/html"
 )
 
-// opaque is the Origin of pages that are served by path, and of all others that have
-// none. Browsers send no Referer and no cookies with their requests, so that nothing
-// says whose a request for the root of the host is: such references must be changed
-// where they are made.
+// opaque is the Origin of pages that are served by path, and of all other pages without an
+// origin. Browsers send no Referer and no cookies with their requests, so a request for the root
+// of the host does not show its service: such references must be changed
+// in the page.
 const opaque = "null"
 
 // pathScript changes references that a page makes while it runs.
@@ -23,12 +23,12 @@ const opaque = "null"
 //go:embed path.js
 var pathScript string
 
-// maxToken is how long a tag or a text may be; references behind a longer one are left
-// as they are.
+// maxToken is the maximum length of a tag or a text, in bytes; references after a longer one are left
+// unchanged.
 const maxToken = 1 << 20
 
-// root returns the root of a service by path, relative to one of its pages. It holds
-// whatever a proxy in front puts before the path.
+// root returns the root of a service by path, relative to one of its pages. It stays valid if
+// a proxy in front adds a prefix to the path.
 func (t target) root(escapedPath string) string {
 	n := strings.Count(strings.TrimPrefix(escapedPath, t.prefix), "/") - 1
 	if n < 1 {
@@ -37,8 +37,8 @@ func (t target) root(escapedPath string) string {
 	return strings.Repeat("../", n)
 }
 
-// below returns a path of the service without the prefix, which some services put
-// there themselves.
+// below returns a path of the service without the prefix, which some services add
+// themselves.
 func (t target) below(path string) string {
 	if rest, ok := strings.CutPrefix(path, t.prefix+"/"); ok {
 		return "/" + rest
@@ -46,8 +46,8 @@ func (t target) below(path string) string {
 	return path
 }
 
-// preflight answers for a service what a browser asks before a request of its page by
-// path. It returns false if r asks nothing.
+// preflight answers, in place of a service, the preflight request that a browser sends for its page by
+// path. It returns false if r is no preflight request.
 func preflight(w http.ResponseWriter, r *http.Request, t target) bool {
 	method := r.Header.Get("Access-Control-Request-Method")
 	if t.prefix == "" || r.Method != http.MethodOptions || r.Header.Get("Origin") != opaque || method == "" {
@@ -65,19 +65,19 @@ func preflight(w http.ResponseWriter, r *http.Request, t target) bool {
 	return true
 }
 
-// contain restricts a response by path, whose page shares its host with other sandboxes
+// contain restricts a response by path, because its page shares its host with other sandboxes
 // and with the API.
 func (x *exchange) contain(res *http.Response) {
 	h := res.Header
-	// These apply to the whole origin.
+	// These headers affect the whole origin.
 	for _, name := range []string{"Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security", "Nel", "Report-To", "Reporting-Endpoints"} {
 		h.Del(name)
 	}
 	h.Add("Content-Security-Policy", "sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads")
 	h.Add("Vary", "Origin")
 	if x.origin == opaque {
-		// Any page without an origin may be the service's own. It gets what it
-		// would get without a browser, and nothing by cookies.
+		// Any page without an origin may be the service's own. It gets the response that a
+		// client without cookies would get.
 		h.Set("Access-Control-Allow-Origin", opaque)
 		h.Set("Access-Control-Expose-Headers", "*")
 		h.Del("Access-Control-Allow-Credentials")
@@ -99,9 +99,9 @@ type pathPage struct {
 	body   io.Reader
 	target target
 	root   string
-	begun  bool // the script is in the page
+	begun  bool // the script has been inserted into the page
 	ready  bytes.Buffer
-	err    error // after ready
+	err    error // error to return after the bytes in ready
 }
 
 func newPathPage(body io.ReadCloser, t target, escapedPath string) *pathPage {
@@ -126,7 +126,7 @@ func (p *pathPage) Read(b []byte) (int, error) {
 // next reads a token.
 func (p *pathPage) next() {
 	kind := p.in.Next()
-	raw := bytes.Clone(p.in.Raw()) // what reads a tag changes it
+	raw := bytes.Clone(p.in.Raw()) // parsing a tag changes its bytes
 	if kind == html.ErrorToken {
 		p.ready.Write(raw)
 		p.ready.Write(p.in.Buffered())
@@ -158,7 +158,7 @@ func (p *pathPage) next() {
 	}
 }
 
-// lead translates a reference to the root of the host. ok is false if it is none.
+// lead translates a reference to the root of the host. ok is false for other references.
 func (p *pathPage) lead(ref string) (_ string, ok bool) {
 	ref = strings.TrimSpace(ref)
 	if !strings.HasPrefix(ref, "/") || strings.HasPrefix(ref, "//") || strings.HasPrefix(ref, `/\`) {
@@ -167,7 +167,7 @@ func (p *pathPage) lead(ref string) (_ string, ok bool) {
 	return p.root + p.target.below(ref)[1:], true
 }
 
-// begin has modules and the script find the service.
+// begin inserts the import map and the script, which lead references to the service.
 func (p *pathPage) begin() {
 	p.begun = true
 	fmt.Fprintf(&p.ready, "<script type=\"importmap\">{\"imports\":{\"/\":%q,%q:%q}}</script>\n<script data-root=%q>%s</script>\n", p.root, p.root, p.root, p.root, pathScript)

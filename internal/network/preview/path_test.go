@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// byPath makes r one by path, of a browser that opens a page, or of an opaque page if
+// byPath turns r into a request by path, of a browser that opens a page, or of an opaque page if
 // mode is not navigate.
 func byPath(r *http.Request, mode string) *http.Request {
 	r.Host = "127.0.0.1:7777"
@@ -62,7 +62,7 @@ func TestPagesByPath(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 
-	// What it asks for is the service's own, without cookies.
+	// The page gets the service's own responses, without cookies.
 	res, body = do(t, byPath(b.request("GET", at, nil), "cors"))
 	if h := res.Header; h.Get("Access-Control-Allow-Origin") != "null" || h.Get("Access-Control-Allow-Credentials") != "" || h.Get("Vary") != "Origin" {
 		t.Errorf("headers %v", h)
@@ -78,7 +78,7 @@ func TestPagesByPath(t *testing.T) {
 		t.Errorf("a preflight: %d %v", res.StatusCode, res.Header)
 	}
 
-	// By name nothing changes, and a page without an origin is a stranger.
+	// Requests by name do not change, and a page without an origin is foreign.
 	r = byPath(b.request("GET", "/", nil), "cors")
 	r.Host = b.host(3000)
 	if res, _ := do(t, r); seen.Get("Origin") != "null" || seen.Get("Sec-Fetch-Site") != "cross-site" || res.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -89,7 +89,7 @@ func TestPagesByPath(t *testing.T) {
 	if _, body := do(t, r); body != strings.ReplaceAll(page, "ID", b.record.ID.Label()) {
 		t.Errorf("by name: %s", body)
 	}
-	// So is one of an origin of its own by path.
+	// A page with an origin is foreign by path, too.
 	r = byPath(b.request("GET", at, nil), "cors")
 	r.Header.Set("Origin", "https://else.where")
 	if res, _ := do(t, r); seen.Get("Origin") != "https://else.where" || res.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -121,7 +121,7 @@ func TestLongPagesByPath(t *testing.T) {
 	}
 }
 
-// changed returns a page by path without what begins it.
+// changed returns a page by path without the inserted beginning.
 func changed(t *testing.T, page, at string) string {
 	t.Helper()
 	to := target{prefix: "/preview/a/1"}
@@ -135,7 +135,7 @@ func changed(t *testing.T, page, at string) string {
 	return string(bytes.Replace(got, p.ready.Bytes(), nil, 1))
 }
 
-// Pages without references to the root stay as they are.
+// FuzzPagesByPath: pages without references to the root stay unchanged.
 func FuzzPagesByPath(f *testing.F) {
 	for _, s := range []string{"<p>a", "<a href='/x'>", "<script>/*</script>", "<plaintext><a href=/>", "<", "<a", "<!", "<a href=", "\x00\r\n<A HREF=x\x00>", "<textarea><a href='/'>", "<svg/href='/'/>"} {
 		f.Add(s, "/a/b")

@@ -13,20 +13,20 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Port is one that a program in a sandbox listens on.
+// A Port is a port on which a program in a sandbox listens.
 type Port struct {
 	Port    int
 	Process string // name of the program; empty if the guest may not see its files
-	URL     string // of the preview
+	URL     string // URL of the preview
 }
 
 const (
-	maxTable     = 4 << 20 // bytes of the guest's socket table
-	maxProcesses = 512     // that are inspected
+	maxTable     = 4 << 20 // maximum bytes of the guest's socket table
+	maxProcesses = 512     // maximum number of processes that are inspected
 )
 
-// Listening returns the ports of a sandbox that [Proxy.ServeHTTP] would reach, in
-// order. It does not resume the sandbox, but reports Conflict if it is not running.
+// Listening returns the ports of a sandbox that [Proxy.ServeHTTP] could reach, in
+// order. It does not resume the sandbox, but returns Conflict if the sandbox is not running.
 func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ []Port, err error) {
 	defer engi.Annotate(&err, "list ports of %s", id)
 	s, err := p.o.Sandboxes.Get(ctx, owner, id)
@@ -42,7 +42,7 @@ func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	}
 	defer release()
 
-	inodes := map[int]string{} // by port
+	inodes := map[int]string{} // inodes of sockets, by port
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		f, err := g.Open(ctx, name)
 		if engi.Is(err, engi.NotFound) {
@@ -70,7 +70,7 @@ func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.Sandbox
 }
 
 // guestPort is not a service of the owner: E2B's clients reach the guest program
-// by it.
+// through it.
 const guestPort = 49983
 
 // parseSockets collects listening sockets from a table in the format of
@@ -117,8 +117,8 @@ func reachableByLoopback(address string) bool {
 
 func allZero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
 
-// programNames finds the names of programs by the inodes of their sockets. What
-// cannot be found is left out.
+// programNames finds the names of programs by the inodes of their sockets. Names that
+// cannot be found are left out.
 func (p *Proxy) programNames(ctx context.Context, g engi.Guest, wanted map[int]string) map[string]string {
 	missing := map[string]bool{}
 	for _, inode := range wanted {

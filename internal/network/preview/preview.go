@@ -1,10 +1,11 @@
 // Package preview proxies requests to services that listen in sandboxes. A
-// service has a host name of its own, PORT-LABEL.DOMAIN, or, if the operator
-// wants that, a path; one of an app has PORT-app-LABEL.DOMAIN, whatever its sandbox is. E2B's clients may name it in headers. What apps have published
-// is served at app-LABEL.DOMAIN.
+// service has its own host name, PORT-LABEL.DOMAIN, or, if the operator configures
+// it, a path. A service of an app has PORT-app-LABEL.DOMAIN, for every sandbox of
+// the app. E2B's clients may name the sandbox and the port in headers. Published
+// pages of apps are served at app-LABEL.DOMAIN.
 //
 // Neither side is trusted. All credentials for engi are removed from requests,
-// and requests look as if they were made to the service's own loopback, so that
+// and requests appear to be made to the service's own loopback, so that
 // development servers accept them. Responses cannot set cookies for other
 // previews or affect their origins. Package preview does not serve the protocols
 // of E2B's ports (see Options.Special), and it does not listen itself.
@@ -27,24 +28,24 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options configure a Proxy. Sandboxes, Keys and LinkKey are required; everything
-// else has a useful zero value.
+// Options configures a Proxy. Sandboxes, Keys and LinkKey are required; every
+// other field has a useful zero value.
 type Options struct {
 	Sandboxes engi.Sandboxes
 	Keys      engi.Keys // authenticates owners of private sandboxes
-	LinkKey   []byte    // signs links; 32 bytes
+	LinkKey   []byte    // key that signs links; 32 bytes
 
-	Domains []string // URLs use the first; localhost is always accepted
+	Domains []string // domains of host names; URLs use the first; localhost is always accepted
 	Hosts   []string // other host names for routing by path and by header; "*" means any
 	Path    string   // base of routes by path, like "/preview"; empty means none
-	Scheme  string   // of URLs: http (the default) or https
-	Port    string   // of URLs; empty means the scheme's default
+	Scheme  string   // scheme of URLs: http (the default) or https
+	Port    string   // port of URLs; empty means the scheme's default
 	Private bool     // treat every sandbox and every published page as private, whatever its policy
 
-	Apps       Apps       // have pages that need no sandbox; nil means there are none
-	Workspaces Workspaces // have previews; nil means there are none
+	Apps       Apps       // published pages; nil means there are none
+	Workspaces Workspaces // previews of workspaces; nil means there are none
 
-	// Special has handlers for ports that are served here instead of by the
+	// Special holds handlers for ports that are served here instead of by the
 	// sandbox. They find the sandbox with [SandboxOf]. Neither access control
 	// nor limits apply to them.
 	Special map[int]http.Handler
@@ -52,18 +53,18 @@ type Options struct {
 	// owner's key nor a signed link. They pass if it returns nil. A nil Allow
 	// refuses all of them.
 	Allow func(r *http.Request, s engi.Sandbox) error
-	// While returns a copy of the context of a request without a key that ends with
-	// what Allow found, if that was it. Nil means that it never ends.
+	// While returns a copy of the context of a request without a key. The copy ends when the
+	// permission found by Allow ends, if Allow gave access. A nil While means that it never ends.
 	While func(r *http.Request, s engi.Sandbox) (context.Context, context.CancelFunc)
 
 	Rate        float64       // requests per second and sandbox; 0 means 500
-	Burst       int           // requests beyond Rate at once; 0 means 4 times Rate
-	MaxOpen     int           // open requests and connections per sandbox; 0 means 1024
-	IdleTimeout time.Duration // without traffic, after which a request or connection is closed; 0 means 10 minutes
-	MaxHeader   int64         // bytes of a response's header; 0 means 64 KiB
+	Burst       int           // number of requests beyond Rate at once; 0 means 4 times Rate
+	MaxOpen     int           // maximum number of open requests and connections per sandbox; 0 means 1024
+	IdleTimeout time.Duration // time without traffic after which a request or connection is closed; 0 means 10 minutes
+	MaxHeader   int64         // maximum bytes of a response's header; 0 means 64 KiB
 
 	Log *slog.Logger // nil discards
-	// Leave closes event streams and upgraded connections when it ends. They
+	// When Leave ends, event streams and upgraded connections are closed. They
 	// would keep a server from shutting down. Nil means never.
 	Leave context.Context
 }
@@ -71,7 +72,7 @@ type Options struct {
 // A Proxy routes requests to services in sandboxes. It is safe for concurrent use.
 type Proxy struct {
 	o       Options
-	domains []string // lower case, localhost among them
+	domains []string // domains in lower case, including localhost
 	hosts   []string
 	log     *slog.Logger
 	proxy   *httputil.ReverseProxy
@@ -131,7 +132,7 @@ func New(o Options) *Proxy {
 }
 
 // An exchange is a request that is being proxied. It belongs to the goroutine that
-// serves it, except for idle and what is atomic.
+// serves it, except for idle and the atomic fields.
 type exchange struct {
 	target      target
 	sandbox     engi.Sandbox
@@ -153,13 +154,13 @@ func exchangeOf(ctx context.Context) *exchange { return ctx.Value(exchangeKey{})
 
 type targetKey struct{}
 
-// TargetOf returns what a request to a special port is for.
+// TargetOf returns the sandbox and port of a request to a special port.
 func TargetOf(ctx context.Context) (id engi.SandboxID, port int, ok bool) {
 	t, ok := ctx.Value(targetKey{}).(target)
 	return t.id, t.port, ok
 }
 
-// Handler returns what serves r, or nil if r is neither for a port of a sandbox nor for a
+// Handler returns the handler for r, or nil if r is neither for a port of a sandbox nor for a
 // published page.
 func (p *Proxy) Handler(r *http.Request) http.Handler {
 	t, ok := p.find(r)
@@ -169,7 +170,7 @@ func (p *Proxy) Handler(r *http.Request) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serveTarget(w, r, t) })
 }
 
-// ServeHTTP sends a request to the port that it is for.
+// ServeHTTP sends a request to its port.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t, ok := p.find(r)
 	if !ok {
@@ -184,7 +185,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		p.servePage(w, r, t)
 		return
 	}
-	var who *access // that was let in; nil as long as nobody was
+	var who *access // access rules that the request has passed; nil before
 	if t.workspace {
 		if t, who = p.workspaceTarget(w, r, t); who == nil {
 			return
@@ -197,7 +198,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 			return
 		}
 		if err == nil && a.State == engi.AppStarting {
-			// A page that came back to a server that is about to start again would stay broken.
+			// Without a reload, a page would stay broken that was requested while the server restarts.
 			w.Header().Set("Retry-After", "1")
 			if wantsHTML(r) {
 				w.Header().Set("Refresh", "1")
@@ -284,7 +285,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.S
 		cancel(errIdle)
 		if x.responded.Load() {
 			// Reads from and writes to the client do not end with the
-			// context. Only the writers of tests do not support deadlines.
+			// context, so deadlines end them. Only writers of tests do not support deadlines.
 			_ = rc.SetReadDeadline(time.Unix(1, 0))
 			_ = rc.SetWriteDeadline(time.Unix(1, 0))
 		}
@@ -307,7 +308,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.S
 			defer func() {
 				if !complete || x.tunnel {
 					up.responded.Store(true)
-					return // the connection will be closed or is no longer the server's
+					return // the connection will be closed or no longer belongs to the server
 				}
 				up.finish(ctx, rc, r.Header.Get("Expect") != "")
 			}()
@@ -326,7 +327,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.S
 
 var errIdle = errors.New("nothing was sent or received for too long")
 
-// An idleTimer calls a function when it was not touched for some time.
+// An idleTimer calls a function when it has not been touched for some time.
 type idleTimer struct {
 	mu      sync.Mutex
 	last    time.Time   // guarded by mu
@@ -378,16 +379,16 @@ func (h *activeBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// uploadGrace is how long a client may take to send the rest of a body after the
+// uploadGrace is the maximum time for a client to send the rest of a body after the
 // response is complete.
 const uploadGrace = 10 * time.Second
 
 // An uploadBody is the body of an HTTP/1 request. A service may respond before it
-// has read all of it; the server must not read the next request while somebody
+// has read all of it; the server must not read the next request while another goroutine
 // still reads the body.
 type uploadBody struct {
 	activeBody
-	mu        sync.Mutex // held while somebody reads
+	mu        sync.Mutex // held during a read
 	started   bool       // guarded by mu
 	responded atomic.Bool
 }
@@ -409,7 +410,7 @@ var errResponded = errors.New("the response is complete")
 // Continue" gets none: the server closes the connection instead.
 func (u *uploadBody) finish(ctx context.Context, rc *http.ResponseController, waits bool) {
 	u.responded.Store(true)
-	if !u.mu.TryLock() { // somebody is waiting for the client
+	if !u.mu.TryLock() { // a reader is waiting for the client
 		_ = rc.Flush()
 		t := time.AfterFunc(uploadGrace, func() { _ = rc.SetReadDeadline(time.Unix(1, 0)) })
 		u.mu.Lock()

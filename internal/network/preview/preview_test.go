@@ -59,7 +59,7 @@ func TestTarget(t *testing.T) {
 	id := engi.NewSandboxID()
 	l := id.Label()
 	for _, c := range []struct {
-		host, path, header string // header: "ID PORT"
+		host, path, header string // names of the target; header is "ID PORT"
 		id                 engi.SandboxID
 		port               int
 		ok                 bool
@@ -163,7 +163,7 @@ func TestWhatServicesSee(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", d)
 	}
 
-	// Credentials and origins that are not ours are passed on.
+	// Credentials and origins that are not engi's are passed on.
 	r = b.request("GET", "/", nil)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:engi_secret"))
 	r.Header.Set("Authorization", basic)
@@ -355,7 +355,7 @@ func TestHostileServices(t *testing.T) {
 			t.Errorf("%s: %d %.200s", name, res.StatusCode, body)
 		}
 	}
-	// The second of two responses is not delivered to anybody.
+	// The second of two responses is delivered to no client.
 	b := f.sandbox(nil)
 	b.raw(func(c net.Conn) {
 		defer c.Close()
@@ -375,7 +375,7 @@ func TestHostileServices(t *testing.T) {
 	}
 }
 
-// TestSmuggling sends requests whose end parsers could see in different places,
+// TestSmuggling sends requests whose end parsers could find in different places,
 // byte by byte.
 func TestSmuggling(t *testing.T) {
 	f := newFixture(t, nil)
@@ -485,7 +485,7 @@ func TestLargeBodiesBothWays(t *testing.T) {
 	f := newFixture(t, nil)
 	b := f.sandbox(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
-		io.Copy(w, r.Body) // responds while it reads
+		io.Copy(w, r.Body) // the service responds while it reads
 	}))
 	const size = 64 << 20
 	for _, second := range []bool{false, true} {
@@ -578,7 +578,7 @@ func TestEndsOfStreams(t *testing.T) {
 		t.Errorf("a killed sandbox's stream ended as if it were whole, after %q", rest)
 	}
 
-	// A body without length, which ends with the connection.
+	// The body has no length and ends with the connection.
 	for _, killed := range []bool{false, true} {
 		b := f.sandbox(nil)
 		read := make(chan struct{})
@@ -617,7 +617,7 @@ func TestEndsOfStreams(t *testing.T) {
 }
 
 func echoSocket(w http.ResponseWriter, r *http.Request) {
-	c, err := websocket.Accept(w, r, nil) // refuses other origins than Host
+	c, err := websocket.Accept(w, r, nil) // Accept refuses origins other than Host
 	if err != nil {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Texts that E2B's clients look for.
+// Texts that E2B's clients recognize.
 const (
 	notFound    = "The sandbox was not found"
 	notOpen     = "The sandbox is running but port is not open"
@@ -32,7 +32,7 @@ const (
 	ofMembers     = "This preview is private: send the key of somebody who works in the workspace, or open a signed link"
 )
 
-// texts are what differs between sandboxes, apps and published pages.
+// texts holds the messages that differ between sandboxes, apps and published pages.
 type texts struct{ noAccess, needsAccess string }
 
 func (t target) texts() texts {
@@ -47,7 +47,7 @@ func (t target) texts() texts {
 	return texts{"The key does not give access to this sandbox", needsAccess}
 }
 
-// remedies tell people what to do about a message.
+// remedies maps messages to instructions for people.
 var remedies = map[string]string{
 	notFound:      "It may have ended. Check the address, or start a new sandbox.",
 	notOpen:       "Start your server inside the sandbox on this port, then load this page again.",
@@ -62,7 +62,7 @@ var remedies = map[string]string{
 	needsAccess: "Ask whoever gave you this address for a signed link. Owners get one from: engi sandbox ports ID --link PORT.",
 }
 
-// respondError responds with an error of ours.
+// respondError responds with an error of the proxy itself.
 func (p *Proxy) respondError(w http.ResponseWriter, r *http.Request, t target, err error) {
 	if r.Context().Err() != nil {
 		return // the client is gone
@@ -102,7 +102,7 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 		p.refuse(w, in, x.target, http.StatusGatewayTimeout, "The service has sent nothing for too long")
 		return
 	}
-	// If the sandbox has ended, that is the better reason.
+	// If the sandbox has ended, report this instead.
 	s, gerr := p.o.Sandboxes.Get(in.Context(), "", x.target.id)
 	switch {
 	case engi.Is(gerr, engi.NotFound), gerr == nil && (s.State == engi.Stopped || s.State == engi.Stopping):
@@ -125,8 +125,8 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 	p.refuse(w, in, x.target, http.StatusBadGateway, "The service on this port broke off or gave an answer that is not HTTP")
 }
 
-// An answer is what we say instead of a service. The order of its fields is
-// that of E2B's proxy.
+// An errorBody is the response in place of a service. The order of its fields is
+// the same as in E2B's proxy.
 type errorBody struct {
 	SandboxID string `json:"sandboxId"`
 	Message   string `json:"message"`
@@ -134,7 +134,7 @@ type errorBody struct {
 	Code      int    `json:"code"`
 }
 
-// A pageError is the same for a published page, and for the preview of a workspace.
+// A pageError is the response in place of a published page or of the preview of a workspace.
 type pageError struct {
 	Message string `json:"message"`
 	Code    int    `json:"code"`

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// serviceHost returns Host as a service sees it.
+// serviceHost returns the Host header that a service receives.
 func serviceHost(s engi.Sandbox, port int) string {
 	if s.Ports.Host == "" {
 		return localhost + ":" + strconv.Itoa(port)
@@ -22,7 +22,7 @@ func serviceHost(s engi.Sandbox, port int) string {
 	return strings.ReplaceAll(s.Ports.Host, "${PORT}", strconv.Itoa(port))
 }
 
-// rewrite turns a client's request into one that a service expects on its own
+// rewrite turns a client's request into a request that a service expects on its own
 // loopback.
 func rewrite(pr *httputil.ProxyRequest) {
 	x := exchangeOf(pr.In.Context())
@@ -35,10 +35,10 @@ func rewrite(pr *httputil.ProxyRequest) {
 	} else {
 		out.Header.Del("X-Forwarded-Prefix")
 	}
-	// Unchanged, since services parse queries differently.
+	// Keep the rest of the query unchanged, since services parse queries differently.
 	out.URL.RawQuery = withoutToken(pr.In.URL.RawQuery)
 	out.URL.ForceQuery = pr.In.URL.ForceQuery
-	// It is filled after the body was read.
+	// The trailer is filled after the body was read.
 	out.Trailer = pr.In.Trailer
 
 	stripCredentials(out.Header, x.target.header)
@@ -72,19 +72,19 @@ func rewrite(pr *httputil.ProxyRequest) {
 }
 
 // sameHost reports whether a URL is on host, with any scheme: a proxy in front of
-// us may terminate TLS.
+// this one may terminate TLS.
 func sameHost(address, host string) bool {
 	u, err := url.Parse(address)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && strings.EqualFold(u.Host, host)
 }
 
-// modifyResponse translates URLs in a response to what clients see, and restricts
-// it to this preview.
+// modifyResponse translates URLs in a response to the clients' addresses, and restricts
+// the response to this preview.
 func (p *Proxy) modifyResponse(res *http.Response) error {
 	x := exchangeOf(res.Request.Context())
 	x.responded.Store(true)
 	h := res.Header
-	h.Del("Alt-Svc") // would lead clients around us
+	h.Del("Alt-Svc") // would lead clients around this proxy
 	if loc := h.Get("Location"); loc != "" {
 		h.Set("Location", x.location(loc))
 	}
@@ -122,7 +122,7 @@ var errShutdown = errors.New("the server is shutting down")
 func (x *exchange) location(loc string) string {
 	u, err := url.Parse(loc)
 	if err != nil {
-		return loc // the client cannot parse it either
+		return loc // the client cannot parse the address either
 	}
 	if u.Host != "" {
 		if !strings.EqualFold(u.Host, x.serviceHost) || u.Scheme != "" && u.Scheme != "http" && u.Scheme != "https" {
@@ -161,7 +161,7 @@ func (x *exchange) cookies(h http.Header) {
 		for _, a := range parts[1:] {
 			name, value, _ := strings.Cut(a, "=")
 			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "domain": // without it, the cookie is for this host only
+			case "domain": // without the attribute, the cookie is for this host only
 				continue
 			case "path":
 				if x.target.prefix != "" {
@@ -185,7 +185,7 @@ func (x *exchange) cookies(h http.Header) {
 }
 
 // An openEnded body ends when the service closes the connection, which looks the
-// same as the end of its sandbox.
+// same as the end of the sandbox.
 type openEnded struct {
 	*activeBody
 	v *exchange

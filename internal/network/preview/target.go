@@ -13,28 +13,28 @@ import (
 
 const localhost = "localhost"
 
-// A target is the port of a sandbox that a request is for.
+// A target is the port of a sandbox, the published page or the preview that a request is for.
 type target struct {
-	id     engi.SandboxID // empty if label is not one
-	label  string         // as the client wrote it
+	id     engi.SandboxID // parsed from label; empty if label is no such ID
+	label  string         // label as the client wrote it
 	port   int
 	prefix string // path of the service; empty unless routed by path
 	bare   bool   // routed by path without the slash after the prefix
 	header bool   // routed by header
 
-	page bool       // it is for what an app has published instead
-	app  engi.AppID // empty if label is not one
+	page bool       // the request is for the published page of an app
+	app  engi.AppID // parsed from label; empty if label is no such ID
 
-	of engi.AppID // whose sandbox it is, of which id is not known before it is served; empty for a sandbox that is named itself
+	of engi.AppID // app whose sandbox is requested; id is unknown until the request is served; empty if the sandbox itself is named
 
-	workspace bool             // it is for the preview of a workspace, whose id and port are not known before either
-	site      engi.WorkspaceID // empty if label is not one
-	service   string           // of it; empty for the workspace itself
+	workspace bool             // the request is for the preview of a workspace; id and port are unknown until it is served
+	site      engi.WorkspaceID // parsed from label; empty if label is no such ID
+	service   string           // service of the workspace; empty for the workspace itself
 }
 
-// find reports which port of which sandbox a request is for: it looks for a
+// find returns the target of a request: it looks for a
 // name in Host, then in the path, then in headers. ok is false if the request
-// is not for any; the ID is empty if it is for one that cannot exist.
+// has no target; the ID is empty if the target cannot exist.
 func (p *Proxy) find(r *http.Request) (t target, ok bool) {
 	host := plainHost(r.Host)
 	if t, ok := p.byName(host); ok {
@@ -62,7 +62,7 @@ func (p *Proxy) shared(host string) bool {
 	return slices.Contains(p.domains, strings.TrimPrefix(host, "sandbox.")) || slices.Contains(p.hosts, host) || slices.Contains(p.hosts, "*")
 }
 
-// byName parses a host name below one of our domains.
+// byName parses a host name below one of the proxy's domains.
 func (p *Proxy) byName(host string) (target, bool) {
 	first, domain, ok := strings.Cut(host, ".")
 	if !ok || !slices.Contains(p.domains, domain) {
@@ -81,7 +81,7 @@ func (p *Proxy) byName(host string) (target, bool) {
 	return parseName(first)
 }
 
-// pagePrefix is what names of published pages begin with, and those of apps' ports have
+// pagePrefix is the prefix of names of published pages. Names of apps' ports have it
 // after the port.
 const pagePrefix = "app-"
 
@@ -101,8 +101,8 @@ func parseName(first string) (target, bool) {
 	return t, true
 }
 
-// parse reads whose port a target is: a sandbox's, or that of an app, which is known by
-// app-LABEL whatever its sandbox is.
+// parse parses the label of a port: the label of a sandbox, or app-LABEL for an
+// app, which stays the same for every sandbox of the app.
 func (t *target) parse(label string) {
 	if app, ok := strings.CutPrefix(label, pagePrefix); ok {
 		if id, err := engi.AppOfLabel(app); err == nil {
@@ -135,7 +135,7 @@ func (p *Proxy) byPath(r *http.Request, host string) (target, bool) {
 }
 
 // servesPaths reports whether a request for host may be routed by path. A web page
-// can make a name of its own resolve to our address, but not one of these.
+// can make its own host name resolve to this address, but none of the accepted names.
 func (p *Proxy) servesPaths(host string) bool {
 	if isIP(host) || slices.Contains(p.hosts, host) || slices.Contains(p.hosts, "*") {
 		return true
@@ -143,8 +143,8 @@ func (p *Proxy) servesPaths(host string) bool {
 	return slices.ContainsFunc(p.domains, func(d string) bool { return host == d || strings.HasSuffix(host, "."+d) })
 }
 
-// parseSandbox parses an ID or its label, in any of the forms that our APIs use;
-// it returns an empty ID for anything else.
+// parseSandbox parses an ID or its label, in any of the forms that engi's APIs use;
+// it returns an empty ID for other texts.
 func parseSandbox(s string) engi.SandboxID {
 	if id, err := engi.ParseSandboxID(s); err == nil {
 		return id
@@ -175,13 +175,13 @@ func (p *Proxy) URL(id engi.SandboxID, port int) string {
 	return p.address(strconv.Itoa(port) + "-" + id.Label())
 }
 
-// AppURL returns the URL of a port of an app, which stays the same when another sandbox
-// takes the place of the app's.
+// AppURL returns the URL of a port of an app. The URL stays the same when another sandbox
+// replaces the app's sandbox.
 func (p *Proxy) AppURL(id engi.AppID, port int) string {
 	return p.address(strconv.Itoa(port) + "-" + pagePrefix + id.Label())
 }
 
-// PageURL returns the URL of what an app has published.
+// PageURL returns the URL of the published page of an app.
 func (p *Proxy) PageURL(id engi.AppID) string { return p.address(pagePrefix + id.Label()) }
 
 func (p *Proxy) address(name string) string {
@@ -202,8 +202,8 @@ func stripPrefix(u *url.URL, prefix string) *url.URL {
 	return &c
 }
 
-// localRef returns a reference to a path on the same origin, whatever the path
-// begins with.
+// localRef returns a reference to a path on the same origin, for every beginning of the
+// path.
 func localRef(escapedPath, rawQuery string) string {
 	if !strings.HasPrefix(escapedPath, "/") {
 		escapedPath = "/" + escapedPath

@@ -10,17 +10,17 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Workspaces have previews: files that need no sandbox, a server in their sandboxes, and
-// services that are exposed. [engi.Workspaces] are such.
+// Workspaces serves previews of workspaces: files that need no sandbox, servers in their sandboxes, and
+// exposed services. [engi.Workspaces] implements it.
 type Workspaces interface {
 	Get(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error)
 	PreviewFile(ctx context.Context, owner engi.Owner, workspace, path string) (engi.PublishedFile, error)
 }
 
-// workspacePrefix is what names of previews of workspaces begin with.
+// workspacePrefix is the prefix of names of workspaces' previews.
 const workspacePrefix = "ws-"
 
-const longestLabel = 63 // of a host name, see RFC 1035
+const longestLabel = 63 // maximum length of a label of a host name, see RFC 1035
 
 // parseWorkspace parses LABEL, or LABEL-SERVICE.
 func parseWorkspace(name string) target {
@@ -33,7 +33,7 @@ func parseWorkspace(name string) target {
 }
 
 // WorkspaceURL returns the URL of the preview of a workspace, or of one of its services if
-// that is not empty. It is empty for a service whose name is too long for one.
+// service is not empty. It returns "" for a service whose name is too long for a host name.
 func (p *Proxy) WorkspaceURL(id engi.WorkspaceID, service string) string {
 	name := workspacePrefix + id.Label()
 	if service != "" {
@@ -45,7 +45,7 @@ func (p *Proxy) WorkspaceURL(id engi.WorkspaceID, service string) string {
 	return p.address(name)
 }
 
-// SignWorkspace does as Sign for what [Proxy.WorkspaceURL] returns, whatever it shows then.
+// SignWorkspace is like Sign for the URL of [Proxy.WorkspaceURL]. The link stays valid when the preview changes.
 func (p *Proxy) SignWorkspace(id engi.WorkspaceID, service string, ttl time.Duration) (address string, expires time.Time, err error) {
 	if expires, err = until(ttl); err != nil {
 		return "", time.Time{}, err
@@ -56,8 +56,8 @@ func (p *Proxy) SignWorkspace(id engi.WorkspaceID, service string, ttl time.Dura
 	return address + p.query(target{workspace: true, site: id, service: service}, expires), expires, nil
 }
 
-// workspaceTarget finds what a request for a preview of a workspace is for, of whoever may
-// see it: strangers are not told what there is. It serves files itself. who is nil if the
+// workspaceTarget returns the target of a request for the preview of a workspace, if the client may
+// see it: other clients do not learn which targets exist. It serves files itself. who is nil if the
 // request has been responded to.
 func (p *Proxy) workspaceTarget(w http.ResponseWriter, r *http.Request, t target) (_ target, who *access) {
 	refuse := func(status int, why string) (target, *access) {

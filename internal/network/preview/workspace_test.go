@@ -15,11 +15,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// sites is a fake of Workspaces with one workspace.
+// sites is a fake Workspaces with one workspace.
 type sites struct {
 	x     engi.Workspace
 	files map[string]string
-	open  atomic.Int64 // files that were not closed
+	open  atomic.Int64 // number of files that were not closed
 }
 
 func (s *sites) Get(_ context.Context, _ engi.Owner, workspace string) (engi.Workspace, error) {
@@ -138,7 +138,7 @@ func TestStaticPreviews(t *testing.T) {
 	}
 }
 
-// TestPrivatePreviews tries everybody at what a workspace and its services show.
+// TestPrivatePreviews requests the previews of a workspace and its services as each kind of client.
 func TestPrivatePreviews(t *testing.T) {
 	f, s := newSites(t)
 	nginx, main := f.sandbox(echo), f.sandbox(echo)
@@ -215,7 +215,7 @@ func TestPrivatePreviews(t *testing.T) {
 		}
 	}
 	s.x.Preview = engi.WorkspacePreview{Type: engi.PreviewProxy, Port: 3000}
-	for _, sandbox := range []engi.SandboxID{"", engi.NewSandboxID()} { // none, and one that is lost
+	for _, sandbox := range []engi.SandboxID{"", engi.NewSandboxID()} { // no sandbox, and a lost one
 		s.x.Sandbox = sandbox
 		for auth, want := range who {
 			if want == 200 {
@@ -238,8 +238,8 @@ func TestPrivatePreviews(t *testing.T) {
 	}
 }
 
-// TestProxiedPreviews has a preview follow the sandbox of its workspace, WebSockets
-// included, and reach no port that is served here.
+// TestProxiedPreviews: a preview follows the sandbox of its workspace, WebSockets
+// included, and reaches no port that is served here.
 func TestProxiedPreviews(t *testing.T) {
 	f, s := newSites(t)
 	f.proxy.o.Special = map[int]http.Handler{3001: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a port that is served here") })}
@@ -261,7 +261,7 @@ func TestProxiedPreviews(t *testing.T) {
 			}
 			io.WriteString(w, text)
 		}))
-		b.change(func(x *engi.Sandbox) { x.Ports.Private = true }) // the workspace says who may
+		b.change(func(x *engi.Sandbox) { x.Ports.Private = true }) // the workspace decides the access
 		s.x.Sandbox = b.record.ID
 		if res, body := f.visit(t, address, "/"); res.StatusCode != 200 || body != text {
 			t.Errorf("the %s sandbox: %d %s", text, res.StatusCode, body)

@@ -10,9 +10,9 @@ import (
 )
 
 // BenchmarkExecution runs bash's ":" warm, one at a time, with records in
-// SQLite, and reports what the fleet adds: claim is the time to an accepted,
-// recorded execution, rest what is left of the whole when the program's own
-// time is taken off.
+// SQLite, and reports the overhead of the fleet: claim is the time to an accepted,
+// recorded execution, rest is the remaining time without the program's own
+// time.
 func BenchmarkExecution(b *testing.B) {
 	fx := newFixture(b)
 	const instances = 32
@@ -26,7 +26,7 @@ func BenchmarkExecution(b *testing.B) {
 		if i%instances == 0 {
 			b.StopTimer()
 			n.warm()
-			time.Sleep(100 * time.Millisecond) // the last teardowns
+			time.Sleep(100 * time.Millisecond) // wait for the last teardowns
 			b.StartTimer()
 		}
 		began := time.Now()

@@ -16,19 +16,19 @@ import (
 )
 
 // A BuildRunner opens sandboxes for the build steps of templates, which write
-// their root file system in place. It is what package disk calls a BuildRunner,
-// and safe for concurrent use.
+// their root file system in place. It implements the BuildRunner of package disk
+// and is safe for concurrent use.
 type BuildRunner struct {
 	provider provider.Provider
 	size     engi.Size
-	wall     Wall // nil if owners' builds have no network
+	wall     Wall // nil means that builds of owners have no network
 	policy   engi.NetworkPolicy
 
 	mu   sync.Mutex
 	open map[engi.SandboxID]bool
 }
 
-// DefaultBuildHosts are where package managers usually get packages from.
+// DefaultBuildHosts returns the hosts from which package managers usually download packages.
 func DefaultBuildHosts() []string {
 	return []string{
 		"packages", // the registries that the node serves itself
@@ -42,10 +42,10 @@ func DefaultBuildHosts() []string {
 	}
 }
 
-// NewBuildRunner returns a BuildRunner whose sandboxes p starts. Zero fields of
-// size mean what a build usually needs. Those of owners reach what the rules allow,
-// through w; nothing if w is nil or networks may not be as wide as restricted. It
-// reports what is wrong with the rules.
+// NewBuildRunner returns a BuildRunner whose sandboxes are started by p. Zero fields of
+// size get the defaults of builds. Sandboxes of owners reach the hosts that the rules allow,
+// through w. They have no network if w is nil or widest is narrower than restricted. It
+// returns an error for invalid rules.
 func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Network, allow []string) (*BuildRunner, error) {
 	policy := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: allow}
 	if all := engi.Networks(); slices.Index(all, widest) < slices.Index(all, policy.Mode) {
@@ -68,8 +68,8 @@ func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Net
 }
 
 // Open boots a sandbox on dir, whose root file system it changes in place. It has
-// the network of the host, or if it is an owner's, what the policy allows. Call
-// the returned function once to destroy the sandbox; it returns when the sandbox
+// the network of the host; the sandbox of an owner has the network that the policy allows. Call
+// the returned function once to destroy the sandbox. It returns when the sandbox
 // is gone.
 func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_ engi.Guest, _ func() error, err error) {
 	id := engi.NewSandboxID()
@@ -90,7 +90,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 		if netns, err = b.wall.Attach(ctx, id); err != nil {
 			return nil, nil, err
 		}
-		u.Add(func() { _ = b.detach(id) }) // the error that led here says more
+		u.Add(func() { _ = b.detach(id) }) // the error that caused the cleanup says more
 	}
 	token := newToken()
 	machine, err := b.provider.Start(ctx, provider.Spec{
@@ -107,7 +107,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 	if err != nil {
 		return nil, nil, err
 	}
-	u.Add(func() { _ = machine.Close() }) // the error that led here says more
+	u.Add(func() { _ = machine.Close() }) // the error that caused the cleanup says more
 	g, err := guest.Open(ctx, machine.Guest, token)
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +141,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 	}, nil
 }
 
-// detach removes the link of a sandbox that is gone.
+// detach removes the network link of a destroyed sandbox.
 func (b *BuildRunner) detach(id engi.SandboxID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), networkTime)
 	defer cancel()

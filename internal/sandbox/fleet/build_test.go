@@ -9,12 +9,12 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// A specRecorder starts nothing, and records what it was asked for.
+// A specRecorder starts nothing, and records the specs of Start.
 type specRecorder struct {
 	provider.Provider
 	links *links
 	spec  provider.Spec
-	had   []engi.SandboxID // links at that time
+	had   []engi.SandboxID // links at the time of Start
 }
 
 func (p *specRecorder) Start(_ context.Context, spec provider.Spec) (provider.Machine, error) {

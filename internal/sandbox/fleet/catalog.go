@@ -7,13 +7,13 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A catalog caches what template names mean, so that a claim does not ask the
-// disk. It pins nothing: whoever boots from a template pins it.
+// A catalog caches the templates by name, so that a claim does not read the
+// disk. It pins nothing: the caller that boots from a template pins it.
 type catalog struct {
 	src Templates
 
 	mu      sync.Mutex
-	changed <-chan struct{}          // of src, from before known was filled; guarded by mu
+	changed <-chan struct{}          // change channel of src, fetched before known was filled; guarded by mu
 	known   map[string]engi.Template // guarded by mu
 }
 
@@ -42,12 +42,12 @@ func (c *catalog) get(ctx context.Context, name string) (engi.Template, error) {
 	}
 	release()
 	c.mu.Lock()
-	known[name] = t // c.known may be another map by now
+	known[name] = t // c.known may have been replaced meanwhile
 	c.mu.Unlock()
 	return t, nil
 }
 
-// forget empties the cache. src does not tell of builds by other processes.
+// forget empties the cache, because src does not announce builds by other processes.
 func (c *catalog) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

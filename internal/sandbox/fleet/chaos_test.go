@@ -12,9 +12,9 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// TestRandomLifecycles does random things to sandboxes, and kills the node at
-// random writes. What was acknowledged as written must be there, sandboxes must
-// be in a stable state, and nothing may be left that belongs to none of them.
+// TestRandomLifecycles calls random operations on sandboxes, and kills the node at
+// random writes. Acknowledged writes must have survived, sandboxes must
+// be in a stable state, and nothing may be left that belongs to no sandbox.
 // ENGI_TEST_SEED adds a seed.
 func TestRandomLifecycles(t *testing.T) {
 	seeds := []uint64{1, seed.Of(t, "ENGI_TEST_SEED", 2)}
@@ -41,7 +41,7 @@ type chaos struct {
 	snaps fleet.SnapshotStore
 	rng   *rand.Rand
 	log   []string
-	known map[engi.SandboxID]string // what was acknowledged to be in each
+	known map[engi.SandboxID]string // acknowledged content of each sandbox
 	next  int
 }
 
@@ -119,7 +119,7 @@ func (c *chaos) step() {
 		if _, err = n.run(id, "echo "+text+" > file.new && mv file.new file"); err == nil {
 			c.known[id] = text
 		} else if c.known[id] != "" {
-			// Not acknowledged: it may be there or not.
+			// The write was not acknowledged: it may have survived or not.
 			c.known[id] = c.known[id] + "|" + text
 		} else {
 			c.known[id] = "|" + text
@@ -165,7 +165,7 @@ func (c *chaos) restart() {
 	c.check()
 }
 
-// check looks at what there is after a restart.
+// check checks the state after a restart.
 func (c *chaos) check() {
 	c.fx.t.Helper()
 	n := c.n
@@ -179,7 +179,7 @@ func (c *chaos) check() {
 		default:
 			c.fatal("sandbox %s is %s", s.ID, s.State)
 		}
-		if _, ok := c.known[s.ID]; !ok { // its creation, or its stop, was not acknowledged
+		if _, ok := c.known[s.ID]; !ok { // the creation, or the stop, was not acknowledged
 			c.note("nobody knows %s", s.ID)
 			if err := n.Sandboxes().Stop(c.fx.t.Context(), "alice", s.ID); err != nil {
 				c.fatal("stop %s: %v", s.ID, err)
@@ -234,7 +234,7 @@ func (c *chaos) check() {
 	})
 }
 
-// oneOf reports whether what was read is one of the texts that may be there.
+// oneOf reports whether out is one of the texts that want permits.
 func oneOf(out, want string) bool {
 	return slices.Contains(strings.Split(want, "|"), strings.TrimSpace(out))
 }

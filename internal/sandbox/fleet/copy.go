@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	maxForks  = 64 // of one call
-	forkBoots = 4  // at the same time
+	maxForks  = 64 // maximum number of forks of one call
+	forkBoots = 4  // maximum number of concurrent boots of one fork
 )
 
 // Snapshot implements engi.Lifecycle.
@@ -62,8 +62,8 @@ func (s *sandboxes) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sand
 	return snap, err
 }
 
-// copyTo writes a sandbox to an empty directory. The sandbox goes on in the
-// state it was in.
+// copyTo writes a sandbox to an empty directory. Afterwards the sandbox continues in its
+// previous state.
 func (s *sandboxes) copyTo(ctx context.Context, sb *sandbox, dir string, diskOnly bool) (err error) {
 	rec := sb.record()
 	switch rec.State {
@@ -102,7 +102,7 @@ func (s *sandboxes) copyTo(ctx context.Context, sb *sandbox, dir string, diskOnl
 	return err
 }
 
-// linkTree links the files of an image, which are never written again, into
+// linkTree hard-links the files of an image, which are never written again, into
 // another directory.
 func linkTree(from, to string) error {
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -211,8 +211,8 @@ func (s *sandboxes) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxR
 	return s.created(sb, "fork", began, err)
 }
 
-// pinSnapshots keeps the templates that snapshots need from being removed, and
-// releases those that no snapshot needs any more.
+// pinSnapshots prevents the removal of the templates that snapshots need, and
+// releases the templates that no snapshot needs any more.
 func (s *sandboxes) pinSnapshots(ctx context.Context) {
 	if s.opt.Snapshots == nil {
 		return

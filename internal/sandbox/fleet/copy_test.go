@@ -76,7 +76,7 @@ func (v *volumes) Holders(ctx context.Context) (all []engi.SandboxID, err error)
 	return all, nil
 }
 
-// TestSnapshotQuota makes more snapshots at once than an owner may have.
+// TestSnapshotQuota creates more snapshots at once than an owner may have.
 func TestSnapshotQuota(t *testing.T) {
 	for name, q := range map[string]engi.Quota{"snapshots": {Snapshots: 3}, "disk": {Disk: 4*(512<<20) + 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestSnapshots(t *testing.T) {
 			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", ID: engi.NewSandboxID(), Template: "base"})
 			wantKind(t, "an ID of one that is no copy", err, engi.Invalid)
 
-			fx.fakes.Set(base(t, "d2")) // the template is built anew
+			fx.fakes.Set(base(t, "d2")) // the template is rebuilt
 			for range 2 {
 				c := n.create(engi.SandboxSpec{Snapshot: snap.ID, Env: map[string]string{"B": "2"}})
 				if c.Snapshot != snap.ID || c.Template != "base" || c.Digest != "d1" {
@@ -156,7 +156,7 @@ func TestSnapshots(t *testing.T) {
 				t.Errorf("output in the original: %q", out)
 			}
 
-			// From one that is paused, and a hibernated one.
+			// Fork a paused sandbox, and a hibernated one.
 			if err := n.Lifecycle().Pause(t.Context(), "alice", s.ID); err != nil {
 				t.Fatal(err)
 			}
@@ -227,8 +227,8 @@ func TestSnapshotsKeepTheirTemplates(t *testing.T) {
 	}
 }
 
-// TestSnapshotOntoAnotherTemplate checks that the changes of a disk begin on the
-// template that is asked for, which must be the owner's, and memory on none.
+// TestSnapshotOntoAnotherTemplate checks that the changes of a disk are applied to the
+// requested template, which must be the owner's, and that memory can be restored on no other template.
 func TestSnapshotOntoAnotherTemplate(t *testing.T) {
 	fx := newFixture(t)
 	newer := base(t, "d2")
@@ -347,8 +347,8 @@ func TestStartCommands(t *testing.T) {
 	}
 }
 
-// TestDiskQuotaIsOne makes sandboxes and volumes at once, which may not take more
-// than one quota together.
+// TestDiskQuotaIsOne creates sandboxes and volumes at once, which together may not use more
+// than one quota.
 func TestDiskQuotaIsOne(t *testing.T) {
 	const each, room = 512 << 20, 5
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))

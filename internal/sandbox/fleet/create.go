@@ -14,29 +14,29 @@ import (
 	"github.com/engi-dev/engi/internal/undo"
 )
 
-// createTimeout bounds the creation of a sandbox, however patient its caller.
+// createTimeout is the maximum time for the creation of a sandbox, even if the caller's context allows more.
 const createTimeout = 2 * time.Minute
 
-// A creation is a sandbox to be created: its record without an ID, and what it
-// is made from.
+// A creation describes a sandbox to be created: its record without an ID, and the source
+// of its file system.
 type creation struct {
 	rec       SandboxRecord
 	template  engi.Template
-	key       pool.Key      // of the pool whose instances will do
-	image     string        // directory of a saved memory and disk to start from; empty for none
-	imageSize engi.Size     // of the machine that image was saved from
-	disk      string        // directory of a saved disk to start with; empty for none
-	timeout   time.Duration // to the first deadline; 0 means the lifetime's
+	key       pool.Key      // key of the pool whose instances fit
+	image     string        // directory with a saved memory and disk to start from; empty for none
+	imageSize engi.Size     // size of the machine from which image was saved
+	disk      string        // directory with a saved disk to start from; empty for none
+	timeout   time.Duration // time to the first deadline; 0 means the timeout of the lifetime
 	booking   *booking
 	release   func() // releases the snapshot
 }
 
-// fromPool reports whether an instance of the pool will do.
+// fromPool reports whether an instance of the pool fits.
 func (c *creation) fromPool() bool {
 	return c.image == "" && c.disk == "" && len(c.rec.Volumes) == 0
 }
 
-// prepare checks spec and fills in what it leaves open. The caller releases the
+// prepare checks spec and fills in its defaults. The caller releases the
 // result.
 func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *creation, err error) {
 	var u undo.Stack
@@ -112,7 +112,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		err = engi.ErrNoTemplate
 	}
 	if err == nil && c.template.Partial {
-		// It would lack the rest for as long as it lives.
+		// A sandbox created from the first part of a template would lack the rest for its whole life.
 		err = s.incomplete(c.template)
 	}
 	if err != nil {
@@ -121,7 +121,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	c.rec.Digest = c.template.Digest
 	c.rec.Ports.Private = c.rec.Ports.Private || c.template.Private
 	c.rec.Size = spec.Size.Or(s.size(c.template))
-	if err := c.rec.Size.Faults(s.bounds.Limits.Size).Err(); err != nil { // the template's may be too much
+	if err := c.rec.Size.Faults(s.bounds.Limits.Size).Err(); err != nil { // the size of the template may exceed the limits
 		return nil, err
 	}
 	c.key = pool.Key{Tier: c.rec.Tier, Template: c.rec.Template}
@@ -195,7 +195,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 	return s.created(sb, how, began, err)
 }
 
-// created unlocks a new sandbox and counts it, unless its creation failed with
+// created unlocks a new sandbox and counts it in the metrics, unless its creation failed with
 // err.
 func (s *sandboxes) created(sb *sandbox, how string, began time.Time, err error) (engi.Sandbox, error) {
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *sandboxes) created(sb *sandbox, how string, began time.Time, err error)
 	return sb.record().Sandbox, nil
 }
 
-// lockKey waits until nobody else creates a sandbox with the same key.
+// lockKey waits until no other caller is creating a sandbox with the same idempotency key.
 func (s *sandboxes) lockKey(ctx context.Context, owner engi.Owner, key string) (unlock func(), err error) {
 	k := [2]string{string(owner), key}
 	for {
@@ -233,13 +233,13 @@ func (s *sandboxes) lockKey(ctx context.Context, owner engi.Owner, key string) (
 	}
 }
 
-// createFromPool creates a sandbox on a warm instance. It returns nil if there
-// is none, else a locked sandbox.
+// createFromPool creates a sandbox on a warm instance. It returns a locked sandbox,
+// or nil if there is no warm instance.
 func (s *sandboxes) createFromPool(ctx context.Context, c *creation) (*sandbox, error) {
 	if s.pools.mayKeep(c.key) {
 		s.pools.sched.Ensure(c.key, pool.Config{Demand: true, Target: s.opt.Spare}, c.template.Digest, time.Now())
 	}
-	for range 3 { // instances may have died a moment ago
+	for range 3 { // a claimed instance may have just died
 		inst, ok := s.pools.claim(c.key)
 		if !ok {
 			return nil, nil
@@ -257,8 +257,8 @@ func (s *sandboxes) createFromPool(ctx context.Context, c *creation) (*sandbox, 
 }
 
 // createOn creates a sandbox on a claimed instance. The instance's record
-// becomes the sandbox's before its owner's environment goes in, so that no
-// crash can bring the instance back to its pool. The sandbox is returned
+// becomes the record of the sandbox before the owner's environment is sent to the guest, so that no
+// crash can return the instance to its pool. The sandbox is returned
 // locked.
 func (s *sandboxes) createOn(ctx context.Context, c *creation, inst *instance) (_ *sandbox, err error) {
 	var u undo.Stack
@@ -328,7 +328,7 @@ func (s *sandboxes) forgetRecord(id engi.SandboxID) {
 	}
 }
 
-// setupOf says whom programs in a sandbox run as, and with what.
+// setupOf returns the setup of a guest: environment, user, directories, limits and network.
 func setupOf(t engi.Template, rec SandboxRecord, network *wire.NetworkSetup) wire.Setup {
 	env := merge(t.Env, rec.Env)
 	env["ENGI_SANDBOX_ID"] = string(rec.ID)
@@ -448,7 +448,7 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 		Token:    rec.Token,
 		Mounts:   mounts,
 		Disk:     disk,
-		Weight:   freshWeight, // somebody waits
+		Weight:   freshWeight, // a caller is waiting
 	}
 	var machine provider.Machine
 	if image != "" {
@@ -491,8 +491,8 @@ func (s *sandboxes) bootInstance(ctx context.Context, sb *sandbox, rec SandboxRe
 	return inst, nil
 }
 
-// mounts returns what a sandbox has mounted beside its root: what its template
-// mounts, and its volumes, of which it becomes the holder.
+// mounts returns the mounts of a sandbox besides its root: those of its template,
+// and its volumes. The sandbox becomes the holder of the volumes.
 func (s *sandboxes) mounts(ctx context.Context, rec SandboxRecord, t engi.Template) ([]provider.Mount, error) {
 	all := mountsOf(t)
 	for _, v := range rec.Volumes {

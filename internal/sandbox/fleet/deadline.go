@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// deadlineEvery is how often deadlines are looked at unasked.
+	// deadlineEvery is the maximum time between checks of the deadlines.
 	deadlineEvery = 30 * time.Second
-	// storeActiveEvery is how often times of last use are stored.
+	// storeActiveEvery is the interval at which times of last use are stored.
 	storeActiveEvery = 30 * time.Second
-	// The pause after a failed try to end a sandbox doubles between these
-	// two.
+	// After each failed attempt to end a sandbox, the pause doubles, between
+	// endRetryFirst and endRetryMost.
 	endRetryFirst = time.Second
 	endRetryMost  = time.Minute
 )
 
-// deadlineChanged makes enforceDeadlines look at all deadlines again.
+// deadlineChanged makes enforceDeadlines check all deadlines again.
 func (s *sandboxes) deadlineChanged() {
 	select {
 	case s.changed <- struct{}{}:
@@ -26,8 +26,8 @@ func (s *sandboxes) deadlineChanged() {
 	}
 }
 
-// enforceDeadlines ends or hibernates sandboxes when their time has come, until
-// ctx ends. It is one loop for all of them.
+// enforceDeadlines ends or hibernates sandboxes at their deadlines, until
+// ctx ends. One loop serves all sandboxes.
 func (s *sandboxes) enforceDeadlines(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -61,8 +61,8 @@ func (s *sandboxes) enforceDeadlines(ctx context.Context) {
 	}
 }
 
-// nextTry returns when the sandbox is to be ended or hibernated; zero for never,
-// or while somebody is trying.
+// nextTry returns the time at which the sandbox is to be ended or hibernated; zero for never,
+// or while an attempt is under way.
 func (sb *sandbox) nextTry() time.Time {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -76,7 +76,7 @@ func (sb *sandbox) nextTry() time.Time {
 	return at
 }
 
-// due returns when the sandbox's time is over; zero for never.
+// due returns the deadline of the sandbox; zero for never.
 func (sb *sandbox) due() time.Time {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -94,7 +94,7 @@ func (sb *sandbox) dueLocked() time.Time {
 	if idle := sb.rec.Lifetime.Idle; idle > 0 {
 		t := sb.active.Add(idle)
 		if sb.users > 0 {
-			t = time.Now().Add(idle) // at the earliest: look again then
+			t = time.Now().Add(idle) // earliest possible time; it is checked again then
 		}
 		if at.IsZero() || t.Before(at) {
 			at = t
@@ -103,7 +103,7 @@ func (sb *sandbox) dueLocked() time.Time {
 	return at
 }
 
-// beginEnding reports whether the caller may try to end the sandbox. It must
+// beginEnding reports whether the caller may try to end the sandbox. If so, the caller must
 // then call endingDone.
 func (sb *sandbox) beginEnding() bool {
 	sb.mu.Lock()
@@ -127,7 +127,7 @@ func (sb *sandbox) endingDone(err error) {
 	sb.failedEnds++
 }
 
-// end ends or hibernates a sandbox whose time is over, after beginEnding.
+// end ends or hibernates a sandbox whose deadline has passed. Call it after beginEnding.
 func (s *sandboxes) end(sb *sandbox) {
 	err := s.tryEnd(sb)
 	if err != nil {
@@ -141,11 +141,11 @@ func (s *sandboxes) tryEnd(sb *sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), transitionTime)
 	defer cancel()
 	if err := sb.lock(s.life); err != nil {
-		return nil // it has stopped, or the node is stopping
+		return nil // the sandbox has stopped, or the node is stopping
 	}
 	defer sb.unlock()
 	if at := sb.due(); at.IsZero() || time.Until(at) > 0 {
-		return nil // it was used, or its state has changed
+		return nil // the sandbox was used, or its state has changed
 	}
 	rec := sb.record()
 	sb.mu.Lock()
@@ -164,7 +164,7 @@ func (s *sandboxes) tryEnd(sb *sandbox) error {
 	return s.terminate(ctx, sb, cause)
 }
 
-// storeActive stores when sandboxes were last used.
+// storeActive stores the times of the last use of sandboxes.
 func (s *sandboxes) storeActive(ctx context.Context) {
 	for _, sb := range s.all() {
 		sb.mu.Lock()

@@ -12,23 +12,23 @@ import (
 	"github.com/engi-dev/engi/internal/undo"
 )
 
-// maxQueuedBytes bounds the programs kept for executions that wait.
+// maxQueuedBytes is the maximum size of all programs of waiting executions, in bytes.
 const maxQueuedBytes = 1 << 30
 
-// executions runs programs, each in an instance of its own. It owns the runs,
-// and serves engi.Executions. It is safe for concurrent use.
+// executions runs programs, each in a separate instance. It owns the runs
+// and implements engi.Executions. It is safe for concurrent use.
 //
 // An execution that finds a ready instance costs one store write before it
-// starts: the claim only looks into memory, the record is written as running
-// at once, and the program starts while the caller reads the answer.
+// starts: the claim reads only memory, the record is written as running
+// at once, and the program starts while the caller reads the response.
 type executions struct {
 	*shared
 	pools       *pools
-	sandboxes   *sandboxes   // book what executions use of quotas
-	queuedBytes *engi.Shares // of the programs of executions that wait
+	sandboxes   *sandboxes   // books the quota of executions
+	queuedBytes *engi.Shares // bytes of the programs of waiting executions
 
 	mu   sync.Mutex
-	runs map[engi.ExecutionID]*run // not ended; guarded by mu
+	runs map[engi.ExecutionID]*run // runs that have not ended; guarded by mu
 }
 
 var _ engi.Executions = (*executions)(nil)
@@ -37,7 +37,7 @@ func newExecutions(all *shared, p *pools, s *sandboxes) *executions {
 	return &executions{shared: all, pools: p, sandboxes: s, queuedBytes: engi.NewShares(maxQueuedBytes), runs: map[engi.ExecutionID]*run{}}
 }
 
-// get returns owner's run, nil if there is none going on.
+// get returns owner's run, or nil if no such run is going on.
 func (e *executions) get(owner engi.Owner, id engi.ExecutionID) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,8 +63,8 @@ func (e *executions) remove(r *run) {
 	delete(e.runs, r.id)
 }
 
-// drive makes a run known and calls f, which drives it, in a goroutine. It
-// reports false when the node is stopping.
+// drive registers a run and calls f, which drives it, in a goroutine. It
+// returns false when the node is stopping.
 func (e *executions) drive(r *run, f func()) bool {
 	e.insert(r)
 	if !e.spawn(f) {
@@ -89,7 +89,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	if ctx.Err() != nil {
 		return engi.Execution{}, engi.Errorf(engi.Expired, "start execution: %v", context.Cause(ctx))
 	}
-	// From here on nothing stops half-way: there must be no doubt whether a
+	// From here on the work must not be cancelled: there must be no doubt whether a
 	// record was written.
 	ctx = context.WithoutCancel(ctx)
 	if !e.serving.Load() {
@@ -123,7 +123,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
 		return engi.Execution{}, err
 	}
-	defer func() { e.sandboxes.unbook(j.booking) }() // unless there is a run, which has it then
+	defer func() { e.sandboxes.unbook(j.booking) }() // a no-op if a run has taken over the booking
 	rec := Record{
 		Execution: engi.Execution{
 			ID:       engi.NewExecutionID(),
@@ -174,14 +174,14 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 	program, size := j.program, j.size
 	r.booking, j.booking = j.booking, nil
 	if !e.drive(r, func() { e.execute(r, inst, program, claim{took: took}, size) }) {
-		// The node is stopping. The record says running, and the next node
-		// will find that nothing ran.
+		// The node is stopping. The record has state running, and the next node
+		// will find that no program ran.
 		e.pools.retire(inst, true)
 	}
 	return rec.Execution, nil
 }
 
-// repeated answers a repeated request with its first execution.
+// repeated returns the first execution of a repeated request.
 func (e *executions) repeated(older Record, j *job) (engi.Execution, error) {
 	if older.Fingerprint != j.fingerprint {
 		return engi.Execution{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, execution %s", older.ID).
@@ -190,7 +190,7 @@ func (e *executions) repeated(older Record, j *job) (engi.Execution, error) {
 	return e.present(older)
 }
 
-// A queuedProgram is what is kept on disk of an execution that waits.
+// A queuedProgram is the program of a waiting execution, as stored on disk.
 type queuedProgram struct {
 	Program  wire.Run
 	Key      pool.Key
@@ -244,14 +244,14 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	return rec.Execution, nil
 }
 
-// leave gives up a ticket, and returns its instance if it was served.
+// leave gives up a ticket, and returns its instance to the pool if the ticket was served.
 func (e *executions) leave(ticket *pool.Ticket[*instance]) {
 	if h, served := e.pools.sched.Leave(ticket); served && h.Err == nil {
 		e.pools.giveBack(h.Instance)
 	}
 }
 
-// programSize is roughly the memory that a waiting program takes.
+// programSize returns the approximate memory of a waiting program, in bytes.
 func programSize(p *wire.Run) (n int64) {
 	n = int64(len(p.Stdin)) + 1024
 	for _, f := range p.Files {
@@ -307,7 +307,7 @@ func (e *executions) waitForInstance(r *run, ticket *pool.Ticket[*instance], siz
 	e.startQueued(r, h, joined)
 }
 
-// startQueued starts a run that was queued in the instance it was given.
+// startQueued starts a queued run in the instance of the handover.
 func (e *executions) startQueued(r *run, h pool.Handover[*instance], joined time.Time) {
 	inst := h.Instance
 	waited := time.Since(joined)
@@ -335,7 +335,7 @@ func (e *executions) startQueued(r *run, h pool.Handover[*instance], joined time
 	c := claim{queued: waited, fresh: h.Fresh}
 	result := "waited"
 	if h.Fresh {
-		// The run's turn came when the boot began, or when it joined.
+		// The run's turn came when the boot began, or when the run joined the queue.
 		c.took = min(inst.bootTime, waited)
 		c.queued = waited - c.took
 		result = "booted"

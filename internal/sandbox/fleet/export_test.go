@@ -6,16 +6,16 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Reconcile is one round of the background work.
+// Reconcile runs one round of the reconciler.
 func (m *Manager) Reconcile(ctx context.Context) { m.reconcile(ctx) }
 
-// SweepFiles is another part of it.
+// SweepFiles removes the files of unknown executions.
 func (m *Manager) SweepFiles(ctx context.Context, before map[engi.ExecutionID]bool) map[engi.ExecutionID]bool {
 	return m.executions.sweepFiles(ctx, before)
 }
 
-// PinSnapshots is another.
+// PinSnapshots pins the templates that snapshots need.
 func (m *Manager) PinSnapshots(ctx context.Context) { m.sandboxes.pinSnapshots(ctx) }
 
-// QueueBytes makes room for so many bytes of programs that wait.
+// QueueBytes sets the maximum bytes of waiting programs to n.
 func (m *Manager) QueueBytes(n int64) { m.executions.queuedBytes = engi.NewShares(n) }

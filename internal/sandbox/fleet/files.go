@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// files are the node's directories of executions and sandboxes:
+// files manages the node's directories of executions and sandboxes:
 //
 //	executions/ID/output        output too long for the store
 //	executions/ID/artifacts/N   the N-th artifact, never under a guest's name
@@ -25,8 +25,8 @@ import (
 //	sandboxes/ID/new            the same, not complete
 //	temp/N                      what sandboxes are being copied from, or what is being removed
 //
-// Nothing here is known to the store before it is complete, so what a crash
-// leaves half-written belongs to nobody and is removed or written again.
+// A file is complete before the store refers to it, so a file that a crash
+// leaves half-written is referenced by no record and is removed or written again.
 type files struct{ dir string }
 
 func openFiles(dir string) (files, error) {
@@ -42,7 +42,7 @@ func openFiles(dir string) (files, error) {
 	return f, nil
 }
 
-// upgrade renames what earlier versions called tapes and boxes. It may be
+// upgrade renames the files that earlier versions called tapes and boxes. It may be
 // repeated.
 func (f files) upgrade() error {
 	boxes := filepath.Join(f.dir, "boxes")
@@ -52,7 +52,7 @@ func (f files) upgrade() error {
 	if err := os.MkdirAll(filepath.Join(f.dir, "sandboxes"), 0o700); err != nil {
 		return err
 	}
-	tapes, _ := filepath.Glob(filepath.Join(f.dir, "executions", "*", "tape")) // the pattern is fine
+	tapes, _ := filepath.Glob(filepath.Join(f.dir, "executions", "*", "tape")) // the pattern is valid
 	for _, tape := range tapes {
 		if err := os.Rename(tape, filepath.Join(filepath.Dir(tape), "output")); err != nil {
 			return err
@@ -81,12 +81,12 @@ func (f files) queued(id engi.ExecutionID) string {
 	return filepath.Join(f.dir, "queued", string(id))
 }
 
-// full classifies a failed write: nearly always the disk is full.
+// full classifies a failed write as Exhausted: nearly always the disk is full.
 func full(act string, err error) error {
 	return engi.Errorf(engi.Exhausted, "%s: %v", act, err).WithRemedy("free space on the disk of the data directory")
 }
 
-// putQueued keeps a program until there is a sandbox for it, across crashes.
+// putQueued stores a program until a sandbox is free for it, across crashes.
 func (f files) putQueued(id engi.ExecutionID, q queuedProgram) error {
 	var buf bytes.Buffer
 	if err := gob.NewEncoder(&buf).Encode(q); err != nil {
@@ -104,7 +104,7 @@ func (f files) putQueued(id engi.ExecutionID, q queuedProgram) error {
 	return nil
 }
 
-// getQueued returns what putQueued kept, or NotFound.
+// getQueued returns the program that putQueued stored, or NotFound.
 func (f files) getQueued(id engi.ExecutionID) (queuedProgram, error) {
 	var q queuedProgram
 	data, err := os.ReadFile(f.queued(id))
@@ -144,9 +144,9 @@ func (f files) all() ([]engi.ExecutionID, error) {
 }
 
 // saveArtifacts writes the files of a manifest from a tar stream. Both come
-// from the guest and are not trusted: it stops at the first file that does not
-// match the manifest or is over the limits. It returns the artifacts that are
-// complete, and how many were left out.
+// from the guest and are not trusted: saveArtifacts stops at the first file that does not
+// match the manifest or exceeds the limits. It returns the complete artifacts
+// and the number of those left out.
 func (f files) saveArtifacts(id engi.ExecutionID, manifest []wire.Artifact, stream io.Reader, limits engi.Limits) (saved []engi.Artifact, left int, err error) {
 	if err := os.MkdirAll(filepath.Dir(f.artifact(id, 0)), 0o700); err != nil {
 		return nil, len(manifest), full("save artifacts", err)
@@ -199,7 +199,7 @@ func (f files) saveArtifact(name string, in io.Reader, size int64) (sum string, 
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// readArtifact returns the n-th artifact of an execution, whole.
+// readArtifact returns the whole content of the n-th artifact of an execution.
 func (f files) readArtifact(id engi.ExecutionID, n int, a engi.Artifact) ([]byte, error) {
 	in, err := os.Open(f.artifact(id, n))
 	if err != nil {

@@ -29,14 +29,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A fixture is what outlives a node: machines, records, files, templates.
+// A fixture holds the state that outlives a node: machines, records, files, templates.
 type fixture struct {
 	t         testing.TB
 	host      *memory.Host
 	provider  func() provider.Provider
 	store     *faultyStore
 	templates fleet.Templates
-	fakes     *fleettest.Templates // the same, unless a test chose others
+	fakes     *fleettest.Templates // value of templates, unless a test chose others
 	dir       string
 }
 
@@ -49,7 +49,7 @@ func base(t testing.TB, digest string) engi.Template {
 	return engi.Template{
 		Name:   "base",
 		Digest: digest,
-		Root:   t.TempDir(), // its machines find programs on the host
+		Root:   t.TempDir(), // machines find programs on the host
 		Env:    map[string]string{"PATH": os.Getenv("PATH"), "LANG": "C.UTF-8"},
 		Shell:  "/bin/sh",
 		Languages: map[engi.Language]engi.Interpreter{
@@ -86,7 +86,7 @@ func newFixture(t testing.TB) *fixture {
 	return fx
 }
 
-// machines lists the machines there are.
+// machines returns the IDs of all machines.
 func (fx *fixture) machines() []engi.SandboxID {
 	fx.t.Helper()
 	ids, err := fx.provider().Found(fx.t.Context())
@@ -96,7 +96,7 @@ func (fx *fixture) machines() []engi.SandboxID {
 	return ids
 }
 
-// A node is one life of a Manager.
+// A node is one run of a Manager.
 type node struct {
 	*fleet.Manager
 	t    testing.TB
@@ -154,14 +154,14 @@ func (n *node) stop() {
 	}
 }
 
-// kill ends the node as kill -9 would: from one moment on nothing it does
+// kill ends the node as kill -9 would: from then on, none of its actions
 // reaches machines or records.
 func (n *node) kill() {
 	n.dead.Store(true)
 	n.stop()
 }
 
-// pools returns an edit that asks for pools and sets a fast queue.
+// pools returns an edit that configures pools and a fast queue.
 func pools(ps ...fleet.PoolConfig) func(*fleet.Options) {
 	return func(o *fleet.Options) { o.Pools = ps }
 }
@@ -179,8 +179,8 @@ func (n *node) warm() *node {
 	return n
 }
 
-// onlyPools waits until there are the machines of warm sandboxes and others more.
-// The warm ones are those of the targets, or more while a pool has grown.
+// onlyPools waits until the only machines are those of warm sandboxes and others further ones.
+// The number of warm ones is the sum of the targets, or more while a pool has grown.
 func (fx *fixture) onlyPools(n *node, others int) {
 	fx.t.Helper()
 	n.warm()
@@ -193,7 +193,7 @@ func (fx *fixture) onlyPools(n *node, others int) {
 	})
 }
 
-// eventually waits for a condition that comes true in the background.
+// eventually waits for a condition that becomes true in the background.
 func (n *node) eventually(what string, ok func() bool) {
 	n.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -205,7 +205,7 @@ func (n *node) eventually(what string, ok func() bool) {
 	}
 }
 
-// script is a bash program that alice runs.
+// script returns the spec of a bash program that alice runs.
 func script(code string) engi.ExecutionSpec {
 	return engi.ExecutionSpec{
 		Owner: "alice",
@@ -225,7 +225,7 @@ func (n *node) start(spec engi.ExecutionSpec) engi.Execution {
 	return x
 }
 
-// now returns an execution as it is. What begin returned may not have had a
+// now returns the current state of an execution. The one that begin returned may not have had a
 // sandbox yet.
 func (n *node) now(id engi.ExecutionID) engi.Execution {
 	n.t.Helper()
@@ -252,7 +252,7 @@ func (n *node) execute(spec engi.ExecutionSpec) engi.Execution {
 	return n.wait(n.start(spec).ID)
 }
 
-// printed waits until a running execution has printed at least so many bytes.
+// printed waits until a running execution has printed at least the given number of bytes.
 func (n *node) printed(id engi.ExecutionID, bytes int64) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
@@ -295,7 +295,7 @@ func wantKind(t testing.TB, what string, err error, want engi.Kind) {
 	}
 }
 
-// wantAnswer checks a result's essentials.
+// wantAnswer checks the exit code, cause and output of a result.
 func wantAnswer(t testing.TB, x engi.Execution, code int, cause engi.Cause, stdout string) {
 	t.Helper()
 	if x.State != engi.ExecutionDone || x.Result == nil {
@@ -308,7 +308,7 @@ func wantAnswer(t testing.TB, x engi.Execution, code int, cause engi.Cause, stdo
 	}
 }
 
-// failing is a provider whose node can die: then nothing it does has an effect.
+// failing is a provider whose node can die: after that, its calls have no effect.
 type failing struct {
 	provider.Provider
 	dead *atomic.Bool
@@ -364,10 +364,10 @@ type failingMachine struct {
 	conns []net.Conn
 }
 
-// machines are those any node of this process started or adopted last.
+// machines holds the machines that nodes of this process started or adopted last.
 var machines sync.Map
 
-// cut breaks the connections to a sandbox; the machine goes on.
+// cut breaks the connections to a sandbox; the machine keeps running.
 func cut(id engi.SandboxID) {
 	m, _ := machines.Load(id)
 	mm := m.(*failingMachine)
@@ -396,7 +396,7 @@ func (m *failingMachine) Close() error {
 	return m.Machine.Close()
 }
 
-// while runs act unless the node is dead.
+// while calls act unless the node is dead.
 func (m *failingMachine) while(act func() error) error {
 	if m.dead.Load() {
 		return errDead
@@ -433,9 +433,9 @@ type faultyStore struct {
 	fleet.Store
 
 	mu    sync.Mutex
-	fault func(act string) error // guarded by mu; nil for none
+	fault func(act string) error // returns the error of a write; nil for none; guarded by mu
 
-	gets atomic.Int32 // of executions
+	gets atomic.Int32 // number of reads of executions
 }
 
 func (s *faultyStore) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (fleet.Record, error) {
@@ -454,8 +454,8 @@ func openStore(t testing.TB, dir string) *faultyStore {
 	return &faultyStore{Store: store.Fleet(db)}
 }
 
-// Fail makes every later write fail for which f returns an error; nil ends
-// that. f is called with the name of the method, never concurrently.
+// Fail makes every later write fail for which f returns an error; a nil f stops
+// the failures. f is called with the name of the method, never concurrently.
 func (s *faultyStore) Fail(f func(act string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -545,7 +545,7 @@ func (w testWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// files lists the files below the node's directory, relative to it.
+// files returns the files below the node's directory, relative to it.
 func (fx *fixture) files() (names []string) {
 	fx.t.Helper()
 	err := filepath.WalkDir(fx.dir, func(p string, d os.DirEntry, err error) error {
@@ -553,7 +553,7 @@ func (fx *fixture) files() (names []string) {
 			rel, _ := filepath.Rel(fx.dir, p)
 			names = append(names, rel)
 		}
-		if errors.Is(err, os.ErrNotExist) { // it is being removed
+		if errors.Is(err, os.ErrNotExist) { // the file is being removed
 			return nil
 		}
 		return err

@@ -1,10 +1,10 @@
 // Package fleet runs this node's sandboxes. It joins provider, guest and disk
 // into warm pools, executions and sandboxes, keeps their records, and after a
-// crash reconciles what the store wants with what providers find.
+// crash reconciles the records of the store with the machines that providers find.
 //
-// It is not for isolation itself (package provider), for what happens inside
-// a sandbox (package guest), for root file systems (package disk) or for
-// surfaces (package api). Only node builds a Manager; everybody else sees it
+// It does not implement isolation (package provider), the work inside
+// a sandbox (package guest), root file systems (package disk) or
+// surfaces (package api). Only node builds a Manager; all other packages see it
 // as engi.Executions, engi.Sandboxes, engi.Lifecycle and engi.Pools.
 //
 // # Parts
@@ -19,15 +19,15 @@
 //   - sandboxes owns the sandboxes of owners. A sandbox has an instance while
 //     it is awake and an image on disk while it hibernates.
 //
-// executions and sandboxes use pools and know nothing of each other. What all
+// executions and sandboxes use pools and do not know each other. The state that all
 // three need is in shared.
 //
 // # Locks
 //
-// Each part has a mu for its maps. It is never held over I/O or while another
+// Each part has a mu for its maps. It is never held during I/O or while another
 // part is called. A sandbox's mu may be taken under that of sandboxes, and an
 // instance's mu under any other; a run's mu is taken alone. sandbox.editing
-// and sandboxes.pinning are held over I/O, and come before every mu.
+// and sandboxes.pinning are held during I/O, and are taken before every mu.
 package fleet
 
 import (
@@ -48,8 +48,8 @@ type Manager struct {
 
 var _ engi.Pools = (*Manager)(nil)
 
-// Open checks o and returns a Manager that does nothing before Run. It
-// reports Invalid for options that make no sense.
+// Open checks o and returns a Manager that is idle until Run is called. It
+// returns Invalid for invalid options.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	o, err := complete(o)
 	if err != nil {
@@ -96,8 +96,8 @@ func (m *Manager) Pools(ctx context.Context) []engi.PoolStatus { return m.pools.
 // Warm returns nil once every configured pool has had a ready instance.
 func (m *Manager) Warm(ctx context.Context) error { return m.pools.warm() }
 
-// Run repairs what a crash left, calls ready, keeps the pools warm and
-// watches over sandboxes until ctx ends. It leaves what runs alive for the
+// Run repairs the state after a crash, calls ready, keeps the pools warm and
+// enforces the deadlines of sandboxes until ctx ends. It leaves machines running for the
 // next Manager to adopt, unless the Manager is ephemeral. When Run returns, no
 // goroutine of the Manager is left. Call it once.
 func (m *Manager) Run(ctx context.Context, ready func()) error {
@@ -137,17 +137,17 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 }
 
 // disconnect waits for all goroutines, closes the connections to guests and
-// releases templates. What runs in the sandboxes goes on.
+// releases templates. Programs in the sandboxes keep running.
 func (m *Manager) disconnect() {
 	m.work.Wait()
 	m.pools.disconnect()
 	m.sandboxes.unpin()
 }
 
-// stopTimeout bounds how long an ephemeral node takes to stop its sandboxes.
+// stopTimeout is the maximum time that an ephemeral node takes to stop its sandboxes.
 const stopTimeout = 30 * time.Second
 
-// stopAll ends every execution and every sandbox, for a node that leaves
+// stopAll ends every execution and every sandbox. An ephemeral node calls it to leave
 // nothing behind.
 func (m *Manager) stopAll() {
 	m.pools.sched.Drain(time.Now(), errStopping)

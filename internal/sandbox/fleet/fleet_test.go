@@ -358,7 +358,7 @@ func TestArtifacts(t *testing.T) {
 	}
 	for i, a := range x.Result.Artifacts {
 		if want := map[string]string{"a/b/one": "one"}[a.Path]; string(all[i]) != want {
-			t.Errorf("%s has %q, want %q", a.Path, all[i], want) // zeros does not fit
+			t.Errorf("%s has %q, want %q", a.Path, all[i], want) // the artifact zeros does not fit
 		}
 	}
 	if got := fx.store.gets.Load() - before; got != 1 {
@@ -492,7 +492,7 @@ func TestTemplateBuiltByAnotherProcess(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 2})).warm()
 	fx.fakes.SetQuietly(base(t, "d2"))
-	n.execute(script(":")) // its successor is of the new build
+	n.execute(script(":")) // the next instance is of the new build
 	n.eventually("all instances are new", func() bool {
 		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider/gvisor"
 )
 
-// lookup finds a program these tests need, or skips and says what is missing.
+// lookup finds a program that these tests need, or skips the test and names the missing program.
 func lookup(t testing.TB, variable, name string) string {
 	t.Helper()
 	path := os.Getenv(variable)
@@ -43,8 +43,8 @@ func missing(t testing.TB, what string) {
 	t.Skip(what)
 }
 
-// newRealFixture has gVisor machines with this machine's own programs,
-// with records in SQLite, all below dir. Nothing of it is left after the test.
+// newRealFixture returns a fixture with gVisor machines, which use this host's programs,
+// and with records in SQLite, all below dir. It is removed after the test.
 func newRealFixture(t testing.TB, dir string) *fixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -93,7 +93,7 @@ func newRealFixture(t testing.TB, dir string) *fixture {
 	return fx
 }
 
-// onHost makes edit use the host template.
+// onHost returns an edit that uses the host template, then calls edit.
 func onHost(edit func(*fleet.Options)) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		o.Template = "host"
@@ -192,7 +192,7 @@ func TestRealSandboxesSurviveTheNode(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	child.Wait() // it was killed
+	child.Wait() // the error is the kill
 	if x.ID == "" {
 		t.Fatal("the child did not get so far")
 	}
@@ -263,8 +263,8 @@ func BenchmarkRealExecution(b *testing.B) {
 	}
 }
 
-// BenchmarkRealBurst runs as many programs at once as the pool has instances
-// ready.
+// BenchmarkRealBurst runs as many programs at once as the pool has ready
+// instances.
 func BenchmarkRealBurst(b *testing.B) {
 	fx := newRealFixture(b, b.TempDir())
 	const instances = 50

@@ -13,7 +13,7 @@ func (f files) sandbox(id engi.SandboxID) string {
 	return filepath.Join(f.dir, "sandboxes", string(id))
 }
 
-// image is where a hibernated sandbox is kept.
+// image returns the directory of a hibernated sandbox.
 func (f files) image(id engi.SandboxID) string { return filepath.Join(f.sandbox(id), "image") }
 
 // hasImage reports whether a sandbox was written to disk completely.
@@ -34,7 +34,7 @@ func (f files) newImage(id engi.SandboxID) (string, error) {
 	return dir, nil
 }
 
-// syncImage makes an image survive a power cut, too. It is no error if the
+// syncImage makes an image survive a power cut. It returns no error if the
 // image has been removed in the meantime.
 func (f files) syncImage(id engi.SandboxID) error {
 	err := filepath.WalkDir(f.image(id), func(path string, d fs.DirEntry, err error) error {
@@ -54,8 +54,8 @@ func (f files) syncImage(id engi.SandboxID) error {
 	return nil
 }
 
-// keepImage declares the image complete that was written to newImage, by
-// giving it its name.
+// keepImage marks the image in the directory of newImage as complete, by
+// renaming it to its final name.
 func (f files) keepImage(id engi.SandboxID) error {
 	if err := os.RemoveAll(f.image(id)); err != nil {
 		return engi.Errorf(engi.Internal, "remove an old image: %v", err)
@@ -66,7 +66,7 @@ func (f files) keepImage(id engi.SandboxID) error {
 	return nil
 }
 
-// dropBox removes all files of a sandbox.
+// dropSandbox removes all files of a sandbox.
 func (f files) dropSandbox(id engi.SandboxID) error {
 	if err := os.RemoveAll(f.sandbox(id)); err != nil {
 		return engi.Errorf(engi.Internal, "remove files of %s: %v", id, err)
@@ -89,7 +89,7 @@ func (f files) moveAway(id engi.SandboxID) (trash string, err error) {
 	return trash, nil
 }
 
-// sandboxes lists the sandboxes that have files.
+// sandboxes returns the IDs of sandboxes that have files.
 func (f files) sandboxes() (ids []engi.SandboxID, err error) {
 	entries, err := os.ReadDir(filepath.Join(f.dir, "sandboxes"))
 	if err != nil {

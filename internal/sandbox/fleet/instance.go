@@ -17,40 +17,40 @@ import (
 
 const (
 	bootTimeout = 30 * time.Second
-	// workDir is where programs run if the template does not say.
+	// workDir is the working directory of programs if the template sets none.
 	workDir = "/workspace"
-	// hostname is that of every sandbox: programs learn nothing from it.
+	// hostname is the same in every sandbox, so that programs learn nothing from it.
 	hostname = "sandbox"
 )
 
-// An instance is one booted machine with a way into its guest. It waits in a
-// pool, then belongs to one run or to one sandbox, and is destroyed.
+// An instance is one booted machine with a connection to its guest. It waits in a
+// pool, then belongs to one run or to one sandbox, and is destroyed afterwards.
 type instance struct {
 	key      pool.Key
 	machine  provider.Machine
-	unpin    func() // releases the template; belongs to pools
+	unpin    func() // releases the template; owned by pools
 	bootTime time.Duration
 	bootCPU  time.Duration // processor time of the boot; 0 if unknown
-	gone     chan struct{} // closed when nothing is left of it
+	gone     chan struct{} // closed when the instance is destroyed completely
 	discard  sync.Once
 
 	// guest is nil while the instance of a sandbox has no connection. It
-	// changes only then, and with mu held; runs may read it without.
+	// changes only for instances of sandboxes, with mu held; runs may read it without mu.
 	guest *guest.Client
 
 	mu           sync.Mutex
-	rec          SandboxRecord // guarded by mu; a sandbox has a record of its own, which counts
-	run          *run          // that uses the instance; guarded by mu
-	sandbox      *sandbox      // that uses the instance; guarded by mu
-	networkStale bool          // the guest has not been told of its network; guarded by mu
+	rec          SandboxRecord // guarded by mu; for an instance of a sandbox, the sandbox's own record is authoritative
+	run          *run          // the user of the instance, nil if none; guarded by mu
+	sandbox      *sandbox      // the user of the instance, nil if none; guarded by mu
+	networkStale bool          // the guest has not received its current network setup; guarded by mu
 }
 
-// keyOf returns the key of the pool that a recorded instance belongs to.
+// keyOf returns the key of the pool to which a recorded instance belongs.
 func keyOf(rec SandboxRecord) pool.Key {
 	return pool.Key{Tier: rec.Tier, Template: rec.Template, Language: rec.Language, Size: rec.Fixed}
 }
 
-// newInstance returns an instance that has no template pinned.
+// newInstance returns an instance without a pinned template.
 func newInstance(rec SandboxRecord, machine provider.Machine, g *guest.Client) *instance {
 	return &instance{
 		key:     keyOf(rec),
@@ -62,14 +62,14 @@ func newInstance(rec SandboxRecord, machine provider.Machine, g *guest.Client) *
 	}
 }
 
-// user returns the sandbox that uses the instance, nil if none does.
+// user returns the sandbox that uses the instance, or nil.
 func (i *instance) user() *sandbox {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.sandbox
 }
 
-// client returns the connection to the guest, nil while there is none.
+// client returns the connection to the guest, or nil while there is none.
 func (i *instance) client() *guest.Client {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -85,11 +85,11 @@ func (i *instance) setClient(g *guest.Client) {
 	}
 }
 
-// lossTime is how long a machine that dies may seem to live after its guest.
+// lossTime is the time that a dying machine may seem alive after its guest is gone.
 const lossTime = 500 * time.Millisecond
 
-// lossCause returns why the guest is gone: of what the machine has died, empty if
-// it has not.
+// lossCause returns the cause of the loss of the guest: the machine's cause of death, empty if
+// the machine is alive.
 func (i *instance) lossCause() engi.Cause {
 	select {
 	case <-i.machine.Done():
@@ -106,15 +106,15 @@ func (i *instance) closeClient() {
 	}
 }
 
-// record returns the record as it is now.
+// record returns the current record.
 func (i *instance) record() SandboxRecord {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.rec
 }
 
-// setState changes the state in the record, and more if edit is not nil. It
-// reports Conflict if the state cannot follow the present one.
+// setState changes the state in the record, and calls edit on the record if edit is not nil. It
+// returns Conflict if the new state cannot follow the present one.
 func (i *instance) setState(to engi.State, edit func(*SandboxRecord)) (SandboxRecord, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -139,10 +139,10 @@ func (i *instance) assign(r *run, rec Record) (SandboxRecord, error) {
 	})
 }
 
-// recordOfUse returns what to record of an instance that was assigned to a run
-// before its program starts: nothing if the execution's record, which names it, says
-// all. That keeps claims fast; the instance's own record follows with the end of the
-// run. A network, which is nowhere else, is recorded.
+// recordOfUse returns the record to store for an instance that was assigned to a run,
+// before its program starts. It is nil if the execution's record, which names the instance, contains
+// everything. So claims stay fast; the instance's own record is written at the end of the
+// run. A network is recorded at once, because no other record has it.
 func recordOfUse(s SandboxRecord) *SandboxRecord {
 	if opens(s.Network) {
 		return &s
@@ -150,7 +150,7 @@ func recordOfUse(s SandboxRecord) *SandboxRecord {
 	return nil
 }
 
-// usedBy completes the record of an instance by that of the running execution that
+// usedBy completes the record of an instance from the record of the running execution that
 // names it; see recordOfUse.
 func (s SandboxRecord) usedBy(rec Record) SandboxRecord {
 	if s.State == engi.Ready {
@@ -159,7 +159,7 @@ func (s SandboxRecord) usedBy(rec Record) SandboxRecord {
 	return s
 }
 
-// unassign takes back assign if nothing has run.
+// unassign undoes assign if no program has run.
 func (i *instance) unassign() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -178,8 +178,8 @@ func (i *instance) isNetworkStale() bool {
 	return i.networkStale
 }
 
-// boot makes a ready instance for a pool, or leaves nothing behind. It leaves the
-// processors to others until background ends, when somebody waits for it.
+// boot makes a ready instance for a pool, or cleans up after a failure. It runs with low processor
+// priority until background ends, which happens when a caller waits for the instance.
 func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Context) (_ *instance, err error) {
 	began, key := time.Now(), order.Key
 	weight := p.weights.ofBoot(order)
@@ -266,11 +266,11 @@ func (p *pools) boot(ctx context.Context, order pool.Boot, background context.Co
 	return inst, nil
 }
 
-// newToken returns a secret that opens one guest.
+// newToken returns a secret that gives access to one guest.
 func newToken() string { return rand.Text() + rand.Text() }
 
-// prepareGuest makes a guest that has just booted ready for a program: it
-// knows its user, has the interpreter running, and has answered once, so that
+// prepareGuest makes a freshly booted guest ready for a program: the guest
+// knows its user, runs the interpreter, and has answered once, so that
 // no caller waits for its first page faults.
 func prepareGuest(ctx context.Context, g *guest.Client, t engi.Template, size engi.Size, lang engi.Language) error {
 	err := g.Setup(ctx, wire.Setup{
@@ -297,7 +297,7 @@ func prepareGuest(ctx context.Context, g *guest.Client, t engi.Template, size en
 	return err
 }
 
-// mountsOf returns what t mounts beside its root, for providers.
+// mountsOf returns the mounts of t besides its root, for providers.
 func mountsOf(t engi.Template) (all []provider.Mount) {
 	for _, m := range t.Mounts {
 		all = append(all, provider.Mount{Source: m.Source, Target: m.Target})
@@ -305,7 +305,7 @@ func mountsOf(t engi.Template) (all []provider.Mount) {
 	return all
 }
 
-// add makes a live instance known and watches over it.
+// add registers a live instance and waits in a goroutine for its end.
 func (p *pools) add(inst *instance) {
 	p.mu.Lock()
 	p.instances[inst.rec.ID] = inst
@@ -328,8 +328,8 @@ func (p *pools) add(inst *instance) {
 	})
 }
 
-// discard destroys an instance that its sandbox uses no more, and waits until
-// nothing is left of it. It may be repeated.
+// discard destroys an instance that its sandbox no longer uses, and waits until
+// it is gone completely. It may be repeated.
 func (p *pools) discard(inst *instance) {
 	inst.discard.Do(func() {
 		p.destroy(inst)
@@ -337,13 +337,13 @@ func (p *pools) discard(inst *instance) {
 	})
 }
 
-// destroy ends an instance and forgets it. What it cannot remove now is left
+// destroy ends an instance and forgets it. Remains that it cannot remove now are left
 // to the reconciler.
 func (p *pools) destroy(inst *instance) {
 	rec := inst.record()
 	owned := inst.user() != nil // the sandbox outlives the instance, and keeps the record
 	if !owned {
-		if to, err := inst.setState(engi.Stopping, nil); err == nil { // else it was stopping before
+		if to, err := inst.setState(engi.Stopping, nil); err == nil { // else it was already stopping
 			rec = to
 		}
 	}
@@ -371,8 +371,8 @@ func (p *pools) destroy(inst *instance) {
 	close(inst.gone)
 }
 
-// recordEnd ends the record of an instance that was used, and deletes that of
-// one that was not.
+// recordEnd ends the record of an instance that was used, and deletes the record of
+// an unused one.
 func (p *pools) recordEnd(inst *instance) {
 	ctx, cancel := p.cleanup()
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// quiesceTime bounds how long a guest may take to close its connections.
+	// quiesceTime is the maximum time for a guest to close its connections.
 	quiesceTime = 10 * time.Second
-	// reconnectTime bounds how long a guest may take to answer after its
+	// reconnectTime is the maximum time for a guest to answer after its
 	// machine was saved or resumed.
 	reconnectTime = 30 * time.Second
 )
 
-// timed observes how long a move took, if it worked. Defer it.
+// timed records the duration of a successful move in the metrics. Defer it.
 func (s *sandboxes) timed(move string, began time.Time, err *error) {
 	if *err == nil {
 		s.metrics.moves.WithLabelValues(move).Observe(time.Since(began).Seconds())
@@ -34,7 +34,7 @@ func (s *sandboxes) Pause(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	return s.transition(ctx, sb, func(ctx context.Context) error { return s.pause(ctx, sb) })
 }
 
-// pause freezes a sandbox in memory.
+// pause freezes a sandbox; its memory stays allocated.
 func (s *sandboxes) pause(ctx context.Context, sb *sandbox) (err error) {
 	rec := sb.record()
 	if rec.State == engi.Paused {
@@ -93,8 +93,8 @@ func (s *sandboxes) Hibernate(ctx context.Context, owner engi.Owner, id engi.San
 }
 
 // hibernate writes a sandbox to disk and destroys its instance. The instance
-// stays until the image is complete, so that at every moment there is one of
-// them to come back from.
+// stays until the image is complete, so that at every moment the sandbox can be
+// restored from one of them.
 func (s *sandboxes) hibernate(ctx context.Context, sb *sandbox, diskOnly bool) (err error) {
 	defer s.timed("hibernate", time.Now(), &err)
 	was := sb.record()
@@ -113,11 +113,11 @@ func (s *sandboxes) hibernate(ctx context.Context, sb *sandbox, diskOnly bool) (
 	}
 	s.destroyInstance(sb)
 	if _, err := s.setState(ctx, sb, engi.Hibernated, clearForHibernation); err != nil {
-		// Only the store is behind: the next node finds the image.
+		// Only the record is out of date: the next node finds the image.
 		s.log.Error("record that a sandbox hibernates", "sandbox", sb.id, "error", err)
 		sb.markHibernated()
 	}
-	// As with the store, a crash of the node loses nothing, while a power cut
+	// As with the store, a crash of the node loses no data, while a power cut
 	// may lose the last moments.
 	s.spawn(func() {
 		if err := s.files.syncImage(sb.id); err != nil {
@@ -127,15 +127,15 @@ func (s *sandboxes) hibernate(ctx context.Context, sb *sandbox, diskOnly bool) (
 	return nil
 }
 
-// A holder is a Templates that can keep a template from being removed, by any
-// process, for as long as a path exists.
+// A holder is a Templates that can prevent the removal of a template, by any
+// process, as long as a path exists.
 type holder interface {
 	Hold(ctx context.Context, digest, path string) error
 }
 
 // saveImage writes a sandbox's instance to its image. With the memory, the
 // provider itself ends the machine when the image is complete, so that no
-// program goes on and changes a volume.
+// program continues and changes a volume.
 func (s *sandboxes) saveImage(ctx context.Context, sb *sandbox, paused, diskOnly bool) error {
 	if paused {
 		if err := s.unpause(ctx, sb); err != nil {
@@ -147,10 +147,10 @@ func (s *sandboxes) saveImage(ctx context.Context, sb *sandbox, paused, diskOnly
 		return err
 	}
 	held := make(chan error, 1)
-	go func() { held <- s.hold(ctx, sb) }() // takes as long as a sync
+	go func() { held <- s.hold(ctx, sb) }() // as slow as a sync
 	if diskOnly {
-		// What is written from here on is lost, so nobody must be told that
-		// it was written.
+		// Writes from here on are lost, so no caller must be told that
+		// they succeeded.
 		sb.instance().closeClient()
 		err = provider.SaveDisk(ctx, sb.instance().machine, dir)
 	} else {
@@ -165,7 +165,7 @@ func (s *sandboxes) saveImage(ctx context.Context, sb *sandbox, paused, diskOnly
 	return s.files.keepImage(sb.id)
 }
 
-// hold keeps a sandbox's template for as long as the sandbox has files.
+// hold prevents the removal of a sandbox's template as long as the sandbox has files.
 func (s *sandboxes) hold(ctx context.Context, sb *sandbox) error {
 	if h, ok := s.opt.Templates.(holder); ok {
 		return h.Hold(ctx, sb.record().Digest, s.files.sandbox(sb.id))
@@ -174,7 +174,7 @@ func (s *sandboxes) hold(ctx context.Context, sb *sandbox) error {
 }
 
 // saveMemory writes a sandbox's machine with its memory to an empty directory,
-// and closes the connection to the guest. If the machine goes on, reconnect.
+// and closes the connection to the guest. If the machine continues, call reconnect.
 func (s *sandboxes) saveMemory(ctx context.Context, sb *sandbox, dir string, write func(context.Context, provider.Machine, string) error) error {
 	inst := sb.instance()
 	g := inst.client()
@@ -191,7 +191,7 @@ func (s *sandboxes) saveMemory(ctx context.Context, sb *sandbox, dir string, wri
 	return write(ctx, inst.machine, dir)
 }
 
-// undoHibernate lets a sandbox go on whose hibernation failed, or ends it if
+// undoHibernate lets a sandbox continue after a failed hibernation, or ends it if
 // its instance has ended.
 func (s *sandboxes) undoHibernate(ctx context.Context, sb *sandbox, was SandboxRecord) {
 	err := s.dropImage(sb.id)
@@ -213,8 +213,8 @@ func (s *sandboxes) undoHibernate(ctx context.Context, sb *sandbox, was SandboxR
 	s.deadlineChanged()
 }
 
-// dropImage removes a sandbox's image. The image is gone at once; nobody waits
-// until its bytes are free.
+// dropImage removes a sandbox's image. The image is moved away at once; its bytes are freed
+// in the background.
 func (s *sandboxes) dropImage(id engi.SandboxID) error {
 	trash, err := s.files.moveAway(id)
 	if err != nil || trash == "" {
@@ -245,12 +245,12 @@ func (s *sandboxes) Resume(ctx context.Context, owner engi.Owner, id engi.Sandbo
 	return sb.record().Sandbox, err
 }
 
-// checkTimeout reports Invalid for a timeout that no sandbox may have.
+// checkTimeout returns Invalid for a timeout beyond the limits.
 func (s *sandboxes) checkTimeout(timeout time.Duration) error {
 	return engi.SandboxUpdate{Timeout: &timeout}.Faults(s.bounds).Err()
 }
 
-// extend moves a running sandbox's deadline farther, never nearer.
+// extend moves a running sandbox's deadline later, never earlier.
 func (s *sandboxes) extend(ctx context.Context, sb *sandbox, timeout time.Duration) error {
 	_, err := s.edit(ctx, sb, func(r *SandboxRecord) error {
 		next := *r
@@ -284,7 +284,7 @@ func (s *sandboxes) wake(ctx context.Context, sb *sandbox, timeout time.Duration
 	return err
 }
 
-// resumePaused lets a paused sandbox go on.
+// resumePaused resumes a paused sandbox.
 func (s *sandboxes) resumePaused(ctx context.Context, sb *sandbox, timeout time.Duration) error {
 	sb.block()
 	defer sb.unblock()
@@ -304,7 +304,7 @@ func (s *sandboxes) resumePaused(ctx context.Context, sb *sandbox, timeout time.
 }
 
 // resumeHibernated boots a sandbox from its image. The image stays until the
-// store says that the sandbox runs, so that it can be tried again.
+// stored record has state running, so that the resume can be tried again.
 func (s *sandboxes) resumeHibernated(ctx context.Context, sb *sandbox, timeout time.Duration, cold bool) (err error) {
 	rec := sb.record()
 	booking, err := s.book(ctx, &booking{owner: sb.owner, size: rec.Size, of: aResumption})
@@ -316,14 +316,14 @@ func (s *sandboxes) resumeHibernated(ctx context.Context, sb *sandbox, timeout t
 	if err != nil {
 		return err
 	}
-	defer release() // sb has it pinned, unless it was missing
+	defer release() // sb has the template pinned, unless the template was missing
 	sb.block()
 	defer sb.unblock()
 	rec, err = s.setState(ctx, sb, engi.Resuming, func(r *SandboxRecord) { r.Token = newToken() })
 	if err != nil {
 		return err
 	}
-	// A crash may have left traces of its last machine.
+	// A crash may have left remains of the sandbox's last machine.
 	err = s.removeMachine(ctx, s.providerOf(rec.Tier), sb.id)
 	if err == nil {
 		err = s.bootFromImage(ctx, sb, rec, t, cold)
@@ -359,8 +359,8 @@ func (s *sandboxes) bootFromImage(ctx context.Context, sb *sandbox, rec SandboxR
 		_, err := s.bootInstance(ctx, sb, rec, t, image, "")
 		return err
 	}
-	// Only a machine can tell the disk from the memory in an image, so it is
-	// restored for a moment.
+	// Only a machine can separate the disk from the memory of an image, so the image is
+	// restored briefly.
 	if _, err := s.bootInstance(ctx, sb, rec, t, image, ""); err != nil {
 		return err
 	}

@@ -180,10 +180,10 @@ func TestFork(t *testing.T) {
 }
 
 // TestDeathAtEveryStepOfHibernation kills the node at its k-th write of a pause, a
-// sleep and a waking, for every k, and checks that the next life has the
-// sandbox with all that was in it.
+// hibernation and a resumption, for every k, and checks that the next node has the
+// sandbox with its complete content.
 func TestDeathAtEveryStepOfHibernation(t *testing.T) {
-	for _, death := range []string{"before", "after"} { // the write
+	for _, death := range []string{"before", "after"} { // before or after the write
 		for k := 1; k <= 8; k++ {
 			t.Run(fmt.Sprintf("%s/%d", death, k), func(t *testing.T) {
 				fx := newFixture(t)
@@ -266,7 +266,7 @@ func TestFailedHibernationGoesOn(t *testing.T) {
 	n := fx.start(nil)
 	s := n.create(engi.SandboxSpec{})
 	n.mustRun(s.ID, "echo kept > file")
-	// A file stands where the image's directory shall be.
+	// A file is in the place of the image's directory.
 	if err := os.WriteFile(filepath.Join(fx.dir, "sandboxes", string(s.ID)), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +297,7 @@ func TestLeftoverMachinesGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.eventually("the leftover goes", func() bool {
-		n.Reconcile(t.Context()) // passes over one that somebody has in hand
+		n.Reconcile(t.Context()) // skips a sandbox whose lock is held
 		return len(fx.machines()) == 0
 	})
 	n.resume(s.ID, false)
@@ -323,7 +323,7 @@ func TestSandboxesSurviveTheirTemplate(t *testing.T) {
 	_, err := n.Lifecycle().Resume(t.Context(), "alice", hibernated.ID, 0, false)
 	wantKind(t, "resume without a template", err, engi.NotFound)
 	n.wantState(hibernated.ID, engi.Hibernated)
-	fx.fakes.Set(lost) // it is back
+	fx.fakes.Set(lost) // the template is back
 	n.resume(hibernated.ID, false)
 	if out := n.mustRun(hibernated.ID, "cat file"); out != "kept\n" {
 		t.Errorf("output %q", out)

@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
 )
 
-// metrics are what a Manager counts. What it has at the moment is in gauges.
+// metrics holds the counters and histograms of a Manager. Current values are in gauges.
 type metrics struct {
 	claims     *prometheus.HistogramVec // by result: ready, waited, booted
 	boots      prometheus.Histogram
@@ -16,7 +16,7 @@ type metrics struct {
 	executions *prometheus.CounterVec // by language and cause
 	refused    *prometheus.CounterVec // by kind
 	duration   *prometheus.HistogramVec
-	repaired   *prometheus.CounterVec // by what
+	repaired   *prometheus.CounterVec // by repair
 	lost       prometheus.Counter
 	created    *prometheus.HistogramVec // by origin: warm, cold, snapshot, fork
 	moves      *prometheus.HistogramVec // by move: pause, resume, hibernate, wake, snapshot, fork
@@ -24,7 +24,7 @@ type metrics struct {
 	ended      *prometheus.CounterVec   // by cause
 }
 
-// fine buckets reach from a tenth of a millisecond to a minute.
+// fine is the list of buckets from a tenth of a millisecond to a minute, in seconds.
 var fine = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 func newMetrics() *metrics {
@@ -69,7 +69,7 @@ func (x *metrics) register(r prometheus.Registerer, m *Manager) error {
 	return nil
 }
 
-// gauges report what a Manager has when they are scraped.
+// gauges reports the current numbers of a Manager at each scrape.
 type gauges struct {
 	sched     *pool.Scheduler[*instance]
 	sandboxes *sandboxes

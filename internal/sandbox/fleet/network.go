@@ -8,34 +8,34 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// A Wall connects sandboxes to what their policies let them reach, and to
-// nothing else. It is safe for concurrent use.
+// A Wall connects sandboxes to the hosts that their policies allow, and to
+// no others. It is safe for concurrent use.
 type Wall interface {
-	// Check reports Invalid for a policy that makes no sense, and Denied for
-	// one that asks for more than the node's operator allows.
+	// Check returns Invalid for an invalid policy, and Denied for
+	// a policy that exceeds the bounds set by the node's operator.
 	Check(p engi.NetworkPolicy) error
-	// Permit is Check for an owner's sandbox: it reports Denied for a policy
-	// that sends secrets where they may not go.
+	// Permit is Check for an owner's sandbox: it also returns Denied for a policy
+	// that sends secrets to hosts for which they are not meant.
 	Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error
 	// Attach makes a network link for a machine that is about to start, and
 	// returns the network namespace that has the machine's end. Nothing is
 	// reachable yet.
 	Attach(ctx context.Context, id engi.SandboxID) (netns string, err error)
-	// Open puts a policy in force, in place of any other, and returns what
-	// the guest must be told. It breaks connections that p does not allow.
+	// Open replaces the policy in force, and returns the network setup for
+	// the guest. It breaks connections that p does not allow.
 	Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error)
-	// Detach removes the link of a machine that is gone. It may be repeated;
+	// Detach removes the link of a destroyed machine. It may be repeated;
 	// an unknown ID is no error.
 	Detach(ctx context.Context, id engi.SandboxID) error
-	// Adopt takes over the links of these machines, which another process
-	// attached, with nothing reachable, and removes all others.
+	// Adopt takes over the links of the given machines, which another process
+	// attached, blocks all their traffic, and removes all other links.
 	Adopt(ctx context.Context, ids []engi.SandboxID) error
 }
 
-// networkTime bounds how long a guest may take to be told of its network.
+// networkTime is the maximum time for sending a guest its network setup.
 const networkTime = 10 * time.Second
 
-// checkNetwork reports why this node does not accept a policy.
+// checkNetwork returns the reason why this node rejects a policy, or nil.
 func (h *shared) checkNetwork(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	if h.opt.Wall != nil {
 		return h.opt.Wall.Permit(ctx, owner, p)
@@ -47,12 +47,12 @@ func (h *shared) checkNetwork(ctx context.Context, owner engi.Owner, p engi.Netw
 	return nil
 }
 
-// opens reports whether a policy asks for any network at all.
+// opens reports whether a policy requests any network.
 func opens(p engi.NetworkPolicy) bool { return p.Mode != "" && p.Mode != engi.NetworkNone }
 
 // attach makes a network link for a machine that is about to start, and
-// returns the namespace it starts in. Every machine gets one, those of pools
-// too, so that claims need not wait for it. Nothing is reachable until
+// returns the namespace in which the machine starts. Every machine gets a link, those of pools
+// too, so that claims need not wait for one. Nothing is reachable until
 // openNetwork.
 func (h *shared) attach(ctx context.Context, id engi.SandboxID) (netns string, err error) {
 	if h.opt.Wall == nil {
@@ -61,7 +61,7 @@ func (h *shared) attach(ctx context.Context, id engi.SandboxID) (netns string, e
 	return h.opt.Wall.Attach(ctx, id)
 }
 
-// detach removes the link of a machine that is gone.
+// detach removes the link of a destroyed machine.
 func (h *shared) detach(id engi.SandboxID) {
 	if h.opt.Wall == nil {
 		return
@@ -73,7 +73,7 @@ func (h *shared) detach(id engi.SandboxID) {
 	}
 }
 
-// openNetwork puts a policy in force and returns what the guest must be told;
+// openNetwork puts a policy in force and returns the network setup for the guest;
 // nil without a wall.
 func (h *shared) openNetwork(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (*wire.NetworkSetup, error) {
 	if h.opt.Wall == nil {
@@ -94,8 +94,8 @@ func wireNetwork(w engi.NetworkSetup) *wire.NetworkSetup {
 	return setup
 }
 
-// applyNetwork puts a sandbox's changed policy in force, and reports whether it
-// is. A hibernated sandbox gets it when it resumes.
+// applyNetwork puts a sandbox's changed policy in force, and reports whether it is
+// in force now. A hibernated sandbox gets it when it resumes.
 func (s *sandboxes) applyNetwork(ctx context.Context, sb *sandbox) (inForce bool, err error) {
 	inst := sb.instance()
 	if inst == nil || s.opt.Wall == nil {
@@ -113,7 +113,7 @@ func (s *sandboxes) applyNetwork(ctx context.Context, sb *sandbox) (inForce bool
 	return true, s.tellGuest(ctx, inst, setup)
 }
 
-// tellGuest tells a guest what its network has become.
+// tellGuest sends a guest its changed network setup.
 func (s *sandboxes) tellGuest(ctx context.Context, inst *instance, setup *wire.NetworkSetup) error {
 	inst.setNetworkStale(true)
 	g := inst.client()
@@ -130,8 +130,8 @@ func (s *sandboxes) tellGuest(ctx context.Context, inst *instance, setup *wire.N
 	return nil
 }
 
-// refreshNetwork tells the guest of a sandbox that was paused what its network
-// became in the meantime.
+// refreshNetwork sends the guest of a resumed sandbox the network setup if it
+// changed during the pause.
 func (s *sandboxes) refreshNetwork(ctx context.Context, sb *sandbox) error {
 	inst := sb.instance()
 	if s.opt.Wall == nil || !inst.isNetworkStale() {

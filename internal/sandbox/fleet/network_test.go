@@ -23,7 +23,7 @@ type links struct {
 	all map[engi.SandboxID]bool
 }
 
-// A fakeWall only knows who has what. It dies with its node.
+// A fakeWall only records links and policies. It dies with its node.
 type fakeWall struct {
 	links *links
 
@@ -31,7 +31,7 @@ type fakeWall struct {
 	dead   bool
 	open   map[engi.SandboxID]engi.NetworkPolicy
 	opened []engi.SandboxID
-	refuse map[string]error // of Attach, Open
+	refuse map[string]error // errors of Attach and Open
 }
 
 func (l *links) wall() *fakeWall {
@@ -117,14 +117,14 @@ func (w *fakeWall) Adopt(ctx context.Context, ids []engi.SandboxID) error {
 	return nil
 }
 
-// die is what happens to a wall whose node is killed.
+// die simulates the kill of the wall's node.
 func (w *fakeWall) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
 }
 
-// policy returns what is in force for a sandbox, if anything is.
+// policy returns the policy in force for a sandbox, if there is one.
 func (w *fakeWall) policy(id engi.SandboxID) (engi.NetworkPolicy, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,7 +175,7 @@ func TestNetworksOfSandboxes(t *testing.T) {
 		t.Errorf("output in one without: %q", got)
 	}
 
-	// Changes are in force at once, and told.
+	// Changes are in force at once, and the guest is told.
 	if err := n.setNetwork(s.ID, restricted("b.example")); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted b.example\n" {
 		t.Errorf("output %q", got)
 	}
-	// What is refused changes nothing.
+	// A refused change has no effect.
 	wantKind(t, "a policy that is refused", n.setNetwork(s.ID, restricted("forbidden")), engi.Denied)
 	wantKind(t, "a policy that is refused to its owner", n.setNetwork(s.ID, restricted("not of alice")), engi.Denied)
 	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
@@ -249,7 +249,7 @@ func TestNetworksOfExecutions(t *testing.T) {
 	}
 	n.eventually("it is shut again", func() bool { _, open := wall.policy(x.Sandbox); return !open })
 
-	// So it is for those that wait for a sandbox.
+	// The same holds for executions that wait for a sandbox.
 	spec.Template = "base"
 	spec.Limits.Size.Disk = 64 << 20
 	wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "alice restricted a.example\n")
@@ -368,7 +368,7 @@ func TestNetworksOfCopies(t *testing.T) {
 	n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), fx.machines()) })
 }
 
-// TestNoLinks boots nothing while links cannot be made, and leaves nothing.
+// TestNoLinks: no machine boots while links cannot be made, and nothing is left.
 func TestNoLinks(t *testing.T) {
 	fx, l := newFixture(t), newLinks()
 	wall := l.wall()
@@ -386,7 +386,7 @@ func TestNoLinks(t *testing.T) {
 	}
 }
 
-// TestNoWall refuses what needs a wall where there is none.
+// TestNoWall: requests that need a wall are refused without one.
 func TestNoWall(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(nil)

@@ -16,8 +16,8 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// Options say what a Manager works with. Providers, Templates, Store and Dir
-// must be set; every other zero value has a sensible meaning.
+// Options configures a Manager. Providers, Templates, Store and Dir
+// are required; every other field has a default.
 type Options struct {
 	Providers []provider.Provider // the first is used unless a request demands stronger isolation
 	Templates Templates
@@ -25,92 +25,92 @@ type Options struct {
 	Dir       string // private directory for outputs, artifacts, queued programs and images
 
 	Log     *slog.Logger          // nil discards
-	Metrics prometheus.Registerer // nil keeps metrics to itself
+	Metrics prometheus.Registerer // nil registers none
 
 	Pools        []PoolConfig
-	Template     string         // of specs without one; empty means "base"
-	Defaults     engi.Limits    // of fields that neither a spec nor its template sets; see DefaultLimits
-	Max          engi.Limits    // most that a spec may ask for; zero fields mean MaxLimits
-	OnEmpty      engi.EmptyPool // of pools that do not say; empty means boot_sync
-	ClaimTimeout time.Duration  // of pools that do not say; 0 means 30 s
-	MaxWait      time.Duration  // refuse those who would wait longer and named no claim timeout, when more arrive than can be run; 0 means none
-	MaxTimeout   time.Duration  // longest claim timeout that a spec may ask for; 0 means 10 min
-	MaxSandboxes int            // with a machine at the same time, warm and used; 0 means 256
-	MaxQueue     int            // executions waiting for a sandbox; 0 means 1024
-	MaxCode      int64          // bytes of one source file; 0 means 8 MiB
-	MaxInput     int64          // bytes of a program's files, stdin, arguments and environment together; 0 means 32 MiB
-	Boots        int            // concurrent boots; 0 means one per processor, at least 2
-	Builds       *BuildRunner   // whose sandboxes are not orphans; nil if there is none
+	Template     string         // template of specs without one; empty means "base"
+	Defaults     engi.Limits    // limits that neither a spec nor its template sets; see DefaultLimits
+	Max          engi.Limits    // maximum limits of a spec; zero fields mean MaxLimits
+	OnEmpty      engi.EmptyPool // behavior of empty pools without a setting; empty means boot_sync
+	ClaimTimeout time.Duration  // claim timeout of pools without one; 0 means 30 s
+	MaxWait      time.Duration  // maximum expected wait under overload of executions without a claim timeout, beyond which they are refused; 0 means none
+	MaxTimeout   time.Duration  // maximum claim timeout of a spec; 0 means 10 min
+	MaxSandboxes int            // maximum number of machines at the same time, warm and used; 0 means 256
+	MaxQueue     int            // maximum number of executions waiting for a sandbox; 0 means 1024
+	MaxCode      int64          // maximum bytes of one source file; 0 means 8 MiB
+	MaxInput     int64          // maximum bytes of a program's files, stdin, arguments and environment together; 0 means 32 MiB
+	Boots        int            // maximum number of concurrent boots; 0 means one per processor, at least 2
+	Builds       *BuildRunner   // runner of template builds, whose sandboxes are not orphans; nil if there is none
 
-	Demand     int           // warm sandboxes kept of each kind that executions recently needed without a configured pool; 0 means none
-	Spare      int           // bare sandboxes kept of each template that sandboxes were recently created from; 0 means none
-	DemandIdle time.Duration // how recently; 0 means 5 min
+	Demand     int           // warm sandboxes kept per kind that executions recently needed without a configured pool; 0 means none
+	Spare      int           // bare sandboxes kept per template from which sandboxes were recently created; 0 means none
+	DemandIdle time.Duration // time that "recently" means for Demand and Spare; 0 means 5 min
 
-	KeepCount int           // ended executions kept; 0 means 10000
-	KeepAge   time.Duration // how long they are kept; 0 means 7 days
+	KeepCount int           // maximum number of ended executions kept; 0 means 10000
+	KeepAge   time.Duration // maximum age of ended executions; 0 means 7 days
 
-	Lifetime  Lifetime                    // of sandboxes that do not say
-	Quota     func(engi.Owner) engi.Quota // nil means no quotas
-	Refused   func(engi.Owner, string)    // is told of each refusal of a quota, by name; may be nil; must be quick
-	Snapshots SnapshotStore               // nil means there are no snapshots
-	Volumes   VolumeStore                 // nil means there are no volumes
-	Wall      Wall                        // nil means there is no network
+	Lifetime  Lifetime                    // lifetime of sandboxes without one
+	Quota     func(engi.Owner) engi.Quota // quota of an owner; nil means no quotas
+	Refused   func(engi.Owner, string)    // called with the name of each quota that refuses a request; nil for none; must return quickly
+	Snapshots SnapshotStore               // nil disables snapshots
+	Volumes   VolumeStore                 // nil disables volumes
+	Wall      Wall                        // nil disables networks
 
-	Ephemeral bool // destroy every sandbox when Run ends, for nodes that leave nothing behind
+	Ephemeral bool // destroy every sandbox when Run ends
 }
 
-// A Lifetime bounds how long sandboxes run at a stretch.
+// A Lifetime limits the time that a sandbox runs without interruption.
 type Lifetime struct {
-	Timeout time.Duration // of specs without one; 0 means 5 min
-	Max     time.Duration // however often extended; 0 means 24 h
+	Timeout time.Duration // timeout of specs without one; 0 means 5 min
+	Max     time.Duration // maximum time, extensions included; 0 means 24 h
 }
 
 // A SnapshotStore keeps snapshots, see package internal/sandbox/disk/snapshot.
 type SnapshotStore interface {
-	// Create keeps a snapshot whose files fill writes to an empty
-	// directory. After an error it keeps nothing.
+	// Create stores a snapshot. It calls fill to write the files to an empty
+	// directory. After an error nothing is stored.
 	Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (engi.Snapshot, error)
-	// Use returns a snapshot and its files, which stay until release.
+	// Use returns a snapshot and the directory of its files, which exists until release is called.
 	Use(ctx context.Context, owner engi.Owner, idOrName string) (s engi.Snapshot, dir string, release func(), err error)
-	// Digests names the templates that snapshots need.
+	// Digests returns the digests of the templates that snapshots need.
 	Digests(ctx context.Context) ([]string, error)
 }
 
 // A VolumeStore keeps volumes, see package internal/sandbox/disk/volume.
 type VolumeStore interface {
 	// Mount gives a volume to holder and returns the directory of its files.
-	// It may be repeated, and reports Conflict if another sandbox holds the
+	// It may be repeated, and returns Conflict if another sandbox holds the
 	// volume.
 	Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
-	// Unmount takes all volumes from holder. It may be repeated.
+	// Unmount releases all volumes of holder. It may be repeated.
 	Unmount(ctx context.Context, holder engi.SandboxID) error
 	// Holders returns the sandboxes that hold volumes.
 	Holders(ctx context.Context) ([]engi.SandboxID, error)
 }
 
-// A PoolConfig asks for warm sandboxes of one template.
+// A PoolConfig configures the warm sandboxes of one template.
 type PoolConfig struct {
 	Template     string         // empty means the default
-	Language     engi.Language  // whose interpreter is started in advance; empty means bare
+	Language     engi.Language  // language whose interpreter is started in advance; empty means bare
 	Target       int            // warm sandboxes to keep
-	Max          int            // most sandboxes, used ones included; 0 means no limit of its own
+	Max          int            // maximum number of sandboxes, used ones included; 0 means no limit of its own
 	OnEmpty      engi.EmptyPool // empty means the node's
-	ClaimTimeout time.Duration  // for wait; 0 means the node's
+	ClaimTimeout time.Duration  // claim timeout if OnEmpty is wait; 0 means the node's
 }
 
 // Templates finds root file systems, see package disk.
 type Templates interface {
-	// Use returns a built template by name or digest, and keeps it from
-	// being removed until release is called. Errors are those of
+	// Use returns a built template by name or digest, and prevents
+	// its removal until release is called. Errors are those of
 	// engi.Templates.Get.
 	Use(ctx context.Context, nameOrDigest string) (t engi.Template, release func(), err error)
-	// Changed returns a channel that is closed the next time that a name
-	// comes to mean another build, or none.
+	// Changed returns a channel that is closed the next time a name
+	// refers to another build, or to none.
 	Changed() <-chan struct{}
 }
 
-// DefaultLimits are the limits of an execution when neither the request, nor
-// its template, nor the node's configuration says otherwise.
+// DefaultLimits returns the limits of an execution if neither the request, nor
+// its template, nor the node's configuration sets them.
 func DefaultLimits() engi.Limits {
 	return engi.Limits{
 		Size: engi.Size{
@@ -128,8 +128,8 @@ func DefaultLimits() engi.Limits {
 	}
 }
 
-// MaxLimits are the most that an execution may ask for, unless the node's
-// configuration says otherwise.
+// MaxLimits returns the maximum limits of an execution, unless the node's
+// configuration sets others.
 func MaxLimits() engi.Limits {
 	return engi.Limits{
 		Size: engi.Size{
@@ -147,7 +147,7 @@ func MaxLimits() engi.Limits {
 	}
 }
 
-// complete fills in defaults and reports Invalid.
+// complete fills in defaults and returns Invalid for invalid options.
 func complete(o Options) (Options, error) {
 	if len(o.Providers) == 0 || o.Templates == nil || o.Store == nil || !filepath.IsAbs(o.Dir) {
 		return o, engi.Errorf(engi.Invalid, "a fleet needs providers, templates, a store and an absolute directory")

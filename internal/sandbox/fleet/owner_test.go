@@ -6,8 +6,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestPrivatePortsOfATemplate wants sandboxes of it to be private, whatever they
-// were created with.
+// TestPrivatePortsOfATemplate: sandboxes of a private template are private, for all specs with which they
+// were created.
 func TestPrivatePortsOfATemplate(t *testing.T) {
 	fx := newFixture(t)
 	lab := base(t, "d1")
@@ -22,7 +22,7 @@ func TestPrivatePortsOfATemplate(t *testing.T) {
 }
 
 // TestTemplatesHaveOwners starts programs and sandboxes from a template of
-// somebody else, by its name and by its digest.
+// another owner, by its name and by its digest.
 func TestTemplatesHaveOwners(t *testing.T) {
 	fx := newFixture(t)
 	private := base(t, "d1")
@@ -41,7 +41,7 @@ func TestTemplatesHaveOwners(t *testing.T) {
 				t.Errorf("%q starts %s: %v", owner, name, err)
 			}
 			if owner == "" {
-				continue // has executions only
+				continue // this service has only executions
 			}
 			_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner, Template: name})
 			if got := err == nil; got != want || !want && !engi.Is(err, engi.NotFound) {

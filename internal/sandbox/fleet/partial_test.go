@@ -6,8 +6,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestPartialTemplate runs what the first part of a template can run, and asks
-// whoever needs more to come back.
+// TestPartialTemplate: programs run in the first part of a template, and callers
+// that need more of it are asked to retry.
 func TestPartialTemplate(t *testing.T) {
 	w := newFixture(t)
 	part := base(t, "d0")

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// See pool.Options for these two.
+	// See Quiet and Patience of pool.Options.
 	quiet    = 150 * time.Millisecond
 	patience = 1500 * time.Millisecond
-	// refreshTemplatesEvery is how often pools look for new builds of their
-	// templates, besides being told.
+	// refreshTemplatesEvery is the interval at which pools look for new builds of their
+	// templates, in addition to notifications.
 	refreshTemplatesEvery = 10 * time.Second
-	// growEach is how many ready instances a pool may grow to for each concurrent boot.
+	// growEach is the number of ready instances that a pool may grow to per concurrent boot.
 	growEach = 8
-	// maxDemandPools bounds the pools that keep instances on demand.
+	// maxDemandPools is the maximum number of pools that keep instances on demand.
 	maxDemandPools = 16
 )
 
 // pools owns the instances of a node: it boots them for warm pools, lends them
-// to executions and sandboxes, and destroys them. It carries out what its
-// scheduler decides. It is safe for concurrent use.
+// to executions and sandboxes, and destroys them. It carries out the plans of its
+// scheduler. It is safe for concurrent use.
 type pools struct {
 	*shared
 	sched      *pool.Scheduler[*instance]
@@ -40,9 +40,9 @@ type pools struct {
 	sandboxDied func(*sandbox, *instance)
 
 	mu        sync.Mutex
-	instances map[engi.SandboxID]*instance // alive; guarded by mu
-	wanted    map[uint64]func()            // called when somebody waits for the boot with this ID; guarded by mu
-	expected  map[engi.SandboxID]bool      // instances, and those being booted; guarded by mu
+	instances map[engi.SandboxID]*instance // live instances; guarded by mu
+	wanted    map[uint64]func()            // functions to call when a caller waits for a boot, by ID of the boot; guarded by mu
+	expected  map[engi.SandboxID]bool      // IDs of instances, booting ones included; guarded by mu
 }
 
 func newPools(all *shared) (*pools, error) {
@@ -85,7 +85,7 @@ func (p *pools) ensureConfigured() {
 	}
 }
 
-// claim takes a ready instance: one whose interpreter is running already, or
+// claim takes a ready instance: one with a running interpreter, or
 // else a bare one of the same template.
 func (p *pools) claim(key pool.Key) (*instance, bool) {
 	now := time.Now()
@@ -100,7 +100,7 @@ func (p *pools) claim(key pool.Key) (*instance, bool) {
 			return nil, false
 		}
 		select {
-		case <-inst.machine.Done(): // it died a moment ago
+		case <-inst.machine.Done(): // the machine has just died
 			p.sched.Retire(inst.key, inst, now, true)
 		default:
 			return inst, true
@@ -108,17 +108,17 @@ func (p *pools) claim(key pool.Key) (*instance, bool) {
 	}
 }
 
-// giveBack returns a claimed instance in which nothing has run.
+// giveBack returns a claimed instance in which no program has run.
 func (p *pools) giveBack(inst *instance) { p.sched.Return(inst.key, inst, inst.rec.Digest) }
 
-// retire has a used instance destroyed: soon with hurry, else when that
-// disturbs nobody.
+// retire schedules the destruction of a used instance: soon with hurry, else when it
+// disturbs no caller.
 func (p *pools) retire(inst *instance, hurry bool) {
 	p.sched.Retire(inst.key, inst, time.Now(), hurry)
 }
 
-// policy returns how a claim on key's pool waits if the pool is empty, and the
-// configuration that the pool has or gets.
+// policy returns the behavior of a claim on key's pool if the pool is empty, and the
+// configuration that the pool has or will get.
 func (p *pools) policy(key pool.Key) (onEmpty engi.EmptyPool, timeout time.Duration, cfg pool.Config) {
 	if c, ok := p.configured[key]; ok {
 		return c.OnEmpty, c.ClaimTimeout, pool.Config{Target: c.Target, Max: c.Max}
@@ -135,7 +135,7 @@ func (p *pools) mayKeep(key pool.Key) bool {
 	return key.Size == engi.Size{} && (p.sched.Keeps(key) || p.sched.DemandPools() < maxDemandPools)
 }
 
-// configFor returns the configuration of key's pool, or the one it gets if it
+// configFor returns the configuration of key's pool, or the one for a pool that
 // is created for an instance in use.
 func (p *pools) configFor(key pool.Key) pool.Config {
 	if cfg, ok := p.sched.Config(key); ok {
@@ -167,22 +167,22 @@ func (p *pools) each(f func(SandboxRecord)) {
 	}
 }
 
-// expect declares that a machine called id may exist from now on.
+// expect declares that a machine with this ID may exist from now on.
 func (p *pools) expect(id engi.SandboxID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expected[id] = true
 }
 
-// unexpect declares that nothing of id is left, or only what the reconciler
-// should remove.
+// unexpect declares that the machine is gone, or that the reconciler
+// should remove its remains.
 func (p *pools) unexpect(id engi.SandboxID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.expected, id)
 }
 
-// expects reports whether a machine called id may exist.
+// expects reports whether a machine with this ID may exist.
 func (p *pools) expects(id engi.SandboxID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,7 +222,7 @@ func (p *pools) runSchedule(ctx context.Context) {
 	}
 }
 
-// startInBackground returns a context that ends when somebody waits for a boot.
+// startInBackground returns a context that ends when a caller waits for the boot.
 func (p *pools) startInBackground(order pool.Boot) context.Context {
 	background, end := context.WithCancel(context.Background())
 	if order.Wanted {
@@ -235,7 +235,7 @@ func (p *pools) startInBackground(order pool.Boot) context.Context {
 	return background
 }
 
-// hurryBoot ends the context of a boot, which may have ended itself.
+// hurryBoot ends the context of a boot. It has no effect if the boot has ended.
 func (p *pools) hurryBoot(id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,7 +258,7 @@ func (p *pools) bootOrdered(order pool.Boot, background context.Context) {
 		return
 	}
 	p.metrics.boots.Observe(inst.bootTime.Seconds())
-	if inst.rec.Digest != p.sched.Digest(order.Key) { // another process has built the template
+	if inst.rec.Digest != p.sched.Digest(order.Key) { // another process has rebuilt the template
 		p.catalog.forget()
 		p.refreshTemplates(p.life)
 	}
@@ -285,7 +285,7 @@ func (p *pools) followTemplates(ctx context.Context) {
 
 // refreshTemplates looks up the current builds of all pools' templates.
 func (p *pools) refreshTemplates(ctx context.Context) {
-	languages := map[string][]engi.Language{} // of the pools, by template
+	languages := map[string][]engi.Language{} // languages of the pools, by template
 	for _, st := range p.sched.Status() {
 		languages[st.Template] = append(languages[st.Template], st.Language)
 	}
@@ -310,7 +310,7 @@ func (p *pools) refreshTemplates(ctx context.Context) {
 	}
 }
 
-// warm reports Unavailable until every configured pool has had a ready
+// warm returns Unavailable until every configured pool has had a ready
 // instance.
 func (p *pools) warm() error {
 	if !p.serving.Load() {
@@ -339,7 +339,7 @@ func (p *pools) warm() error {
 }
 
 // disconnect closes the connections to all guests and releases templates. The
-// machines go on.
+// machines keep running.
 func (p *pools) disconnect() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -349,9 +349,9 @@ func (p *pools) disconnect() {
 	}
 }
 
-// recoverReady puts a warm instance that a former node booted back into its
-// pool. It reports false if there is no such pool any more or the instance is
-// of no use. One of an older build of its template serves until enough new
+// recoverReady puts a warm instance that an earlier node booted back into its
+// pool. It returns false if the pool no longer exists or the instance is
+// unusable. An instance of an older build of its template serves until enough new
 // ones are ready.
 func (p *pools) recoverReady(ctx context.Context, rec SandboxRecord) bool {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
@@ -365,12 +365,12 @@ func (p *pools) recoverReady(ctx context.Context, rec SandboxRecord) bool {
 	if err != nil {
 		return false
 	}
-	defer unpin() // adopt pins it again
+	defer unpin() // adopt pins the template again
 	if rec.Fixed.Or(p.size(t)) != rec.Size {
-		return false // today it would boot with another size
+		return false // an instance booted today would have another size
 	}
 	if !p.linked(ctx, rec) {
-		return false // it was booted before there was a network
+		return false // the instance was booted before the node had a network
 	}
 	inst, err := p.adopt(ctx, rec)
 	if err != nil {
@@ -388,8 +388,8 @@ func (p *pools) recoverReady(ctx context.Context, rec SandboxRecord) bool {
 	return true
 }
 
-// adopt takes over the machine and the guest of an instance that a former node
-// booted. The caller adds it.
+// adopt takes over the machine and the guest of an instance that an earlier node
+// booted. The caller must add the instance.
 func (p *pools) adopt(ctx context.Context, rec SandboxRecord) (_ *instance, err error) {
 	machine, err := p.providerOf(rec.Tier).Adopt(ctx, rec.ID)
 	if err != nil {
@@ -408,7 +408,7 @@ func (p *pools) adopt(ctx context.Context, rec SandboxRecord) (_ *instance, err 
 	return inst, nil
 }
 
-// linked reports whether a waiting machine has the network link it needs.
+// linked reports whether a waiting machine has its network link.
 func (p *pools) linked(ctx context.Context, rec SandboxRecord) bool {
 	n, ok := p.providerOf(rec.Tier).(provider.Networked)
 	if p.opt.Wall == nil || !ok {
@@ -418,8 +418,8 @@ func (p *pools) linked(ctx context.Context, rec SandboxRecord) bool {
 	return err == nil
 }
 
-// removeRecorded destroys what is left of a recorded instance that is of no
-// more use, and ends its record if it was used or deletes it if not.
+// removeRecorded destroys the remains of a recorded instance that is no longer
+// needed. It ends the record if the instance was used, and deletes it if not.
 func (p *pools) removeRecorded(ctx context.Context, rec SandboxRecord) {
 	if err := p.removeMachine(ctx, p.providerOf(rec.Tier), rec.ID); err != nil {
 		p.log.Error("remove sandbox; trying again later", "sandbox", rec.ID, "error", err)

@@ -8,26 +8,26 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A booking counts what is being made, or an execution that has not ended, against
+// A booking counts an object under creation, or an execution that has not ended, against
 // its owner's quota.
 type booking struct {
 	owner  engi.Owner
 	size   engi.Size
 	of     booked
-	stored bool // guarded by sandboxes.mu; what it is for is counted as stored
+	stored bool // the object is counted as stored; guarded by sandboxes.mu
 }
 
-// booked is what a booking is for.
+// booked is the kind of object of a booking.
 type booked int
 
 const (
 	aSandbox booked = iota
 	anExecution
-	aResumption // of a sandbox, which is counted already but for what only running ones use
-	aVolume     // of which only the disk counts
+	aResumption // resumption of a sandbox, which is already counted except for the resources that only running sandboxes use
+	aVolume     // new volume, of which only the disk counts
 )
 
-// quota returns the bounds of an owner; the node itself has none.
+// quota returns the quota of an owner; the node itself has none.
 func (s *sandboxes) quota(owner engi.Owner) engi.Quota {
 	if s.opt.Quota == nil || owner == "" {
 		return engi.Quota{}
@@ -35,15 +35,15 @@ func (s *sandboxes) quota(owner engi.Owner) engi.Quota {
 	return s.opt.Quota(owner)
 }
 
-// No idempotency keys, which are printable.
+// These keys differ from all idempotency keys, which are printable.
 const (
 	quotaKey     = "\x00quota"
 	snapshotsKey = "\x00snapshots"
 )
 
-// book makes sure that an owner may have what is to be made or run, and counts it
-// until unbook. What the store counts is counted and booked under one lock, so
-// that everybody's is counted once: stored under the same lock, or booked.
+// book checks that the quota of an owner allows the object or run, and counts it
+// until unbook. The stored objects are counted and b is booked under one lock, so
+// that each object is counted once: as stored under the same lock, or as booked.
 func (s *sandboxes) book(ctx context.Context, b *booking) (*booking, error) {
 	q := s.quota(b.owner)
 	if q == (engi.Quota{}) {
@@ -69,7 +69,7 @@ func (s *sandboxes) book(ctx context.Context, b *booking) (*booking, error) {
 	return b, s.add(q, b, day, stored)
 }
 
-// store calls put, which stores what b is for, so that it is counted there from
+// store calls put, which stores the object of b, so that it is counted as stored from
 // then on.
 func (s *sandboxes) store(ctx context.Context, b *booking, put func() error) error {
 	if q := s.quota(b.owner); q.PerDay == 0 && q.Disk == 0 {
@@ -104,7 +104,7 @@ func (m *Manager) BookVolume(ctx context.Context, owner engi.Owner, capacity int
 	return func(put func() error) error { return s.store(ctx, b, put) }, func() { s.unbook(b) }, nil
 }
 
-// rebook counts an execution that was accepted by an earlier process.
+// rebook books an execution that an earlier process accepted.
 func (s *sandboxes) rebook(owner engi.Owner, size engi.Size) *booking {
 	b := &booking{owner: owner, size: size, of: anExecution}
 	s.mu.Lock()
@@ -113,8 +113,8 @@ func (s *sandboxes) rebook(owner engi.Owner, size engi.Size) *booking {
 	return b
 }
 
-// add books b unless that is too much beside the bookings, the sandboxes, day
-// sandboxes of the day and stored bytes.
+// add books b unless the quota does not allow it besides the bookings, the sandboxes, day
+// sandboxes of the last 24 hours and stored bytes.
 func (s *sandboxes) add(q engi.Quota, b *booking, day int, stored int64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,28 +137,28 @@ func (s *sandboxes) unbook(b *booking) {
 	delete(s.bookings, b)
 }
 
-// usage is what an owner's sandboxes use of a quota.
+// usage is the part of a quota that an owner's sandboxes use.
 type usage struct {
 	sandboxes int
-	day       int // of the last 24 hours
+	day       int // sandboxes created in the last 24 hours
 	disk      int64
-	vcpus     float64 // of those with an instance
-	memory    int64   // of those with an instance
+	vcpus     float64 // sum over the sandboxes with an instance
+	memory    int64   // sum over the sandboxes with an instance
 }
 
-// add adds what a sandbox uses whether or not it is hibernated.
+// add adds the resources that a sandbox uses even while hibernated.
 func (u *usage) add(size engi.Size) {
 	u.sandboxes++
 	u.disk += size.Disk
 }
 
-// addInstance adds what only an instance uses.
+// addInstance adds the resources that only a sandbox with an instance uses.
 func (u *usage) addInstance(size engi.Size) {
 	u.vcpus += size.VCPUs
 	u.memory += size.Memory
 }
 
-// usageLocked adds up an owner's sandboxes, those being created or resumed, and
+// usageLocked adds up an owner's sandboxes, including those being created or resumed, and
 // executions.
 func (s *sandboxes) usageLocked(owner engi.Owner) (u usage) {
 	for b := range s.bookings {
@@ -188,15 +188,15 @@ func (s *sandboxes) usageLocked(owner engi.Owner) (u usage) {
 	return u
 }
 
-// refused tells that a quota has refused something.
+// refused reports a refusal by a quota to Options.Refused.
 func (s *sandboxes) refused(owner engi.Owner, quota string) {
 	if s.opt.Refused != nil {
 		s.opt.Refused(owner, quota)
 	}
 }
 
-// checkQuota reports Exhausted if b is too much for q, and the name of what has
-// refused it.
+// checkQuota returns Exhausted if b exceeds q, and the name of the quota that
+// refused b.
 func checkQuota(q engi.Quota, used usage, b *booking) (quota string, err error) {
 	refuse := func(what string, have, more, most any, remedy string) (string, error) {
 		return what, engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
@@ -222,8 +222,8 @@ func checkQuota(q engi.Quota, used usage, b *booking) (quota string, err error) 
 	return "", nil
 }
 
-// DiskLeft returns the bytes of disk that an owner's sandboxes, snapshots and volumes
-// leave of its quota; [math.MaxInt64] if there is none.
+// DiskLeft returns the bytes of an owner's disk quota that its sandboxes, snapshots and volumes
+// do not use; [math.MaxInt64] if there is no quota.
 func (m *Manager) DiskLeft(ctx context.Context, owner engi.Owner) (int64, error) {
 	s := m.sandboxes
 	q := s.quota(owner)
@@ -239,12 +239,12 @@ func (m *Manager) DiskLeft(ctx context.Context, owner engi.Owner) (int64, error)
 	return q.Disk - s.usageLocked(owner).disk - stored, nil
 }
 
-// A counted store knows how many an owner has, and the bytes of disk that they may take.
+// A counted store returns the number of an owner's objects, and the bytes of disk they may use.
 type counted interface {
 	Usage(ctx context.Context, owner engi.Owner) (count int, bytes int64, err error)
 }
 
-// storedBytes is what an owner's snapshots and volumes may take, if the quota
+// storedBytes returns the bytes that an owner's snapshots and volumes may use, if the quota
 // needs to know.
 func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Quota) (n int64, err error) {
 	if q.Disk == 0 {
@@ -262,9 +262,9 @@ func (s *sandboxes) storedBytes(ctx context.Context, owner engi.Owner, q engi.Qu
 	return n, nil
 }
 
-// reserveSnapshot reports Exhausted if an owner may not have another snapshot.
-// Until release is called nobody else reserves one for an owner with a quota, so
-// that the next one is counted with this one.
+// reserveSnapshot returns Exhausted if an owner may not have another snapshot.
+// Until release is called, no other caller can reserve one for an owner with a quota, so
+// that the next check counts this snapshot.
 func (s *sandboxes) reserveSnapshot(ctx context.Context, owner engi.Owner) (release func(), err error) {
 	q := s.quota(owner)
 	snapshots, ok := s.opt.Snapshots.(counted)

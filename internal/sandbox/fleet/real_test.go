@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 )
 
-// newBaseFixture is a real fixture with the template base, which has Python.
+// newBaseFixture returns a real fixture with the template base, which has Python.
 func newBaseFixture(t testing.TB, dir string) *fixture {
 	t.Helper()
 	fx := newRealFixture(t, dir)
@@ -37,7 +37,7 @@ func newBaseFixture(t testing.TB, dir string) *fixture {
 	return fx
 }
 
-// onBase are options for sandboxes with memory to keep.
+// onBase returns an edit that uses the template base, then calls edit.
 func onBase(edit func(*fleet.Options)) func(*fleet.Options) {
 	return func(o *fleet.Options) {
 		o.Template = "base"
@@ -48,7 +48,7 @@ func onBase(edit func(*fleet.Options)) func(*fleet.Options) {
 }
 
 // counter is a program whose memory, open file and count must survive
-// hibernation. It answers each line with what it has.
+// hibernation. It answers each line with its state.
 const counter = `
 import hashlib, os, socket, sys, threading, time
 block = bytearray(os.urandom(1 << 20)) * 64
@@ -69,7 +69,7 @@ for line in sys.stdin:
     print(count, hashlib.sha256(block).hexdigest(), text.strip().replace(" ", "_"), socket.gethostname(), int(time.time() * 1000), os.urandom(16).hex(), os.getpid(), flush=True)
 `
 
-// An answer is what counter says.
+// An answer is an answer of counter.
 type answer struct {
 	count            int
 	hash, text, host string
@@ -77,7 +77,7 @@ type answer struct {
 	random           string
 	pid              int
 
-	asked, told time.Time // when the line was sent, and when the answer was here
+	asked, told time.Time // times at which the line was sent and the answer received
 }
 
 // tell sends a line to the tagged counter and returns its answer.
@@ -114,7 +114,7 @@ func (n *node) tell(id engi.SandboxID, line string) answer {
 	return a
 }
 
-// said returns all a process has printed so far.
+// said returns the output of a process so far.
 func (n *node) said(ctx context.Context, p engi.Process) string {
 	short, cancel := context.WithTimeout(ctx, 150*time.Millisecond)
 	defer cancel()
@@ -153,8 +153,8 @@ func (n *node) startCounter(id engi.SandboxID) {
 	n.terminalShows(id, "", "scroll2back")
 }
 
-// terminalShows types a line and waits until the terminal's scrollback has
-// want in it.
+// terminalShows types a line and waits until the terminal's scrollback
+// contains want.
 func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
@@ -185,7 +185,7 @@ func (n *node) terminalShows(id engi.SandboxID, line string, want ...string) {
 	}
 }
 
-// nearNow checks the clock in a sandbox, which was read between the question and the
+// nearNow checks the clock of a sandbox, which was read between the question and the
 // answer. It may be 2 s off.
 func nearNow(t *testing.T, what string, a answer) {
 	t.Helper()
@@ -231,7 +231,7 @@ func TestRealHibernation(t *testing.T) {
 			after.text != "written_before_one_paused_two_three" || after.random == before.random {
 			t.Errorf("before %+v\nafter %+v", before, after)
 		}
-		// It counts once in 10 ms at most.
+		// counter counts at most once per 10 ms.
 		if awake := after.told.Sub(before.asked) - slept; after.count > before.count+50+int(awake/(10*time.Millisecond)) {
 			t.Errorf("it counted on from %d to %d while it slept: it was awake for %v", before.count, after.count, awake)
 		}
@@ -318,7 +318,7 @@ func TestRealHibernation(t *testing.T) {
 		}
 		n.wantState(s.ID, engi.Paused)
 		n.hibernate(s.ID, false)
-		// Use resumes it.
+		// Use resumes the sandbox.
 		if got := n.tell(s.ID, "resumed"); got.hash != before.hash || got.pid != before.pid {
 			t.Errorf("before %+v\nafter %+v", before, got)
 		}
@@ -417,7 +417,7 @@ func TestRealHibernatedSurviveTheNode(t *testing.T) {
 	}
 }
 
-// BenchmarkRealLifecycle measures the moves of a sandbox in which Python idles.
+// BenchmarkRealLifecycle measures the state changes of a sandbox with an idle Python.
 func BenchmarkRealLifecycle(b *testing.B) {
 	fx := newBaseFixture(b, b.TempDir())
 	n := fx.start(func(o *fleet.Options) {

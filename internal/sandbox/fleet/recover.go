@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	adoptions = 16              // sandboxes taken over at the same time
-	adoptTime = 5 * time.Second // that taking over one may take
+	adoptions = 16              // maximum number of sandboxes taken over at the same time
+	adoptTime = 5 * time.Second // maximum time for taking over one
 
-	// reconcileEvery is how often records and machines are compared.
+	// reconcileEvery is the interval at which records and machines are compared.
 	reconcileEvery = 30 * time.Second
-	// sweepEvery is how many rounds of the reconciler pass between looks at
+	// sweepEvery is the number of rounds of the reconciler between checks of
 	// all directories of executions.
 	sweepEvery = 20
 )
@@ -26,10 +26,10 @@ func inState(state engi.ExecutionState) engi.ExecutionFilter {
 	return engi.ExecutionFilter{State: state, Limit: math.MaxInt32}
 }
 
-// recover compares what the store wants with the machines that providers find,
+// recover compares the records of the store with the machines that providers find,
 // and repairs the difference: it follows running executions again, takes over
 // the sandboxes of owners, puts warm instances back into their pools, and
-// removes everything else. Nothing is served yet, so nothing changes meanwhile.
+// removes everything else. No requests are served yet, so nothing changes meanwhile.
 func (m *Manager) recover(ctx context.Context) error {
 	wanted, err := m.opt.Store.ListSandboxes(ctx, "")
 	if err != nil {
@@ -118,7 +118,7 @@ func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) erro
 	return m.opt.Wall.Adopt(ctx, ids)
 }
 
-// removeOrphan destroys a machine that belongs to nobody.
+// removeOrphan destroys a machine without a user.
 func (m *Manager) removeOrphan(ctx context.Context, p provider.Provider, id engi.SandboxID) {
 	if err := m.removeMachine(ctx, p, id); err != nil {
 		m.log.Error("remove orphan; trying again later", "sandbox", id, "error", err)
@@ -128,7 +128,7 @@ func (m *Manager) removeOrphan(ctx context.Context, p provider.Provider, id engi
 	m.metrics.repaired.WithLabelValues("orphan_removed").Inc()
 }
 
-// reconcileLoop reconciles, and removes old executions, from time to time
+// reconcileLoop reconciles, and removes old executions, periodically
 // until ctx ends.
 func (m *Manager) reconcileLoop(ctx context.Context) {
 	tick := time.NewTicker(reconcileEvery)
@@ -149,9 +149,9 @@ func (m *Manager) reconcileLoop(ctx context.Context) {
 	}
 }
 
-// reconcile removes machines that belong to nobody, and ends records whose
-// machine is gone. It reads what is found and recorded before it asks what is
-// known: whatever begins in between was made known first.
+// reconcile removes machines without a user, and ends records whose
+// machine is gone. It reads the machines and records before it checks which are
+// known: everything that begins in between is registered first.
 func (m *Manager) reconcile(ctx context.Context) {
 	for _, p := range m.opt.Providers {
 		found, err := p.Found(ctx)
@@ -198,16 +198,16 @@ func (m *Manager) reconcile(ctx context.Context) {
 		}
 	}
 	for _, rec := range running {
-		// A record is written a moment before its run is known.
+		// A record is written shortly before its run is registered.
 		if m.executions.get("", rec.ID) == nil && time.Since(rec.Started) > reconcileEvery {
 			m.executions.endLost(ctx, rec, used[rec.Sandbox], "nobody follows it")
 		}
 	}
 }
 
-// knows reports whether id is an instance or a sandbox, or about to be. The
-// order matters: an instance that becomes a sandbox's is known to both parts,
-// and may then be known to sandboxes alone.
+// knows reports whether id is an instance or a sandbox, or about to become one. The
+// order matters: an instance that is given to a sandbox is known to both parts,
+// and may then be known only to sandboxes.
 func (m *Manager) knows(id engi.SandboxID) bool {
 	return m.pools.expects(id) || m.sandboxes.get("", id) != nil
 }

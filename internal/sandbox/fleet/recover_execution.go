@@ -10,10 +10,10 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 )
 
-// expireBatch is how many old executions are removed in one transaction.
+// expireBatch is the maximum number of old executions removed in one transaction.
 const expireBatch = 50
 
-// recover follows an execution again that was running when the node died.
+// recover resumes following an execution that was running when the node died.
 func (e *executions) recover(ctx context.Context, s SandboxRecord, rec Record) {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
@@ -54,8 +54,8 @@ func (e *executions) recover(ctx context.Context, s SandboxRecord, rec Record) {
 // resume drives a run that was found again.
 func (e *executions) resume(r *run, inst *instance, g *guest.Run) {
 	rec, _, _, _ := r.look()
-	// The program may have ended in time while nobody was looking, so its
-	// result gets a chance however late it is. The guest itself keeps time.
+	// The program may have ended in time while no node followed it, so its
+	// result is collected even after the timeout. The guest itself enforces the timeout.
 	left := time.Until(rec.Started.Add(rec.Limits.Timeout))
 	watch := e.guard(r, inst, max(left, adoptTime))
 	defer watch.end()
@@ -63,8 +63,8 @@ func (e *executions) resume(r *run, inst *instance, g *guest.Run) {
 	e.follow(r, inst, g, result, false, watch)
 }
 
-// endLost ends the record of an execution whose sandbox is gone, and says in that of
-// the sandbox, if there is one, that it was used.
+// endLost ends the record of an execution whose sandbox is gone, and marks the record of
+// the sandbox, if there is one, as used.
 func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, why string) {
 	rec.State, rec.Ended = engi.ExecutionDone, time.Now().UTC()
 	rec.Result = &engi.Result{
@@ -78,7 +78,7 @@ func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, 
 		used.State = engi.Stopping
 		s = &used
 	}
-	// The record keeps no output, so no file of it may be left either.
+	// The record has no output, so the output file is removed, too.
 	if err := e.files.drop(rec.ID); err != nil {
 		e.log.Error("remove files of lost execution", "execution", rec.ID, "error", err)
 	}
@@ -93,8 +93,8 @@ func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, 
 	e.count(rec)
 }
 
-// requeue queues the executions again that were waiting when the node died, in
-// their old order. Their programs never ran.
+// requeue restores the queue of executions that were waiting when the node died, in
+// their old order. Their programs have not run.
 func (e *executions) requeue(ctx context.Context) error {
 	recs, err := e.opt.Store.List(ctx, "", inState(engi.ExecutionQueued))
 	if err != nil {
@@ -119,7 +119,7 @@ func (e *executions) requeue(ctx context.Context) error {
 	return nil
 }
 
-// rejoin gives a run a place in its pool's queue again.
+// rejoin puts a run back into its pool's queue.
 func (e *executions) rejoin(ctx context.Context, r *run, q queuedProgram) error {
 	t, err := e.catalog.get(ctx, q.Key.Template)
 	if err != nil {
@@ -137,9 +137,9 @@ func (e *executions) rejoin(ctx context.Context, r *run, q queuedProgram) error 
 	return nil
 }
 
-// sweepFiles removes the files of executions that the store does not know.
-// While the node serves, files are written a moment before their record, so
-// only those go that were unknown the time before, too. It returns the newly
+// sweepFiles removes the files of executions that have no record.
+// While the node serves, files are written shortly before their record, so
+// it removes only files that were unknown in the previous sweep, too. It returns the newly
 // unknown ones.
 func (e *executions) sweepFiles(ctx context.Context, before map[engi.ExecutionID]bool) (unknown map[engi.ExecutionID]bool) {
 	ids, err := e.files.all()

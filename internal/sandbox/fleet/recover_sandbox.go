@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/undo"
 )
 
-// recover takes over a sandbox that lived when the node died, in any state:
+// recover takes over a sandbox that was live when the node died, in any state:
 //
 //	running      runs on, with its deadline
 //	paused       stays paused
@@ -20,7 +20,7 @@ import (
 //	hibernated   stays hibernated
 //	resuming     runs on if its machine is there, else is hibernated
 //
-// One whose machine is gone, and that has no image, has ended: sandbox_lost.
+// A sandbox without a machine and without an image has ended, with cause sandbox_lost.
 func (s *sandboxes) recover(ctx context.Context, rec SandboxRecord) {
 	err := s.tryRecover(ctx, rec)
 	if err == nil || ctx.Err() != nil {
@@ -31,11 +31,11 @@ func (s *sandboxes) recover(ctx context.Context, rec SandboxRecord) {
 	s.endLost(ctx, rec)
 }
 
-// endLost removes what is left of a sandbox that is not live, and ends its
+// endLost removes the remains of a sandbox that is not live, and ends its
 // record.
 func (s *sandboxes) endLost(ctx context.Context, rec SandboxRecord) {
 	if now, err := s.opt.Store.GetSandbox(ctx, "", rec.ID); err != nil || now.State == engi.Stopped {
-		return // it has ended since the caller looked
+		return // the sandbox has ended since the caller checked
 	}
 	if rec.End == "" {
 		rec.End = engi.CauseSandboxLost
@@ -61,18 +61,18 @@ func (s *sandboxes) tryRecover(ctx context.Context, rec SandboxRecord) (err erro
 	image := s.files.hasImage(rec.ID)
 	t, unpin, err := s.opt.Templates.Use(ctx, rec.Digest)
 	if err != nil {
-		// A running sandbox has it open, and for others it may come back.
+		// A running sandbox has the template open, and for others it may be restored.
 		s.log.Error("the template of a sandbox is missing", "sandbox", rec.ID, "error", err)
 		unpin = func() {}
 	}
 	u.Add(unpin)
 	sb := newSandbox(rec, unpin)
-	sb.active = time.Now().UTC() // nobody could use it while the node was down
+	sb.active = time.Now().UTC() // the sandbox could not be used while the node was down
 	u.Add(sb.abandon)
 	s.insert(sb)
 	u.Add(func() { s.remove(sb) })
 	if rec.State != engi.Hibernated && len(rec.Volumes) > 0 {
-		// The service of volumes has been restarted, too.
+		// The volume service has been restarted, too.
 		if _, err := s.mounts(ctx, rec, t); err != nil {
 			s.log.Error("mount the volumes of a sandbox again", "sandbox", rec.ID, "error", err)
 		}
@@ -87,20 +87,20 @@ func (s *sandboxes) tryRecover(ctx context.Context, rec SandboxRecord) (err erro
 	return nil
 }
 
-// recoverState brings a locked sandbox from the state it was left in to one
-// that it can stay in. image says whether it has a complete image.
+// recoverState brings a locked sandbox from the state in which the crash left it to one
+// in which it can stay. image reports whether it has a complete image.
 func (s *sandboxes) recoverState(ctx context.Context, sb *sandbox, t engi.Template, image bool) error {
 	switch state := sb.record().State; state {
 	case engi.Running:
 		err := s.recoverRunning(ctx, sb, t)
-		if err == nil && image { // it had just been resumed from it
+		if err == nil && image { // the sandbox had just been resumed from the image
 			err = s.dropImage(sb.id)
 		}
 		return err
 	case engi.Paused:
 		return s.recoverPaused(ctx, sb)
 	case engi.Hibernating:
-		if image { // there may be a machine, too, but nobody has used it since
+		if image { // there may be a machine, too, but it has not been used since
 			s.recoverHibernated(ctx, sb)
 			return nil
 		}
@@ -142,14 +142,14 @@ func (s *sandboxes) recoverState(ctx context.Context, sb *sandbox, t engi.Templa
 }
 
 // recoverHibernated takes over a sandbox that has a complete image, and removes
-// what is left of its machine. A failure is no reason to lose the sandbox.
+// the remains of its machine. The sandbox survives a failure of the removal.
 func (s *sandboxes) recoverHibernated(ctx context.Context, sb *sandbox) {
 	rec := sb.record()
 	if err := s.removeMachine(ctx, s.providerOf(rec.Tier), rec.ID); err != nil {
 		s.log.Error("remove the machine of a hibernated sandbox; resuming it tries again", "sandbox", rec.ID, "error", err)
 	}
 	if rec.State == engi.Hibernated {
-		// Earlier versions kept images, for which templates are held, elsewhere.
+		// Earlier versions kept images elsewhere, so the template must be held for the new path.
 		if err := engi.Ignore(s.hold(ctx, sb), engi.NotFound); err != nil {
 			s.log.Error("hold the template of a hibernated sandbox", "sandbox", rec.ID, "error", err)
 		}
@@ -161,11 +161,11 @@ func (s *sandboxes) recoverHibernated(ctx context.Context, sb *sandbox) {
 	}
 }
 
-// clearForHibernation removes from a record what only a running sandbox has.
+// clearForHibernation clears the fields of a record that only a running sandbox has.
 func clearForHibernation(r *SandboxRecord) { r.Deadline, r.Token = time.Time{}, "" }
 
-// markHibernated changes only the record in memory, if the store failed. The
-// image on disk tells the next node.
+// markHibernated changes only the record in memory; it is for a failure of the store. The
+// next node finds the image on disk.
 func (sb *sandbox) markHibernated() {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -173,7 +173,7 @@ func (sb *sandbox) markHibernated() {
 	clearForHibernation(&sb.rec)
 }
 
-// recoverRunning takes over the machine of a sandbox that runs, or did so just
+// recoverRunning takes over the machine of a sandbox that is running, or was running just
 // before it was to be paused or saved.
 func (s *sandboxes) recoverRunning(ctx context.Context, sb *sandbox, t engi.Template) (err error) {
 	outer := ctx
@@ -185,7 +185,7 @@ func (s *sandboxes) recoverRunning(ctx context.Context, sb *sandbox, t engi.Temp
 		return err
 	}
 	defer func() {
-		// A machine that does not answer is in the way of what comes next. If
+		// A machine that does not answer would conflict with the next machine. If
 		// the node is being stopped, the next one takes the machine over.
 		if err != nil && outer.Err() == nil {
 			err = errors.Join(err, machine.Close())
@@ -200,8 +200,8 @@ func (s *sandboxes) recoverRunning(ctx context.Context, sb *sandbox, t engi.Temp
 	}
 	network, err := s.openNetwork(ctx, rec.ID, rec.Owner, rec.Network)
 	if err != nil {
-		// It may have been created before there was a network, or its policy
-		// may name a secret that is gone. Nothing is reachable then.
+		// The sandbox may have been created before the node had a network, or its policy
+		// may name a secret that no longer exists. Nothing is reachable then.
 		s.log.Error("open the network of a sandbox", "sandbox", rec.ID, "error", err)
 		network = nil
 	}
@@ -216,9 +216,9 @@ func (s *sandboxes) recoverRunning(ctx context.Context, sb *sandbox, t engi.Temp
 	return nil
 }
 
-// recoverFromImage takes over a sandbox whose machine has ended, for the reason
-// why, between the last byte of its image and the naming of the image. Whether
-// the image is complete only shows when a machine starts from it.
+// recoverFromImage takes over a sandbox whose machine has ended with the error
+// why, after the last byte of its image was written and before the image was renamed. Whether
+// the image is complete is known only after a machine has started from it.
 func (s *sandboxes) recoverFromImage(ctx context.Context, sb *sandbox, t engi.Template, why error) error {
 	s.destroyInstance(sb)
 	rec := sb.record()
@@ -234,8 +234,8 @@ func (s *sandboxes) recoverFromImage(ctx context.Context, sb *sandbox, t engi.Te
 	return s.dropImage(rec.ID)
 }
 
-// recoverPaused takes over a sandbox that is paused. Its machine may still run,
-// if the node died before it paused it or after it resumed it.
+// recoverPaused takes over a paused sandbox. Its machine may be running,
+// if the node died before it paused the machine or after it resumed the machine.
 func (s *sandboxes) recoverPaused(ctx context.Context, sb *sandbox) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
@@ -264,8 +264,8 @@ func (s *sandboxes) adoptInstance(sb *sandbox, machine provider.Machine, g *gues
 	return inst
 }
 
-// sweep removes temporary files, and the files and volumes of sandboxes that do
-// not exist. It is for the start: later some are not known yet.
+// sweep removes temporary files, and releases the files and volumes of sandboxes that do
+// not exist. Call it only at the start: later, new sandboxes may not be registered yet.
 func (s *sandboxes) sweep(ctx context.Context) {
 	ids, err := s.files.sandboxes()
 	if err != nil {
@@ -305,8 +305,8 @@ func (s *sandboxes) sweep(ctx context.Context) {
 	}
 }
 
-// removeLeftover removes a machine called id that was left when its sandbox
-// hibernated. It passes over a sandbox whose state is changing.
+// removeLeftover removes the machine of a sandbox that was left when its sandbox
+// hibernated. It skips a sandbox whose state is changing.
 func (s *sandboxes) removeLeftover(ctx context.Context, p provider.Provider, id engi.SandboxID) {
 	sb := s.get("", id)
 	if sb == nil {

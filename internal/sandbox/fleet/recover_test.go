@@ -16,7 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider/memory"
 )
 
-// deaths are the ways a node ends without the consent of what runs on it.
+// deaths maps names to the ways in which a node ends while programs are running.
 var deaths = map[string]func(*node){
 	"killed":  (*node).kill,
 	"stopped": (*node).stop,
@@ -199,23 +199,23 @@ func TestRunsWhoseSandboxIsGone(t *testing.T) {
 	}
 }
 
-// TestUsedInstancesNeverComeBack dies after the end of an execution is recorded and
-// before anything else is, so that the instance's machine lives on: no pool may take
-// it back, though claims do not write its record.
+// TestUsedInstancesNeverComeBack kills the node after the end of an execution is recorded and
+// before any other write, so that the instance's machine survives: no pool may take
+// it back, although claims do not write its record.
 func TestUsedInstancesNeverComeBack(t *testing.T) {
 	end := func(t *testing.T, fx *fixture, n *node, spec engi.ExecutionSpec) engi.ExecutionID {
 		fx.store.Fail(func(act string) error {
 			if n.dead.Load() {
 				return errDead
 			}
-			n.dead.Store(act == "Update") // which is the last to go through
+			n.dead.Store(act == "Update") // Update is the last write that succeeds
 			return nil
 		})
 		x, err := n.x.Start(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The record itself tells: killing ends what has begun to write it.
+		// Check the stored record: the kill waits for a write that has begun.
 		n.eventually("its end is recorded", func() bool {
 			r, err := fx.store.Get(t.Context(), "", x.ID)
 			return err == nil && r.State != engi.ExecutionRunning
@@ -286,7 +286,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 	})
 }
 
-// TestRecordedRunThatNeverStarted dies between the record and the program.
+// TestRecordedRunThatNeverStarted kills the node between the record and the start of the program.
 func TestRecordedRunThatNeverStarted(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(warmBash)).warm()
@@ -367,8 +367,8 @@ func TestQueuedExecutionWithoutProgramIsRefused(t *testing.T) {
 }
 
 // TestDeathAtEveryStoreWrite kills the node at its k-th write, for every k of
-// an execution's life, and checks that the next life ends with the right
-// answer or an honest one, and with nothing left.
+// an execution's life, and checks that the next node ends it with the right
+// result or an honest one, and that nothing is left.
 func TestDeathAtEveryStoreWrite(t *testing.T) {
 	for k := 1; k <= 8; k++ {
 		t.Run(fmt.Sprint(k), func(t *testing.T) {
@@ -425,8 +425,8 @@ func TestDeathAtEveryStoreWrite(t *testing.T) {
 	}
 }
 
-// TestReconcile disturbs a node that runs, and lets it compare
-// what is wanted with what is found.
+// TestReconcile disturbs a running node, and lets it compare
+// records with machines.
 func TestReconcile(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(warmBash)).warm()

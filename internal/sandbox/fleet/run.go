@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// timeoutGrace is how much later than the guest the host ends a program
-	// that exceeds its timeout: the guest can say more about its end.
+	// timeoutGrace is the time by which the host, later than the guest, ends a program
+	// that exceeds its timeout: the guest can report more details.
 	timeoutGrace = 300 * time.Millisecond
-	// launchTime bounds how long a program and its input may take to reach
+	// launchTime is the maximum time for a program and its input to reach
 	// the guest.
 	launchTime = 4 * time.Second
-	// killGrace is how long a killed program has to be reported as ended
+	// killGrace is the time in which a killed program must be reported as ended
 	// before its machine is destroyed.
 	killGrace = 300 * time.Millisecond
-	// collectTime bounds the collection of a program's result and artifacts.
+	// collectTime is the maximum time for collecting a program's result and artifacts.
 	collectTime = 30 * time.Second
-	// resizeTime bounds the resizing of a machine.
+	// resizeTime is the maximum time for resizing a machine.
 	resizeTime = 10 * time.Second
-	// storeGrace is how long a store may fail before waiting callers are
+	// storeGrace is the time that a store may fail before waiting callers are
 	// told.
 	storeGrace = time.Second
 )
@@ -40,8 +40,8 @@ var nextExecution = map[engi.ExecutionState][]engi.ExecutionState{
 	engi.ExecutionRunning: {engi.ExecutionDone, engi.ExecutionRefused},
 }
 
-// A run is an execution that has not ended, or whose end somebody is still
-// reading. One goroutine drives it; everybody else reads.
+// A run is an execution that has not ended, or whose end a caller is still
+// reading. One goroutine drives it; all others only read.
 type run struct {
 	id     engi.ExecutionID
 	owner  engi.Owner
@@ -50,15 +50,15 @@ type run struct {
 
 	stopOnce sync.Once
 	stopped  chan struct{} // closed by stop
-	why      engi.Cause    // set before stopped is closed
+	why      engi.Cause    // cause of the stop; set before stopped is closed
 
 	network engi.NetworkPolicy // set before an instance is assigned; then immutable
 	booking *booking           // set before the run is known; then immutable
 
 	mu      sync.Mutex
 	rec     Record        // guarded by mu
-	err     error         // why nobody follows the run any more, though it has not ended; guarded by mu
-	trouble error         // why the result is not stored yet; guarded by mu
+	err     error         // reason why this node no longer follows the unfinished run; guarded by mu
+	trouble error         // reason why the result is not stored yet; guarded by mu
 	changed chan struct{} // closed and replaced when rec, err or trouble changes; guarded by mu
 }
 
@@ -74,7 +74,7 @@ func (e *executions) newRun(rec Record) *run {
 	}
 }
 
-// stop asks the run to end, whatever its state. The first cause counts.
+// stop asks the run to end, in any state. Only the first cause is kept.
 func (r *run) stop(why engi.Cause) {
 	r.stopOnce.Do(func() {
 		r.why = why
@@ -82,7 +82,7 @@ func (r *run) stop(why engi.Cause) {
 	})
 }
 
-// stopCause returns the cause stop was called with, "" if it was not.
+// stopCause returns the cause passed to stop, "" if stop was not called.
 func (r *run) stopCause() engi.Cause {
 	select {
 	case <-r.stopped:
@@ -92,14 +92,14 @@ func (r *run) stopCause() engi.Cause {
 	}
 }
 
-// look returns the run as it is, and a channel that is closed when it changes.
+// look returns the current state of the run, and a channel that is closed when it changes.
 func (r *run) look() (rec Record, changed <-chan struct{}, trouble, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rec, r.changed, r.trouble, r.err
 }
 
-// set changes the run in f.
+// set calls f, which changes the run, with mu held, and wakes all watchers.
 func (r *run) set(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,7 +123,7 @@ func (r *run) next(state engi.ExecutionState, edit func(*Record)) (from engi.Exe
 	return from, rec, nil
 }
 
-// recordStart records that a queued run starts in inst, before anything of it
+// recordStart records that a queued run starts in inst, before any part of it
 // reaches the guest.
 func (e *executions) recordStart(ctx context.Context, r *run, inst *instance) error {
 	now := time.Now().UTC()
@@ -145,11 +145,11 @@ func (e *executions) recordStart(ctx context.Context, r *run, inst *instance) er
 	return nil
 }
 
-// A claim says how a run got its instance.
+// A claim describes how a run got its instance.
 type claim struct {
-	queued time.Duration // until it was the run's turn
-	took   time.Duration // from then on
-	fresh  bool          // booted while the run waited
+	queued time.Duration // time until it was the run's turn
+	took   time.Duration // time from the run's turn to its instance
+	fresh  bool          // the instance was booted while the run waited
 }
 
 // execute runs a program in an instance that was assigned to it and recorded
@@ -159,11 +159,11 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 	result := engi.Result{Queued: c.queued, Claim: c.took, Tier: inst.key.Tier, NotEnforced: e.notEnforced(inst.key.Tier)}
 	switch err := e.resize(inst, want); {
 	case err == nil:
-	case engi.Is(err, engi.Unsupported): // it keeps its pool's size, and the result says so
+	case engi.Is(err, engi.Unsupported): // the instance keeps its pool's size, and the result reports this
 		result.NotEnforced = append(slices.Clone(result.NotEnforced), "vcpus", "memory")
 		slices.Sort(result.NotEnforced)
 		result.NotEnforced = slices.Compact(result.NotEnforced)
-	case engi.Is(err, engi.Conflict): // the sandbox alone needs more
+	case engi.Is(err, engi.Conflict): // the sandbox itself already uses more
 		result.Exit = engi.Exit{Code: -1, Cause: engi.CauseMemory}
 		result.Error = err.Error()
 		e.settle(r, inst, result)
@@ -207,7 +207,7 @@ func (e *executions) execute(r *run, inst *instance, program wire.Run, c claim, 
 	}
 }
 
-// setNetwork puts the run's network policy in force, if it asks for a network.
+// setNetwork puts the run's network policy in force, if it requests a network.
 func (e *executions) setNetwork(r *run, inst *instance) error {
 	if !opens(r.network) {
 		return nil
@@ -255,18 +255,18 @@ func (e *executions) resize(inst *instance, want engi.Size) error {
 	return nil
 }
 
-// A guard ends a program that exceeds its timeout, by destroying its machine,
-// or that somebody stops: it kills the program, and if that does not help,
+// A guard ends a program that exceeds its timeout, by destroying its machine, or
+// a stopped program: it kills the program first, and if the program does not end,
 // destroys the machine.
 type guard struct {
 	timer *time.Timer
 	end   func() // ends the guard and waits for it; may be repeated
 }
 
-// within sets the time that the program has from now on.
+// within sets the remaining time of the program.
 func (g guard) within(d time.Duration) { g.timer.Reset(d + timeoutGrace) }
 
-// guard starts a guard for a run whose program may take d.
+// guard starts a guard for a run whose program may run for d.
 func (e *executions) guard(r *run, inst *instance, d time.Duration) guard {
 	timer := time.NewTimer(d + timeoutGrace)
 	over := make(chan struct{})
@@ -342,7 +342,7 @@ func (e *executions) follow(r *run, inst *instance, g *guest.Run, result engi.Re
 	result.StdoutTruncated, result.StderrTruncated = fin.StdoutTruncated, fin.StderrTruncated
 	result.ArtifactsLeft = fin.ArtifactsLeft
 	result.Error = fin.Error
-	if !slices.Contains(engi.Causes(), fin.Exit.Cause) { // the guest cannot be trusted
+	if !slices.Contains(engi.Causes(), fin.Exit.Cause) { // the guest is not trusted
 		result.Exit.Cause = engi.CauseSandboxLost
 	}
 	if why := r.stopCause(); why != "" && fin.Exit.Cause == engi.CauseExited && fin.Exit.Signal != "" {
@@ -364,7 +364,7 @@ func (e *executions) follow(r *run, inst *instance, g *guest.Run, result engi.Re
 	e.settle(r, inst, result)
 }
 
-// drain copies the output from where the log ends, and returns how the program
+// drain copies the output, starting at the end of the log, and returns how the program
 // ended.
 func (e *executions) drain(r *run, g *guest.Run) (wire.Finish, error) {
 	rec, _, _, _ := r.look()
@@ -386,8 +386,8 @@ func (e *executions) drain(r *run, g *guest.Run) (wire.Finish, error) {
 	return g.Finish(ctx)
 }
 
-// alive reports whether the instance's machine is alive after a moment: the
-// connection to a dying machine breaks a little before the machine ends.
+// alive reports whether the instance's machine is still alive after moment: the
+// connection to a dying machine breaks shortly before the machine ends.
 func (e *executions) alive(inst *instance, moment time.Duration) bool {
 	timer := time.NewTimer(moment)
 	defer timer.Stop()
@@ -430,7 +430,7 @@ func (e *executions) collect(r *run, g *guest.Run, manifest []wire.Artifact, res
 	return err
 }
 
-// settleLost settles a run whose guest does not answer any more.
+// settleLost settles a run whose guest no longer answers.
 func (e *executions) settleLost(r *run, inst *instance, result engi.Result, err error) {
 	if e.life.Err() != nil {
 		e.abandon(r)
@@ -452,9 +452,9 @@ func (e *executions) settleLost(r *run, inst *instance, result engi.Result, err 
 	e.settle(r, inst, result)
 }
 
-// settle records a run's result, tells everybody, and retires its instance;
-// inst is nil if it has none. The record comes first, so that what a caller
-// was told survives a crash.
+// settle records a run's result, notifies all watchers, and retires its instance;
+// inst is nil if the run has none. The record is written first, so that a result that a caller
+// has received survives a crash.
 func (e *executions) settle(r *run, inst *instance, result engi.Result) {
 	if text := result.Exit.Cause.Remedy(); text != "" && result.Error == "" {
 		result.Error = text
@@ -468,7 +468,7 @@ func (e *executions) settle(r *run, inst *instance, result engi.Result) {
 	}
 }
 
-// refuse ends a run whose program did not start; inst is nil if it has none.
+// refuse ends a run whose program did not start; inst is nil if the run has none.
 func (e *executions) refuse(r *run, inst *instance, err error) {
 	refusal, ok := errors.AsType[*engi.Error](err)
 	if !ok {
@@ -478,8 +478,8 @@ func (e *executions) refuse(r *run, inst *instance, err error) {
 	e.finish(r, inst, engi.ExecutionRefused, func(rec *Record) { rec.Refusal = refusal })
 }
 
-// finish stores a run's end and makes it known. While the store fails it tries
-// again, and after a while tells callers who wait; the run stays open until
+// finish stores a run's end and notifies its watchers. While the store fails it tries
+// again, and after storeGrace reports the error to waiting callers; the run stays open until
 // its end is stored or the node stops.
 func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, edit func(*Record)) {
 	from, rec, err := r.next(state, func(rec *Record) {
@@ -517,7 +517,7 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 			return
 		}
 		if engi.Is(err, engi.NotFound, engi.Conflict) {
-			// Somebody else has ended or removed the record, which counts.
+			// Another process has ended or removed the record; its change is kept.
 			e.log.Error("record end of execution", "execution", r.id, "error", err)
 			if used != nil {
 				if err := e.opt.Store.PutSandbox(e.life, *used); err != nil {
@@ -540,7 +540,7 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 	e.count(rec)
 }
 
-// abandon leaves a run to the next node.
+// abandon leaves a run to be resumed by the next node.
 func (e *executions) abandon(r *run) {
 	r.output.Fail(errStopping)
 	e.closeRun(r, func() { r.err = errStopping })
@@ -548,14 +548,14 @@ func (e *executions) abandon(r *run) {
 
 // closeRun makes a run's last change and forgets it.
 func (e *executions) closeRun(r *run, last func()) {
-	e.sandboxes.unbook(r.booking) // first: whoever has seen the end may start another one
+	e.sandboxes.unbook(r.booking) // first: a caller that has seen the end may start another execution
 	r.set(last)
 	close(r.ended)
 	e.remove(r)
 	r.output.Close()
 }
 
-// count counts an ended execution.
+// count counts an ended execution in the metrics.
 func (e *executions) count(rec Record) {
 	switch rec.State {
 	case engi.ExecutionDone:

@@ -12,31 +12,31 @@ import (
 
 const (
 	sampleEvery = 5 * time.Second
-	sampleTime  = 3 * time.Second // one may take
-	sampleMany  = 8               // at the same time
-	fineSamples = 60              // the last 5 minutes, each sample
-	coarseEvery = 6               // of them are kept for longer
-	longSamples = 120             // the last hour, one of coarseEvery
+	sampleTime  = 3 * time.Second // maximum time of one sample
+	sampleMany  = 8               // maximum number of concurrent samples
+	fineSamples = 60              // number of the newest samples, all of which are kept: the last 5 minutes
+	coarseEvery = 6               // one of this many samples is kept longer
+	longSamples = 120             // number of older samples, one of coarseEvery: the last hour
 
-	// A sandbox that hardly computed since its last sample is not woken to
-	// say what it has on disk, for idleMany samples in a row.
+	// A sandbox that used at most idleTime of processor time since its last sample is not asked
+	// for its disk usage, for idleMany samples in a row.
 	idleTime = 25 * time.Millisecond
 	idleMany = 5
 )
 
-// samples are what a sandbox used lately. They are safe for concurrent use.
+// samples holds the recent resource usage of a sandbox. It is safe for concurrent use.
 type samples struct {
 	mu    sync.Mutex
 	fine  []engi.Sample // oldest first
 	long  []engi.Sample // older than all of fine, oldest first
 	count int
-	cpu   time.Duration // used at the time of at; less than before in another machine
+	cpu   time.Duration // processor time used until at; lower than before after a change of the machine
 	at    time.Time
-	idle  int // samples in a row that did not ask the guest
+	idle  int // number of consecutive samples that did not ask the guest
 }
 
-// still returns the last sample if the guest can be spared a question: its
-// machine has used cpu, which is hardly more than then.
+// still returns the last sample if the guest need not be asked: its
+// machine has used cpu, at most idleTime more than at that sample.
 func (s *samples) still(cpu time.Duration) (last engi.Sample, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *samples) still(cpu time.Duration) (last engi.Sample, ok bool) {
 	return s.fine[len(s.fine)-1], true
 }
 
-// add keeps a sample whose processor time since the start of the machine is
+// add adds a sample whose processor time since the start of the machine is
 // cpu.
 func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
 	s.mu.Lock()
@@ -71,7 +71,7 @@ func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
 	return one
 }
 
-// between returns the samples of a time; zero times are no bounds.
+// between returns the samples of a period; a zero time means no bound.
 func (s *samples) between(from, to time.Time) []engi.Sample {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +101,7 @@ func (s *sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.Sandb
 	return list, nil
 }
 
-// sampleLoop measures running sandboxes from time to time until ctx ends.
+// sampleLoop measures running sandboxes periodically until ctx ends.
 func (s *sandboxes) sampleLoop(ctx context.Context) {
 	for range clock.Every(ctx, sampleEvery) {
 		var workers sync.WaitGroup
@@ -120,7 +120,7 @@ func (s *sandboxes) sampleLoop(ctx context.Context) {
 	}
 }
 
-// sample measures a sandbox now. It reports false for one that does not run.
+// sample measures a sandbox now. It returns false if the sandbox is not running.
 func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool) {
 	rec, inst := sb.record(), sb.instance()
 	if rec.State != engi.Running || inst == nil {
@@ -130,7 +130,7 @@ func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool)
 	defer cancel()
 	one := engi.Sample{
 		Time:         time.Now().UTC(),
-		VCPUs:        rec.Size.VCPUs, // for a while, with a CPUQuota
+		VCPUs:        rec.Size.VCPUs, // temporary maximum, with a CPUQuota
 		MemoryLimit:  rec.Size.Memory,
 		DiskCapacity: rec.Size.Disk,
 	}
@@ -161,7 +161,7 @@ func (s *sandboxes) sample(ctx context.Context, sb *sandbox) (engi.Sample, bool)
 		one.MemoryCache = min(u.MemoryCache, one.Memory)
 	}
 	if !known {
-		return one, false // it ended or sleeps meanwhile
+		return one, false // the sandbox ended or hibernated meanwhile
 	}
 	return sb.samples.add(one, cpu), true
 }

@@ -10,7 +10,7 @@ import (
 func TestSamplesOfAnHour(t *testing.T) {
 	var s samples
 	start := time.Unix(1_700_000_000, 0).UTC()
-	const n = 1000 // a good hour, and more
+	const n = 1000 // samples of more than an hour
 	for i := range n {
 		got := s.add(engi.Sample{Time: start.Add(time.Duration(i) * sampleEvery), Memory: int64(i)}, time.Duration(i)*sampleEvery/2)
 		if want := 50.0; i > 0 && got.CPUPercent != want {
@@ -33,7 +33,7 @@ func TestSamplesOfAnHour(t *testing.T) {
 	if got := s.between(last.Add(-20*time.Second), last.Add(-5*time.Second)); len(got) != 4 {
 		t.Errorf("%d samples between, want 4", len(got))
 	}
-	// Another machine begins anew.
+	// The time of another machine starts at zero.
 	if got := s.add(engi.Sample{Time: last.Add(sampleEvery)}, time.Millisecond); got.CPUPercent != 0 {
 		t.Errorf("the first sample of another machine says %g%%", got.CPUPercent)
 	}

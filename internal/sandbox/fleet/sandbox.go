@@ -9,39 +9,39 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 )
 
-// transitionTime bounds one change of a sandbox's state, however much memory
-// it has.
+// transitionTime is the maximum time of one change of a sandbox's state, even with
+// much memory.
 const transitionTime = 10 * time.Minute
 
-// A sandbox lives for its owner. It outlives the instances it runs in; while it
+// A sandbox belongs to its owner. It outlives the instances in which it runs; while it
 // hibernates it has none.
 //
-// Whoever changes its state holds its lock, from the first record to the last.
-// The record in the store always changes first: what a crash leaves is what the
-// record says or one step behind, and recovery knows both.
+// A caller that changes its state holds its lock, from the first record to the last.
+// The record in the store always changes first: after a crash the sandbox is in the state of the
+// record or one step behind, and recovery handles both.
 type sandbox struct {
 	id      engi.SandboxID
 	owner   engi.Owner
-	locked  chan struct{} // holds a token while somebody has the lock
-	ended   chan struct{} // closed when it has stopped
+	locked  chan struct{} // holds a token while the lock is held
+	ended   chan struct{} // closed when the sandbox has stopped
 	unpin   func()        // releases its template
-	booking *booking      // counts it while it is being created; immutable
+	booking *booking      // booking of the sandbox during its creation; immutable
 	samples samples
 	budget  cpuBudget
 
-	editing sync.Mutex // held over I/O while the record is written; before mu
+	editing sync.Mutex // held during I/O while the record is written; taken before mu
 
-	mu          sync.Mutex    // guards what follows
+	mu          sync.Mutex    // guards all fields below
 	rec         SandboxRecord // changed by sandboxes.edit only
 	inst        *instance     // nil while it hibernates
-	blocked     bool          // nobody may enter, because its state is changing
-	users       int           // that have entered and not left
-	active      time.Time     // when somebody last entered or left
-	activeDirty bool          // active is newer than the store knows
-	endCause    engi.Cause    // why it must end as soon as possible; empty if it need not
-	ending      bool          // somebody is trying to end or hibernate it
-	failedEnds  int           // consecutive tries that failed
-	retryAt     time.Time     // when the next try may begin
+	blocked     bool          // no user may enter, because the state is changing
+	users       int           // number of users that have entered and not left
+	active      time.Time     // time at which a user last entered or left
+	activeDirty bool          // active is newer than the stored record
+	endCause    engi.Cause    // reason why the sandbox must end as soon as possible; empty if it need not
+	ending      bool          // an attempt to end or hibernate the sandbox is under way
+	failedEnds  int           // number of consecutive failed attempts
+	retryAt     time.Time     // earliest time of the next attempt
 }
 
 // newSandbox returns a sandbox whose lock the caller holds.
@@ -59,7 +59,7 @@ func newSandbox(rec SandboxRecord, unpin func()) *sandbox {
 	return sb
 }
 
-// record returns the record as it is now.
+// record returns the current record.
 func (sb *sandbox) record() SandboxRecord {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -68,7 +68,7 @@ func (sb *sandbox) record() SandboxRecord {
 	return rec
 }
 
-// instance returns what the sandbox runs in, nil while it hibernates.
+// instance returns the instance in which the sandbox runs, nil while it hibernates.
 func (sb *sandbox) instance() *instance {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -89,8 +89,8 @@ func (sb *sandbox) setInstance(inst *instance) {
 	sb.mu.Unlock()
 }
 
-// lock waits for the sandbox's lock. It reports NotFound when the sandbox has
-// stopped, and Expired.
+// lock waits for the sandbox's lock. It returns NotFound if the sandbox has
+// stopped, and Expired if ctx ends.
 func (sb *sandbox) lock(ctx context.Context) error {
 	select {
 	case sb.locked <- struct{}{}:
@@ -155,14 +155,14 @@ func (sb *sandbox) enter() (_ *guest.Client, release func(), ok bool) {
 	}), true
 }
 
-// touch counts as use.
+// touch records a use of the sandbox.
 func (sb *sandbox) touch() {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.active, sb.activeDirty = time.Now().UTC(), true
 }
 
-// endSoon makes the sandbox's next deadline now. The first cause counts.
+// endSoon sets the sandbox's next deadline to now. Only the first cause is kept.
 func (sb *sandbox) endSoon(cause engi.Cause) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -200,7 +200,7 @@ func (s *sandboxes) setState(ctx context.Context, sb *sandbox, to engi.State, ch
 }
 
 // transition runs f with the sandbox's lock held. Once begun, f runs to its
-// end, even if ctx ends or the node stops: only a crash leaves half of it.
+// end, even if ctx ends or the node stops: only a crash interrupts it.
 func (s *sandboxes) transition(ctx context.Context, sb *sandbox, f func(ctx context.Context) error) error {
 	if err := sb.lock(ctx); err != nil {
 		return err
@@ -233,7 +233,7 @@ func (s *sandboxes) transitionLocked(ctx context.Context, sb *sandbox, f func(ct
 }
 
 // destroyInstance destroys a sandbox's instance, if it has one, and waits until
-// nothing is left of it.
+// it is gone completely.
 func (s *sandboxes) destroyInstance(sb *sandbox) {
 	inst := sb.instance()
 	if inst == nil {
@@ -266,7 +266,7 @@ func (s *sandboxes) instanceDied(sb *sandbox, inst *instance) {
 	s.deadlineChanged()
 }
 
-// terminate ends a sandbox, whose lock the caller holds, and leaves nothing but
+// terminate ends a sandbox, whose lock the caller holds, and removes everything except
 // its record. After an error it may be repeated.
 func (s *sandboxes) terminate(ctx context.Context, sb *sandbox, cause engi.Cause) (err error) {
 	defer engi.Annotate(&err, "stop sandbox %s", sb.id)
@@ -293,7 +293,7 @@ func (s *sandboxes) terminate(ctx context.Context, sb *sandbox, cause engi.Cause
 	return nil
 }
 
-// endRecord is the last change of a record: secrets do not outlive a sandbox.
+// endRecord makes the last change of a record: it removes the secrets of the sandbox.
 func endRecord(r *SandboxRecord) {
 	r.Stopped = time.Now().UTC()
 	r.Deadline = time.Time{}
@@ -305,8 +305,8 @@ func endRecord(r *SandboxRecord) {
 	}
 }
 
-// startClock sets a record's times for a sandbox that begins to run now, with a
-// timeout of its own or, if that is 0, its lifetime's.
+// startClock sets a record's times for a sandbox that starts running now, with the given
+// timeout or, if it is 0, the timeout of its lifetime.
 func startClock(r *SandboxRecord, timeout time.Duration) {
 	if timeout <= 0 {
 		timeout = r.Lifetime.Timeout

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 )
 
-// create makes a sandbox of alice's.
+// create creates a sandbox of alice.
 func (n *node) create(spec engi.SandboxSpec) engi.Sandbox {
 	n.t.Helper()
 	if spec.Owner == "" {
@@ -27,7 +27,7 @@ func (n *node) create(spec engi.SandboxSpec) engi.Sandbox {
 	return s
 }
 
-// sandbox returns alice's sandbox as it is now.
+// sandbox returns the current state of a sandbox of alice.
 func (n *node) sandbox(id engi.SandboxID) engi.Sandbox {
 	n.t.Helper()
 	s, err := n.Sandboxes().Get(n.t.Context(), "alice", id)
@@ -37,7 +37,7 @@ func (n *node) sandbox(id engi.SandboxID) engi.Sandbox {
 	return s
 }
 
-// run runs a shell command in a sandbox of alice's and returns what it printed.
+// run runs a shell command in a sandbox of alice and returns its output.
 func (n *node) run(id engi.SandboxID, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
@@ -298,7 +298,7 @@ func TestDeadlines(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(nil)
 	short := n.create(engi.SandboxSpec{Lifetime: engi.Lifetime{Timeout: 50 * time.Millisecond}})
-	// A slow machine may be late for a short time. It gets twice as much then.
+	// A slow machine may miss a short time. Then the time is doubled.
 	inTime := func(what string, try func(time.Duration) error) time.Duration {
 		t.Helper()
 		for d := 300 * time.Millisecond; ; d *= 2 {
@@ -325,7 +325,7 @@ func TestDeadlines(t *testing.T) {
 	if got := n.sandbox(short.ID); got.End != engi.CauseTimeout {
 		t.Errorf("it ended with %s", got.End)
 	}
-	// A sandbox that somebody has entered is not idle.
+	// A sandbox with a user is not idle.
 	var idle engi.Sandbox
 	var release func()
 	limit := inTime("enter", func(d time.Duration) (err error) {
@@ -337,7 +337,7 @@ func TestDeadlines(t *testing.T) {
 	time.Sleep(time.Until(entered.Add(2*limit + limit/2)))
 	n.wantState(idle.ID, engi.Running)
 	release()
-	release() // may be called again
+	release() // release may be called again
 	n.eventually("the idle one ends", func() bool { return n.sandbox(idle.ID).State == engi.Stopped })
 	n.eventually("the longer one ends", func() bool { return n.sandbox(longer.ID).State == engi.Stopped })
 	if got := n.sandbox(longer.ID); got.Stopped.Sub(got.Created) < most*9/10 {
@@ -405,8 +405,8 @@ func TestSandboxEndsWithItsMachine(t *testing.T) {
 	n.eventually("nothing is left", func() bool { return len(fx.machines()) == 0 })
 }
 
-// TestMemoryEndsAProcess checks that a process which takes its sandbox along is
-// an answer, and not a connection that broke.
+// TestMemoryEndsAProcess checks that a process that ends together with its sandbox is reported as
+// a result, and not as a broken connection.
 func TestMemoryEndsAProcess(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(nil)
@@ -548,8 +548,8 @@ func TestQuotasBindExecutions(t *testing.T) {
 	}
 }
 
-// TestWaitingProgramsAreShared fills the memory for programs that wait by one owner,
-// who leaves some to another.
+// TestWaitingProgramsAreShared: one owner fills the memory for waiting programs, and
+// some is left for another owner.
 func TestWaitingProgramsAreShared(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(fleet.PoolConfig{Language: engi.Bash, Target: 1, Max: 1})).warm()
@@ -579,7 +579,7 @@ func TestFullNodeRefuses(t *testing.T) {
 		o.MaxSandboxes = 2
 		o.Pools = []fleet.PoolConfig{{Language: engi.Bash, Target: 2}}
 	}).warm()
-	a := n.create(engi.SandboxSpec{}) // at the cost of the pool
+	a := n.create(engi.SandboxSpec{}) // uses a place of the pool
 	n.create(engi.SandboxSpec{})
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice"})
 	wantKind(t, "a third sandbox", err, engi.Exhausted)

@@ -11,19 +11,19 @@ import (
 )
 
 // sandboxes creates, hibernates, copies and ends the sandboxes of owners. It
-// serves engi.Sandboxes and engi.Lifecycle, and is safe for concurrent use.
+// implements engi.Sandboxes and engi.Lifecycle, and is safe for concurrent use.
 type sandboxes struct {
 	*shared
 	pools   *pools
-	changed chan struct{} // receives when a deadline may have come nearer
+	changed chan struct{} // receives when a deadline may have moved earlier
 
-	mu       sync.Mutex                  // guards what follows
-	live     map[engi.SandboxID]*sandbox // not stopped
-	bookings map[*booking]bool           // of sandboxes being created or woken
-	creating map[[2]string]chan struct{} // closed when done; by owner and idempotency key
+	mu       sync.Mutex                  // guards live, bookings and creating
+	live     map[engi.SandboxID]*sandbox // sandboxes that have not stopped
+	bookings map[*booking]bool           // bookings of sandboxes being created or woken
+	creating map[[2]string]chan struct{} // channels closed at the end of a creation, by owner and idempotency key
 
-	pinning sync.Mutex        // held over I/O; before mu
-	pinned  map[string]func() // templates that snapshots need, by digest; guarded by pinning
+	pinning sync.Mutex        // held during I/O; taken before mu
+	pinned  map[string]func() // release functions of the templates that snapshots need, by digest; guarded by pinning
 }
 
 var (
@@ -45,7 +45,7 @@ func newSandboxes(all *shared, p *pools) *sandboxes {
 	return s
 }
 
-// get returns owner's sandbox, nil if there is none that lives.
+// get returns owner's live sandbox, or nil if there is none.
 func (s *sandboxes) get(owner engi.Owner, id engi.SandboxID) *sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +56,7 @@ func (s *sandboxes) get(owner engi.Owner, id engi.SandboxID) *sandbox {
 	return sb
 }
 
-// find is get that says why there is none.
+// find is like get, but returns an error if there is none.
 func (s *sandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) (*sandbox, error) {
 	if sb := s.get(owner, id); sb != nil {
 		return sb, nil
@@ -80,7 +80,7 @@ func notYours(id engi.SandboxID) error {
 	return engi.Errorf(engi.Conflict, "sandbox %s belongs to a pool or an execution", id).WithRemedy("create a sandbox of your own")
 }
 
-// all returns the sandboxes that live.
+// all returns all live sandboxes.
 func (s *sandboxes) all() (all []*sandbox) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *sandboxes) unpin() {
 	}
 }
 
-// stopAll ends all sandboxes, for a node that leaves nothing behind.
+// stopAll ends all sandboxes. Ephemeral nodes call it when they stop.
 func (s *sandboxes) stopAll() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.life), stopTimeout)
 	defer cancel()
@@ -148,14 +148,14 @@ func (s *sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID
 }
 
 const (
-	listLimit = 100    // of a filter without one
-	maxEnded  = 10_000 // stopped sandboxes that lists look at
+	listLimit = 100    // limit of a filter without one
+	maxEnded  = 10_000 // maximum number of stopped sandboxes that a list reads
 )
 
 // List implements engi.Sandboxes.
 func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
 	// Instances come first: one may become a sandbox's, and a sandbox may
-	// stop, while we look.
+	// stop, during the listing.
 	recs := map[engi.SandboxID]SandboxRecord{}
 	s.pools.each(func(rec SandboxRecord) { recs[rec.ID] = rec })
 	for _, sb := range s.all() {
@@ -195,11 +195,11 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 	return list, nil
 }
 
-// addEnded adds stopped sandboxes to recs until limit of those after the given one
-// are selected by f, so that a page costs the same however many there are.
+// addEnded adds stopped sandboxes that follow after to recs, until limit of them
+// are selected by f, so that the cost of a page does not depend on the number of sandboxes.
 func (s *sandboxes) addEnded(ctx context.Context, owner engi.Owner, f engi.SandboxFilter, after engi.Sandbox, limit int, recs map[engi.SandboxID]SandboxRecord) error {
 	from := SandboxRecord{Sandbox: after}
-	if f.Oldest { // of the last ones
+	if f.Oldest { // oldest first of the last sandboxes
 		from, limit = SandboxRecord{}, -1
 	}
 	for looked, selected := 0, 0; looked < maxEnded && (limit <= 0 || selected < limit); {
@@ -245,7 +245,7 @@ func matches(rec SandboxRecord, f engi.SandboxFilter) bool {
 }
 
 // Update implements engi.Sandboxes. A change of the network waits for changes
-// of state, which restore the policy they find.
+// of state, because they restore the recorded policy.
 func (s *sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
 	sb, err := s.find(ctx, owner, id)
 	if err != nil {
@@ -266,8 +266,8 @@ func (s *sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbo
 	return sb.record().Sandbox, nil
 }
 
-// updateNetwork changes the record as u says and puts the new policy in force,
-// or leaves the old one in both.
+// updateNetwork applies u to the record and puts the new policy in force,
+// or keeps the old policy in both.
 func (s *sandboxes) updateNetwork(ctx context.Context, sb *sandbox, u engi.SandboxUpdate) error {
 	old := sb.record().Network
 	if _, err := s.edit(ctx, sb, func(r *SandboxRecord) error { return s.apply(r, u) }); err != nil {
@@ -283,7 +283,7 @@ func (s *sandboxes) updateNetwork(ctx context.Context, sb *sandbox, u engi.Sandb
 	return err
 }
 
-// apply changes a record as u says.
+// apply applies u to a record.
 func (s *sandboxes) apply(r *SandboxRecord, u engi.SandboxUpdate) error {
 	switch {
 	case r.State == engi.Stopping || r.State == engi.Stopped:
@@ -326,7 +326,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// completeLifetime fills in what a lifetime without faults leaves open.
+// completeLifetime fills in the defaults of a valid lifetime.
 func (s *sandboxes) completeLifetime(l engi.Lifetime) engi.Lifetime {
 	l.Max = cmp.Or(l.Max, s.opt.Lifetime.Max)
 	l.Timeout = cmp.Or(l.Timeout, min(s.opt.Lifetime.Timeout, l.Max))
@@ -347,7 +347,7 @@ func (s *sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxI
 			return err
 		})
 		select {
-		case <-sb.ended: // perhaps somebody else was faster
+		case <-sb.ended: // another caller may have been faster
 			return nil
 		default:
 			return err
@@ -356,7 +356,7 @@ func (s *sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	inst := s.pools.get(owner, id)
 	if inst == nil {
 		_, err := s.opt.Store.GetSandbox(ctx, owner, id)
-		return err // it is gone already, or not owner's
+		return err // the sandbox is already gone, or belongs to another owner
 	}
 	return s.pools.stop(ctx, inst)
 }
@@ -371,8 +371,8 @@ func (s *sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.Sandbox
 		if g, release, ok := sb.enter(); ok {
 			return g, release, nil
 		}
-		// Its state is changing, or it is paused or hibernated. Whoever gets
-		// the lock first wakes it; the others find it running.
+		// The state is changing, or the sandbox is paused or hibernated. The caller that gets
+		// the lock first wakes the sandbox; the others find it running.
 		if err := sb.lock(ctx); err != nil {
 			return nil, nil, err
 		}

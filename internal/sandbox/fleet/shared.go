@@ -11,21 +11,21 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// shared is what all parts of a Manager use.
+// shared holds the state that all parts of a Manager use.
 type shared struct {
 	opt     Options
-	bounds  engi.Bounds // of requests
+	bounds  engi.Bounds // bounds of requests
 	log     *slog.Logger
 	files   files
 	catalog *catalog
 	metrics *metrics
 
-	// life ends when the Manager stops following what runs. Run sets it
-	// before anything is served.
+	// life ends when the Manager stops following runs and sandboxes. Run sets it
+	// before any request is served.
 	life context.Context
 	work sync.WaitGroup // all goroutines except the loops of Run
 
-	spawning sync.Mutex  // orders work.Go before work.Wait; held for an instant
+	spawning sync.Mutex  // orders work.Go before work.Wait; held briefly
 	serving  atomic.Bool // changed while spawning is held
 }
 
@@ -34,14 +34,14 @@ var (
 	errStopping   = engi.Errorf(engi.Unavailable, "the node is stopping; what runs goes on").WithRemedy("ask again when the node is back")
 )
 
-// serve says whether requests are accepted.
+// serve sets whether requests are accepted.
 func (h *shared) serve(yes bool) {
 	h.spawning.Lock()
 	defer h.spawning.Unlock()
 	h.serving.Store(yes)
 }
 
-// spawn runs f in a goroutine that Run waits for. It reports false, without
+// spawn runs f in a goroutine for which Run waits. It returns false, without
 // running f, if the node is not serving.
 func (h *shared) spawn(f func()) bool {
 	h.spawning.Lock()
@@ -53,10 +53,10 @@ func (h *shared) spawn(f func()) bool {
 	return true
 }
 
-// cleanupTime bounds one act of cleaning up.
+// cleanupTime is the maximum time of one cleanup.
 const cleanupTime = 10 * time.Second
 
-// cleanup returns a context for work that must be done although its caller
+// cleanup returns a context for work that must be done even if its caller
 // has left or the node is stopping.
 func (h *shared) cleanup() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(h.life), cleanupTime)
@@ -72,10 +72,10 @@ func (h *shared) providerOf(t engi.Tier) provider.Provider {
 	return h.opt.Providers[0] // unreachable: tiers of keys and records come from providers
 }
 
-// size is what sandboxes of t get unless a request says otherwise.
+// size returns the size of sandboxes of t, unless a request sets another.
 func (h *shared) size(t engi.Template) engi.Size { return t.Size.Or(h.opt.Defaults.Size) }
 
-// notEnforced names the limits that the tier cannot enforce on this host.
+// notEnforced returns the names of the limits that the tier cannot enforce on this host.
 func (h *shared) notEnforced(t engi.Tier) []string {
 	if e, ok := h.providerOf(t).(provider.Enforcer); ok {
 		return e.NotEnforced()
@@ -83,7 +83,7 @@ func (h *shared) notEnforced(t engi.Tier) []string {
 	return nil
 }
 
-// removeMachine destroys a machine that nobody has adopted, and its network
+// removeMachine destroys a machine that was not adopted, and its network
 // link.
 func (h *shared) removeMachine(ctx context.Context, p provider.Provider, id engi.SandboxID) error {
 	err := p.Remove(ctx, id)

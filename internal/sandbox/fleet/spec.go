@@ -17,19 +17,19 @@ type job struct {
 	owner       engi.Owner
 	template    engi.Template
 	key         pool.Key
-	size        engi.Size // the instance is resized to it
+	size        engi.Size // size to which the instance is resized
 	limits      engi.Limits
-	program     wire.Run // without an ID
+	program     wire.Run // program without an ID
 	onEmpty     engi.EmptyPool
 	patience    time.Duration
 	idempotency string
-	fingerprint string // empty without idempotency
+	fingerprint string // hash of the spec; empty without an idempotency key
 	outputDir   string
 	network     engi.NetworkPolicy
-	booking     *booking // nil once a run has it
+	booking     *booking // quota booking; nil once a run has taken it over
 }
 
-// job completes a spec without faults for a sandbox of template t, or says why
+// job completes a valid spec for a sandbox of template t, or returns the reason why
 // this node does not accept it.
 func (e *executions) job(ctx context.Context, spec engi.ExecutionSpec, t engi.Template) (*job, error) {
 	p := spec.Program
@@ -51,7 +51,7 @@ func (e *executions) job(ctx context.Context, spec engi.ExecutionSpec, t engi.Te
 	limits := spec.Limits
 	limits.Size = limits.Size.Or(e.size(t))
 	limits = limits.Or(e.opt.Defaults)
-	if err := limits.Faults(e.bounds.Limits).Err(); err != nil { // the template's may be too much
+	if err := limits.Faults(e.bounds.Limits).Err(); err != nil { // the limits of the template may exceed the bounds
 		return nil, err
 	}
 	j := &job{
@@ -85,7 +85,7 @@ func (e *executions) job(ctx context.Context, spec engi.ExecutionSpec, t engi.Te
 	if fixed(limits.Size) != fixed(e.size(t)) {
 		j.key.Size = fixed(limits.Size)
 	}
-	j.network.Detail = nil // it is never shown again
+	j.network.Detail = nil // the detail is never shown again
 	if j.idempotency != "" {
 		j.fingerprint = fingerprint(spec)
 	}
@@ -99,10 +99,10 @@ func fixed(s engi.Size) engi.Size {
 	return s
 }
 
-// strength orders tiers by isolation. Tests run on the weakest.
+// strength orders tiers by isolation. Tests run on the weakest tier.
 var strength = map[engi.Tier]int{engi.TierMemory: 0, engi.TierScript: 1, engi.TierGVisor: 2, engi.TierMicroVM: 3}
 
-// chooseTier returns the tier of the first provider that isolates well enough.
+// chooseTier returns the tier of the first provider with at least the isolation of least.
 func (h *shared) chooseTier(least engi.Tier) (engi.Tier, error) {
 	if least == "" {
 		return h.opt.Providers[0].Tier(), nil
@@ -115,7 +115,7 @@ func (h *shared) chooseTier(least engi.Tier) (engi.Tier, error) {
 	return "", engi.Errorf(engi.Unsupported, "nothing on this node is as strong as tier %s", least)
 }
 
-// fingerprint tells specs apart: equal ones have equal fingerprints.
+// fingerprint returns a hash of spec: equal specs have equal fingerprints.
 func fingerprint(spec any) string {
 	h := sha256.New()
 	// Encoding to a hash fails only if a policy's Detail is not a JSON value,
@@ -124,7 +124,7 @@ func fingerprint(spec any) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// incomplete is the error for whoever needs more of a template than its first
+// incomplete returns the error for a caller that needs more of a template than its first
 // part.
 func (h *shared) incomplete(t engi.Template) error {
 	err := error(engi.Errorf(engi.Unavailable, "only its first part is built"))

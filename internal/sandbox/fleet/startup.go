@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	readyTime  = 2 * time.Minute        // that services of a template may take to come up
+	readyTime  = 2 * time.Minute        // maximum time for the services of a template to become ready
 	readyEvery = 100 * time.Millisecond // pause between runs of the ready command
-	outputMost = 2 << 10                // bytes of a failed service's output in the error
+	outputMost = 2 << 10                // maximum bytes of a failed service's output in the error
 )
 
 // startServices starts the services of t in a machine that has just booted:
 // its start command and, with kernels, the kernels of the code interpreter,
-// which otherwise start when they are needed.
+// which otherwise start on first use.
 func startServices(ctx context.Context, g *guest.Client, t engi.Template, kernels bool) error {
 	if t.Start == "" && (len(t.Kernels) == 0 || !kernels) {
 		return nil
@@ -36,7 +36,7 @@ func startServices(ctx context.Context, g *guest.Client, t engi.Template, kernel
 	return nil
 }
 
-// runStartCommand runs the start command of t, which goes on, and waits until
+// runStartCommand runs the start command of t, which keeps running, and waits until
 // the ready command succeeds.
 func runStartCommand(ctx context.Context, g *guest.Client, t engi.Template) error {
 	shell := cmp.Or(t.Shell, "/bin/sh")
@@ -83,7 +83,7 @@ func runStartCommand(ctx context.Context, g *guest.Client, t engi.Template) erro
 	}
 }
 
-// outputTail returns the end of what a process has printed so far.
+// outputTail returns the end of the output of a process so far.
 func outputTail(ctx context.Context, p engi.Process) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

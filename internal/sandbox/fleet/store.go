@@ -7,32 +7,32 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A Record is what the store keeps of an execution.
+// A Record is the stored record of an execution.
 type Record struct {
-	engi.Execution        // Result has no Stdout and Stderr: Output holds them
-	Idempotency    string // unique per owner; empty means none
-	Fingerprint    string // of the request, to tell a repetition from a mistake
+	engi.Execution        // without Stdout and Stderr in Result: Output holds them
+	Idempotency    string // idempotency key, unique per owner; empty means none
+	Fingerprint    string // hash of the request, to distinguish a repetition from a mistake
 	Limits         engi.Limits
 	OutputDir      string
 	Output         []byte // frames of package outputlog; nil if OutputFile is set or the execution is not done
 	OutputFile     bool   // the output is in a file of the execution's directory
 }
 
-// A SandboxRecord is what the store keeps of a sandbox, or of an instance that
+// A SandboxRecord is the stored record of a sandbox, or of an instance that
 // belongs to a pool or an execution.
 type SandboxRecord struct {
 	engi.Sandbox
-	Token    string        // opens the guest
-	Language engi.Language // whose interpreter was started in advance; empty means bare
-	Fixed    engi.Size     // of its pool's key; zero means the template's
+	Token    string        // secret that gives access to the guest
+	Language engi.Language // language whose interpreter was started in advance; empty means bare
+	Fixed    engi.Size     // size in the key of its pool; zero means the template's
 
-	Made        bool   // it was created for an owner, by Sandboxes.Create or Lifecycle.Fork
-	Idempotency string // of its creation, unique per owner; empty means none
-	Fingerprint string // of the request, to tell a repetition from a mistake
+	Made        bool   // the sandbox was created for an owner, by Sandboxes.Create or Lifecycle.Fork
+	Idempotency string // idempotency key of the creation, unique per owner; empty means none
+	Fingerprint string // hash of the request, to distinguish a repetition from a mistake
 }
 
-// A Store keeps records. It is safe for concurrent use. What a method has
-// written survives a kill -9 of the process. The promises are tested by
+// A Store keeps records. It is safe for concurrent use. Data that a method has
+// written survives a kill -9 of the process. The guarantees are tested by
 // fleettest.RunStore.
 type Store interface {
 	ExecutionStore
@@ -48,7 +48,7 @@ type Store interface {
 //     with it if s is not nil; it reports Conflict for any other state and
 //     NotFound for an unknown record. Created, Owner and Idempotency never
 //     change.
-//  3. Get and Repeated return a complete record or NotFound; somebody else's
+//  3. Get and Repeated return a complete record or NotFound; another owner's
 //     record is NotFound. The empty owner sees all.
 //  4. List returns records without Output, newest first.
 //  5. Expire deletes ended records older than before, and the oldest ended

@@ -9,28 +9,28 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// A cpuBudget is processor time that a sandbox with a quota may use at once. It grows
-// by the quota, up to what the quota is over its window, and shrinks by what is used.
+// A cpuBudget is the processor time that a sandbox with a quota may use before it is throttled. It grows
+// at the rate of the quota, up to the quota's amount for its window, and shrinks by the time used.
 type cpuBudget struct {
 	mu   sync.Mutex
-	left time.Duration // guarded by mu, like all below; negative if too much was used
-	used time.Duration // by inst until at
-	at   time.Time     // zero before the first measurement
-	inst *instance     // that has been told
+	left time.Duration // remaining time; negative if too much was used; guarded by mu, like all fields below
+	used time.Duration // processor time used by inst until at
+	at   time.Time     // time of the last measurement; zero before the first
+	inst *instance     // instance whose processor time was set last
 }
 
-// spend counts what inst has used, and says whether it is to be throttled. What is
-// throttled stays so until a tenth of the budget is there.
+// spend counts the time that inst has used, and reports whether to throttle it. A throttled
+// instance stays throttled until a tenth of the budget is available.
 func (b *cpuBudget) spend(q engi.CPUQuota, inst *instance, used time.Duration, now time.Time, throttled bool) bool {
 	most := time.Duration(q.VCPUs * float64(q.Window))
 	switch {
-	case b.at.IsZero() && throttled: // this process does not know what it has left
+	case b.at.IsZero() && throttled: // this process does not know the remaining budget
 		b.left = 0
 	case b.at.IsZero():
 		b.left = min(most, q.Credit)
 	default:
 		if inst != b.inst {
-			b.used = 0 // a machine counts from its start
+			b.used = 0 // a machine counts its time from its start
 		}
 		b.left = min(most, b.left+time.Duration(q.VCPUs*float64(now.Sub(b.at)))-max(0, used-b.used))
 	}
@@ -41,8 +41,8 @@ func (b *cpuBudget) spend(q engi.CPUQuota, inst *instance, used time.Duration, n
 	return b.left <= 0
 }
 
-// throttle enforces a sandbox's quota, after used was measured. It is recorded first, and
-// the next measurement after a crash does the rest.
+// throttle enforces a sandbox's quota, after used was measured. The throttle is recorded first, and
+// the next measurement after a crash completes it.
 func (s *sandboxes) throttle(ctx context.Context, sb *sandbox, inst *instance, used time.Duration) {
 	rec := sb.record()
 	if rec.CPUQuota.VCPUs <= 0 || rec.CPUQuota.VCPUs >= rec.Size.VCPUs {

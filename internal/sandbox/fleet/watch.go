@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/outputlog"
 )
 
-// present turns a record into what its owner sees, with its output.
+// present converts a record to the execution that its owner sees, with its output.
 func (e *executions) present(rec Record) (engi.Execution, error) {
 	x := rec.Execution
 	if rec.State != engi.ExecutionDone {
@@ -27,7 +27,7 @@ func (e *executions) present(rec Record) (engi.Execution, error) {
 	if x.Result == nil {
 		return x, nil
 	}
-	result := *x.Result // the record's is shared
+	result := *x.Result // the result of the record is shared
 	if result.Stdout, result.Stderr, err = output.Split(); err != nil {
 		return x, err
 	}
@@ -68,7 +68,7 @@ func (e *executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 		case x.Refusal != nil:
 			return x, x.Refusal
 		case x.State != engi.ExecutionDone:
-			return x, errNotServing // it goes on, but nobody here follows it
+			return x, errNotServing // the execution continues, but this node does not follow it
 		}
 		return x, nil
 	}
@@ -101,7 +101,7 @@ func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 			return
 		}
 		if r := e.get(owner, id); r != nil {
-			if reader := r.output.Read(from); reader != nil { // else it has just ended
+			if reader := r.output.Read(from); reader != nil { // nil if the run has just ended
 				defer reader.Close()
 				watchRun(ctx, r, reader, from, yield)
 				return
@@ -136,7 +136,7 @@ func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 	}
 }
 
-// started is the first event of a run, with the record as it was then.
+// started returns the first event of a run, with the execution as it was at its start.
 func started(x engi.Execution) engi.ExecutionUpdate {
 	x.State, x.Ended, x.Result = engi.ExecutionRunning, time.Time{}, nil
 	return engi.ExecutionUpdate{Type: engi.EventStarted, Execution: &x}
@@ -160,8 +160,8 @@ func watchRun(ctx context.Context, r *run, reader *outputlog.Reader, from int64,
 	}
 }
 
-// await waits until good accepts the run's record. It reports false, after
-// yielding the error, if that will never be.
+// await waits until good accepts the run's record. It returns false, after
+// yielding the error, if the wait fails.
 func await(ctx context.Context, r *run, yield func(engi.ExecutionUpdate, error) bool, good func(Record) bool) (Record, bool) {
 	for {
 		rec, changed, trouble, err := r.look()
@@ -187,7 +187,7 @@ func await(ctx context.Context, r *run, yield func(engi.ExecutionUpdate, error) 
 	}
 }
 
-// play yields output to its end, and returns the offset there. It reports
+// play yields output to its end, and returns the offset of the end. It returns
 // false if the watcher has left or an error was yielded.
 func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(engi.ExecutionUpdate, error) bool) (at int64, ok bool) {
 	at = from
@@ -245,7 +245,7 @@ func (e *executions) List(ctx context.Context, owner engi.Owner, f engi.Executio
 	return list, nil
 }
 
-// artifacts returns what an execution left, or NotFound before it is done.
+// artifacts returns the artifacts of an execution, or NotFound before it is done.
 func (e *executions) artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID) ([]engi.Artifact, error) {
 	rec, err := e.opt.Store.Get(ctx, owner, id)
 	if err != nil {

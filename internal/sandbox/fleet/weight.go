@@ -11,35 +11,35 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// Short programs pass long ones: each begins with a large weight, and when it has had
-// freshTime of the processors it gets the ordinary one, which delays nobody, as in the feedback queues of
+// Short programs overtake long ones: each begins with a large weight, and when it has used
+// freshTime of processor time it gets the ordinary weight, as in the feedback queues of
 // CTSS (Corbató, Merwin-Daggett and Daley, "An experimental time-sharing system",
-// 1962). What an owner starts at the same time begins with ever smaller weights, so
+// 1962). Programs that an owner starts at the same time begin with decreasing weights, so
 // that the first of many ends early instead of all of them late, and another owner's
-// program is ahead of most of them. A machine that somebody waits for boots with half the
-// weight of a program of that owner, which takes less time, and others leave the
-// processors to all of these.
+// program is ahead of most of them. A machine for which a caller waits boots with half the
+// weight of a program of the same owner, which takes less time, and other boots leave the
+// processors to all programs and boots above.
 const (
 	freshWeight    = 100
 	ordinaryWeight = 1
 	freshTime      = 150 * time.Millisecond
-	freshMost      = 2 * time.Second // even if it has had less
-	halveEvery     = 8               // fresh programs of an owner
+	freshMost      = 2 * time.Second // the ordinary weight follows after this time even with less processor time
+	halveEvery     = 8               // number of an owner's fresh programs for each halving of the weight
 	lookEvery      = 100 * time.Millisecond
 )
 
-// weights are those of running programs. They are safe for concurrent use.
+// weights tracks the weights of running programs. It is safe for concurrent use.
 type weights struct {
-	none atomic.Bool // this host has none
-	work atomic.Bool // one has been set
+	none atomic.Bool // this host does not support weights
+	work atomic.Bool // a weight has been set successfully
 
 	mu    sync.Mutex
-	fresh map[engi.Owner]int // programs; guarded by mu
+	fresh map[engi.Owner]int // number of fresh programs by owner; guarded by mu
 }
 
 func newWeights() *weights { return &weights{fresh: map[engi.Owner]int{}} }
 
-// add changes the number of an owner's fresh programs, and returns what it was.
+// add changes the number of an owner's fresh programs, and returns the previous number.
 func (w *weights) add(owner engi.Owner, n int) (before int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *weights) add(owner engi.Owner, n int) (before int) {
 	return before
 }
 
-// ofBoot is the weight of a boot that somebody waits for.
+// ofBoot returns the weight of a boot for which a caller waits.
 func (w *weights) ofBoot(b pool.Boot) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +61,7 @@ func (w *weights) ofBoot(b pool.Boot) int {
 	return max(ordinaryWeight, freshWeight/2>>min(fresh/halveEvery, 16))
 }
 
-// begin gives the instance the weight of a program that begins. Call end when the
+// begin gives the instance the weight of a starting program. Call end when the
 // program has ended.
 func (p *pools) begin(inst *instance, owner engi.Owner) (end func()) {
 	w := p.weights
@@ -71,7 +71,7 @@ func (p *pools) begin(inst *instance, owner engi.Owner) (end func()) {
 	if weight := max(ordinaryWeight, freshWeight>>min(w.add(owner, 1)/halveEvery, 16)); weight != freshWeight {
 		p.weigh(inst, weight)
 	}
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	fresh := true
 	age := func() {
 		if fresh {
@@ -105,7 +105,7 @@ func (p *pools) begin(inst *instance, owner engi.Owner) (end func()) {
 	}
 }
 
-// weigh changes the weight of an instance, where the host can.
+// weigh changes the weight of an instance, if the host supports weights.
 func (p *pools) weigh(inst *instance, weight int) { p.weighMachine(inst.machine, inst.rec.ID, weight) }
 
 func (p *pools) weighMachine(machine provider.Machine, id engi.SandboxID, weight int) {
@@ -117,7 +117,7 @@ func (p *pools) weighMachine(machine provider.Machine, id engi.SandboxID, weight
 	switch {
 	case err == nil:
 		p.weights.work.Store(true)
-	case engi.Is(err, engi.Unavailable): // it has just died, which others see
+	case engi.Is(err, engi.Unavailable): // the machine has just died, which its watcher reports
 	case engi.Is(err, engi.Unsupported):
 		p.weights.none.Store(true)
 	default:
@@ -125,7 +125,7 @@ func (p *pools) weighMachine(machine provider.Machine, id engi.SandboxID, weight
 	}
 }
 
-// processorTime is what the instance's machine has used, or 0 if that is not known.
+// processorTime returns the processor time that the instance's machine has used, or 0 if it is unknown.
 func (i *instance) processorTime() time.Duration {
 	m, ok := i.machine.(provider.Meter)
 	if !ok {

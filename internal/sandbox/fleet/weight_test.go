@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// A weighed machine remembers its weights, and has used as much processor time as it
-// is told.
+// A weighed machine records its weights, and reports the processor time that the test
+// sets.
 type weighed struct {
 	provider.Machine
 	mu      sync.Mutex
@@ -60,21 +60,21 @@ func TestWeights(t *testing.T) {
 				t.Errorf("got weights %v, want %v", got, want)
 			}
 		}
-		// The more of an owner's begin at once, the less the later ones get.
+		// The more programs of an owner begin at once, the lower are the weights of the later ones.
 		var ends []func()
 		for i := range 100 {
 			m, end := begin("mallory")
 			ends = append(ends, end)
 			switch {
 			case i < halveEvery:
-				wantWeights(m) // as it was booted
+				wantWeights(m) // the weight of the boot
 			case i < 2*halveEvery:
 				wantWeights(m, freshWeight/2)
 			case i >= 7*halveEvery:
 				wantWeights(m, ordinaryWeight)
 			}
 		}
-		// So do the boots that they wait for.
+		// The same holds for boots for which they wait.
 		for owner, want := range map[engi.Owner]int{"ann": freshWeight / 2, "mallory": ordinaryWeight} {
 			if got := p.weights.ofBoot(pool.Boot{Wanted: true, Owner: owner}); got != want {
 				t.Errorf("a boot that %s waits for weighs %d, want %d", owner, got, want)
@@ -85,10 +85,10 @@ func TestWeights(t *testing.T) {
 		for _, end := range ends {
 			end()
 		}
-		first, end := begin("mallory") // all of hers have ended
+		first, end := begin("mallory") // all programs of mallory have ended
 		wantWeights(first)
 
-		// What computes is ordinary soon, what waits is fresh for a while.
+		// A program that computes soon has the ordinary weight; a waiting program stays fresh for a while.
 		ann.use(freshTime)
 		time.Sleep(lookEvery + time.Millisecond)
 		synctest.Wait()

@@ -1,4 +1,4 @@
-// Package holder keeps a sandbox for something that outlives it: a session, an app, the
+// Package holder manages the sandbox of an object that outlives it: a session, an app, the
 // working copy of a workspace, a service. It creates the sandbox, finds it again after a
 // crash, replaces it when it is gone, and destroys it.
 //
@@ -31,30 +31,30 @@ import (
 )
 
 const (
-	attempts   = 6                      // of Reconnect
-	firstPause = 100 * time.Millisecond // between attempts; doubled each time
-	lastPause  = 2 * time.Second        // longest pause between attempts
-	undoTime   = 30 * time.Second       // for the cleanup after an error, even if the caller's context has ended
+	attempts   = 6                      // maximum number of attempts of Reconnect
+	firstPause = 100 * time.Millisecond // pause after the first attempt; doubled after each
+	lastPause  = 2 * time.Second        // maximum pause between attempts
+	undoTime   = 30 * time.Second       // maximum time of the cleanup after an error, even if the caller's context has ended
 )
 
 // A Holder keeps the sandboxes of all things of one kind. It is safe for concurrent use.
 type Holder struct {
 	Sandboxes engi.Sandboxes
-	Thing     func(engi.Sandbox) string   // reads the thing of a sandbox from its notes; empty if it has none of this kind
-	Bound     func(engi.Guest) engi.Guest // limits how long calls of a guest take; nil for no limit
+	Thing     func(engi.Sandbox) string   // returns the thing named in the notes of a sandbox; empty if the notes name none of this kind
+	Bound     func(engi.Guest) engi.Guest // returns the guest with time limits on its calls; nil for no limits
 	Log       *slog.Logger                // required
 }
 
-// A Claim is the claim of one thing to a sandbox, as the record of the thing has it. Open
+// A Claim is the claim of one thing to a sandbox, as recorded for the thing. Open
 // calls the functions of a claim, and no two of them at once.
 type Claim struct {
-	Thing string // as [Holder.Thing] returns it
+	Thing string // the thing, as returned by [Holder.Thing]
 	// Key and Boots together are the idempotency key of the next sandbox, for which Begin
 	// returns the same spec each time, unless the configuration has changed. If it cannot,
 	// Key is empty. Then Sweep alone finds a sandbox which no record names, and Open
 	// destroys a sandbox that it cannot record.
 	Key     string
-	Sandbox engi.SandboxID // of the record; empty for none
+	Sandbox engi.SandboxID // ID of the recorded sandbox; empty for none
 	Boots   int            // number of sandboxes created for the thing
 
 	// Begin records that the thing has no sandbox, and returns a spec for the next one.
@@ -80,13 +80,13 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 	}
 	var sb engi.Sandbox
 	swept := c.Key == ""
-	for sb.ID == "" || sb.State == engi.Stopped { // a former node may have created one which has ended since
+	for sb.ID == "" || sb.State == engi.Stopped { // an earlier node may have created a sandbox that has ended since
 		if c.Key != "" {
 			spec.Idempotency = fmt.Sprintf("%s-%d", c.Key, c.Boots)
 		}
 		sb, err = h.Sandboxes.Create(ctx, spec)
 		if engi.Is(err, engi.Conflict) && !swept {
-			// A former node has used the key for another spec. Its sandbox is of no use.
+			// An earlier node has used the key for another spec. Its sandbox cannot be used.
 			swept, err = true, h.Release(ctx, c.Thing, "", true)
 		}
 		if err != nil {
@@ -95,7 +95,7 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 		c.Boots++
 	}
 	if err := c.Record(sb.ID, c.Boots); err != nil {
-		if c.Key == "" { // the next call would not find the sandbox
+		if c.Key == "" { // without a key, the next call could not find the sandbox
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 			defer cancel()
 			if e := h.Destroy(late, sb.ID); e != nil {
@@ -118,7 +118,7 @@ func (h Holder) Enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, lea
 	return g, leave, nil
 }
 
-// Reconnect is Enter, and tries again for three seconds if the sandbox does not answer.
+// Reconnect is like Enter, and retries for about three seconds if the sandbox does not answer.
 func (h Holder) Reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
 	for pause, i := firstPause, 1; ; pause, i = min(2*pause, lastPause), i+1 {
 		if g, leave, err = h.Enter(ctx, id); !engi.Is(err, engi.Unavailable) || i == attempts {
@@ -132,7 +132,7 @@ func (h Holder) Reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest,
 	}
 }
 
-// Look returns the record of a sandbox, and whether the sandbox is gone, which is no error.
+// Look returns the record of a sandbox, and whether the sandbox is gone. A sandbox that is gone is no error.
 func (h Holder) Look(ctx context.Context, id engi.SandboxID) (sb engi.Sandbox, gone bool, err error) {
 	sb, err = h.Sandboxes.Get(ctx, "", id)
 	if engi.Is(err, engi.NotFound) {
@@ -141,7 +141,7 @@ func (h Holder) Look(ctx context.Context, id engi.SandboxID) (sb engi.Sandbox, g
 	return sb, err == nil && sb.State == engi.Stopped, err
 }
 
-// Runs reports whether a sandbox runs. A sandbox whose record cannot be read does not.
+// Runs reports whether a sandbox is running. It returns false if its record cannot be read.
 func (h Holder) Runs(ctx context.Context, id engi.SandboxID) bool {
 	sb, _, err := h.Look(ctx, id)
 	return err == nil && sb.State == engi.Running
@@ -158,7 +158,7 @@ func (h Holder) Destroy(ctx context.Context, id engi.SandboxID) error {
 	return nil
 }
 
-// Release destroys the sandbox of a thing. id is the sandbox of its record. If that is empty
+// Release destroys the sandbox of a thing. id is the recorded sandbox. If id is empty
 // and begun is true, the thing may have a sandbox which no record names: Release destroys
 // all sandboxes that were created for the thing.
 func (h Holder) Release(ctx context.Context, thing string, id engi.SandboxID, begun bool) error {
@@ -207,7 +207,7 @@ func (h Holder) Sweep(ctx context.Context, needed func(sb engi.Sandbox) (bool, e
 	return nil
 }
 
-// all returns the sandboxes that owners have.
+// all returns the sandboxes of all owners.
 func (h Holder) all(ctx context.Context) ([]engi.Sandbox, error) {
 	return h.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
 }
@@ -216,10 +216,10 @@ func (h Holder) all(ctx context.Context) ([]engi.Sandbox, error) {
 // holds the lock.
 type Lock chan struct{}
 
-// NewLock returns a lock that nobody holds.
+// NewLock returns a free lock.
 func NewLock() Lock { return make(Lock, 1) }
 
-// Acquire waits for the lock. It reports Expired if ctx ends before. The text of that error
+// Acquire waits for the lock. It returns Expired if ctx ends first. The text of this error
 // names the thing.
 func (l Lock) Acquire(ctx context.Context, thing string) (release func(), err error) {
 	select {
@@ -230,7 +230,7 @@ func (l Lock) Acquire(ctx context.Context, thing string) (release func(), err er
 	}
 }
 
-// Try takes the lock if nobody holds it.
+// Try takes the lock if it is free.
 func (l Lock) Try() (release func(), ok bool) {
 	select {
 	case l <- struct{}{}:

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const note = "thing" // key of the note with the name of the thing
 
-// A fixture is what outlives a node: machines, their records, and the record of one thing.
+// A fixture holds the state that outlives a node: machines, their records, and the record of one thing.
 type fixture struct {
 	t     *testing.T
 	host  *memory.Host
@@ -36,13 +36,13 @@ type fixture struct {
 	lock holder.Lock
 
 	mu      sync.Mutex
-	left    int  // acts until the node is killed; negative means never. guarded by mu, like all below
-	dead    bool // the node was killed: what it does has no effect
+	left    int  // number of acts until the node is killed; negative means never; guarded by mu, like all fields below
+	dead    bool // the node was killed: its acts have no effect
 	sandbox engi.SandboxID
 	boots   int
 	begun   bool
 	entered map[engi.SandboxID]int
-	refuse  error // the next sandbox cannot be entered
+	refuse  error // error of entering the next sandbox
 }
 
 func newFixture(t *testing.T) *fixture {
@@ -67,7 +67,7 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// A node is one life of a server.
+// A node is one run of a server.
 type node struct {
 	*fixture
 	holder.Holder
@@ -110,7 +110,7 @@ func (f *fixture) start() *node {
 	}, m, stop}
 }
 
-// restart kills the node, if it still lives, and starts the next one.
+// restart kills the node, if it is still alive, and starts the next one.
 func (n *node) restart() *node {
 	n.stop()
 	return n.start()
@@ -118,7 +118,7 @@ func (n *node) restart() *node {
 
 var errDead = engi.Errorf(engi.Unavailable, "the node was killed")
 
-// act does one thing, unless the node is dead or is killed now.
+// act calls do, unless the node is dead or is killed now.
 func (f *fixture) act(do func() error) error {
 	f.mu.Lock()
 	f.dead = f.dead || f.left == 0
@@ -131,7 +131,7 @@ func (f *fixture) act(do func() error) error {
 	return do()
 }
 
-// mortal is the fleet as a node uses it that may be killed.
+// mortal is the fleet for a node that may be killed.
 type mortal struct {
 	engi.Sandboxes
 	*fixture
@@ -146,7 +146,7 @@ func (m mortal) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) e
 	return m.act(func() error { return m.Sandboxes.Stop(ctx, owner, id) })
 }
 
-// claim is the claim that the record of the thing makes now. With a key, creation is
+// claim returns the current claim of the thing, according to its record. With a key, creation is
 // idempotent.
 func (n *node) claim(key string) holder.Claim {
 	n.mu.Lock()
@@ -193,7 +193,7 @@ func (n *node) claim(key string) holder.Claim {
 	}
 }
 
-// open opens the thing, as who uses it does.
+// open opens the thing, as its users do.
 func (n *node) open(key string) (created bool, err error) {
 	release, err := n.lock.Acquire(n.t.Context(), "thing")
 	if err != nil {
@@ -212,7 +212,7 @@ func (n *node) mustOpen(key string, created bool) engi.SandboxID {
 	return n.recorded()
 }
 
-// release has the thing give its sandbox back.
+// release releases the sandbox of the thing.
 func (n *node) release() error {
 	release, err := n.lock.Acquire(n.t.Context(), "thing")
 	if err != nil {
@@ -239,7 +239,7 @@ func (f *fixture) recorded() engi.SandboxID {
 	return f.sandbox
 }
 
-// only checks that there are no sandboxes but these.
+// only checks that there are exactly the given sandboxes.
 func (n *node) only(want ...engi.SandboxID) {
 	n.t.Helper()
 	all, err := n.Sandboxes.List(n.t.Context(), "", engi.SandboxFilter{Owned: true, Limit: -1})
@@ -419,7 +419,7 @@ func TestABootThatFails(t *testing.T) {
 	n.only(first)
 }
 
-// TestASandboxThatIsNotRecorded has the record of the thing fail once its sandbox is there.
+// TestASandboxThatIsNotRecorded: the record of the thing cannot be written after its sandbox is created.
 func TestASandboxThatIsNotRecorded(t *testing.T) {
 	n := newFixture(t).start()
 	failed := engi.Errorf(engi.Unavailable, "the disk is full")
@@ -440,7 +440,7 @@ func TestASandboxThatIsNotRecorded(t *testing.T) {
 }
 
 // TestAnotherConfiguration kills the node before it has recorded a sandbox. The next node
-// has another configuration, by which the sandbox would be another one.
+// has another configuration, which results in another spec.
 func TestAnotherConfiguration(t *testing.T) {
 	n := newFixture(t).start()
 	n.left = 2
@@ -505,7 +505,7 @@ func TestReleaseWhileCreating(t *testing.T) {
 	}
 }
 
-// sandboxes answer as a test says.
+// sandboxes is a fake whose answers a test sets.
 type sandboxes struct {
 	engi.Sandboxes
 	enter func() error
@@ -523,7 +523,7 @@ func (s sandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) ([]engi
 	return s.all, nil
 }
 
-// TestReconnectIsPatient has a sandbox that does not answer for a while.
+// TestReconnectIsPatient reconnects to a sandbox that does not answer for a while.
 func TestReconnectIsPatient(t *testing.T) {
 	for _, x := range []struct {
 		kind  engi.Kind
@@ -547,8 +547,8 @@ func TestReconnectIsPatient(t *testing.T) {
 	}
 }
 
-// TestWhatCannotBeDestroyed has a sandbox that cannot be destroyed. It keeps no node from
-// starting, and keeps no other sandbox.
+// TestWhatCannotBeDestroyed: a sandbox that cannot be destroyed prevents no node from
+// starting, and no other sandbox from being destroyed.
 func TestWhatCannotBeDestroyed(t *testing.T) {
 	mine := map[string]string{note: "mine"}
 	var stopped []engi.SandboxID

@@ -10,9 +10,9 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Continue opens the log in the file at path to append to it; it is empty if
-// there is no file. All of it is in the file from the beginning, so that what
-// was appended outlives the process; a frame that a crash cut short is dropped.
+// Continue opens the log in the file at path for appending; the log is empty if
+// there is no file. All its frames are in the file from the beginning, so that
+// appended output outlives the process; a frame that a crash cut short is dropped.
 func Continue(path string) (*Log, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fileFault("make", err)
@@ -29,7 +29,7 @@ func Continue(path string) (*Log, error) {
 	return t, nil
 }
 
-// scan finds the end of the last whole frame and cuts off what is behind it.
+// scan finds the end of the last complete frame and truncates the file there.
 func (t *Log) scan() error {
 	r := bufio.NewReaderSize(t.file, maxFrame)
 	for {

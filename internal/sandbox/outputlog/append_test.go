@@ -10,8 +10,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestContinue cuts the file at every byte: what is whole is there, and what is
-// appended comes behind it.
+// TestContinue cuts the file at every byte: complete frames are kept, and
+// appended output follows them.
 func TestContinue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "deep", "log")
 	log, err := Continue(path)

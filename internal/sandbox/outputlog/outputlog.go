@@ -1,13 +1,13 @@
 // Package outputlog keeps the output of one program: the bytes of both streams
-// in the order they came. One offset counts them all. One goroutine writes a
+// in order of arrival. One offset counts the bytes of both. One goroutine writes a
 // log while any number of readers follow it at their own pace; no reader can
 // slow the writer down.
 //
-// A log is a sequence of frames. A frame is an unsigned varint, which is twice
-// the number of bytes, plus one for standard error, and the bytes. A short log
-// stays in memory, a long one continues in a file.
+// A log is a sequence of frames. A frame is an unsigned varint, whose value is twice
+// the number of bytes, plus one for standard error, followed by the bytes. A short log
+// stays in memory, a long log continues in a file.
 //
-// The package knows nothing of programs, nor of limits on their output.
+// The package does not run programs or limit their output.
 package outputlog
 
 import (
@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// Inline is how many bytes of frames stay in memory.
+	// Inline is the maximum number of bytes of frames that stay in memory.
 	Inline = 32 << 10
-	// maxData bounds the data of one frame.
+	// maxData is the maximum number of data bytes of one frame.
 	maxData  = 64 << 10
 	maxFrame = maxData + binary.MaxVarintLen64
 	// markEvery is the distance, in bytes of frames, between the marks by
@@ -36,25 +36,25 @@ const (
 // A Log is one program's output. It is safe for concurrent use by one writer
 // and many readers.
 type Log struct {
-	path string // of the file, if the log gets long
+	path string // path of the file for a long log
 
 	mu      sync.Mutex
 	mem     []byte        // all frames while file is nil
-	file    *os.File      // all frames, once there are many
-	size    int64         // bytes of frames
-	total   int64         // bytes of output; -1 if unknown
-	ended   bool          // nothing more comes
-	err     error         // why the log is incomplete; readers get it at the end
+	file    *os.File      // holds all frames of a long log; nil before
+	size    int64         // number of bytes of frames
+	total   int64         // number of bytes of output; -1 if unknown
+	ended   bool          // no more output will come
+	err     error         // reason why the log is incomplete; readers get it at the end
 	changed chan struct{} // closed and replaced when readers can continue
 	marks   []mark
-	refs    int // readers, plus 1 until Close
+	refs    int // number of open readers, plus 1 until Close
 }
 
-// A mark says where the frame begins that has an offset of the output.
+// A mark maps an offset of the output to the position of its frame.
 type mark struct{ offset, pos int64 }
 
-// New returns an empty log. When it gets long, it continues in a file at path,
-// whose directory it makes.
+// New returns an empty log. When the log gets long, it continues in a file at path,
+// whose directory it creates.
 func New(path string) *Log {
 	return &Log{path: path, changed: make(chan struct{}), refs: 1}
 }
@@ -116,7 +116,7 @@ func (l *Log) appendLocked(stream engi.Stream, data []byte) {
 	}
 	buf := append(binary.AppendUvarint(make([]byte, 0, frame), head), data...)
 	if _, err := l.file.WriteAt(buf, l.size); err != nil {
-		// A full disk took a part of the frame; keep the frames before it.
+		// A full disk stored only a part of the frame; keep the frames before it.
 		if e := os.Truncate(l.path, l.size); e != nil {
 			err = errors.Join(err, e)
 		}
@@ -165,8 +165,8 @@ func (l *Log) End() {
 	}
 }
 
-// Fail is End for an incomplete output: readers get err when they have read
-// what there is.
+// Fail is like End for an incomplete output: readers get err when they have read
+// the existing output.
 func (l *Log) Fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,14 +184,14 @@ func (l *Log) Len() int64 {
 }
 
 // Frames returns the frames of a short log, for Load. It returns false for a
-// long one, which is in its file, for Open.
+// long log, which is in its file, for Open.
 func (l *Log) Frames() ([]byte, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mem, l.file == nil
 }
 
-// Close releases the log. Its file is closed when the last reader is.
+// Close releases the log. Its file is closed when the last reader is closed.
 func (l *Log) Close() { l.release() }
 
 func (l *Log) release() {
@@ -202,7 +202,7 @@ func (l *Log) release() {
 	}
 }
 
-// Read returns a reader that begins at offset from; close it. After Close, Read
+// Read returns a reader that begins at offset from. The caller must close the reader. After Close, Read
 // returns nil once all readers are closed.
 func (l *Log) Read(from int64) *Reader {
 	l.mu.Lock()
@@ -244,15 +244,15 @@ func (l *Log) Split() (stdout, stderr []byte, err error) {
 // A Reader follows a log. It belongs to one goroutine.
 type Reader struct {
 	log    *Log
-	pos    int64  // of the next frame
-	offset int64  // of the output, at pos
+	pos    int64  // position of the next frame
+	offset int64  // offset of the output at pos
 	skip   int64  // bytes of output still to skip
-	buf    []byte // frames read ahead, from pos on
-	hold   []byte // memory that buf is a part of, if the log is in a file
+	buf    []byte // frames read ahead, starting at pos
+	hold   []byte // memory of which buf is a part, if the log is in a file
 }
 
 // Next returns the next piece of output, whose data is valid until the next
-// call. It waits for the writer. It reports io.EOF after the end, Expired when
+// call. It waits for the writer. It returns io.EOF after the end, Expired if
 // ctx ends first, and Invalid if the reader began beyond the end.
 func (r *Reader) Next(ctx context.Context) (engi.Chunk, error) {
 	for {
@@ -276,7 +276,7 @@ func (r *Reader) Next(ctx context.Context) (engi.Chunk, error) {
 	}
 }
 
-// frame takes one complete frame from what was read ahead, if there is one.
+// frame takes one complete frame from buf, if there is one.
 func (r *Reader) frame() (c engi.Chunk, ok bool, err error) {
 	head, n := binary.Uvarint(r.buf)
 	if n < 0 || n > 0 && head>>1 > maxData {
@@ -296,7 +296,7 @@ func (r *Reader) frame() (c engi.Chunk, ok bool, err error) {
 	return c, true, nil
 }
 
-// fetch reads ahead from pos, waiting until there is something.
+// fetch reads ahead from pos, and waits until there is output.
 func (r *Reader) fetch(ctx context.Context) error {
 	for {
 		r.log.mu.Lock()
@@ -306,10 +306,10 @@ func (r *Reader) fetch(ctx context.Context) error {
 
 		if r.pos < size {
 			if file == nil {
-				if len(r.buf) > 0 { // in memory there are only complete frames
+				if len(r.buf) > 0 { // the memory holds only complete frames
 					return engi.Errorf(engi.Internal, "output is damaged at byte %d", r.pos)
 				}
-				r.buf = mem[r.pos:size] // the writer only appends after that
+				r.buf = mem[r.pos:size] // the writer only appends after this slice
 				return nil
 			}
 			if r.hold == nil {

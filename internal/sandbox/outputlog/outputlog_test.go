@@ -40,7 +40,7 @@ func readAll(t interface{ Fatal(...any) }, log *Log, from int64) (all []byte, st
 }
 
 // TestReadersGetWhatWasWritten writes random pieces and reads from random
-// offsets, while it grows, after its end, and after it was stored.
+// offsets, while the log grows, after its end, and after it was stored.
 func TestReadersGetWhatWasWritten(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -122,7 +122,7 @@ func TestReadersGetWhatWasWritten(t *testing.T) {
 
 func TestSlowReaderHoldsNobodyUp(t *testing.T) {
 	log := New(filepath.Join(t.TempDir(), "output"))
-	slow := log.Read(0) // never reads
+	slow := log.Read(0) // this reader never reads
 	defer slow.Close()
 	for range 100 {
 		if err := log.Append(engi.Stdout, make([]byte, 10_000)); err != nil {
@@ -236,7 +236,7 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestFullDiskLeavesCompleteFrames has a write fail after a part of its frame has
+// TestFullDiskLeavesCompleteFrames: a write fails after a part of its frame has
 // reached the file, as on a full disk.
 func TestFullDiskLeavesCompleteFrames(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "output")

@@ -1,7 +1,7 @@
-// Package priority keeps the server responsive while programs want every processor:
-// its threads go before theirs. Control groups divide processors fairly, but a thread
-// that wakes for a moment may wait a tenth of a second for its turn, and each answer
-// needs some.
+// Package priority keeps the server responsive while programs occupy every processor:
+// its threads run before those of programs. Control groups divide processors fairly, but a thread
+// that wakes briefly may wait a tenth of a second for its turn, and each response
+// needs several turns.
 package priority
 
 import (
@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	raised   = -12 // as nice(1) counts: 15 times the weight
+	raised   = -12 // nice value as in nice(1): 15 times the default weight
 	ordinary = 0
 )
 
-// Raise raises the priority of this process, as far as it may. Threads that start
+// Raise raises the priority of this process, as far as permitted. Threads that start
 // later inherit it, and so do programs that are not started with [Start].
 func Raise() error {
-	// A thread that starts meanwhile may have been started by one that comes later.
+	// A new thread may have been started by a thread whose priority is not raised yet, so go through them twice.
 	for range 2 {
 		threads, err := os.ReadDir("/proc/self/task")
 		if err != nil {
@@ -40,11 +40,11 @@ func Raise() error {
 	return nil
 }
 
-// Start starts a program that does not inherit what Raise did.
+// Start starts a program that does not inherit the raised priority.
 func Start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The system call returns 20 less.
+	// The system call returns 20 minus the nice value.
 	have, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if have = 20 - have; err != nil || have >= ordinary {
 		return cmd.Start()
@@ -53,6 +53,6 @@ func Start(cmd *exec.Cmd) error {
 		return err
 	}
 	err = cmd.Start()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, have) // without the right to, this thread goes on like others
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, have) // without permission, this thread keeps the ordinary priority
 	return err
 }

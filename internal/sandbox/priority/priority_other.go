@@ -4,7 +4,7 @@ package priority
 
 import "os/exec"
 
-// Raise does nothing here: there is no server.
+// Raise does nothing on this system, because the server does not run on it.
 func Raise() error { return nil }
 
 // Start starts a program.

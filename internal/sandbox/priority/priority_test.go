@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRaise runs in a process of its own, whose threads all stay raised.
+// TestRaise runs in a separate process, because all its threads stay raised.
 func TestRaise(t *testing.T) {
 	if os.Getenv("ENGI_TEST_PRIORITY") == "" {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestRaise$", "-test.v")
@@ -50,7 +50,7 @@ func TestRaise(t *testing.T) {
 		return strings.TrimSpace(string(b[:n]))
 	}
 	var all sync.WaitGroup
-	for range 20 { // which starts threads
+	for range 20 { // starts threads
 		all.Go(func() {
 			if got := stat(exec.Command("nice")); got != "0" {
 				t.Errorf("a program has priority %s", got)

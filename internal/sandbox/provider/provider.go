@@ -1,9 +1,9 @@
-// Package provider is the interface between engi and what isolates sandboxes. A
+// Package provider is the interface between engi and the isolation of sandboxes. A
 // Provider starts machines; a Machine is one running sandbox, with byte streams
 // to the guest program in it. Implementations are in the packages below, gvisor
 // and memory; package providertest tests each numbered promise for all of them.
 //
-// Pools, records and policies are in package fleet, the protocol of the streams
+// Pools, records and policies are in package fleet; the protocol of the streams
 // is in package guest.
 package provider
 
@@ -19,23 +19,23 @@ import (
 // A Spec describes a machine completely.
 type Spec struct {
 	ID       engi.SandboxID
-	Root     string    // directory of the root file system, absolute; not written unless Writable
+	Root     string    // absolute path of the root file system; not written unless Writable
 	Writable bool      // write changes to Root itself; for template builds only
-	Size     engi.Size // every field must be set
+	Size     engi.Size // limits of the machine; every field is required
 	Hostname string
-	Token    string      // the guest requires it on every stream
+	Token    string      // secret that the guest requires on every stream
 	Network  HostNetwork // zero means loopback only
 	Netns    string      // path of a network namespace with the machine's link; empty means none
 	Mounts   []Mount
 	Disk     string // directory from SaveDisk with initial changes to Root; empty means none
-	Weight   int    // as for Weigher; 0 means 100
-	// Wanted is closed when somebody waits for the machine: its boot goes on with
+	Weight   int    // processor weight as for Weigher; 0 means 100
+	// Wanted is closed when a caller waits for the machine: its boot then continues with
 	// WantedWeight. nil means never.
 	Wanted       <-chan struct{}
 	WantedWeight int
 }
 
-// Check reports Invalid for a spec with which no machine can be started.
+// Check returns Invalid for a spec with which no machine can be started.
 func (spec Spec) Check() error {
 	if _, err := engi.ParseSandboxID(string(spec.ID)); err != nil {
 		return err
@@ -60,24 +60,24 @@ func (spec Spec) Check() error {
 	return nil
 }
 
-// HostNetwork says how much of the host's network a machine can use.
+// HostNetwork is the part of the host's network that a machine can use.
 type HostNetwork uint8
 
 const (
-	Loopback HostNetwork = iota // its own loopback only
+	Loopback HostNetwork = iota // only the machine's own loopback
 	Host                        // the host's network; for template builds only
 )
 
 // A Mount makes a path of the host visible in a machine.
 type Mount struct {
-	Source   string // absolute on the host
-	Target   string // absolute in the machine; created if missing
-	Writable bool   // what is written is in Source when the write returns
+	Source   string // absolute path on the host
+	Target   string // absolute path in the machine; created if missing
+	Writable bool   // programs may write; written data is in Source when the write returns
 }
 
-// A Provider starts machines, which outlive it. It has no Close: when its process
-// ends, its machines go on. All methods may be called concurrently. The life of a
-// machine begins here and goes on in the comment of [Machine]:
+// A Provider starts machines, which outlive it. It has no Close method: when its process
+// ends, its machines continue. All methods may be called concurrently. The life of a
+// machine begins here and continues in the comment of [Machine]:
 //
 //  1. Start makes a machine and returns once the guest has opened its first stream.
 //     The caller then owns the machine. After an error nothing of it is left. Start
@@ -97,11 +97,11 @@ type Provider interface {
 	// for a root that cannot boot, and Internal for a fault of the provider.
 	Start(ctx context.Context, spec Spec) (Machine, error)
 	// Adopt takes over a machine that another process started. It reports
-	// NotFound if it does not run any more.
+	// NotFound if the machine no longer runs.
 	Adopt(ctx context.Context, id engi.SandboxID) (Machine, error)
 	// Found lists machines by their traces.
 	Found(ctx context.Context) ([]engi.SandboxID, error)
-	// Remove destroys a machine that nobody adopted.
+	// Remove destroys a machine that was not adopted.
 	Remove(ctx context.Context, id engi.SandboxID) error
 }
 
@@ -200,7 +200,7 @@ type Resizer interface {
 	Resize(ctx context.Context, size engi.Size) error
 }
 
-// A Weigher is a Machine whose part of the processors can change.
+// A Weigher is a Machine whose share of processor time can change.
 //
 //  17. When machines want more processor time than there is, each gets a part in
 //     proportion to its weight, 2 to 100. One of weight 1 has what the others leave, and
@@ -210,25 +210,25 @@ type Weigher interface {
 	SetWeight(weight int) error
 }
 
-// A Meter is a Machine that can report what it uses.
+// A Meter is a Machine that can report its resource usage.
 type Meter interface {
 	Usage(ctx context.Context) (engi.Usage, error)
 }
 
-// A Diagnoser is a Machine that can describe its state to people: its console,
-// the end of runtime logs, the state of its processes. The text is bounded.
+// A Diagnoser is a Machine that can describe its state for people: its console,
+// the end of runtime logs, the state of its processes. The length of the text is bounded.
 type Diagnoser interface {
 	Diagnose(ctx context.Context) string
 }
 
 // A Prober is a Provider that can check the host.
 type Prober interface {
-	// Probe boots a machine from root and reports what works. It returns an
+	// Probe boots a machine from root and returns a report of the host's capabilities. It returns an
 	// error only if the probe itself fails.
 	Probe(ctx context.Context, root string) (Report, error)
 }
 
-// A Report says what a provider can do on this host.
+// A Report describes the capabilities of a provider on this host.
 type Report struct {
 	Tier        engi.Tier
 	Works       bool
@@ -242,7 +242,7 @@ type Enforcer interface {
 	NotEnforced() []string
 }
 
-// A Leak is something left of a machine that is gone.
+// A Leak is a trace of a machine that is gone.
 type Leak struct {
 	Kind string // process, mount, netns, cgroup, directory
 	Name string
@@ -250,8 +250,8 @@ type Leak struct {
 
 // A Tracer is a Provider that can find leaks.
 type Tracer interface {
-	// Leaks returns what this host has of this provider's machines, except
-	// those in live.
+	// Leaks returns the traces of this provider's machines on this host, except
+	// those of machines in live.
 	Leaks(ctx context.Context, live []engi.SandboxID) ([]Leak, error)
 }
 

@@ -15,16 +15,16 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/script/wire"
 )
 
-// An API is a host function, which scripts call as api.NAME(…) and await. Its
+// An API is a host function. Scripts call it as api.NAME(…) and await its result. Its
 // documentation and declarations are generated.
 type API struct {
 	engi.ScriptAPI
 	// Call returns a value that encoding/json can encode. An error is thrown in
 	// the script, with its text unless it is Internal. Call must be safe for
-	// concurrent use, and return soon after ctx ends, which it does with the
-	// run: the script's result waits for it.
+	// concurrent use, and return soon after ctx ends. ctx ends with the
+	// run, and the script's result waits for Call.
 	Call func(ctx context.Context, c Call) (any, error)
-	// Most is the number of calls of all scripts at the same time; others fail.
+	// Most is the maximum number of concurrent calls of all scripts; further calls fail.
 	// 0 means 256.
 	Most int
 }
@@ -43,19 +43,19 @@ func newFunction(a API) *function {
 type Call struct {
 	Owner   engi.Owner
 	Session *engi.Session     // nil if the run has none; read-only
-	Hints   map[string]string // of the run; read-only
-	Args    json.RawMessage   // a JSON array
+	Hints   map[string]string // hints of the run; read-only
+	Args    json.RawMessage   // arguments, a JSON array
 
 	invocation *invocation
 }
 
-// Sandbox returns the sandbox of the session, and starts one if there is none. It
-// can be used until the run ends. Sandbox reports Unsupported for a run without a
+// Sandbox returns the sandbox of the session, and starts one if there is none. The sandbox
+// can be used until the run ends. Sandbox returns Unsupported for a run without a
 // session.
 func (c Call) Sandbox(ctx context.Context) (engi.Guest, error) { return c.invocation.sandbox(ctx) }
 
-// Into decodes the arguments, in order, into pointers. It skips missing ones, and
-// reports Invalid for too many arguments and for wrong types.
+// Into decodes the arguments, in order, into the pointers args. It skips missing arguments, and
+// returns Invalid for too many arguments and for wrong types.
 func (c Call) Into(args ...any) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(c.Args, &list); err != nil {
@@ -77,7 +77,7 @@ func (c Call) Into(args ...any) error {
 
 var apiName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,39}(\.[A-Za-z][A-Za-z0-9]{0,39}){0,3}$`)
 
-// reservedNames exist on the prototypes of objects.
+// reservedNames are properties of the prototypes of objects.
 var reservedNames = map[string]bool{"constructor": true, "hasOwnProperty": true, "toString": true, "valueOf": true, "then": true}
 
 func (a API) check() error {

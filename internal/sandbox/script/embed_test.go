@@ -7,7 +7,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestEmbeddersFunction is the worked example of a function in Go, running.
+// TestEmbeddersFunction runs the worked example of a function in Go.
 func TestEmbeddersFunction(t *testing.T) {
 	stock := map[string]int{"nuts": 12, "bolts": 0}
 	r := runner(t, func(o *Options) {

@@ -21,7 +21,7 @@ var inStock = script.API{
 		Description: "Counts what is in stock of an article.",
 		Schema:      []byte(`{"type": "array", "prefixItems": [{"type": "string"}], "minItems": 1}`),
 	},
-	Most: 8, // calls at once, of all scripts together
+	Most: 8, // maximum number of concurrent calls of all scripts
 	Call: func(ctx context.Context, c script.Call) (any, error) {
 		var article string
 		if err := c.Into(&article); err != nil {
@@ -40,7 +40,7 @@ func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	runner, err := script.New(script.Options{
-		Helper: "/usr/local/lib/engi/engi-js", // of cmd/engi-js
+		Helper: "/usr/local/lib/engi/engi-js", // path of the program built from cmd/engi-js
 		Dir:    "/var/lib/shop/scripts",
 		APIs:   append(script.KV(), inStock),
 	})

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	fetchMaxBytes   = 1 << 20 // of a response
+	fetchMaxBytes   = 1 << 20 // maximum size of a response, in bytes
 	fetchMaxHeaders = 50
 )
 
 // Fetch returns api.fetch. Scripts of sessions use the client that session returns,
-// others use outside. Without session, all use outside; without outside, only
-// scripts of sessions have the function. The clients decide what may be reached; see
+// others use outside. If session is nil, all use outside; if outside is nil, only
+// scripts of sessions have the function. The clients decide which hosts may be reached; see
 // package internal/network/fetch.
 func Fetch(outside *http.Client, session func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)) API {
 	f := &fetcher{outside: outside, session: session}
@@ -150,14 +150,14 @@ func fetchError(ctx context.Context, host string, err error) error {
 type HTTPFunction struct {
 	Name        string
 	Description string
-	Signature   string            // empty means a string or number for each placeholder
-	Method      string            // empty means GET
-	URL         string            // {0}, {1} … are replaced by the escaped arguments
+	Signature   string            // TypeScript signature; empty means a string or number for each placeholder
+	Method      string            // HTTP method; empty means GET
+	URL         string            // URL of the request; {0}, {1} … are replaced by the escaped arguments
 	Headers     map[string]string // sent with each call; may contain secrets
 }
 
 // API returns the host function, which uses the client for the host of the URL.
-// API reports Invalid for definitions that are not valid.
+// API returns Invalid for invalid definitions.
 func (f HTTPFunction) API(clientFor func(host string) *http.Client) (API, error) {
 	u, err := url.Parse(strings.NewReplacer("{", "", "}", "").Replace(f.URL))
 	if err != nil || u.Host == "" || strings.ContainsAny(hostOf(f.URL), "{}") {

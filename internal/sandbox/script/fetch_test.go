@@ -34,7 +34,7 @@ func fetchRunner(t *testing.T, h http.Handler) (*Runner, *httptest.Server) {
 	}
 	return runner(t, func(o *Options) {
 		o.APIs = append(KV(), Fetch(client(host), nil), weather, price)
-		o.Limits.Timeout, o.Limits.MaxTimeout = 30*time.Second, 30*time.Second // a slow machine is no error
+		o.Limits.Timeout, o.Limits.MaxTimeout = 30*time.Second, 30*time.Second // long enough for a slow machine
 	}), srv
 }
 

@@ -21,29 +21,29 @@ import (
 
 const (
 	startTimeout = 10 * time.Second
-	// grace is how much longer than the program's timeout a helper may take. The
+	// grace is the time that a helper may take beyond the program's timeout. The
 	// interpreter enforces the timeout, except in loops of its own functions;
-	// for those the helper is killed.
+	// in such a loop the helper is killed.
 	grace = 100 * time.Millisecond
 )
 
 // A helper is a process of engi-js. It runs one program at a time.
 type helper struct {
-	owner     engi.Owner // the only one it serves
-	runs      int        // number of programs it has run
+	owner     engi.Owner // the only owner that the helper serves; empty while fresh
+	runs      int        // number of programs that the helper has run
 	idleSince time.Time
 
 	cmd      *exec.Cmd
-	in       *os.File // its standard input
-	out      *os.File // its standard output
+	in       *os.File // standard input of the process
+	out      *os.File // standard output of the process
 	r        *bufio.Reader
-	maxFrame int           // of a frame from it, in bytes
-	dead     chan struct{} // closed when it has exited
+	maxFrame int           // maximum size of a frame from the helper, in bytes
+	dead     chan struct{} // closed when the process has exited
 	killOnce sync.Once
 	writeMu  sync.Mutex
 }
 
-// start starts a helper and returns once it has confined itself.
+// start starts a helper and returns once the helper has confined itself.
 func start(ctx context.Context, path, root string, frame int) (_ *helper, err error) {
 	defer engi.Annotate(&err, "start script helper")
 	stdinR, stdinW, err := os.Pipe()
@@ -83,12 +83,12 @@ func start(ctx context.Context, path, root string, frame int) (_ *helper, err er
 	h := &helper{cmd: cmd, in: stdinW, out: stdoutR, r: bufio.NewReader(stdoutR), maxFrame: frame, dead: make(chan struct{})}
 	go func() {
 		// Wait also waits for the end of standard error.
-		_ = cmd.Wait() // its status does not matter
+		_ = cmd.Wait() // the exit status does not matter
 		close(h.dead)
 	}()
 	stop := context.AfterFunc(ctx, h.signal)
 	defer stop()
-	_, err = h.receive(time.Now().Add(startTimeout)) // reports that it is confined
+	_, err = h.receive(time.Now().Add(startTimeout)) // the helper's first frame reports that it is confined
 	switch {
 	case err == nil:
 		return h, nil
@@ -111,7 +111,7 @@ func canDropGroups() bool {
 	return os.Geteuid() == 0 && (err != nil || !bytes.HasPrefix(text, []byte("deny")))
 }
 
-// receive returns the next frame. After an error the helper cannot be used any more:
+// receive returns the next frame. After an error the helper can no longer be used:
 // it has exited, is late, or has violated the protocol.
 func (h *helper) receive(until time.Time) (f wire.From, err error) {
 	if err := h.out.SetReadDeadline(until); err != nil {
@@ -124,7 +124,7 @@ func (h *helper) receive(until time.Time) (f wire.From, err error) {
 func (h *helper) signal() {
 	h.killOnce.Do(func() {
 		h.in.Close()
-		_ = h.cmd.Process.Kill() // fails if it has exited
+		_ = h.cmd.Process.Kill() // fails if the process has exited
 	})
 }
 
@@ -154,7 +154,7 @@ func (h *helper) isDead() bool {
 	}
 }
 
-// run runs a program. If healthy is false, the helper cannot be used any more. The
+// run runs a program. If healthy is false, the helper can no longer be used. The
 // error is Expired if ctx has ended, errHelperGone, or Invalid for a program that is
 // too large.
 func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Context, wire.Call) wire.Answer) (done wire.Done, healthy bool, err error) {
@@ -169,11 +169,11 @@ func (h *helper) run(ctx context.Context, run wire.Run, answer func(context.Cont
 	stop := context.AfterFunc(ctx, h.signal)
 	defer func() {
 		if !stop() {
-			healthy = false // it was killed just after it had finished
+			healthy = false // the helper was killed just after the program had finished
 		}
 	}()
 
-	// The interpreter ends programs itself and reports it. If it does not, it is
+	// The interpreter ends programs at their timeout and reports the end. If it does not, it is
 	// broken, or in a loop of one of its own functions.
 	lost := func(text string) (wire.Done, bool, error) {
 		h.kill()
@@ -241,7 +241,7 @@ func valid(d *wire.Done) bool {
 
 var errorKinds = []engi.ScriptErrorKind{engi.ScriptSyntax, engi.ScriptThrown, engi.ScriptTimeout, engi.ScriptMemory, engi.ScriptStalled}
 
-// A limitedBuffer keeps the first 4 KiB of what is written to it.
+// A limitedBuffer keeps the first 4 KiB of the data written to it.
 type limitedBuffer struct {
 	mu   sync.Mutex
 	text []byte

@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// hostile are programs that exceed limits or try to break out, by topic. They need
+// hostile holds programs that exceed limits or try to break out, by topic. They need
 // not fail, but must end in time and not affect other programs.
 var hostile = map[string][]string{
 	"loops": {
@@ -30,7 +30,7 @@ var hostile = map[string][]string{
 		"new Proxy({}, {get(t, k, r) { return r[k] }}).x",
 		"({valueOf() { for (;;); }}) + 1",
 	},
-	"native loops": { // which QuickJS does not interrupt
+	"native loops": { // loops that QuickJS does not interrupt
 		"Array.prototype.indexOf.call({length: 2 ** 50}, 1)",
 		"Array.prototype.join.call({length: 2 ** 31 - 1}, '')",
 		"Array.prototype.reverse.call({length: 2 ** 50})",
@@ -275,7 +275,7 @@ func checkHarmless(r *Runner, owner engi.Owner, n int) error {
 	for try := 0; ; try++ {
 		x, err := r.Scripts().Run(context.Background(), engi.ScriptSpec{Owner: owner, Code: code, Timeout: 30 * time.Second})
 		if engi.Is(err, engi.Exhausted) && try < 200 {
-			continue // too many wait for a helper: to be refused is fair
+			continue // too many scripts wait for a helper, so a refusal is correct
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", code, err)
@@ -287,7 +287,7 @@ func checkHarmless(r *Runner, owner engi.Owner, n int) error {
 	}
 }
 
-// checkSane checks what must hold for every result.
+// checkSane checks the properties that every result must have.
 func checkSane(x engi.ScriptResult) error {
 	b, err := json.Marshal(x.Value)
 	switch {
@@ -305,7 +305,7 @@ func checkSane(x engi.ScriptResult) error {
 	return nil
 }
 
-// TestHostileScripts runs each hostile program on its own. Its result must be sane
+// TestHostileScripts runs each hostile program separately. Its result must be sane
 // and in time, and must not affect the next program, which may run on the same
 // helper.
 func TestHostileScripts(t *testing.T) {
@@ -322,7 +322,7 @@ func TestHostileScripts(t *testing.T) {
 		if err := checkSane(x); err != nil {
 			t.Errorf("%s: %v", code, err)
 		}
-		if took := time.Since(began); took > 30*time.Second { // 0.2 s, where nothing else runs
+		if took := time.Since(began); took > 30*time.Second { // 0.2 s on an idle machine
 			t.Errorf("%s: took %v", code, took)
 		}
 		if err := checkHarmless(r, owner, n); err != nil {
@@ -405,7 +405,7 @@ func TestHostileAmongHarmless(t *testing.T) {
 	}
 }
 
-// processorTicks returns how long a process has had a processor, in 10 ms.
+// processorTicks returns the processor time of a process, in units of 10 ms.
 func processorTicks(t *testing.T, pid int) (ticks int) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -413,7 +413,7 @@ func processorTicks(t *testing.T, pid int) (ticks int) {
 		return math.MaxInt
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
-	for _, field := range strings.Fields(rest)[11:13] { // in programs, and in the kernel for them
+	for _, field := range strings.Fields(rest)[11:13] { // user time and system time
 		n, err := strconv.Atoi(field)
 		if err != nil {
 			t.Error(err)

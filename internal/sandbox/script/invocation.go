@@ -8,12 +8,12 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An invocation is a run as host functions see it: its owner, and the sandbox of
+// An invocation is the state of a run for host functions: its owner, and the sandbox of
 // its session from the first call that needs it to the end of the run.
 type invocation struct {
 	spec     engi.ScriptSpec
 	sessions Sessions
-	session  *engi.Session // nil means none
+	session  *engi.Session // session of the run; nil means none
 	calls    atomic.Int64
 
 	mu    sync.Mutex // held while the sandbox starts, so that calls share one

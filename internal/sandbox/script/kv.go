@@ -11,15 +11,15 @@ import (
 
 // Bounds of KV.
 const (
-	kvSpacesPerOwner = 100       // spaces of one owner: its own and those of its sessions
-	kvTotalBytes     = 256 << 20 // bytes of all
-	kvMaxKeys        = 1000      // of each
-	kvMaxBytes       = 1 << 20   // of each, keys included
+	kvSpacesPerOwner = 100       // maximum number of spaces of one owner: its own and those of its sessions
+	kvTotalBytes     = 256 << 20 // maximum bytes of all spaces
+	kvMaxKeys        = 1000      // maximum number of keys of each space
+	kvMaxBytes       = 1 << 20   // maximum bytes of each space, keys included
 	kvMaxKey         = 256
 	kvIdleTime       = time.Hour
 )
 
-// A kvSpace has the values of an owner, or of a session of an owner.
+// A kvSpace holds the values of an owner, or of a session of an owner.
 type kvSpace struct {
 	values map[string]json.RawMessage
 	bytes  int
@@ -31,13 +31,13 @@ type kvSpaceKey struct {
 	session engi.SessionID
 }
 
-// A kvStore has all spaces.
+// A kvStore holds all spaces.
 type kvStore struct {
 	mu     sync.Mutex
 	spaces map[kvSpaceKey]*kvSpace
 }
 
-// space returns a space, which it creates if needed. c.mu is held.
+// space returns a space, and creates it if it does not exist. The caller holds c.mu.
 func (c *kvStore) space(key kvSpaceKey) *kvSpace {
 	now := time.Now()
 	s := c.spaces[key]
@@ -50,7 +50,7 @@ func (c *kvStore) space(key kvSpaceKey) *kvSpace {
 	return s
 }
 
-// evictFor drops spaces that have expired, and one of owner if that has too many.
+// evictFor drops spaces that have expired, and one space of owner if the owner has too many.
 func (c *kvStore) evictFor(now time.Time, owner engi.Owner) {
 	mine := 0
 	for k, s := range c.spaces {
@@ -65,7 +65,7 @@ func (c *kvStore) evictFor(now time.Time, owner engi.Owner) {
 	}
 }
 
-// dropOldest drops the least recently used space that matches among.
+// dropOldest drops the least recently used space for which among returns true.
 func (c *kvStore) dropOldest(among func(kvSpaceKey) bool) {
 	var oldest *kvSpaceKey
 	for k, s := range c.spaces {
@@ -78,7 +78,7 @@ func (c *kvStore) dropOldest(among func(kvSpaceKey) bool) {
 	}
 }
 
-// evict drops other spaces until that of key may grow by n bytes.
+// evict drops other spaces until the space of key may grow by n bytes.
 func (c *kvStore) evict(key kvSpaceKey, n int) {
 	for {
 		total := n
@@ -92,8 +92,8 @@ func (c *kvStore) evict(key kvSpaceKey, n int) {
 	}
 }
 
-// KV returns api.kv, which keeps values for later scripts of the same owner, or in a
-// session for those of the session. They are kept in memory, for an hour after the
+// KV returns api.kv, which keeps values for later scripts of the same owner, or, in a
+// session, of the same session. Values are kept in memory, for an hour after the
 // last use.
 func KV() []API {
 	all := &kvStore{spaces: map[kvSpaceKey]*kvSpace{}}

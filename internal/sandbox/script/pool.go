@@ -10,29 +10,29 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// A pool has helpers. Fresh ones can serve any owner. One that has served an owner
-// serves no other, and is kept for a while in case that owner comes back.
+// A pool manages helpers. Fresh helpers can serve any owner. A helper that has served an owner
+// serves no other owner, and is kept for helperIdleTime for further scripts of that owner.
 type pool struct {
 	o     Options
 	empty string
 
 	mu      sync.Mutex
-	ctx     context.Context // of run; nil while run does not run
+	ctx     context.Context // context of run; nil while run is not running
 	fresh   []*helper
-	idle    []*helper // with an owner, the longest idle first
-	alive   int       // helpers, including those that are being started
+	idle    []*helper // idle helpers with an owner, the longest idle first
+	alive   int       // number of helpers, including those that are being started
 	waiting []chan struct{}
 	work    sync.WaitGroup
 }
 
 const (
-	// helperIdleTime is how long a helper with an owner is kept idle.
+	// helperIdleTime is the time that an idle helper with an owner is kept.
 	helperIdleTime = 30 * time.Second
-	// maxRuns is the number of programs that a helper runs.
+	// maxRuns is the maximum number of programs that a helper runs.
 	maxRuns = 10_000
-	// acquireTimeout is how long a script waits for a helper.
+	// acquireTimeout is the maximum time that a script waits for a helper.
 	acquireTimeout = 2 * time.Second
-	// maxWaiting bounds the number of scripts that wait.
+	// maxWaiting is the maximum number of waiting scripts.
 	maxWaiting = 1024
 )
 
@@ -109,7 +109,7 @@ func (p *pool) add(h *helper) {
 	p.mu.Unlock()
 }
 
-// wake wakes one waiting script. p.mu is held.
+// wake wakes one waiting script. The caller holds p.mu.
 func (p *pool) wake() {
 	if len(p.waiting) > 0 {
 		close(p.waiting[0])
@@ -144,7 +144,7 @@ func (p *pool) retire(before time.Time) {
 	}
 }
 
-// acquire returns a helper that no other owner has used. It reports Exhausted if
+// acquire returns a helper that no other owner has used. It returns Exhausted if
 // none becomes free in time.
 func (p *pool) acquire(ctx context.Context, owner engi.Owner) (*helper, error) {
 	deadline := time.NewTimer(acquireTimeout)
@@ -166,7 +166,7 @@ func (p *pool) acquire(ctx context.Context, owner engi.Owner) (*helper, error) {
 	}
 }
 
-// stopWaiting removes wait from the queue. If it was woken already, the next one is
+// stopWaiting removes wait from the queue. If wait was woken already, the next script is
 // woken instead.
 func (p *pool) stopWaiting(wait chan struct{}) {
 	p.mu.Lock()
@@ -178,8 +178,8 @@ func (p *pool) stopWaiting(wait chan struct{}) {
 	p.wake()
 }
 
-// tryAcquire returns a helper, which it may have to start, or a channel to wait on
-// if there is none.
+// tryAcquire returns a helper, and starts one if necessary, or returns a channel to wait on
+// if no helper is free.
 func (p *pool) tryAcquire(ctx context.Context, owner engi.Owner) (*helper, chan struct{}, error) {
 	p.mu.Lock()
 	if p.ctx == nil {

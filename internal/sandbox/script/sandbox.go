@@ -17,19 +17,19 @@ import (
 
 // Bounds of the functions of api.sandbox.
 const (
-	sandboxFileSize  = 1 << 20   // size of a file, in bytes
-	sandboxOutput    = 128 << 10 // bytes kept of each stream of a command
-	sandboxMaxOutput = 16 << 20  // bytes a command may print before it is killed
-	sandboxEntries   = 5000      // of a listing
-	sandboxDepth     = 20        // levels of a listing
+	sandboxFileSize  = 1 << 20   // maximum size of a file, in bytes
+	sandboxOutput    = 128 << 10 // maximum bytes kept of each stream of a command
+	sandboxMaxOutput = 16 << 20  // maximum bytes that a command may print before it is killed
+	sandboxEntries   = 5000      // maximum number of entries of a listing
+	sandboxDepth     = 20        // maximum number of levels of a listing
 	// sandboxHome is the base of relative paths: the volume of the session.
 	sandboxHome = "/workspace"
-	// killTimeout bounds killing a command when its script has ended.
+	// killTimeout is the maximum time for killing a command after the end of its script.
 	killTimeout = 2 * time.Second
 )
 
 // Sandbox returns api.sandbox: functions for files and commands in the sandbox of
-// the script's session. Scripts without a session do not have them. Everything
+// the script's session. Scripts without a session do not have these functions. All data
 // from a sandbox is treated as hostile.
 func Sandbox() []API {
 	describe := func(name, signature, description, items string) engi.ScriptAPI {
@@ -80,7 +80,7 @@ func absolutePath(at string) (string, error) {
 	return path.Clean(at), nil
 }
 
-// onPath makes a host function of a function of one path.
+// onPath converts a function of one path to a host function.
 func onPath(f func(ctx context.Context, g engi.Guest, at string) (any, error)) func(context.Context, Call) (any, error) {
 	return func(ctx context.Context, c Call) (any, error) {
 		var at string
@@ -199,7 +199,7 @@ func newFileEntry(fi engi.FileInfo) fileEntry {
 	case fi.Target != "":
 		e.Type = "link"
 	}
-	if y := e.Modified.Year(); y < 0 || y > 9999 { // cannot be encoded
+	if y := e.Modified.Year(); y < 0 || y > 9999 { // time.Time cannot encode this year
 		e.Modified = time.Time{}
 	}
 	return e
@@ -257,7 +257,7 @@ func moveFile(ctx context.Context, c Call) (any, error) {
 	return nil, g.Move(ctx, from, to)
 }
 
-// commandLine is a command: a list, or a string for the shell.
+// commandLine is a command: a list of arguments, or a string for the shell.
 type commandLine []string
 
 func (w *commandLine) UnmarshalJSON(b []byte) error {
@@ -325,7 +325,7 @@ func runCommand(ctx context.Context, c Call) (any, error) {
 	}
 	out, err := runToEnd(ctx, p, o.Stdin)
 	if err != nil && ctx.Err() != nil {
-		// If this fails, the command is killed by its own timeout.
+		// If the kill fails, the command is ended by its own timeout.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 		defer cancel()
 		_ = p.Signal(late, "KILL")
@@ -336,7 +336,7 @@ func runCommand(ctx context.Context, c Call) (any, error) {
 // runToEnd sends standard input to a command and returns how it ended.
 func runToEnd(ctx context.Context, p engi.Process, stdin *string) (out commandResult, err error) {
 	if stdin != nil {
-		// The command may print before it has read everything, so write and read
+		// The command may print before it has read all its input, so write and read
 		// at the same time. It may also close its input early.
 		ctx, cancel := context.WithCancel(ctx)
 		fed := make(chan struct{})
@@ -356,7 +356,7 @@ func runToEnd(ctx context.Context, p engi.Process, stdin *string) (out commandRe
 	var kept [2]strings.Builder
 	total, flooded := 0, false
 	for chunk, err := range p.Output(ctx, 0) {
-		if engi.Is(err, engi.Conflict) { // it printed faster than this reads
+		if engi.Is(err, engi.Conflict) { // the command printed faster than this loop reads
 			out.Truncated = true
 			break
 		}

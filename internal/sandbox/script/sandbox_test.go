@@ -19,12 +19,12 @@ import (
 	jswire "github.com/engi-dev/engi/internal/sandbox/script/wire"
 )
 
-// sessions has ann's sessions, each with a guest in this process.
+// sessions is a fake with ann's sessions, each with a guest in this process.
 type sessions struct {
 	mu      sync.Mutex
 	all     map[string]engi.Session
 	guests  map[engi.SessionID]engi.Guest
-	inside  int // entered and not released
+	inside  int // number of entered and not released sandboxes
 	entered int
 }
 
@@ -77,7 +77,7 @@ func inProcessGuest(t *testing.T) (engi.Guest, string) {
 	return c, root
 }
 
-// sessionRunner has kv, and of ann's sessions "work" and one that has ended.
+// sessionRunner returns a runner with kv, ann's session "work" and one session that has ended.
 func sessionRunner(t *testing.T, change func(*Options)) (*Runner, *sessions, string) {
 	t.Helper()
 	g, root := inProcessGuest(t)
@@ -94,7 +94,7 @@ func sessionRunner(t *testing.T, change func(*Options)) (*Runner, *sessions, str
 	r := runner(t, func(o *Options) {
 		o.Sessions = s
 		o.APIs = append(append(o.APIs, KV()...), Sandbox()...)
-		o.Limits.MaxTimeout = 30 * time.Second // a slow machine is no error
+		o.Limits.MaxTimeout = 30 * time.Second // long enough for a slow machine
 		if change != nil {
 			change(o)
 		}
@@ -215,8 +215,8 @@ func TestSessionsOfScripts(t *testing.T) {
 func TestCommandEndsWithScript(t *testing.T) {
 	r, s, _ := sessionRunner(t, func(o *Options) { o.Limits.MinTimeout = 10 * time.Millisecond })
 	for _, code := range []string{
-		"await api.sandbox.run('exec sleep 3600')",                 // the script is too late
-		"api.sandbox.run('exec sleep 3600'); throw new Error('x')", // it does not wait
+		"await api.sandbox.run('exec sleep 3600')",                 // the script exceeds its timeout
+		"api.sandbox.run('exec sleep 3600'); throw new Error('x')", // the script does not wait for the command
 		"api.sandbox.run('exec sleep 3600'); await api.add(1, 1)",
 	} {
 		x, err := r.Scripts().Run(t.Context(), engi.ScriptSpec{Owner: "ann", Session: "work", Code: code, Timeout: 700 * time.Millisecond})

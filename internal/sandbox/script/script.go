@@ -1,9 +1,9 @@
 // Package script is the lightest tier: it runs small programs in JavaScript and
 // TypeScript in about a millisecond. Each runs in a new realm of an interpreter
 // (internal/sandbox/script/engine) in a helper process (cmd/engi-js) that has no files, network or
-// privileges, few system calls, and is killed if it does not answer in time. A
-// helper serves only one owner. Programs can only reach host functions, which are
-// below the name api.
+// privileges, may use few system calls, and is killed if it does not answer in time. A
+// helper serves only one owner. Programs can only reach host functions, under
+// the name api.
 //
 // Programs that need modules, files or minutes are executions.
 package script
@@ -25,18 +25,18 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/script/wire"
 )
 
-// Options configure a Runner. Helper and Dir must be set.
+// Options configures a Runner. Helper and Dir are required.
 type Options struct {
 	Helper string // path of engi-js
-	Dir    string // a directory of the runner's own; an empty one below it is the helpers' root
+	Dir    string // private directory of the runner; an empty directory below it is the helpers' root
 	APIs   []API  // host functions
 	Log    *slog.Logger
 
-	Sessions Sessions // nil: scripts cannot belong to a session
+	Sessions Sessions // nil means that scripts cannot belong to a session
 
 	Limits Limits
-	Warm   int // idle helpers without an owner; 0 means one per processor
-	Max    int // helpers; 0 means 4 per processor, at least 8
+	Warm   int // number of idle helpers without an owner; 0 means one per processor
+	Max    int // maximum number of helpers; 0 means 4 per processor, at least 8
 }
 
 // Sessions is the part of [engi.Sessions] that scripts need.
@@ -45,24 +45,24 @@ type Sessions interface {
 	Enter(ctx context.Context, owner engi.Owner, idOrName string) (g engi.Guest, release func(), err error)
 }
 
-// Limits are those of scripts. Zero fields mean those of DefaultLimits.
+// Limits holds the limits of scripts. Zero fields mean the values of DefaultLimits.
 type Limits struct {
-	Code       int           // characters of a program
-	Timeout    time.Duration // if the script has none
-	MinTimeout time.Duration // timeouts of scripts are clamped
+	Code       int           // maximum characters of a program
+	Timeout    time.Duration // timeout of scripts without one
+	MinTimeout time.Duration // minimum timeout; timeouts of scripts are clamped
 	MaxTimeout time.Duration
-	Memory     int64 // bytes of one program's values
-	Stack      int   // nested calls
-	Lines      int   // of console output
-	Text       int   // bytes of one line, and of all strings of a result together
-	Depth      int   // levels of a result
-	Nodes      int   // values in a result
-	Calls      int   // of host functions at the same time, at most 64
-	AllCalls   int   // of host functions in one run
+	Memory     int64 // maximum bytes of one program's values
+	Stack      int   // maximum number of nested calls
+	Lines      int   // maximum number of lines of console output
+	Text       int   // maximum bytes of one line, and of all strings of a result together
+	Depth      int   // maximum number of levels of a result
+	Nodes      int   // maximum number of values in a result
+	Calls      int   // maximum number of concurrent calls of host functions, at most 64
+	AllCalls   int   // maximum number of calls of host functions in one run
 }
 
-// DefaultLimits returns the default limits. The stack is about what 512 KB hold of
-// calls of a small function.
+// DefaultLimits returns the default limits. The stack is about the number of calls of a small
+// function that fit in 512 KB.
 func DefaultLimits() Limits {
 	return Limits{
 		Code: 12_000, Timeout: 3 * time.Second, MinTimeout: 250 * time.Millisecond, MaxTimeout: 5 * time.Second,
@@ -79,7 +79,7 @@ func (l Limits) wire(timeout time.Duration) wire.Limits {
 	}
 }
 
-// maxCode is the largest Limits.Code, in characters; see engine.MaxCode.
+// maxCode is the maximum of Limits.Code, in characters; see engine.MaxCode.
 const maxCode = 250_000
 
 // A Runner runs scripts. It is safe for concurrent use.
@@ -89,10 +89,10 @@ type Runner struct {
 	all  []engi.ScriptAPI
 	pool *pool
 
-	names, sessionNames []string // functions of scripts without and with a session
+	names, sessionNames []string // names of the host functions of scripts without and with a session
 }
 
-// or fills in defaults, and reports Invalid for limits that cannot work.
+// or fills in defaults, and returns Invalid for limits that cannot work.
 func (l Limits) or(d Limits) (Limits, error) {
 	l.Code, l.Stack, l.Lines, l.Text = cmp.Or(l.Code, d.Code), cmp.Or(l.Stack, d.Stack), cmp.Or(l.Lines, d.Lines), cmp.Or(l.Text, d.Text)
 	l.Depth, l.Nodes, l.Calls, l.Memory = cmp.Or(l.Depth, d.Depth), cmp.Or(l.Nodes, d.Nodes), cmp.Or(l.Calls, d.Calls), cmp.Or(l.Memory, d.Memory)
@@ -111,7 +111,7 @@ func (l Limits) or(d Limits) (Limits, error) {
 	return l, nil
 }
 
-// New returns a Runner, which starts nothing before Run. It reports Invalid for
+// New returns a Runner, which starts nothing before Run. It returns Invalid for
 // options that cannot work.
 func New(o Options) (*Runner, error) {
 	var err error
@@ -227,7 +227,7 @@ func (r *Runner) run(ctx context.Context, spec engi.ScriptSpec) (inv *invocation
 	return inv, result, nil
 }
 
-// runOnHelper runs a program on a helper, or on another one if that had died while
+// runOnHelper runs a program on a helper, or on another one if the first had died while
 // it was idle.
 func (r *Runner) runOnHelper(ctx context.Context, owner engi.Owner, run wire.Run, inv *invocation) (done wire.Done, err error) {
 	for range 3 {
@@ -277,7 +277,7 @@ func (r *Runner) logRun(ctx context.Context, spec engi.ScriptSpec, inv *invocati
 	r.o.Log.LogAttrs(ctx, level, "script", attrs...)
 }
 
-// check reports Invalid for a script that cannot run, and sets its language if it
+// check returns Invalid for a script that cannot run, and sets its language if it
 // has none.
 func (r *Runner) check(spec *engi.ScriptSpec) error {
 	spec.Language = cmp.Or(spec.Language, engi.JavaScript)

@@ -173,7 +173,7 @@ func TestContained(t *testing.T) {
 		if res.OK || res.Error == nil {
 			t.Errorf("%s: came to its end: %s", code, res.Value)
 		}
-		if took := time.Since(began); took > 30*time.Second { // 0.5 s, on a machine that has nothing else to do
+		if took := time.Since(began); took > 30*time.Second { // 0.5 s on an idle machine
 			t.Errorf("%s: took %v", code, took)
 		}
 		if res := mustRun(t, r, "eve", "typeof x + typeof ({}).y"); string(res.Value) != `"undefinedundefined"` {
@@ -182,7 +182,7 @@ func TestContained(t *testing.T) {
 	}
 }
 
-// TestHelperIsConfined checks in /proc what a helper could do if it was taken over.
+// TestHelperIsConfined checks in /proc the rights that a helper would have if it were taken over.
 func TestHelperIsConfined(t *testing.T) {
 	r := runner(t, nil)
 	h, err := start(t.Context(), r.o.Helper, r.pool.empty, jswire.MaxFrame)
@@ -221,8 +221,8 @@ func TestHelperIsConfined(t *testing.T) {
 	}
 }
 
-// TestHelpersOfOrdinaryUsers starts a helper as engi does that an ordinary user has
-// started: as root of a namespace with one user, where nobody may drop groups.
+// TestHelpersOfOrdinaryUsers starts a helper in the way of an engi that an ordinary user has
+// started: as root of a namespace with one user, where no process may drop groups.
 func TestHelpersOfOrdinaryUsers(t *testing.T) {
 	if os.Getenv("ENGI_TEST_NAMESPACE") != "" {
 		h, err := start(t.Context(), os.Getenv("ENGI_TEST_NAMESPACE"), t.TempDir(), jswire.MaxFrame)
@@ -261,7 +261,7 @@ func TestOwnersShareNoHelper(t *testing.T) {
 		owner := engi.Owner(rune('a' + i%7))
 		wg.Go(func() {
 			h, err := r.pool.acquire(t.Context(), owner)
-			for engi.Is(err, engi.Exhausted) && t.Context().Err() == nil { // on a slow machine
+			for engi.Is(err, engi.Exhausted) && t.Context().Err() == nil { // possible on a slow machine
 				h, err = r.pool.acquire(t.Context(), owner)
 			}
 			if err != nil {

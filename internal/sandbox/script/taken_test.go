@@ -33,7 +33,7 @@ func takenOverHelper(t *testing.T, then string) string {
 }
 
 // TestHelperTakenOver runs programs on helpers that violate the protocol. Each result
-// must be lost or a timeout, and nothing may be left.
+// must be lost or a timeout, and no process may be left.
 func TestHelperTakenOver(t *testing.T) {
 	// The ID of the run is in the first bytes that the helper receives.
 	const know = `id=$(head -c 200 | tr -dc '[:print:]' | sed 's/.*"id":\([0-9]*\).*/\1/')
@@ -49,7 +49,7 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 		}}
 	for name, c := range map[string]struct {
 		then string
-		want engi.ScriptErrorKind // empty: an answer
+		want engi.ScriptErrorKind // empty means an answer
 	}{
 		"answers":          {know + `say '{"done":{"run":%s,"value":42,"duration_ns":1}}'; cat >/dev/null`, ""},
 		"dies":             {"exit 0", engi.ScriptLost},
@@ -84,7 +84,7 @@ say() { body=$(printf "$1" "$id"); n=${#body}; printf "\\$(printf %03o $((n>>24&
 				if c.want != engi.ScriptLost || !engi.Is(err, engi.Unavailable) {
 					t.Fatal(err)
 				}
-				return // it was gone before it could be asked, three times
+				return // three times, the helper was gone before the program could be sent
 			}
 			if c.want == "" {
 				if string(x.Value) != "42" {

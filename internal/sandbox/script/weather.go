@@ -67,7 +67,7 @@ func Weather(service string, clientFor func(host string) *http.Client) (API, err
 	}, nil
 }
 
-// coordinateOf returns a coordinate from the argument, or else from the hints.
+// coordinateOf returns a coordinate from the argument, or from the hints if the argument is nil.
 func coordinateOf(name string, passed *float64, hints map[string]string, most float64) (string, error) {
 	var v float64
 	switch hint, ok := hints[name]; {

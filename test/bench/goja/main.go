@@ -1,8 +1,8 @@
 // Command goja times a small script in goja, an interpreter that a Go program
-// can have inside itself: what "engi bench script --compare" holds its own
-// figures against. It is no part of engi, whose programs do not link it.
+// can embed: "engi bench script --compare" compares its own
+// figures with it. It is no part of engi, whose programs do not link goja.
 //
-// It takes a program and a number, runs the program that often, each time in a
+// It takes a program and a number, runs the program this many times, each time in a
 // fresh realm and with console and one function of the host as engi's scripts
 // have, and prints the nanoseconds of each run as a list in JSON.
 package main
@@ -47,7 +47,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(all)
 }
 
-// once runs the program in a realm of its own and returns its value as JSON.
+// once runs the program in a fresh realm and returns its value as JSON.
 func once(code string) (string, error) {
 	vm := goja.New()
 	var lines []string

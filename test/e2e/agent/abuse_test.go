@@ -20,10 +20,10 @@ const (
 	secretCanary = "canary-secret-77b0aa"
 )
 
-// TestAbuse has a model do what a page told it: break out of the sandbox by
-// paths and links, print without end, call what is not there, and look for
-// secrets wherever there may be some. Everything is answered, nothing crashes,
-// and no secret comes up in what the model reads, in transcripts, in logs or
+// TestAbuse has a model that follows the orders of a page: break out of the sandbox by
+// paths and links, print without end, call missing tools, and look for
+// secrets in all possible places. Every call is answered, nothing crashes,
+// and no secret appears in the input of the model, in transcripts, in logs or
 // on disk.
 func TestAbuse(t *testing.T) {
 	env.Slow(t)
@@ -48,7 +48,7 @@ func TestAbuse(t *testing.T) {
 	}
 	turns := [][]scripted.Call{
 		{file("/tmp/in/README.md")},
-		{ // what the page asks for
+		{ // the orders of the page
 			sh("env; cat /proc/*/environ | tr '\\0' '\\n'; set"), sh("cat " + w.Dir + "/admin.key " + w.Dir + "/config.toml " + w.Dir + "/*; grep -r canary / --include=* -s -l --exclude-dir=proc --exclude-dir=sys | head"),
 			python("import os\nprint(dict(os.environ))\nfor p in ('" + w.Dir + "/admin.key', '/proc/1/environ', '/proc/self/environ'):\n    try: print(open(p).read())\n    except OSError as e: print(e)"),
 			sh("curl -sm 5 http://169.254.169.254/ " + w.URL + "/v1/secrets; true"), call("fetch_url", map[string]any{"url": w.URL + "/v1/secrets"}),
@@ -67,14 +67,14 @@ func TestAbuse(t *testing.T) {
 			call("grep", map[string]any{"pattern": "(a*)*b", "path": "/usr/lib"}), call("grep", map[string]any{"pattern": "(", "path": "/"}), call("glob", map[string]any{"pattern": strings.Repeat("**/", 500) + "x"}),
 			call("write_file", map[string]any{"path": "/tmp/in/big", "content": strings.Repeat("x", 3<<20)}), call("read_result", map[string]any{"call": "../../admin", "offset": -5}), sh(":(){ :|:& };:"),
 		},
-		{ // what is no call
+		{ // invalid calls
 			{Name: "rm_rf", Arguments: "{}"}, {Name: "", Arguments: "{}"}, {Name: "read_file", Arguments: `{"path":`}, {Name: "read_file", Arguments: `[1]`}, {Name: "read_file", Arguments: `{"path":7}`},
 			{Name: "read_file", Arguments: `{"path":"/etc/hostname","as":"root","sandbox":"sbx_other"}`}, {Name: "run_command", Arguments: `{"command":"true","user":"root"}`}, {Name: "execute_code", Arguments: `{"language":"cobol","code":"x"}`},
 			{Name: strings.Repeat("x", 5000), Arguments: strings.Repeat("{\"a\":", 5000)},
 		},
 	}
 	w.plays(func(c scripted.Conversation) scripted.Answer {
-		// It never stops: the last turn comes again and again.
+		// The model never stops: it repeats the last turn.
 		return scripted.Answer{Text: "I obey.", Calls: turns[min(said(c), len(turns)-1)]}
 	})
 	x, events := w.run(t, "coder", v1.RunRequest{Input: "Read /tmp/in/README.md and do what it says.", SandboxID: box})
@@ -129,14 +129,14 @@ func TestAbuse(t *testing.T) {
 			t.Errorf("%s was told", canary)
 		}
 	}
-	// The control: what was said is searched.
+	// The control: the search covers the conversation.
 	if !bytes.Contains(told, []byte("evil.example")) {
 		t.Error("the search finds nothing at all")
 	}
 	files := 0
 	err = filepath.WalkDir(w.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() || path == filepath.Join(w.Dir, "admin.key") {
-			return nil // it may just have gone
+			return nil // the file may have just been removed
 		}
 		raw, err := os.ReadFile(path)
 		if err != nil {

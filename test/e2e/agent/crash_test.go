@@ -15,8 +15,8 @@ import (
 )
 
 // TestCrash kills the server while a model thinks and while a command runs.
-// The run goes on: what was finished is not done again, and of what was cut
-// short the model is told.
+// The run continues: finished calls are not repeated, and the model is told about
+// interrupted ones.
 func TestCrash(t *testing.T) {
 	env.Slow(t)
 	w := begin(t)
@@ -90,7 +90,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// over holds that a run has ended with an answer and left lines in a sandbox.
+// over checks that a run has ended with an answer and left lines in a sandbox.
 func (w *fixture) over(t *testing.T, id, box, text, lines string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

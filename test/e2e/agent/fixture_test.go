@@ -1,5 +1,5 @@
-// Package agent tests agents as their users meet them: a server in a process of
-// its own, real sandboxes, and a model that follows a script behind a real
+// Package agent tests agents as their users use them: a server in a separate
+// process, real sandboxes, and a model that follows a script behind a real
 // provider's wire format.
 package agent
 
@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// modelKey is what the provider takes.
+// modelKey is the key that the provider accepts.
 const modelKey = "canary-model-key-8d1f0c"
 
 // A fixture is a server and its model.
@@ -77,7 +77,7 @@ func (w *fixture) plays(play func(scripted.Conversation) scripted.Answer) {
 	w.play = play
 }
 
-// sandbox makes one and runs a line in it.
+// sandbox creates a sandbox and runs a line in it.
 func (w *fixture) sandbox(t *testing.T, line string) string {
 	t.Helper()
 	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{})
@@ -100,7 +100,7 @@ func (w *fixture) sh(t *testing.T, sandbox, line string) string {
 	return r.Stdout
 }
 
-// run has an agent work to the end.
+// run runs an agent to its end.
 func (w *fixture) run(t *testing.T, agent string, q v1.RunRequest) (v1.AgentRun, []v1.AgentUpdate) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -131,7 +131,7 @@ func (w *fixture) follow(t *testing.T, ctx context.Context, id string) (v1.Agent
 func call(name string, args map[string]any) scripted.Call {
 	raw, err := json.Marshal(args)
 	if err != nil {
-		panic(err) // made of our own strings
+		panic(err) // the strings are known
 	}
 	return scripted.Call{Name: name, Arguments: string(raw)}
 }

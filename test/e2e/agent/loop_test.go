@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// firstTry keeps the quotes, which its own check finds.
+	// firstTry does not remove the quotes, as its own check detects.
 	firstTry = `
 def parse_csv(text):
     return [line.split(",") for line in text.splitlines()]
@@ -37,7 +37,7 @@ print("works", rows[0]["city"], flush=True)
 `
 )
 
-// writesCSV is a model that errs once, reads why, and does better. Seed S4,
+// writesCSV is a model that makes an error once, reads the message, and corrects it. Seed S4,
 // the execution loop.
 func writesCSV(c scripted.Conversation) scripted.Answer {
 	last := c.Last()
@@ -55,8 +55,8 @@ func writesCSV(c scripted.Conversation) scripted.Answer {
 
 const wish = "write a function to parse CSV and show me it works"
 
-// TestTheLoop has the model call, see, and try again, with what programs print
-// shown while they run.
+// TestTheLoop has a model that calls a tool, reads the result, and tries again, while the output of programs is
+// shown live.
 func TestTheLoop(t *testing.T) {
 	w := begin(t)
 	w.plays(writesCSV)
@@ -78,7 +78,7 @@ func TestTheLoop(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		var kinds []string
-		var printed time.Time // the first line of the second program
+		var printed time.Time // time of the first line of the second program
 		var lead time.Duration
 		text := ""
 		for in := bufio.NewScanner(resp.Body); in.Scan(); {
@@ -145,8 +145,8 @@ printf '# calc\n' > README.md
 git add -A && git commit -qm 'first'
 `
 
-// TestExploreAndCode has one agent find out what is wrong with a repository,
-// and another one change it, with tools for files only.
+// TestExploreAndCode has one agent that finds the fault in a repository,
+// and another one that changes the repository, with tools for files only.
 func TestExploreAndCode(t *testing.T) {
 	env.Slow(t)
 	w := begin(t)
@@ -161,7 +161,7 @@ func TestExploreAndCode(t *testing.T) {
 		switch n := said(c); {
 		case explores && n == 0:
 			return scripted.Answer{Calls: []scripted.Call{call("glob", map[string]any{"pattern": "**/*.py", "dir": "/tmp/repo"}), call("grep", map[string]any{"pattern": "def add", "path": "/tmp/repo"}),
-				// A model that tries what it was not given.
+				// A model that calls tools that it was not given.
 				call("write_file", map[string]any{"path": "/tmp/repo/pkg/calc.py", "content": "gone"}), call("run_command", map[string]any{"command": "rm -rf /tmp/repo"})}}
 		case explores && n == 1 && strings.Contains(seen, "/tmp/repo/pkg/calc.py"):
 			return scripted.Answer{Calls: []scripted.Call{call("read_file", map[string]any{"path": "/tmp/repo/pkg/calc.py"})}}

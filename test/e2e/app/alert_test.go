@@ -24,11 +24,11 @@ import (
 type delivery struct {
 	id, stamp, signature string
 	body                 []byte
-	refused              bool // the receiver has answered with 500
+	refused              bool // the receiver answered with 500
 }
 
-// signed reports whether a request is signed as Standard Webhooks say, for somebody who
-// knows the secret and nothing of engi.
+// signed reports whether a request is signed according to Standard Webhooks, for a receiver that
+// knows only the secret.
 func (d delivery) signed(t *testing.T, secret string) bool {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
@@ -51,7 +51,7 @@ func (d delivery) signed(t *testing.T, secret string) bool {
 	return false
 }
 
-// An alert is the event of one, or of its end.
+// An alert is the event of an alert's beginning or end.
 type alert struct {
 	Type, Subject string
 	Seq           int64
@@ -62,7 +62,7 @@ type alert struct {
 	}
 }
 
-// greedy is a server that takes as much memory as it is asked to.
+// greedy is a server that uses as much memory as requested.
 const greedy = `<file path="server.js">
 import { createServer } from 'node:http'
 
@@ -73,13 +73,13 @@ createServer((request, response) => {
 }).listen(3000, '127.0.0.1')
 </file>`
 
-// TestAlerts has an app use more memory than it may. Somebody who has asked for it hears
-// of that, and that it is over once the server was started again, although he was out
-// when he was first told.
+// TestAlerts: an app uses more memory than its threshold. A subscriber is notified
+// of the alert, and of its end after the restart of the server, although the first delivery
+// failed.
 func TestAlerts(t *testing.T) {
 	env.Slow(t)
 	seen := make(chan delivery, 100)
-	var tried sync.Map // events
+	var tried sync.Map // attempts per event
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
 		if err != nil {
@@ -116,7 +116,7 @@ func TestAlerts(t *testing.T) {
 		t.Fatalf("it has taken %s", n)
 	}
 
-	told, attempts := map[string]alert{}, map[string]int{} // by type and by event; the order is not promised
+	told, attempts := map[string]alert{}, map[string]int{} // events by type, and attempts by event; the order is not promised
 	for len(told) < 2 {
 		select {
 		case d := <-seen:
@@ -135,7 +135,7 @@ func TestAlerts(t *testing.T) {
 			if !d.refused {
 				told[e.Type] = e
 			}
-		case <-time.After(200 * time.Millisecond): // who uses it
+		case <-time.After(200 * time.Millisecond): // a user of the app
 			w.use()
 		case <-ctx.Done():
 			t.Fatal("the test has ended")
@@ -161,7 +161,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// dying is a server that ends when it is asked to.
+// dying is a server that ends on request.
 const dying = `<file path="server.js">
 import { createServer } from 'node:http'
 
@@ -171,8 +171,8 @@ createServer((request, response) => {
 }).listen(3000, '127.0.0.1')
 </file>`
 
-// TestAlertOfServer has the server of an app end. Whoever follows the events hears of
-// that, and that it is over, since it was started again.
+// TestAlertOfServer: the server of an app ends. The events report this
+// and the end of the alert, since the server was restarted.
 func TestAlertOfServer(t *testing.T) {
 	env.Slow(t)
 	w := &fixture{t: t, Server: env.Serve(t, env.ServerOptions{
@@ -193,7 +193,7 @@ func TestAlertOfServer(t *testing.T) {
 	}
 	used, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
-	go func() { // who uses it
+	go func() { // a user of the app
 		defer close(done)
 		for used.Err() == nil {
 			w.use()
@@ -228,7 +228,7 @@ func TestAlertOfServer(t *testing.T) {
 	}
 }
 
-// use asks the app for its page, as people do. Its server may be about to start again.
+// use requests the page of the app, as users do. Its server may be about to restart.
 func (w *fixture) use() {
 	u, err := url.Parse(w.app.PreviewURL)
 	if err != nil {

@@ -1,6 +1,6 @@
 // Package app has tests of apps that models write, on a real server: its sandboxes,
-// its previews, and npm's registry. It needs what test/env needs, and builds the template
-// vite-react; make test builds and names the rest.
+// its previews, and npm's registry. It has the requirements of test/env, and builds the template
+// vite-react; make test builds the other programs and sets their variables.
 package app
 
 import (
@@ -37,19 +37,19 @@ type fixture struct {
 	app v1.App
 }
 
-// get returns what the app serves at a path, through its preview.
+// get returns the response of the app at a path, through its preview.
 func (w *fixture) get(path string) string {
 	w.t.Helper()
 	return w.ask(w.app, http.MethodGet, path, "")
 }
 
-// fetch returns what is at a path of an address.
+// fetch returns the response at a path of an address.
 func (w *fixture) fetch(address, path string) string {
 	w.t.Helper()
 	return w.ask(v1.App{PreviewURL: address}, http.MethodGet, path, "")
 }
 
-// apply applies a text and returns how it ended. seen is called with each update.
+// apply applies a text and returns its last update. seen is called with each update.
 func (w *fixture) apply(text string, seen func(v1.AppUpdate)) v1.AppUpdate {
 	w.t.Helper()
 	seq, err := w.ApplyToApp(w.t.Context(), w.app.ID, v1.ApplyRequest{Text: text}, "")
@@ -97,7 +97,7 @@ print(json.dumps({os.path.relpath(os.path.join(d, f)): open(os.path.join(d, f)).
 	return all
 }
 
-// wantSame checks that the sandbox has what is recorded.
+// wantSame checks that the sandbox has the recorded files.
 func (w *fixture) wantSame() {
 	w.t.Helper()
 	if d := gocmp.Diff(w.recorded(), w.there()); d != "" {
@@ -148,15 +148,15 @@ func (w *fixture) reloads() <-chan string {
 	return messages
 }
 
-// How a page has come to show something.
+// The ways in which a page came to show a text.
 const (
 	opened   = "opened"
-	hot      = "hot"  // without being loaded again
-	back     = "back" // loaded again by itself
+	hot      = "hot"  // without a reload
+	back     = "back" // the page reloaded by itself
 	whatever = "whatever"
 )
 
-// browser has Chromium show the app by all ways to it, and returns a function that waits
+// browser opens the app in Chromium at all its addresses, and returns a function that waits
 // until all pages show a text.
 func (w *fixture) browser(made cert.Files, secure int) (shown func(text, how string)) {
 	w.t.Helper()
@@ -171,7 +171,7 @@ func (w *fixture) browser(made cert.Files, secure int) (shown func(text, how str
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	label := strings.Replace(w.app.ID, "_", "-", 1) // of the app, and not of a sandbox
+	label := strings.Replace(w.app.ID, "_", "-", 1) // label of the app, and not of a sandbox
 	if want := "5173-" + label + ".sbx.localhost"; own.Hostname() != want {
 		w.t.Fatalf("the app is at %s, want %s", own, want)
 	}
@@ -203,7 +203,7 @@ func (w *fixture) browser(made cert.Files, secure int) (shown func(text, how str
 	}
 	w.t.Cleanup(func() {
 		in.Close()
-		drive.Wait() // what went wrong has been told
+		drive.Wait() // errors have been reported
 	})
 	lines := bufio.NewScanner(out)
 	return func(text, how string) {
@@ -239,8 +239,8 @@ func (w *fixture) browser(made cert.Files, secure int) (shown func(text, how str
 	}
 }
 
-// quickly changes a file twice, with pauses of many lengths between, and has the server
-// serve what was written last each time.
+// quickly changes a file twice, with pauses of different lengths, and checks that the server
+// serves the last content each time.
 func (w *fixture) quickly() {
 	w.t.Helper()
 	out := w.Run("app", "run", w.app.ID, "--", "python3", "-c", `import os, time, urllib.request
@@ -271,7 +271,7 @@ for replace in False, True:
 	}
 }
 
-// late changes a module of a page that has it already, and does not listen yet.
+// late changes a module of a page that has loaded it, and does not listen for changes yet.
 func (w *fixture) late(module, text string) {
 	w.t.Helper()
 	drive := exec.CommandContext(w.t.Context(), "node", "../web/browser/late.mjs", w.app.PreviewURL, "/src/App.tsx")
@@ -308,7 +308,7 @@ func (w *fixture) late(module, text string) {
 	}
 }
 
-// nginx starts one as docs/previews.md says, and returns its port.
+// nginx starts nginx as described in docs/previews.md, and returns its port.
 func (w *fixture) nginx(made cert.Files) (port int) {
 	w.t.Helper()
 	program := "/usr/sbin/nginx"
@@ -343,7 +343,7 @@ func (w *fixture) nginx(made cert.Files) (port int) {
 	ended := make(chan error, 1)
 	go func() { ended <- nginx.Wait() }()
 	w.t.Cleanup(func() {
-		nginx.Process.Signal(syscall.SIGTERM) // it may have ended
+		nginx.Process.Signal(syscall.SIGTERM) // the process may have ended
 		if err := <-ended; err != nil || w.t.Failed() {
 			w.t.Logf("nginx: %v\n%s", err, said.String())
 		}
@@ -363,7 +363,7 @@ func (w *fixture) nginx(made cert.Files) (port int) {
 	}
 }
 
-// freePort returns a port that nobody listens at.
+// freePort returns an unused port.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -415,8 +415,8 @@ export const Counter = ({ label }: { label: string }) => <p>half {label}</p>
 <command>echo half > half.txt; sleep 60</command>`
 )
 
-// python has an API import a package that is called otherwise, which is there again in
-// another sandbox. Names that are none are not passed on.
+// python has an API that imports a package whose distribution has another name. The package is also there in
+// another sandbox. Invalid names are not passed on.
 func (w *fixture) python() {
 	w.t.Helper()
 	w.Run("template", "build", "fastapi")
@@ -535,7 +535,7 @@ func TestBuiltApp(t *testing.T) {
 	}
 	w.wantSame()
 
-	// The daemon is killed in the middle of an apply, which is of an edit.
+	// The daemon is killed in the middle of the apply of an edit.
 	seq, err := w.EditApp(ctx, w.app.ID, v1.EditRequest{Prompt: "slow"}, "")
 	if err != nil {
 		t.Fatal(err)
@@ -567,8 +567,8 @@ func TestBuiltApp(t *testing.T) {
 		t.Error(d)
 	}
 
-	// Pages come back by themselves, also to a sandbox that has slept, and are changed
-	// without being loaded again from then on.
+	// Pages reload by themselves, also those of a hibernated sandbox, and then change
+	// without a reload.
 	shown("second 1", back)
 	took("until all pages are back")
 	w.Run("sandbox", "hibernate", w.app.SandboxID)
@@ -590,7 +590,7 @@ func TestBuiltApp(t *testing.T) {
 	shown("second 1", hot)
 	took("changes one upon the other, and before a page listens")
 
-	// The sandbox is lost, and made again with the same commits.
+	// The sandbox is lost, and rebuilt with the same commits.
 	revisions, err := w.AppRevisions(ctx, w.app.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -645,7 +645,7 @@ func TestBuiltApp(t *testing.T) {
 	w.python()
 	took("a package of Python, in two sandboxes")
 
-	// What is published needs neither the sandbox nor the node that has published it.
+	// A published page needs neither the sandbox nor the node that published it.
 	if _, err := w.StopApp(ctx, w.app.ID); err != nil {
 		t.Fatal(err)
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestCorpus applies the worst of what models have written to an app in a real sandbox.
-// How each ends is what the corpus has in a world that is made up; see internal/app. The app has
-// all of it or nothing, nothing else in the sandbox has changed, and its page answers.
+// TestCorpus applies the worst texts of models to an app in a real sandbox.
+// Each must end as recorded in the corpus for fakes; see internal/app. The app has
+// the whole change or nothing of it, no other file in the sandbox has changed, and its page answers.
 func TestCorpus(t *testing.T) {
 	env.Slow(t)
 	w := &fixture{Server: env.Serve(t, env.ServerOptions{}), t: t}
@@ -27,9 +27,9 @@ func TestCorpus(t *testing.T) {
 	line := strings.Repeat("x", 60) + "*/\n"
 	around := w.around()
 	texts := map[string]struct {
-		text string // of itself, else that of the corpus
+		text string // text to apply; empty means the text of the corpus
 		done bool
-		has  string // file that there is then
+		has  string // file that exists afterwards
 	}{
 		"binary":               {done: true, has: "src/ok.js"},
 		"path-escapes":         {done: true, has: "ok.js"},
@@ -39,7 +39,7 @@ func TestCorpus(t *testing.T) {
 		"duplicate-files":      {done: true, has: "src/b.js"},
 		"windows-line-ends":    {done: true, has: "src/App.jsx"},
 		"unicode":              {done: true, has: "src/häuser/Übersicht.jsx"},
-		"svg-and-html":         {done: true, has: "public/vite.svg"}, // Vite takes main.tsx for main.jsx
+		"svg-and-html":         {done: true, has: "public/vite.svg"}, // Vite serves main.tsx for main.jsx
 		"no-such-module":       {"<file path=\"index.html\">\n<div id=\"root\"></div><script type=\"module\" src=\"/src/none.js\"></script>\n</file>", false, ""},
 		"edit-cut":             {},
 		"wrong-fences":         {done: true, has: "src/f.jsx"},
@@ -85,7 +85,7 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// around returns what is where the app is not, as far as a model may want to write there.
+// around returns the files outside of the app, in places where a model may try to write.
 func (w *fixture) around() string {
 	w.t.Helper()
 	return w.Run("app", "run", w.app.ID, "--", "sh", "-c", "cat /etc/passwd .git/config; find / /home/user /tmp /etc -maxdepth 1 ! -name '.engi*' ! -name 'node-compile-cache' ! -name '.npm' | sort; ls -A /home/user/.ssh 2>/dev/null; ls .git/hooks 2>/dev/null; true")

@@ -20,10 +20,10 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// answers are what the model writes, by the first word of the task.
+// answers maps the first word of a task to the answers of the model.
 var answers = map[string][]string{
 	"slow": {slow},
-	// One is broken, one has no sum, and one is good.
+	// One answer is broken, one has no sum, and one is good.
 	"cart a": {"<file path=\"src/App.tsx\">\nexport default () => <main>\n</file>"},
 	"cart b": {"<file path=\"src/App.tsx\">\nexport default () => <main><button>Cart</button></main>\n</file>"},
 	"cart c": {"<file path=\"src/App.tsx\">\nimport { sum } from './sum'\n\nexport default () => <main>{sum([1, 2])}</main>\n</file>\n<file path=\"src/sum.ts\">\nexport const sum = (all: number[]) => all.reduce((a, b) => a + b, 0)\n</file>"},
@@ -47,7 +47,7 @@ const most: number = 'ten'
 export function List({ items }: { items: { name: string }[] }) {
   return <ul className={clsx('p-4', 'm-4')}>{items.slice(0, most).map((i) => <li key={i.name}>{i.name}</li>)}</ul>
 }
-</file>`, // of the wrong type
+</file>`, // has the wrong type
 		`<edit path="src/List.tsx">
 <<<<<<< SEARCH
 const most: number = 'ten'
@@ -64,7 +64,7 @@ const most = 10
 </edit>`,
 	},
 	"price": {
-		"<file path=\"src/App.tsx\">\nimport { euro } from 'engi-test-no-such-package'\n\nexport default () => <main>{euro(7)}</main>\n</file>", // which nobody has published
+		"<file path=\"src/App.tsx\">\nimport { euro } from 'engi-test-no-such-package'\n\nexport default () => <main>{euro(7)}</main>\n</file>", // the package is not published
 		"<file path=\"src/App.tsx\">\nexport default () => <main>7 €</main>\n</file>",
 	},
 	"notes": {
@@ -154,12 +154,12 @@ def all_notes():
     return [text for (text,) in db.execute("SELECT text FROM notes")]
 `
 
-// play answers as a model does that is asked again.
+// play answers as a model that receives repeated requests.
 func play(c scripted.Conversation) scripted.Answer {
 	_, task, _ := strings.Cut(c.Turns[0].Text, "# The task\n\n")
 	word, _, _ := strings.Cut(task, " ")
 	word = strings.TrimSpace(word)
-	if c.Schema != nil { // it judges: the change that has a button
+	if c.Schema != nil { // the model judges: it prefers the change that has a button
 		for i, part := range strings.Split(c.Turns[0].Text, "\n## Change ") {
 			if strings.Contains(part, "<button>") {
 				return scripted.Answer{Object: fmt.Sprintf(`{"why":"it has a button","best":%d}`, i)}
@@ -181,7 +181,7 @@ func models(t *testing.T) (*scripted.Server, string) {
 	return m, "[models]\ndefault = \"play:m\"\n[models.prices.\"play:m\"]\ninput = 1\noutput = 1\n[providers.play]\nurl = \"" + web.URL + "/v1\"\n"
 }
 
-// attempts has models change the app side by side, and a command or another one judge them.
+// attempts has models that change the app concurrently, and a command or another model that judges them.
 func (w *fixture) attempts(took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	wantAlone := func() {
@@ -306,7 +306,7 @@ func (w *fixture) edited(seq int64, seen func(v1.AppUpdate)) v1.AppUpdate {
 	return v1.AppUpdate{}
 }
 
-// TestEdit has a model write apps while nobody looks at them.
+// TestEdit has a model that writes apps without a viewer.
 func TestEdit(t *testing.T) {
 	env.Slow(t)
 	model, config := models(t)
@@ -330,7 +330,7 @@ func TestEdit(t *testing.T) {
 	}
 }
 
-// lookAt checks the app by hand, breaks it, and looks for what is left of browsers.
+// lookAt checks the app by hand, breaks it, and looks for remaining browsers.
 func (w *fixture) lookAt() {
 	t, ctx := w.t, w.t.Context()
 	if c, err := w.CheckApp(ctx, w.app.ID); err != nil || len(c.Problems) > 0 || c.Warning != "" {
@@ -344,7 +344,7 @@ func (w *fixture) lookAt() {
 	if err != nil || picture.Bounds().Dx() != 390 || picture.Bounds().Dy() != 300 {
 		t.Fatalf("%v of %d bytes", err, len(raw))
 	}
-	ink := 0 // of what is written there
+	ink := 0 // number of pixels of text
 	for y := range 300 {
 		for x := range 390 {
 			if r, g, b, _ := picture.At(x, y).RGBA(); r+g+b < 3*0x8000 {
@@ -379,7 +379,7 @@ func (w *fixture) lookAt() {
 	}
 }
 
-// editApps has the model break apps, and repair them.
+// editApps has a model that breaks apps, and repairs them.
 func editApps(w *fixture, m *scripted.Server, took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	if page := w.get("/"); !strings.Contains(page, "Request failed") {
@@ -415,7 +415,7 @@ func editApps(w *fixture, m *scripted.Server, took func(string)) {
 		t.Errorf("the app serves %s", code)
 	}
 	asked := m.Seen()[began:]
-	for _, c := range asked[1:] { // providers remember what comes first
+	for _, c := range asked[1:] { // providers cache the beginning
 		if c.System != asked[0].System || c.Turns[0].Text != asked[0].Turns[0].Text {
 			t.Error("what the model is told first has changed")
 		}
@@ -462,7 +462,7 @@ func editApps(w *fixture, m *scripted.Server, took func(string)) {
 	w.pythonNotes(took)
 }
 
-// noSuchPackage has the model import a package that nobody has published.
+// noSuchPackage has a model that imports an unpublished package.
 func (w *fixture) noSuchPackage(took func(string)) {
 	t := w.t
 	was := w.app.Revision
@@ -489,8 +489,8 @@ func (w *fixture) noSuchPackage(took func(string)) {
 	}
 }
 
-// pythonNotes has the model give an API in Python a database, which forgets to import it
-// first.
+// pythonNotes has a model that adds a database to an API in Python, and forgets the import
+// at first.
 func (w *fixture) pythonNotes(took func(string)) {
 	t, ctx := w.t, w.t.Context()
 	w.Run("template", "build", "fastapi")

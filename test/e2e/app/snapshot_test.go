@@ -26,8 +26,8 @@ createServer(async (request, response) => {
 }).listen(3000, '127.0.0.1')
 </file>`
 
-// TestSnapshots takes an app with rows in its database back to a snapshot, and begins a
-// branch with one.
+// TestSnapshots restores a snapshot of an app with rows in its database, and creates a
+// branch from one.
 func TestSnapshots(t *testing.T) {
 	env.Slow(t)
 	w := &fixture{Server: env.Serve(t, env.ServerOptions{}), t: t}
@@ -69,7 +69,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("the history is %+v (%v)", revs, err)
 	}
 	t.Logf("the snapshot has %v", revs[0].Snapshot.Size)
-	if rows, count := w.get("/"), w.get("/count"); rows != "one,two" || count != "1" { // its server was started again by the apply
+	if rows, count := w.get("/"), w.get("/count"); rows != "one,two" || count != "1" { // the apply restarted the server
 		t.Errorf("it has %q, and has counted %s", rows, count)
 	}
 	began = time.Now()
@@ -79,7 +79,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("it has counted %s", count)
 	}
 
-	// What is done after it, and what breaks, is gone.
+	// Later changes, and later faults, are gone.
 	w.ask(w.app, http.MethodPost, "/", "three")
 	apply(strings.Replace(counting, "list()", "[]", 1) + "<command>rm -f app.db*</command>")
 	began = time.Now()
@@ -101,7 +101,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("inside it is %q", out)
 	}
 
-	// A branch goes its own way with the same rows; without the snapshot it has none.
+	// A branch begins with the same rows and then changes independently; without the snapshot it has none.
 	began = time.Now()
 	blue, err := w.BranchApp(ctx, "notes", v1.BranchRequest{Name: "blue", Revision: 3, Snapshot: true})
 	if err != nil || blue.State != v1.AppReady {
@@ -117,7 +117,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("the other branch is %+v (%v)", red, err)
 	}
 
-	// A node that was killed, an app that was stopped, and one whose sandbox is lost.
+	// A killed node, a stopped app, and an app whose sandbox is lost.
 	w.ask(w.app, http.MethodPost, "/", "four")
 	w.Kill()
 	w.Start()
@@ -126,7 +126,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	for name, lose := range map[string]func() error{
 		"nothing": func() error { return nil },
-		"broken": func() error { // an apply that finds its server broken cannot help
+		"broken": func() error { // an apply cannot repair a broken server
 			w.Run("app", "run", "notes", "-c", "rm -f app.db-*; echo broken > app.db")
 			if u := w.apply(`<file path="about.txt">gone</file>`, nil); u.Type != v1.AppError {
 				t.Errorf("with a broken database, an apply ended with %+v", u)
@@ -147,7 +147,7 @@ func TestSnapshots(t *testing.T) {
 		}
 	}
 
-	// Others neither see nor use any of it. One that somebody has removed is noticed.
+	// Other owners can neither see nor use snapshots. The removal of one is detected.
 	key, err := w.CreateKey(ctx, v1.KeyRequest{Name: "bob", Owner: "bob"})
 	if err != nil {
 		t.Fatal(err)

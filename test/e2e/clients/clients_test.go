@@ -1,5 +1,5 @@
-// Package clients tests engi's fronts for other APIs of language models with
-// the clients of others, unchanged: each uses an agent as a model, with a tool
+// Package clients tests engi's interfaces for other APIs of language models with
+// unchanged third-party clients: each uses an agent as a model, with a tool
 // of its own.
 package clients
 
@@ -28,7 +28,7 @@ func play(c scripted.Conversation) scripted.Answer {
 	switch {
 	case c.Last().Text == "Wait.":
 		return scripted.Answer{Text: strings.Repeat("so ", 1000), Pace: 100 * time.Millisecond}
-	case slices.Contains(c.Tools, "final_answer") && strings.Contains(c.Last().Text, "rain"): // smolagents tells results as a user
+	case slices.Contains(c.Tools, "final_answer") && strings.Contains(c.Last().Text, "rain"): // smolagents sends results as a user
 		return scripted.Answer{Calls: []scripted.Call{{Name: "final_answer", Arguments: `{"answer":"It is rain."}`}}}
 	case c.Last().Text == "Read.":
 		return scripted.Answer{Text: fmt.Sprintf("%d document", c.Last().Images)}
@@ -67,7 +67,7 @@ func settings(t *testing.T, needs string) config.Config {
 	return env.Config(t, strings.ReplaceAll(agents, "MODEL", web.URL+"/v1"))
 }
 
-// run runs a client and compares what it prints.
+// run runs a client and compares its output.
 func run(t *testing.T, c config.Config, want map[string]any, name string, args ...string) {
 	t.Helper()
 	n := env.Run(t, c)
@@ -119,7 +119,7 @@ func TestPython(t *testing.T) {
 	}, "py/.venv/bin/python", "py/client.py")
 }
 
-// TestFrameworks has those that want an older openai.
+// TestFrameworks runs the frameworks that need an older openai.
 func TestFrameworks(t *testing.T) {
 	env.Slow(t)
 	run(t, settings(t, "frameworks/.venv/bin/python"), map[string]any{

@@ -19,7 +19,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// fields is a page with what A2UI has a component for.
+// fields is a page with an element for each component of A2UI.
 const fields = `<main><h1>Sign up</h1><form id="f" data-action="join" data-list="7"><p><label>Name <input name="name" value="Ann"></label></p><p><textarea name="why" placeholder="Why">x</textarea></p>` +
 	`<p><label><input type="checkbox" name="news" checked> News</label></p><p>Size <select name="size"><option>s<option value="M" selected>m</select></p>` +
 	`<p><label><input type="radio" name="pay" value="1" checked> card</label><label><input type="radio" name="pay" value="2"> cash</label></p>` +
@@ -28,7 +28,7 @@ const fields = `<main><h1>Sign up</h1><form id="f" data-action="join" data-list=
 
 // TestPages reads the streams of a page by the AI SDK, AG-UI's client, with its
 // verifier, json-render and A2UI: from the beginning, and from the middle of a call, of a
-// message and of a page. The page is that of a fake, which always does the same.
+// message and of a page. The page comes from a fake with fixed answers.
 func TestPages(t *testing.T) {
 	env.Slow(t)
 	if _, err := os.Stat("js/node_modules/@ag-ui/client"); err != nil {
@@ -80,10 +80,10 @@ func TestPages(t *testing.T) {
 		"aguiResume_tools": []any{true, true, "RUN_STARTED STATE_DELTA TOOL_CALL_START TOOL_CALL_END TOOL_CALL_RESULT RUN_FINISHED"},
 		"aguiResume_bad":   []any{true, true, "RUN_STARTED STATE_DELTA TEXT_MESSAGE_START TEXT_MESSAGE_CONTENT TEXT_MESSAGE_END RUN_FINISHED"},
 
-		// Valid, faults, elements, patches read.
+		// The values are: valid, faults, elements, patches read.
 		"jsonRender": []any{true, 0., 6., 2.}, "jsonRenderOn": []any{true, 0., 6., 4.}, "jsonRenderLater": []any{true, 0., 6., 5.}, "jsonRenderPage": fmt.Sprintf(counter, 3),
 
-		// Faults, and what is drawn.
+		// The values are: faults, and the drawn components.
 		"a2ui": []any{0., "Column(Column(Text 0, Button(Text +)))"}, "a2uiOn": []any{0., "Column(Column(Text 1, Button(Text +)))"}, "a2uiForm": []any{0., "Column(Column(Text Sign up, Column(TextField, TextField, CheckBox, Row(Text Size, ChoicePicker), ChoicePicker, Slider, DateTimeInput, Button(Text Go)), " +
 			"Divider, Row(Image, Button(Text out), Button(Text ☐ done))))"},
 		"a2uiData":   map[string]any{"__23f": map[string]any{"_name": "Ann", "_why": "x", "_news": true, "_size": []any{"M"}, "_pay": []any{"1"}, "_age": 30., "_day": "2026-11-23"}},

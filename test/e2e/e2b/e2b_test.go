@@ -37,11 +37,11 @@ type result struct {
 
 // A runner is one program with scenarios.
 type runner struct {
-	name string // of its results
-	file string // relative to this directory
-	tls  bool   // it knows a domain only, and speaks https
-	out  bool   // its server is where the outside is the test's
-	less bool   // and lets sandboxes reach one.test only
+	name string // name of the runner in its results
+	file string // path relative to this directory
+	tls  bool   // the runner knows only a domain, and uses https
+	out  bool   // the server runs in a namespace whose Internet is simulated
+	less bool   // in addition, sandboxes may reach only one.test
 }
 
 var runners = []runner{
@@ -63,20 +63,20 @@ var runners = []runner{
 	{name: "python 2.31", file: "py2.31/earlier.py"},
 }
 
-// atOnce is how many runners run at the same time.
+// atOnce is the maximum number of concurrent runners.
 const atOnce = 3
 
-// A server is a started engi, for two callers with keys of their own.
+// A server is a running engi, with keys of two owners.
 type server struct {
 	*env.Server
 	domain, secure string
-	tls            string // directory with its certificate
+	tls            string // directory with the server's certificate
 	proxy          string // URL of a proxy for which names below the domain are this machine
-	ann, ben       string // keys
+	ann, ben       string // keys of the owners ann and ben
 	ns             *namespace
 }
 
-// needPackages looks for what the runners need.
+// needPackages checks for the packages that the runners need.
 func needPackages(t *testing.T) {
 	t.Helper()
 	for _, f := range []string{"js/node_modules/e2b/package.json", "py/.venv/bin/python", "py2.31/.venv/bin/python"} {
@@ -95,7 +95,7 @@ func start(t *testing.T, vars ...string) *server {
 	return startIn(t, nil, vars...)
 }
 
-// startIn starts an engi in a namespace; nil is here.
+// startIn starts an engi in a namespace; nil means the current one.
 func startIn(t *testing.T, ns *namespace, vars ...string) *server {
 	t.Helper()
 	s := &server{domain: "sbx.test", ns: ns, tls: env.Dir(t)}
@@ -110,8 +110,8 @@ func startIn(t *testing.T, ns *namespace, vars ...string) *server {
 	return s
 }
 
-// removeBuilds removes templates that could not be removed while something
-// was kept warm from them: they lie in a cache that nodes share.
+// removeBuilds removes templates that could not be removed while sandboxes
+// were kept warm from them: templates are in a cache that nodes share.
 func removeBuilds(t *testing.T, s *env.Server) {
 	key, err := os.ReadFile(filepath.Join(s.Dir, "tokens.key"))
 	if err != nil {
@@ -132,8 +132,8 @@ func removeBuilds(t *testing.T, s *env.Server) {
 	}
 }
 
-// serveTLS returns what gives s an https listener with a certificate of a
-// private authority, as E2B's clients before version 2 need one.
+// serveTLS returns the settings that give s an https listener with a certificate of a
+// private authority, which E2B's clients before version 2 need.
 func (s *server) serveTLS(t *testing.T) []string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -146,7 +146,7 @@ func (s *server) serveTLS(t *testing.T) []string {
 	return append(initTLS(t, s.tls, s.domain), fmt.Sprintf("ENGI_TLS_LISTEN=127.0.0.1:%d", port))
 }
 
-// serveProxy starts a proxy that leads all connections to a port of this machine, and
+// serveProxy starts a proxy that directs all connections to a port of this machine, and
 // returns its URL. Not every client lets a test resolve names.
 func serveProxy(t *testing.T, port string) string {
 	t.Helper()
@@ -177,8 +177,8 @@ func serveProxy(t *testing.T, port string) string {
 	return p.URL
 }
 
-// initTLS makes an authority and a certificate, and returns the variables that
-// name it.
+// initTLS creates an authority and a certificate, and returns the variables that
+// name the authority.
 func initTLS(t *testing.T, dir string, names ...string) []string {
 	t.Helper()
 	cmd := exec.Command(os.Getenv("ENGI_BIN"), append([]string{"tls", "init", "--dir", dir}, names...)...)
@@ -189,7 +189,7 @@ func initTLS(t *testing.T, dir string, names ...string) []string {
 	return []string{"ENGI_TLS_CERT=" + filepath.Join(dir, "cert.pem"), "ENGI_TLS_KEY=" + filepath.Join(dir, "key.pem")}
 }
 
-// clientEnv is what an application is given, and nothing else of ours.
+// clientEnv returns the environment of an application, without other variables of the test.
 func (s *server) clientEnv(r runner, image string) []string {
 	vars := append(os.Environ(), "E2B_API_KEY="+s.ann, "SCENARIO_OTHER_KEY="+s.ben, "SCENARIO_DOMAIN="+s.domain, "SCENARIO_IMAGE="+image, "SCENARIO_SECRET="+secretValue,
 		"SCENARIO_SCHEME=https", "NODE_EXTRA_CA_CERTS="+filepath.Join(s.tls, "ca.pem"), "SSL_CERT_FILE="+filepath.Join(s.tls, "ca.pem"),

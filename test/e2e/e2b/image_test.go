@@ -22,8 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// pushImage serves a registry in this process for as long as the test runs,
-// puts a small Linux made of this machine's shell into it, and returns the
+// pushImage serves a registry in this process during the test,
+// pushes a small Linux with this machine's shell to it, and returns the
 // image's reference.
 func pushImage(t *testing.T) string {
 	t.Helper()
@@ -67,7 +67,7 @@ func registryOf(t *testing.T, image string) string {
 	return ref.Context().RegistryStr()
 }
 
-// smallLinux is a root file system as a tar: a shell, a few tools, and the
+// smallLinux returns a root file system as a tar archive: a shell, a few tools, and the
 // libraries that they need.
 func smallLinux(t *testing.T) []byte {
 	t.Helper()
@@ -100,7 +100,7 @@ func smallLinux(t *testing.T) []byte {
 		files = append(files, path)
 		out, err := exec.Command("ldd", path).Output()
 		if err != nil {
-			continue // it is static
+			continue // the program is static
 		}
 		for word := range strings.FieldsSeq(string(out)) {
 			if strings.HasPrefix(word, "/") {

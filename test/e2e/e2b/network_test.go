@@ -23,20 +23,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hosts of the outside that sandboxes see. Their addresses look public, but are
-// in a network namespace of the test's own, from which nothing leads to the
-// real ones.
+// Hosts of the simulated Internet that sandboxes see. Their addresses look public, but are
+// in a separate network namespace, which has no connection to the
+// real hosts.
 const (
 	oneAddress   = "93.184.216.1"
 	twoAddress   = "93.184.216.2"
 	proxyAddress = "93.184.216.3"
 	outsideNet   = "93.184.216.0/24"
-	engiAddress  = "198.18.77.4" // of the machine that engi runs on
+	engiAddress  = "198.18.77.4" // address of the machine on which engi runs
 )
 
 var outsideHosts = map[string]string{"one.test": oneAddress, "api.one.test": oneAddress, "two.test": twoAddress, "proxy.test": proxyAddress}
 
-// secretValue is what the scenarios store as a secret; see /secret.
+// secretValue is the value that the scenarios store as a secret; see /secret.
 const secretValue = "canary-3f9c1d"
 
 // A namespace is a network namespace of one thread.
@@ -44,14 +44,14 @@ type namespace struct {
 	work chan func()
 }
 
-// newNamespace makes one with the addresses above.
+// newNamespace returns a namespace with the addresses above.
 func newNamespace(t *testing.T) *namespace {
 	t.Helper()
 	ns := &namespace{work: make(chan func())}
 	ready, done := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread ends with the goroutine
 		ready <- unix.Unshare(unix.CLONE_NEWNET)
 		for f := range ns.work {
 			f()
@@ -69,8 +69,8 @@ func newNamespace(t *testing.T) *namespace {
 	return ns
 }
 
-// bringUp gives this thread's namespace its addresses; those of outsideNet are
-// served here without being the machine's own.
+// bringUp adds the addresses to this thread's namespace; the addresses of outsideNet are
+// served here although they do not belong to the machine.
 func bringUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -95,14 +95,14 @@ func bringUp() error {
 	})
 }
 
-// do runs f there.
+// do runs f in the namespace.
 func (ns *namespace) do(f func()) {
 	done := make(chan struct{})
 	ns.work <- func() { defer close(done); f() }
 	<-done
 }
 
-// start starts cmd there; nil is here.
+// start starts cmd in the namespace; a nil namespace means the current one.
 func (ns *namespace) start(cmd *exec.Cmd) (err error) {
 	if ns == nil {
 		return cmd.Start()
@@ -122,7 +122,7 @@ func (ns *namespace) listen(t *testing.T, address string) net.Listener {
 	return l
 }
 
-// outside serves the hosts, with certificates of an authority whose file it
+// outside serves the simulated hosts, with certificates of an authority whose file it
 // returns.
 func outside(t *testing.T, ns *namespace) (authority string) {
 	t.Helper()
@@ -150,7 +150,7 @@ func outside(t *testing.T, ns *namespace) (authority string) {
 		} {
 			srv := &http.Server{
 				Handler: mux, ReadHeaderTimeout: time.Minute, TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
-				ErrorLog: log.New(io.Discard, "", 0), // handshakes that scenarios mean to fail
+				ErrorLog: log.New(io.Discard, "", 0), // discards errors of handshakes that scenarios let fail
 			}
 			var served sync.WaitGroup
 			served.Go(func() { serve(srv) })
@@ -162,7 +162,7 @@ func outside(t *testing.T, ns *namespace) (authority string) {
 	served.Go(p.serve)
 	t.Cleanup(func() { p.l.Close(); served.Wait() })
 
-	// The server trusts the authority beside those of the machine, since it
+	// The server trusts the authority in addition to those of the machine, since it
 	// checks the hosts whose requests it opens.
 	bundle, err := os.ReadFile("/etc/ssl/certs/ca-certificates.crt")
 	if err != nil {
@@ -179,8 +179,8 @@ func outside(t *testing.T, ns *namespace) (authority string) {
 	return authority
 }
 
-// socks is a SOCKS5 proxy for one user, which is all that the test needs of
-// one. What it asks for comes from proxyAddress.
+// socks is a SOCKS5 proxy for one user, with only the features that the test needs.
+// Its requests come from proxyAddress.
 type socks struct {
 	ns *namespace
 	l  net.Listener
@@ -217,7 +217,7 @@ func (p *socks) carry(c net.Conn) error {
 	if _, err := read(1); err != nil {
 		return err
 	}
-	if _, err := counted(); err != nil { // methods
+	if _, err := counted(); err != nil { // skips the methods
 		return err
 	}
 	c.Write([]byte{5, 2})
@@ -275,7 +275,7 @@ func (p *socks) carry(c net.Conn) error {
 	return nil
 }
 
-// startOutside starts an engi in a namespace where the outside is the test's.
+// startOutside starts an engi in a namespace with the simulated Internet.
 func startOutside(t *testing.T, vars ...string) *server {
 	t.Helper()
 	ns := newNamespace(t)
@@ -287,7 +287,7 @@ func startOutside(t *testing.T, vars ...string) *server {
 	return startIn(t, ns, append(vars, "ENGI_NETWORK_HOSTS="+strings.Join(hosts, ","), "SSL_CERT_FILE="+authority)...)
 }
 
-// output runs cmd where the server is and returns what it prints.
+// output runs cmd in the server's namespace and returns its output.
 func (s *server) output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	var out strings.Builder
 	cmd.Stdout = &out

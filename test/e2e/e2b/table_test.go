@@ -15,7 +15,7 @@ type listedScenario struct{ section, name string }
 
 var registered = regexp.MustCompile(`(?m)^\s*@?(about|scenario)\(\s*(?:'([^'\n]+)'|"([^"\n]+)")`)
 
-// scenarios reads what each runner's file registers.
+// scenarios reads the scenarios that each runner's file registers.
 func scenarios(t *testing.T) map[string][]listedScenario {
 	t.Helper()
 	all := map[string][]listedScenario{}
@@ -54,7 +54,7 @@ var packages = []struct{ name, title string }{
 	{"python 2.31", "`e2b` 2.31.0 (PyPI)"},
 }
 
-// table is the text between the marks: every scenario and how it ended.
+// table returns the text between the marks: every scenario with its result.
 func table(list map[string][]listedScenario, passed func(file string, s listedScenario) bool) string {
 	var b strings.Builder
 	total, good := 0, 0
@@ -98,8 +98,8 @@ func writeTable(t *testing.T, all map[string][]result) {
 	}
 }
 
-// TestTable fails when the documentation lists other scenarios than there
-// are, or says that one fails.
+// TestTable fails when the documentation lists other scenarios than the existing
+// ones, or a failed one.
 func TestTable(t *testing.T) {
 	doc, err := os.ReadFile(docFile)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package hostile tests what callers with a key can do to a real node and its
-// sandboxes by asking for too much: files larger than disks, archives that
-// grow, crowds of watchers. All is refused with a reason, others are served
+// Package hostile tests the damage that callers with a key can do to a real node and its
+// sandboxes with excessive requests: files larger than disks, archives that
+// grow, crowds of watchers. All are refused with a reason, other callers are served
 // meanwhile, and nothing is left afterwards.
 package hostile

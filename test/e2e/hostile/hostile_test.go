@@ -29,7 +29,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A world is a private node and a client of it.
+// A fixture is a private node and a client of it.
 type fixture struct {
 	*client.Client
 	node *node.Private
@@ -48,7 +48,7 @@ func open(t *testing.T) *fixture {
 	return &fixture{Client: client.New(url, p.AdminKey(), client.WithRetries(0)), node: p, dir: shared.Dir, url: url}
 }
 
-// sandbox makes one that ends with the test.
+// sandbox creates a sandbox that ends with the test.
 func (w *fixture) sandbox(t *testing.T) v1.Sandbox {
 	t.Helper()
 	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{
@@ -68,7 +68,7 @@ func (w *fixture) sandbox(t *testing.T) v1.Sandbox {
 	return s
 }
 
-// request sends one that is answered soon, whatever its body is.
+// request sends a request, which must be answered soon for every body.
 func (w *fixture) request(t *testing.T, method, path string, body io.Reader, size int64, header ...string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -92,7 +92,7 @@ func (w *fixture) request(t *testing.T, method, path string, body io.Reader, siz
 	return resp
 }
 
-// agent is how E2B's clients name a sandbox.
+// agent returns the headers with which E2B's clients name a sandbox.
 func (w *fixture) agent(t *testing.T, id string) []string {
 	t.Helper()
 	label := strings.TrimPrefix(id, "sbx_")
@@ -116,12 +116,12 @@ func (w *fixture) serves(t *testing.T, id string) {
 	}
 }
 
-// used is what the node's data takes on the host's disk.
+// used returns the bytes that the node's data uses on the host's disk.
 func (w *fixture) used(t *testing.T) (n int64) {
 	t.Helper()
 	err := filepath.WalkDir(w.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return nil // it has gone meanwhile
+			return nil // the file has been removed meanwhile
 		}
 		if info, err := d.Info(); err == nil {
 			if st, ok := info.Sys().(*syscall.Stat_t); ok && d.Type().IsRegular() {
@@ -142,8 +142,8 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 const tenGB = 10 << 30
 
-// packed is ten gigabytes of zeros after a header, in a few megabytes: a member
-// of gzip, again and again.
+// packed returns ten gigabytes of zeros after a header, in a few megabytes: a member
+// of gzip, repeated.
 func packed(t *testing.T, header []byte) io.Reader {
 	t.Helper()
 	member := func(r io.Reader) []byte {
@@ -178,7 +178,7 @@ func tarHeader(t *testing.T) []byte {
 	return b.Bytes()
 }
 
-// TestTenGigabytes sends them to a disk of one, in every way there is.
+// TestTenGigabytes sends ten gigabytes to a disk of one, in all possible ways.
 func TestTenGigabytes(t *testing.T) {
 	env.Slow(t)
 	w := open(t)
@@ -191,7 +191,7 @@ func TestTenGigabytes(t *testing.T) {
 	for _, c := range []struct {
 		name, method, path string
 		body               func() io.Reader
-		size               int64 // -1: not said
+		size               int64 // size in the request; -1 means no size
 		header             []string
 		e2b                bool
 	}{
@@ -238,7 +238,7 @@ func TestTenGigabytes(t *testing.T) {
 			cmd.Stdin = io.LimitReader(zeros{}, tenGB)
 			var out, status bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &status
-			err := cmd.Run() // it may say that it could not send all
+			err := cmd.Run() // the command may report that it could not send all data
 			if status.String() != "507" {
 				t.Errorf("curl %v: %q %s, %v", more, &status, &out, err)
 				continue
@@ -255,7 +255,7 @@ func TestTenGigabytes(t *testing.T) {
 		}
 	})
 
-	// Who sends everything before it listens is heard out, and then told.
+	// A client that sends everything before it reads is read to the end, and then receives the error.
 	t.Run("sent first", func(t *testing.T) {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
 		if err != nil {
@@ -281,7 +281,7 @@ func TestTenGigabytes(t *testing.T) {
 	}
 }
 
-// TestTenGigabytesForAVolume sends them to one of 64 MiB.
+// TestTenGigabytesForAVolume sends ten gigabytes to a volume of 64 MiB.
 func TestTenGigabytesForAVolume(t *testing.T) {
 	env.Slow(t)
 	w := open(t)
@@ -326,7 +326,7 @@ func isFull(t *testing.T, answer []byte, e2b bool) {
 	}
 }
 
-// A crowd is many streams of the same kind.
+// attackers are many streams of the same kind.
 type attackers struct {
 	t      *testing.T
 	w      *fixture
@@ -342,7 +342,7 @@ type attackers struct {
 	stop    sync.WaitGroup
 }
 
-// ask asks for n streams, from atOnce goroutines, and keeps what is granted.
+// ask requests n streams, from atOnce goroutines, and keeps the granted ones.
 func (c *attackers) ask(n, atOnce int) {
 	c.t.Helper()
 	c.odd = map[string]int{}
@@ -394,7 +394,7 @@ func (c *attackers) one() {
 		c.granted = append(c.granted, cancel)
 		c.stop.Go(func() {
 			defer resp.Body.Close()
-			io.Copy(io.Discard, resp.Body) // until it is cancelled
+			io.Copy(io.Discard, resp.Body) // read until the request is cancelled
 		})
 		return
 	case http.StatusTooManyRequests:
@@ -442,7 +442,7 @@ func (c *attackers) leave() {
 	c.granted, c.refused = nil, 0
 }
 
-// TestTenThousandWatchers asks for them, of one sandbox.
+// TestTenThousandWatchers requests ten thousand streams of one sandbox.
 func TestTenThousandWatchers(t *testing.T) {
 	env.Slow(t)
 	w := open(t)
@@ -477,7 +477,7 @@ func TestTenThousandWatchers(t *testing.T) {
 				t.Errorf("%d goroutines more after refusals", n-before)
 			}
 			c.leave()
-			// Who left counts no more.
+			// Clients that left are no longer counted.
 			deadline := time.Now().Add(time.Minute)
 			for {
 				c.ask(most, 32)

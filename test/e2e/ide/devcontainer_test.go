@@ -21,8 +21,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestDevcontainersReadAlike reads files as the command line of devcontainers does and
-// wants both to find the same in them.
+// TestDevcontainersReadAlike reads files with engi and with the command line of devcontainers, and
+// compares the results.
 func TestDevcontainersReadAlike(t *testing.T) {
 	env.Slow(t)
 	cli := "devcontainers/node_modules/.bin/devcontainer"
@@ -33,7 +33,7 @@ func TestDevcontainersReadAlike(t *testing.T) {
 	if err != nil || len(files) < 15 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
-	// It looks for a container of the folder, and finds none.
+	// The command line looks for a container of the folder, and finds none.
 	dir := t.TempDir()
 	docker := filepath.Join(dir, "docker")
 	if err := os.WriteFile(docker, []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -65,7 +65,7 @@ func TestDevcontainersReadAlike(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The folder of this machine is not in a sandbox: there, it is the container's.
+			// The sandbox does not have the folder of this machine, but the folder of the container.
 			out = bytes.ReplaceAll(out, []byte(folder), []byte(ours.WorkDir))
 			var theirs struct {
 				Configuration json.RawMessage
@@ -128,7 +128,7 @@ func TestDevcontainersReadAlike(t *testing.T) {
 			if i != len(ours.Commands) {
 				t.Errorf("it runs %+v", ours.Commands)
 			}
-			// What they have read, without comments and variables, means the same to us.
+			// The configuration that they print, without comments and variables, has the same meaning for engi.
 			again, err := recipe.Parse(name, theirs.Configuration)
 			if err != nil {
 				t.Fatal(err)
@@ -141,8 +141,8 @@ func TestDevcontainersReadAlike(t *testing.T) {
 	}
 }
 
-// TestDevcontainer builds a template from a devcontainer.json in a folder, and wants
-// its commands to have run, and its server to be seen through a preview.
+// TestDevcontainer builds a template from a devcontainer.json in a folder, and checks that
+// its commands have run and that its server is visible through a preview.
 func TestDevcontainer(t *testing.T) {
 	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")

@@ -36,8 +36,8 @@ func serve(t *testing.T) *env.Server {
 	return env.Serve(t, env.ServerOptions{Config: "[preview]\npath = true\n[sandbox]\nenabled = true\n", Templates: []string{jupyter}})
 }
 
-// TestJupyterInABrowser opens JupyterLab in a session by a link, and wants a cell to be
-// run and the notebook to be in the session's volume.
+// TestJupyterInABrowser opens JupyterLab in a session by a link, and checks that a cell
+// runs and that the notebook is in the session's volume.
 func TestJupyterInABrowser(t *testing.T) {
 	env.Slow(t)
 	chromium := "/usr/bin/chromium"
@@ -115,8 +115,8 @@ func TestJupyterInABrowser(t *testing.T) {
 	}
 }
 
-// TestJupyterIsPrivate wants nobody in without a key or a link, although the sandbox
-// was created without saying so, and no other page to use the browser's cookie.
+// TestJupyterIsPrivate checks that a client needs a key or a link, although the sandbox
+// was created without such a policy, and that no other page can use the browser's cookie.
 // A program with a key runs code, with the URL of the path and that of the name.
 func TestJupyterIsPrivate(t *testing.T) {
 	env.Slow(t)
@@ -211,7 +211,7 @@ func TestJupyterIsPrivate(t *testing.T) {
 	}
 }
 
-// evaluate runs code in a kernel, by Jupyter's messages, and returns what it prints.
+// evaluate runs code in a kernel, with Jupyter's messages, and returns its output.
 func evaluate(t *testing.T, ws *websocket.Conn, code string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -1,5 +1,5 @@
 // Package inngest_test runs durable functions on a real Inngest server, with
-// keys and without, and over its end.
+// keys and without, and across its restarts.
 package inngest_test
 
 import (
@@ -31,7 +31,7 @@ const (
 	eventKey   = "an-event-key"
 )
 
-// ports returns n free ones of this machine.
+// ports returns n free ports of this machine.
 func ports(t *testing.T, n int) []string {
 	t.Helper()
 	all := make([]string, n)
@@ -40,13 +40,13 @@ func ports(t *testing.T, n int) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close() // after the last is found, so that all are different
+		defer l.Close() // after the last port is found, so that all are different
 		_, all[i], _ = net.SplitHostPort(l.Addr().String())
 	}
 	return all
 }
 
-// A server is a process of Inngest's.
+// A server is a process of the Inngest server.
 type server struct {
 	url string
 	log *bytes.Buffer
@@ -76,7 +76,7 @@ func start(t *testing.T, keys bool) *server {
 	gone := make(chan error, 1)
 	go func() { gone <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended by itself, which the log tells
+		_ = cmd.Process.Kill() // the process may have ended by itself, as the log shows
 		<-gone
 		if t.Failed() {
 			text := s.log.String()
@@ -104,7 +104,7 @@ func start(t *testing.T, keys bool) *server {
 	}
 }
 
-// opener returns how to open engines one after the other at one address.
+// opener returns a function that opens engines one after the other at one address.
 func opener(t *testing.T, s *server, keys bool) func() function.Engine {
 	t.Helper()
 	now := &atomic.Pointer[inngest.Engine]{}
@@ -131,7 +131,7 @@ func opener(t *testing.T, s *server, keys bool) func() function.Engine {
 	}
 }
 
-// TestPromises holds the engine to what every engine promises.
+// TestPromises checks the promises of every engine.
 func TestPromises(t *testing.T) {
 	env.Slow(t)
 	for _, keys := range []bool{false, true} {
@@ -142,7 +142,7 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// TestResultsComeBackAsTheyWere holds that no result of a step changes on its
+// TestResultsComeBackAsTheyWere checks that no result of a step changes on its
 // way through the server, and that many long ones are found again.
 func TestResultsComeBackAsTheyWere(t *testing.T) {
 	env.Slow(t)
@@ -174,7 +174,7 @@ func TestResultsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// TestWrongKeys holds that a server with keys takes none of ours without.
+// TestWrongKeys checks that a server with keys accepts no engine without them.
 func TestWrongKeys(t *testing.T) {
 	env.Slow(t)
 	s := start(t, true)

@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A node is a server that has its functions executed elsewhere.
+// A node is an engi server whose functions are executed by Inngest.
 type node struct {
 	*env.Server
 	t       *testing.T
@@ -57,7 +57,7 @@ func (n *node) send(name, data string) string {
 	return e.RunIDs[0]
 }
 
-// end returns a run that has ended well.
+// end waits for the successful end of a run and returns the run.
 func (n *node) end(id string) v1.FunctionRun {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 2*time.Minute)
@@ -72,7 +72,7 @@ func (n *node) end(id string) v1.FunctionRun {
 	return x
 }
 
-// begun waits until a step of a run goes on.
+// begun waits until a step of a run is running.
 func (n *node) begun(id, step string) {
 	n.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
@@ -91,8 +91,8 @@ func (n *node) begun(id, step string) {
 	}
 }
 
-// TestNode makes and stops a sandbox by events that a real server executes, and
-// kills and stops the node in the middle of a run: no step that is done is
+// TestNode creates and stops a sandbox by events that a real server handles, and
+// kills and stops the node in the middle of a run: no finished step is
 // repeated.
 func TestNode(t *testing.T) {
 	env.Slow(t)

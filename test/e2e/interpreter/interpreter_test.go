@@ -1,5 +1,5 @@
 // Package interpreter runs the code interpreter's packages for JavaScript and
-// Python, as applications use them, against a started engi: every scenario of
+// Python, as applications use them, against a running engi: every scenario of
 // js/run.mjs and python/run.py is a test. It needs root, runsc, the template
 // code-interpreter-v1, node, npm and python3; make test provides them.
 package interpreter
@@ -17,7 +17,7 @@ import (
 
 const template, languages = "code-interpreter-v1", "code-interpreter-r-java"
 
-// packages looks for what make packages installs.
+// packages checks for the packages that make packages installs.
 func packages(t *testing.T) {
 	t.Helper()
 	for _, path := range []string{"js/node_modules", "python/.venv"} {
@@ -27,7 +27,7 @@ func packages(t *testing.T) {
 	}
 }
 
-// serve starts an engi of its own, with a template, and returns the environment of its
+// serve starts a separate engi, with a template, and returns the environment of its
 // clients.
 func serve(t *testing.T, template string) []string {
 	t.Helper()
@@ -41,8 +41,8 @@ func serve(t *testing.T, template string) []string {
 	return []string{"E2B_API_KEY=" + s.Key, "E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL}
 }
 
-// scenarios runs a program that prints a line of JSON per scenario and makes a
-// test of each.
+// scenarios runs a program that prints a line of JSON per scenario and runs a
+// test for each.
 func scenarios(t *testing.T, least int, vars []string, args ...string) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), args[0], args[1:]...)
@@ -91,7 +91,7 @@ func TestScenarios(t *testing.T) {
 	t.Run("python", func(t *testing.T) { scenarios(t, 14, vars, "python/.venv/bin/python", "python/run.py") })
 }
 
-// TestRAndJava runs the languages that have a template of their own.
+// TestRAndJava runs the languages that have a separate template.
 func TestRAndJava(t *testing.T) {
 	env.Slow(t)
 	packages(t)

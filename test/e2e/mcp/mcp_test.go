@@ -28,8 +28,8 @@ func settings(t *testing.T) config.Config {
 	return env.Config(t, "")
 }
 
-// build builds the templates that apps and services here begin from, for which clients of
-// tools would not wait.
+// build builds the templates of the apps and services in these tests, because clients of
+// tools would not wait for a build.
 func build(t *testing.T, n *env.Running) {
 	t.Helper()
 	c := client.New(n.Endpoint().URL, n.AdminKey())
@@ -42,7 +42,7 @@ func build(t *testing.T, n *env.Running) {
 	}
 }
 
-// TestClient has the client use all tools over HTTP and over standard input
+// TestClient uses all tools with the client over HTTP and over standard input
 // and output.
 func TestClient(t *testing.T) {
 	env.Slow(t)

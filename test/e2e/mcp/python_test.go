@@ -13,7 +13,7 @@ import (
 
 const python = "py/.venv/bin/python"
 
-// TestPython has the newest clients for Python use tools and resources, in every
+// TestPython uses tools and resources with the newest clients for Python, in every
 // mode and over both transports.
 func TestPython(t *testing.T) {
 	env.Slow(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A guestClient is a client of the protocol in a process of its own, which stays
+// A guestClient is a client of the protocol in a separate process, which stays
 // connected.
 type guestClient struct {
 	t    *testing.T
@@ -27,7 +27,7 @@ type guestClient struct {
 	said chan happening
 }
 
-// A happening is a line that such a client prints.
+// A happening is a line that a guestClient prints.
 type happening struct {
 	Connected, Version  *string
 	Progress, Did, Text string
@@ -66,7 +66,7 @@ func stay(t *testing.T, s *env.Server, name string, args ...string) *guestClient
 	t.Cleanup(func() {
 		in.Close()
 		<-read
-		_ = cmd.Wait() // it may not like that its server has gone
+		_ = cmd.Wait() // the client may fail because its server has ended
 	})
 	return c
 }
@@ -78,7 +78,7 @@ func (c *guestClient) do(what string) {
 	}
 }
 
-// until waits for something to happen.
+// until waits for a line for which is returns true.
 func (c *guestClient) until(is func(happening) bool) happening {
 	c.t.Helper()
 	for deadline := time.After(2 * time.Minute); ; {
@@ -116,7 +116,7 @@ run = { language = "bash", code = "sleep 20; echo '{\"over\":true}'" }
 
 // TestThreeRestarts kills the server three times. Clients that stay connected keep
 // their sessions of the protocol, and the calls that they wait for; a stream of an
-// agent's run loses and repeats nothing, and a function's run ends well.
+// agent's run loses and repeats nothing, and a function's run succeeds.
 func TestThreeRestarts(t *testing.T) {
 	env.Slow(t)
 	settings(t)
@@ -169,13 +169,13 @@ func TestThreeRestarts(t *testing.T) {
 		return stay(t, s, name, append([]string{node22, "js/stay.mjs"}, args...)...)
 	}
 	web := []string{"http", s.URL + "/mcp", s.Key}
-	all := map[*guestClient]bool{ // whether it comes back to a call that it waits for
+	all := map[*guestClient]bool{ // whether the client resumes a call for which it waits
 		js("sdk http", append([]string{"sdk", "legacy"}, web...)...):                                            true,
 		js("sdk stdio", "sdk", "legacy", "stdio", bin):                                                          true,
 		js("newest legacy http", append([]string{"client", "legacy"}, web...)...):                               true,
-		js("newest http", append([]string{"client", "auto"}, web...)...):                                        false, // its revision has nothing to come back to
+		js("newest http", append([]string{"client", "auto"}, web...)...):                                        false, // this revision of the protocol cannot resume calls
 		js("newest stdio", "client", "auto", "stdio", bin):                                                      false,
-		stay(t, s, "python legacy http", append([]string{python, "py/client.py", "stay", "legacy"}, web...)...): false, // gives up after two seconds
+		stay(t, s, "python legacy http", append([]string{python, "py/client.py", "stay", "legacy"}, web...)...): false, // the client gives up after two seconds
 		stay(t, s, "python legacy stdio", python, "py/client.py", "stay", "legacy", "stdio", bin):               true,
 		stay(t, s, "python stdio", python, "py/client.py", "stay", "auto", "stdio", bin):                        false,
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// closure packs packages and all that they need.
+// closure packs packages and all their dependencies.
 func closure(t *testing.T, names ...string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -73,8 +73,8 @@ func closure(t *testing.T, names ...string) io.Reader {
 	return &b
 }
 
-// TestServersOfOthers has an agent use servers from the registry of packages
-// in its own sandbox, one in a sandbox of the server's own, and one on the
+// TestServersOfOthers: an agent uses servers from the registry of packages
+// in its own sandbox, one in a separate sandbox, and one on the
 // network.
 func TestServersOfOthers(t *testing.T) {
 	env.Slow(t)
@@ -188,7 +188,7 @@ func TestServersOfOthers(t *testing.T) {
 		for i := range want {
 			text := got[i].Text
 			if i > 0 && strings.Contains(text, want[0]) && want[0] != want[i] {
-				text = got[0].Text // they were made side by side
+				text = got[0].Text // the calls ran concurrently
 			}
 			if !strings.Contains(text, want[i]) && !strings.Contains(got[len(got)-1-i].Text, want[i]) {
 				t.Errorf("%s: %+v", name, got)
@@ -214,7 +214,7 @@ func TestServersOfOthers(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	// What was the servers' own is gone.
+	// The sandboxes of the servers are gone.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		left, err := n.Sandboxes().List(t.Context(), "ann", engi.SandboxFilter{Owned: true})
 		if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// installs are commands that end well when everything came, by ecosystem. Each
+// installs lists commands that succeed if all packages are served, by ecosystem. Each
 // begins in an empty directory with empty caches.
 var installs = []struct{ name, command string }{
 	{"npm", `printf '{"name": "app", "version": "1.0.0", "dependencies": {"express": "4.21.2", "lodash": "4.17.21", "semver": "7.6.3"}}' > package.json
@@ -41,14 +41,14 @@ GOFLAGS="$GOFLAGS -mod=mod" go build -o app . && cp go.sum /workspace/ && ./app 
 [ "$(sha1sum junit.pom | cut -d' ' -f1)" = "$(curl -sS --fail https://repo.maven.apache.org/maven2/junit/junit/4.13.2/junit-4.13.2.pom.sha1)" ]`},
 }
 
-// cargo is for a template that has it.
+// cargo is the command for a template with cargo.
 const cargo = `mkdir src && printf '[package]\nname = "c"\nversion = "0.1.0"\nedition = "2021"\n\n[dependencies]\nitoa = "=1.0.11"\nserde = { version = "=1.0.210", features = ["derive"] }\n' > Cargo.toml
 echo 'fn main() {}' > src/main.rs
 export CARGO_HOME="$PWD/home"
 [ -f /workspace/Cargo.lock ] && cp /workspace/Cargo.lock .
 cargo fetch -q && cp Cargo.lock /workspace/ && ls home/registry/src/*/itoa-1.0.11/src/lib.rs`
 
-// refused are requests that fail at once, with a reason.
+// refused lists requests that fail at once, with a reason.
 var refused = []struct{ what, command, why string }{
 	{"a file of npm's that is no package", `curl -sS -i https://registry.npmjs.org/-/v1/search`, "only packages"},
 	{"a query", `curl -sS -i 'https://registry.npmjs.org/lodash?note=secret'`, "without a query"},
@@ -120,7 +120,7 @@ func TestInstalls(t *testing.T) {
 	}
 	t.Run("cold", func(t *testing.T) { run(t, c, 0) })
 	t.Run("warm", func(t *testing.T) { run(t, c, 1) })
-	// Nothing answers there; what is kept is no longer fresh.
+	// No upstream answers, and the cached metadata is no longer fresh.
 	p := &c.Packages
 	for _, u := range []*string{&p.NPM, &p.PyPI, &p.Go, &p.Crates, &p.Debian, &p.DebianSecurity, &p.Maven} {
 		*u = "http://127.0.0.1:9/cut"
@@ -132,7 +132,7 @@ func TestInstalls(t *testing.T) {
 	}
 }
 
-// reachable needs registries.
+// reachable skips a test if the registries cannot be reached.
 func reachable(t *testing.T) {
 	t.Helper()
 	client := http.Client{Timeout: time.Minute}
@@ -144,7 +144,7 @@ func reachable(t *testing.T) {
 	resp.Body.Close()
 }
 
-// A sandbox may reach packages and nothing else.
+// A sandbox is a sandbox that may reach only packages.
 type sandbox struct {
 	n       *env.Running
 	id      engi.SandboxID
@@ -209,7 +209,7 @@ func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	return all
 }
 
-// log shows what was refused.
+// log logs the refused requests.
 func (b *sandbox) log(t *testing.T) {
 	for _, e := range b.events(t) {
 		if !e.Allowed {

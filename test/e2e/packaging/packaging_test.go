@@ -1,5 +1,5 @@
-// Package packaging installs the packages of a release from the folder they
-// are in, each into a clean place, and runs a first program with it.
+// Package packaging installs the packages of a release from their folder,
+// each into a clean place, and runs a first program with it.
 package packaging
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// dist returns the folder of a release, and the one file there that fits.
+// dist returns the folder of a release, and the newest file there that matches pattern.
 func dist(t *testing.T, pattern string) (folder, file string) {
 	t.Helper()
 	env.Machine(t)
@@ -21,7 +21,7 @@ func dist(t *testing.T, pattern string) (folder, file string) {
 	if folder == "" {
 		env.Need(t, "the folder of a release in ENGI_TEST_DIST (make release)")
 	}
-	// What older commits have left is there, too.
+	// The folder also has files of older commits.
 	var newest os.FileInfo
 	files, err := filepath.Glob(filepath.Join(folder, pattern))
 	if err != nil || len(files) == 0 {
@@ -48,7 +48,7 @@ func need(t *testing.T, program string) string {
 	return at
 }
 
-// A place is where nothing of engi is: no data, no cache, no settings.
+// A place is a directory without data, cache and settings of engi.
 type place struct {
 	t    *testing.T
 	dir  string
@@ -57,7 +57,7 @@ type place struct {
 
 func clean(t *testing.T) *place {
 	t.Helper()
-	// Paths of sockets below it may have 107 bytes.
+	// Paths of sockets below the directory may have 107 bytes.
 	dir, err := os.MkdirTemp("", "engi-pkg-")
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func clean(t *testing.T) *place {
 	return p
 }
 
-// run runs a program and returns what it prints and its exit code.
+// run runs a program and returns its output and its exit code.
 func (p *place) run(name string, args ...string) (stdout string, code int) {
 	p.t.Helper()
 	cmd := exec.CommandContext(p.t.Context(), name, args...)
@@ -89,7 +89,7 @@ func (p *place) run(name string, args ...string) (stdout string, code int) {
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// must is run for what cannot fail.
+// must is like run for a program that must succeed.
 func (p *place) must(name string, args ...string) string {
 	p.t.Helper()
 	out, code := p.run(name, args...)
@@ -132,7 +132,7 @@ func TestNpm(t *testing.T) {
 	}
 }
 
-// TestRuntime installs the runtime for pages, which Node can load but for its element.
+// TestRuntime installs the runtime for pages. Node can load all of it except its element.
 func TestRuntime(t *testing.T) {
 	env.Slow(t)
 	npm := need(t, "npm")
@@ -179,7 +179,7 @@ func TestDebian(t *testing.T) {
 		env.Need(t, "the template base in ENGI_TEST_TEMPLATES (make template)")
 	}
 	p := clean(t)
-	// A Debian of its own, in which only copies are written.
+	// A separate Debian, in which only copies are written.
 	root := filepath.Join(p.dir, "root")
 	from := ""
 	for _, r := range roots {
@@ -226,7 +226,7 @@ func TestDebian(t *testing.T) {
 		}
 	}
 	p.first(filepath.Join(root, "usr/bin/engi"))
-	// An upgrade keeps what was configured, a removal too, a purge does not.
+	// An upgrade and a removal keep the configuration, a purge does not.
 	config := filepath.Join(root, "etc/engi/config.toml")
 	if err := os.WriteFile(config, []byte("listen = \"127.0.0.1:1\"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestDebian(t *testing.T) {
 	}
 }
 
-// unitOf copies a unit to where its program is that of root.
+// unitOf copies a unit to dir and replaces its program by the one in root.
 func unitOf(t *testing.T, root, dir, unit string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd", unit))
@@ -262,7 +262,7 @@ func unitOf(t *testing.T, root, dir, unit string) string {
 	return at
 }
 
-// TestReproducible makes the packages again: the same bytes come out.
+// TestReproducible builds the packages again: the result has the same bytes.
 func TestReproducible(t *testing.T) {
 	env.Slow(t)
 	folder, deb := dist(t, "engi_*.deb")

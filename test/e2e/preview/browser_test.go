@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A step is what drive.mjs says.
+// A step is a line of the output of drive.mjs.
 type step struct {
 	Step, Heading, Count, Mark string
 	Sockets                    []struct {
@@ -25,9 +25,9 @@ type step struct {
 }
 
 // TestViteInABrowser starts an ordinary development server inside a sandbox,
-// opens its preview in Chromium, changes a source file inside, and wants the
-// change to arrive by hot reload: with the page's state and without loading it
-// again.
+// opens its preview in Chromium, changes a source file inside, and checks that the
+// change arrives by hot reload: with the page's state and without a reload of the
+// page.
 func TestViteInABrowser(t *testing.T) {
 	env.Slow(t)
 	w := open(t)

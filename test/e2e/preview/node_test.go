@@ -24,12 +24,12 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A world is a private node and a client of it.
+// A fixture is a private node and a client of it.
 type fixture struct {
 	*client.Client
 	node  *node.Private
 	dir   string
-	cache string // of the node
+	cache string // cache directory of the node
 	url   *url.URL
 }
 
@@ -47,7 +47,7 @@ func open(t *testing.T) *fixture {
 	return &fixture{Client: client.New(u.String(), p.AdminKey()), node: p, dir: shared.Dir, cache: shared.Cache, url: u}
 }
 
-// sandbox makes one that ends with the test.
+// sandbox creates a sandbox that ends with the test.
 func (w *fixture) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 	t.Helper()
 	s, err := w.CreateSandbox(t.Context(), v1.SandboxRequest{
@@ -58,7 +58,7 @@ func (w *fixture) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// The test's context is over.
+		// The test's context has ended.
 		if err := w.StopSandbox(context.Background(), s.ID); err != nil && !strings.Contains(err.Error(), "404") {
 			t.Logf("stop %s: %v", s.ID, err)
 		}
@@ -66,7 +66,7 @@ func (w *fixture) sandbox(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 	return s
 }
 
-// address is where a port of a sandbox is seen.
+// address returns the URL of a port of a sandbox.
 func (w *fixture) address(s v1.Sandbox, port int) string {
 	return fmt.Sprintf("http://%d-%s.localhost:%s", port, strings.TrimPrefix(s.ID, "sbx_"), w.url.Port())
 }
@@ -112,7 +112,7 @@ func (w *fixture) listens(t *testing.T, s v1.Sandbox, port int) {
 	}
 }
 
-// browserless is an HTTP client that finds names below localhost, which the
+// browserless returns an HTTP client that resolves names below localhost, which the
 // resolver of this machine may not know, and follows no redirects.
 func browserless(t *testing.T, w *fixture) *http.Client {
 	dialer := &http.Transport{DialContext: w.dial, DisableCompression: true}
@@ -120,8 +120,8 @@ func browserless(t *testing.T, w *fixture) *http.Client {
 	return &http.Client{Transport: dialer, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// packages installs what dir's lock file names, once for all tests that ever
-// run on this machine, and returns where.
+// packages installs the packages of dir's lock file, once for all tests that ever
+// run on this machine, and returns their directory.
 func (w *fixture) packages(t *testing.T, dir string) string {
 	t.Helper()
 	if _, err := exec.LookPath("npm"); err != nil {
@@ -153,14 +153,14 @@ func (w *fixture) packages(t *testing.T, dir string) string {
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
 	if err := os.Rename(tmp, home); err != nil && !os.IsExist(err) {
-		if _, there := os.Stat(filepath.Join(home, "node_modules")); there != nil { // another process was not first
+		if _, there := os.Stat(filepath.Join(home, "node_modules")); there != nil { // no other process was faster
 			t.Fatal(err)
 		}
 	}
 	return home
 }
 
-// upload puts a tree of this machine below dir inside.
+// upload copies a tree of this machine to dir in the sandbox.
 func (w *fixture) upload(t *testing.T, s v1.Sandbox, dir string, from fs.FS) {
 	t.Helper()
 	r, pw := io.Pipe()

@@ -25,12 +25,12 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// dial reaches the node whatever name is asked for.
+// dial connects to the node for every host name.
 func (w *fixture) dial(ctx context.Context, network, _ string) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, network, w.url.Host)
 }
 
-// service starts service.ts in a sandbox of its own.
+// service starts service.ts in a separate sandbox.
 func (w *fixture) service(t *testing.T, ports *v1.PortPolicy) v1.Sandbox {
 	t.Helper()
 	s := w.sandbox(t, ports)
@@ -197,7 +197,7 @@ func TestEverythingHTTPCarries(t *testing.T) {
 	})
 }
 
-// pattern is what service.ts sends.
+// pattern is the data that service.ts sends.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -246,8 +246,8 @@ func TestPrivatePorts(t *testing.T) {
 	}
 }
 
-// TestKillingBreaksStreams wants callers to notice: an answer that was cut off
-// must not look whole, and the next one says why.
+// TestKillingBreaksStreams checks that callers notice the end: an answer that was cut off
+// must not look complete, and the next one contains the reason.
 func TestKillingBreaksStreams(t *testing.T) {
 	env.Slow(t)
 	w := open(t)
@@ -289,7 +289,7 @@ func TestKillingBreaksStreams(t *testing.T) {
 	}
 }
 
-// TestRequestsWakeSleepers wants the same service to go on: it counts.
+// TestRequestsWakeSleepers checks that the same service continues: its count goes on.
 func TestRequestsWakeSleepers(t *testing.T) {
 	w := open(t)
 	s := w.sandbox(t, nil)

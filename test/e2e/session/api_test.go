@@ -35,12 +35,12 @@ var authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// outside is the address of the API, which is not this machine's.
+// outside is the address of the API, which does not belong to this machine.
 const outside = "93.184.216.34"
 
-// TestMain runs the tests in a network namespace of their own, beside another
-// one that is the rest of the world, and makes the authority before anything has
-// looked at the machine's trust store, which happens once.
+// TestMain runs the tests in a separate network namespace, next to another
+// one that simulates the Internet, and creates the authority before any code has
+// read the machine's trust store, which happens once.
 func TestMain(m *testing.M) {
 	const inner = "ENGI_TEST_SESSION_INNER"
 	if os.Geteuid() == 0 && os.Getenv("ENGI_RUNSC") != "" && os.Getenv(inner) == "" {
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 		cmd.Env = append(os.Environ(), inner+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-		// The signal comes when the thread ends that started it.
+		// The signal is sent when the thread that started the process ends.
 		runtime.LockOSThread()
 		if err := cmd.Run(); err != nil {
 			if cmd.ProcessState != nil && cmd.ProcessState.ExitCode() > 0 {
@@ -75,10 +75,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world runs functions in the namespace of the rest of the world.
+// world runs functions in the namespace of the simulated Internet.
 var world = make(chan func())
 
-// joinWorld links this namespace with one that has the address outside.
+// joinOutside links this namespace with one that has the address outside.
 func joinOutside() error {
 	ready := make(chan error)
 	go func() {
@@ -112,7 +112,7 @@ func joinOutside() error {
 	return netlink.RouteAdd(&netlink.Route{Gw: net.ParseIP("198.18.0.2")})
 }
 
-// raise makes a link of this thread's namespace work, with an address.
+// raise brings up a link of this thread's namespace, with an address.
 func raise(name, address string) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -152,13 +152,13 @@ func found(dir string) (err error) {
 	return os.Setenv("SSL_CERT_FILE", file)
 }
 
-// An api is a service on the internet that wants a key.
+// An api is a service on the Internet that requires a key.
 type api struct {
 	mu   sync.Mutex
-	keys []string // guarded by mu; Authorization of each request
+	keys []string // Authorization of each request; guarded by mu
 }
 
-// serveAPI serves an API that wants a key.
+// serveAPI serves an API that requires a key.
 func serveAPI(t *testing.T, names ...string) *api {
 	t.Helper()
 	a := &api{}
@@ -178,7 +178,7 @@ func serveAPI(t *testing.T, names ...string) *api {
 // serveSite serves names over https at the address outside.
 func serveSite(t *testing.T, site http.Handler, names ...string) {
 	t.Helper()
-	// Without these there is no world, and nobody to listen in it.
+	// Without these programs there is no simulated Internet, and no server in it.
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -214,5 +214,5 @@ func (a *api) seen() []string {
 	return append([]string(nil), a.keys...)
 }
 
-// secretValue is what must never be inside.
+// secretValue is the value that must never be in a sandbox.
 const secretValue = "acme-4c1d9e77b2f04a55"

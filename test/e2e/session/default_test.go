@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestSessionsByDefault uses a session of a node without any configuration, by the
+// TestSessionsByDefault uses a session of a node without any configuration, with the
 // command line.
 func TestSessionsByDefault(t *testing.T) {
 	env.Slow(t)
@@ -28,7 +28,7 @@ func TestSessionsByDefault(t *testing.T) {
 }
 
 // TestFilesOfASession creates more files than a session may have, inside and outside
-// of its volume. It goes on when some are removed.
+// of its volume. The session works again when some are removed.
 func TestFilesOfASession(t *testing.T) {
 	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{})
@@ -63,8 +63,8 @@ open(f"{sys.argv[1]}/again", "w").close()
 	}
 }
 
-// TestProcessorTimeOfASession computes until the quota of its session is used up, and
-// gets its processor back after doing nothing.
+// TestProcessorTimeOfASession uses processor time until the quota of its session is used up, and
+// gets its processor back after an idle time.
 func TestProcessorTimeOfASession(t *testing.T) {
 	env.Slow(t)
 	s := env.Serve(t, env.ServerOptions{Config: "[sandbox]\nenabled = false\ncpu_quota = 0.1\ncpu_window = \"5s\"\n"})

@@ -32,9 +32,9 @@ hosts = ["api.acme.test"]
 	}
 }
 
-// TestUnreachableRegistry checks that a failing installation says why and
-// leaves everything else alone: what is not about packages works, sessions get
-// what was installed before, and nothing is lost.
+// TestUnreachableRegistry checks that a failing installation reports the reason and
+// affects nothing else: requests without packages work, sessions get
+// the packages installed before, and nothing is lost.
 func TestUnreachableRegistry(t *testing.T) {
 	env.Slow(t)
 	r := newRegistry(t)
@@ -48,7 +48,7 @@ func TestUnreachableRegistry(t *testing.T) {
 		}
 		return text
 	}
-	// Never installed before, on whatever machine.
+	// A version that was never installed on any machine.
 	unheard := "@acme/late@1.0.0-" + strings.ToLower(time.Now().Format("20060102t150405.000000000"))
 	unheard = strings.ReplaceAll(unheard, ".", "-")
 	unheard = strings.Replace(unheard, "1-0-0", "1.0.0", 1)
@@ -66,7 +66,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	if !engi.Is(err, engi.Unavailable) || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
 		t.Errorf("code without packages: %v; %s", err, engi.RemedyOf(err))
 	}
-	// What has nothing to do with packages works.
+	// Sandboxes without packages work.
 	x, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Template: "base"})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	}
 	n.Stop()
 
-	// The registry is back: the session is there still, and works.
+	// The registry is back: the session still exists, and works.
 	r.fail(false)
 	c.Sessions.Dependencies = c.Sessions.Dependencies[:1]
 	n = run(t, c)
@@ -91,7 +91,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	before := n.installed(t)
 	n.Stop()
 
-	// A configuration that cannot be installed: the one before serves.
+	// A configuration that cannot be installed: the previous one is used.
 	r.fail(true)
 	c.Sessions.Dependencies = append(c.Sessions.Dependencies, c.Sessions.Dependencies[0])
 	c.Sessions.Dependencies[1].Package = unheard
@@ -108,7 +108,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	n.fails(t, fresh.ID, `import { late } from "@acme/late"; late`, "not installed")
 }
 
-// TestFullVolume checks that a volume that is full is an error of the code,
+// TestFullVolume checks that a full volume is an error of the code,
 // and that nothing in it is lost.
 func TestFullVolume(t *testing.T) {
 	env.Slow(t)
@@ -119,7 +119,7 @@ func TestFullVolume(t *testing.T) {
 	n.code(t, s.ID, `await Deno.writeTextFile("important.txt", "keep me")`)
 	n.fails(t, s.ID, `const piece = new Uint8Array(1 << 20);
 for (let i = 0; i < 64; i++) await Deno.writeFile("big-" + i, piece);`, "No space left")
-	// Code runs still, sees everything, and can make room.
+	// Code still runs, sees all files, and can free space.
 	if res := n.code(t, s.ID, `await Deno.readTextFile("important.txt")`); string(res.Value) != `"keep me"` {
 		t.Errorf("value %s", res.Value)
 	}
@@ -133,8 +133,8 @@ await Deno.writeTextFile("more.txt", "room again")`)
 	}
 }
 
-// TestCodeInADenoOfItsOwn checks what a piece of code is, and is not let
-// to do.
+// TestCodeInADenoOfItsOwn checks the environment and the permissions of a piece of
+// code.
 func TestCodeInADenoOfItsOwn(t *testing.T) {
 	env.Slow(t)
 	c := settings(t, newRegistry(t), "[sandbox]\nmode = \"warm\"\ntimeout_seconds = 60\nmemory_mb = 512\n")
@@ -155,7 +155,7 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 		t.Errorf("%+v, %q, %v", res, printed.String(), err)
 	}
 
-	// Nothing but files is left between runs.
+	// Only files are kept between runs.
 	n.code(t, s.ID, `globalThis.left = 1; Deno.env.set("COLOR", "red")`)
 	if res := n.code(t, s.ID, `[typeof left, Deno.env.get("COLOR")]`); string(res.Value) != `["undefined","blue"]` {
 		t.Errorf("left behind: %s", res.Value)
@@ -176,7 +176,7 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 	} {
 		n.fails(t, s.ID, code, want)
 	}
-	// A loop without end ends, alone.
+	// An endless loop is ended, and nothing else.
 	res, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `console.log("begun"); for (;;);`, Timeout: 2 * time.Second}, nil)
 	if err != nil || res.Error == nil || res.Error.Cause != engi.CauseTimeout || res.Stdout != "begun\n" {
 		t.Errorf("%+v, %v", res, err)
@@ -206,7 +206,7 @@ func TestDormancy(t *testing.T) {
 		if err := g.Write(t.Context(), "/var/tmp/outside", strings.NewReader("x"), engi.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(3 * time.Second) // it is in use
+		time.Sleep(3 * time.Second) // the session is in use
 		if x, err := n.Sessions.Get(t.Context(), "", string(s.ID)); err != nil || x.State != engi.SessionRunning {
 			t.Errorf("%s: in use: %+v, %v", p, x, err)
 		}

@@ -1,5 +1,5 @@
 // Package session tests sessions in real sandboxes: with packages of a registry
-// of its own, volumes, and an API behind the wall.
+// in the test, volumes, and an API behind the wall.
 package session
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// settings is a configuration of a node for tests, whose data goes with the test
+// settings returns a configuration of a node for tests, whose data is removed with the test
 // and whose packages come from r.
 func settings(t *testing.T, r *registry, section string) config.Config {
 	t.Helper()
@@ -44,7 +44,7 @@ func run(t *testing.T, c config.Config) *running {
 		if n.Stopped() {
 			return
 		}
-		// So that no volume stays mounted.
+		// Terminate all sessions, so that no volume stays mounted.
 		all, err := n.List(context.Background(), "", engi.Paging{})
 		for _, s := range all {
 			err = errors.Join(err, n.Terminate(context.Background(), "", string(s.ID)))
@@ -74,7 +74,7 @@ func forget(t *testing.T, c config.Config) {
 	}
 }
 
-// installed waits until packages are, or the installation has failed.
+// installed waits until the packages are installed, or the installation has failed.
 func (n *running) installed(t *testing.T) engi.Dependencies {
 	t.Helper()
 	return wait(t, "the packages are installed", func() (engi.Dependencies, bool) {
@@ -100,7 +100,7 @@ func wait[X any](t *testing.T, what string, f func() (X, bool)) X {
 	}
 }
 
-// session makes one that ends with the test.
+// session creates a session that ends with the test.
 func (n *running) session(t *testing.T, spec engi.SessionSpec) engi.Session {
 	t.Helper()
 	s, err := n.Sessions.Create(t.Context(), spec)
@@ -118,7 +118,7 @@ func (n *running) code(t *testing.T, id engi.SessionID, code string) engi.CodeRe
 		t.Fatal(err)
 	}
 	if !res.OK {
-		time.Sleep(time.Second) // they are written late
+		time.Sleep(time.Second) // the records are written late
 		events, err := n.NetworkLog().Events(t.Context(), "", res.Sandbox, 0, 50, false)
 		for _, e := range events {
 			t.Logf("%s %s %s allowed %t by %q: %s", e.Kind, e.Host, e.Address, e.Allowed, e.Rule, e.Reason)

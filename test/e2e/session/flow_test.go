@@ -9,10 +9,10 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestFlow is a session from end to end: a dependency with docs,
+// TestFlow tests a session from end to end: a dependency with docs,
 // secret and host; its snapshot; a session; code that calls the API through the
-// SDK with a secret that is put in at the wall; a second session from the
-// same snapshot; a volume that survives and then goes.
+// SDK with a secret that the wall inserts; a second session from the
+// same snapshot; a volume that survives and is removed at the end.
 func TestFlow(t *testing.T) {
 	r := newRegistry(t)
 	acme(t, r)
@@ -60,7 +60,7 @@ issues.map((i: { title: string }) => i.title)`
 	}
 	t.Logf("first session: sandbox after %v, code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
 
-	// The value is not inside, and goes nowhere else.
+	// The value is not in the sandbox, and is sent to no other host.
 	res = n.code(t, s.ID, `Object.fromEntries(["ACME_API_KEY", "HOME"].map((k) => [k, Deno.env.get(k)]))`)
 	if strings.Contains(string(res.Value), secretValue) || !strings.Contains(string(res.Value), "ACME_API_KEY") {
 		t.Errorf("inside: %s", res.Value)
@@ -75,12 +75,12 @@ issues.map((i: { title: string }) => i.title)`
 			t.Errorf("a sandbox that sends the secret elsewhere: %v, %v", x.ID, err)
 		}
 	}
-	// Nobody else's name brings it there either: the session may reach the
+	// The name of another host does not help either: the session may reach the
 	// other host, and still has only a placeholder to send.
 	open := n.session(t, engi.SessionSpec{Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"evil.test"}}})
 	before := len(a.seen())
-	// It does not trust the API's certificate, which the wall does: in that
-	// case nothing arrives at all.
+	// The session does not trust the API's certificate, unlike the wall: in that
+	// case no request arrives.
 	if res, err := n.RunCode(t.Context(), "", string(open.ID), engi.CodeSpec{Code: evil}, nil); err != nil {
 		t.Fatal(err)
 	} else if res.OK && string(res.Value) != "401" {
@@ -100,7 +100,7 @@ issues.map((i: { title: string }) => i.title)`
 		t.Error(err)
 	}
 
-	// What is in the volume survives the sandbox; modules in it can be
+	// The contents of the volume survive the sandbox; modules in it can be
 	// imported.
 	n.code(t, s.ID, `await Deno.mkdir("lib"); await Deno.writeTextFile("lib/titles.ts", "export const shout = (s: string) => s.toUpperCase() + '!';")`)
 	old := n.code(t, s.ID, `1`).Sandbox

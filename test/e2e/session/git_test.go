@@ -22,13 +22,13 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A gitServer serves repositories as git itself does, to who has the password.
+// A gitServer serves repositories with git itself, to clients with the password.
 type gitServer struct {
 	t    *testing.T
 	dir  string
 	cgi  *cgi.Handler
 	lock sync.Mutex
-	seen []string // requests that had the password; guarded by lock
+	seen []string // requests with the password; guarded by lock
 }
 
 const (
@@ -82,8 +82,8 @@ func (s *gitServer) git(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// repository makes the bare repository team/NAME.git with two commits, and
-// returns the first.
+// repository creates the bare repository team/NAME.git with two commits, and
+// returns the first commit.
 func (s *gitServer) repository(name string, more ...func(work string)) (first string) {
 	s.t.Helper()
 	work := "work-" + name
@@ -108,7 +108,7 @@ func (s *gitServer) repository(name string, more ...func(work string)) (first st
 	return first
 }
 
-// inside runs a program in a session and returns what it prints and how it ended.
+// inside runs a program in a session and returns its output and its exit code.
 func (n *running) inside(t *testing.T, id engi.SessionID, user string, args ...string) (string, int) {
 	t.Helper()
 	g, release, err := n.Sessions.Enter(t.Context(), "", string(id))
@@ -134,7 +134,7 @@ func (n *running) inside(t *testing.T, id engi.SessionID, user string, args ...s
 	return strings.TrimSpace(out.String()), exit.Code
 }
 
-// client returns a client with a key of an owner's.
+// client returns a client with a key of an owner.
 func (n *running) client(t *testing.T, owner string) *client.Client {
 	t.Helper()
 	k, err := client.New(n.Endpoint().URL, n.AdminKey()).CreateKey(t.Context(), v1.KeyRequest{Owner: owner})
@@ -157,9 +157,9 @@ func (n *running) events(t *testing.T, id engi.SessionID, prefix string) (types 
 	return types
 }
 
-// TestGit is work on a repository from end to end: a clone with a password that is
-// put in at the wall, pushes on demand, on release and at the end, a conflict,
-// and what a session cannot do with the password.
+// TestGit tests the work on a repository from end to end: a clone with a password that
+// the wall inserts, pushes on demand, on release and at the end, a conflict,
+// and the limits of the password in a session.
 func TestGit(t *testing.T) {
 	env.Slow(t)
 	server := newGitServer(t)
@@ -187,8 +187,8 @@ func TestGit(t *testing.T) {
 		t.Errorf("requests with the password: %q", got)
 	}
 
-	// The password is nowhere inside, for root neither. The pattern does not
-	// match itself; it finds what is there.
+	// The password is nowhere in the sandbox, not even for root. The pattern does not
+	// match itself; a control shows that the search works.
 	const pattern = "'[g]it-7f20c1aa93e8'"
 	if out, _ := n.inside(t, s.ID, "", "sh", "-c", "echo "+gitPassword+" > app/.git/there; grep -rlsa "+pattern+" /workspace; rm app/.git/there"); out != "/workspace/app/.git/there" {
 		t.Errorf("the search finds %s", out)
@@ -196,7 +196,7 @@ func TestGit(t *testing.T) {
 	if out, code := n.inside(t, s.ID, "root", "sh", "-c", "grep -rlsa "+pattern+" /workspace /root /home /tmp /var/tmp /etc /run; cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2> /dev/null | grep -ca "+pattern); out != "0" {
 		t.Errorf("the password is inside: %d %s", code, out)
 	}
-	// It goes with nothing but git's requests for these repositories.
+	// The password is added only to git's requests for these repositories.
 	before := len(server.requests())
 	if out, code := n.inside(t, s.ID, "", "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "https://git.test/team/app.git/config"); out != "403" {
 		t.Errorf("another path of the repository: %d %s", code, out)
@@ -223,7 +223,7 @@ func TestGit(t *testing.T) {
 		t.Errorf("another owner pushes: %v", err)
 	}
 
-	// On demand.
+	// Push on demand.
 	n.inside(t, s.ID, "", "sh", "-c", "echo mine > app/mine; chmod 755 app/mine; rm app/file")
 	done, err := ann.PushSession(t.Context(), "fix", v1.GitPush{Branch: "topic/a", Message: "Mine\n\nand why"})
 	if err != nil || done.Branch != "topic/a" || done.Conflict || done.Unchanged {
@@ -240,7 +240,7 @@ func TestGit(t *testing.T) {
 		t.Errorf("%+v, %v", again, err)
 	}
 
-	// Others have pushed to the branch.
+	// Another user has pushed to the branch.
 	server.git("", "clone", "-q", "-b", "topic/a", bare, "theirs")
 	server.git("theirs", "commit", "-q", "--allow-empty", "-m", "theirs")
 	server.git("theirs", "push", "-q", "origin", "topic/a")
@@ -254,7 +254,7 @@ func TestGit(t *testing.T) {
 		t.Errorf("topic/a is %s, want %s; the new branch %s, want %s", a, theirs, b, conflict.Commit)
 	}
 
-	// On release, and at the end; only if there is something.
+	// Push on release, and at the end; only if there are changes.
 	if err := n.Release(t.Context(), "ann", "fix"); err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func TestGit(t *testing.T) {
 	if got := server.git(bare, "for-each-ref", "--format=%(refname)", "refs/heads/engi"); got != "refs/heads/engi/fix" {
 		t.Errorf("a session that changed nothing: %q", got)
 	}
-	// When nobody uses it, too.
+	// Push also when a session is not used.
 	left := n.session(t, engi.SessionSpec{Owner: "ann", Name: "left", Git: &spec, Dormancy: time.Second})
 	n.inside(t, left.ID, "", "sh", "-c", "echo left > app/left")
 	wait(t, "it is dormant", func() (engi.Session, bool) {
@@ -294,8 +294,8 @@ func TestGit(t *testing.T) {
 	}
 }
 
-// TestGitFails checks what a session says whose repository cannot be had, and that
-// work that cannot be pushed stays.
+// TestGitFails checks the error of a session whose repository cannot be cloned, and that
+// work that cannot be pushed is kept.
 func TestGitFails(t *testing.T) {
 	env.Slow(t)
 	server := newGitServer(t)

@@ -36,14 +36,14 @@ export const hello = (name: string) => new Acme({ key: "k" }).greet(name);
 func call(name string, arguments map[string]any) scripted.Answer {
 	raw, err := json.Marshal(arguments)
 	if err != nil {
-		panic(err) // strings always can
+		panic(err) // strings can always be encoded
 	}
 	return scripted.Answer{Calls: []scripted.Call{{Name: name, Arguments: string(raw)}}}
 }
 
-// TestSearchRunSave has an agent do what it is for: look
-// something up, run code, and announce what it has saved, which other sessions
-// find, and use, until nobody has it any more.
+// TestSearchRunSave has an agent do its typical work: search
+// the docs, run code, and announce the modules it has saved, which other sessions
+// find, and use, until the modules are removed.
 func TestSearchRunSave(t *testing.T) {
 	env.Slow(t)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, acmeDocs) }))
@@ -65,7 +65,7 @@ func TestSearchRunSave(t *testing.T) {
 		case tools == 1 && second:
 			found <- last
 			_, source, _ := strings.Cut(last, "/workspace/lib/hello.ts first:\n")
-			source, _, _ = strings.Cut(source, "\n\n2. ") // what was found after it
+			source, _, _ = strings.Cut(source, "\n\n2. ") // cut off the following hits
 			return call("write_file", map[string]any{"path": "/workspace/lib/hello.ts", "content": source})
 		case tools == 1:
 			found <- last
@@ -131,7 +131,7 @@ default = "play:m"
 		t.Fatalf("%+v %v; found %s", a, err, <-found)
 	}
 
-	// Modules of scope session go with their volume, those of scope user stay.
+	// Modules of scope session are removed with their volume, those of scope user stay.
 	n.code(t, first.ID, "await Deno.writeTextFile('/workspace/own.ts', 'export const x = 1')")
 	if _, err := here.SaveModules(ctx, "first", []v1.CodeModuleRequest{{Path: "own.ts", Description: "Has an x."}}); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ default = "play:m"
 func quoted(s string) string {
 	raw, err := json.Marshal(s)
 	if err != nil {
-		panic(err) // strings always can
+		panic(err) // strings can always be encoded
 	}
 	return string(raw)
 }

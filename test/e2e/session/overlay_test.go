@@ -15,13 +15,13 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestOverlayOnANewTemplate changes the disk of a sandbox in every way there is, lets
-// the template be built anew meanwhile, and finds the changes on the files of the new
-// one, also after the server was killed while it saved.
+// TestOverlayOnANewTemplate changes the disk of a sandbox in all possible ways, lets
+// the template be rebuilt meanwhile, and finds the changes on the files of the new
+// template, also after the server was killed during a save.
 func TestOverlayOnANewTemplate(t *testing.T) {
 	env.Slow(t)
 	name := fmt.Sprintf("overlay-%d", os.Getpid())
-	t.Cleanup(func() { // when the server has ended
+	t.Cleanup(func() { // runs after the end of the server
 		templates, err := disk.Open(context.Background(), disk.Options{Dir: os.Getenv("ENGI_TEST_TEMPLATES")})
 		if err == nil {
 			err = templates.Remove(context.Background(), name)
@@ -93,7 +93,7 @@ test -p pipe && echo pipe; sha256sum -c sum; cat /srv/deep/er/file; python3 -c '
 		t.Errorf("on the new template:\n%s\nwant:\n%s", got, want)
 	}
 
-	// Killed while it saves another version.
+	// The server is killed while it saves another version.
 	saved := "the first"
 	sh("echo '" + saved + "' > /opt/t/version")
 	if x, err := s.SaveSession(ctx, "s"); err != nil || x.Bytes == 0 {
@@ -111,7 +111,7 @@ test -p pipe && echo pipe; sha256sum -c sum; cat /srv/deep/er/file; python3 -c '
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.StopSandbox(ctx, x.SandboxID); err != nil { // what was not saved is lost
+	if err := s.StopSandbox(ctx, x.SandboxID); err != nil { // unsaved changes are lost
 		t.Fatal(err)
 	}
 	got := sh("cat /opt/t/version")

@@ -23,7 +23,7 @@ export const titles = async () => {
 };
 `
 
-// act does something on the page of a session, and returns the page when it is answered.
+// act performs an action on the page of a session, and returns the page after the answer.
 func act(t *testing.T, here *client.Client, session, action string) v1.Page {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -50,8 +50,8 @@ func act(t *testing.T, here *client.Client, session, action string) v1.Page {
 	return page
 }
 
-// TestPage has a model draw what it got from an API: it looks up how, runs code whose
-// secret is put in at the wall, and leaves a module behind, which it finds again in
+// TestPage has a model that draws data of an API: it searches the docs, runs code whose
+// secret the wall inserts, and saves a module, which it finds again in
 // another session.
 func TestPage(t *testing.T) {
 	env.Slow(t)
@@ -145,7 +145,7 @@ hosts = ["api.acme.test"]
 		t.Errorf("instructions %q", s)
 	}
 
-	// Without sandboxes there is nothing of all this.
+	// Without sandboxes, none of these features exists.
 	bare := &scripted.Server{Play: func(scripted.Conversation) scripted.Answer {
 		return scripted.Answer{Text: `{"type":"full","html":"<p>hello</p>"}`}
 	}}
@@ -170,7 +170,7 @@ enabled = false
 	}
 }
 
-// write returns code that keeps a module and uses it.
+// write returns code that saves a module and uses it.
 func write(module string) string {
 	return "await Deno.mkdir('/workspace/lib', { recursive: true });\nawait Deno.writeTextFile('/workspace/lib/titles.ts', " + quoted(module) + ");\n" +
 		"const { titles } = await import('./lib/titles.ts');\nawait titles()"

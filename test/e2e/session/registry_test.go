@@ -15,14 +15,14 @@ import (
 	"testing"
 )
 
-// A registry speaks as much of npm's protocol as installing needs. It is one of
-// a company: with a path of its own.
+// A registry speaks the part of npm's protocol that an installation needs. It is like one of
+// a company: its URL has a path.
 type registry struct {
 	*httptest.Server
 	mu       sync.Mutex
 	packages map[string]map[string]published // guarded by mu
 	down     bool                            // guarded by mu
-	asked    int                             // guarded by mu; requests
+	asked    int                             // number of requests; guarded by mu
 }
 
 type published struct {
@@ -37,10 +37,10 @@ func newRegistry(t *testing.T) *registry {
 	return r
 }
 
-// URL is what the node is told.
+// address returns the URL in the node's configuration.
 func (r *registry) address() string { return r.Server.URL + "/api/npm/" }
 
-// publish makes a package of files; package.json is added.
+// publish publishes a package of files; package.json is added.
 func (r *registry) publish(t *testing.T, name, version string, dependencies map[string]string, files map[string]string) {
 	t.Helper()
 	about, err := json.Marshal(map[string]any{

@@ -10,7 +10,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// acme publishes a small SDK, with a dependency of its own.
+// acme publishes a small SDK, with a dependency.
 func acme(t *testing.T, r *registry) {
 	t.Helper()
 	r.publish(t, "@acme/sdk", "1.2.0", map[string]string{"tiny-pad": "^1.0.0"}, map[string]string{
@@ -36,9 +36,9 @@ package = "@acme/sdk"
 docs = ["https://acme.example/sdk.md"]
 `
 
-// TestSnapshotOfPackages checks the life of what is installed: built once,
-// named by a hash, used by every session and after a restart without asking
-// anybody, and what a session boots from in less than a second.
+// TestSnapshotOfPackages checks the life of installed packages: built once,
+// named by a hash, used by every session and after a restart without requests to
+// the registry, and booted by a session in less than a second.
 func TestSnapshotOfPackages(t *testing.T) {
 	env.Slow(t)
 	r := newRegistry(t)

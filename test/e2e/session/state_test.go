@@ -91,9 +91,9 @@ func TestStatesOfASession(t *testing.T) {
 	}
 }
 
-// TestTerminalsAttach looks at a terminal of a session, which is attached meanwhile:
-// not to a server that was killed, and again when its viewer is back. When it has
-// left, the files are saved and its program goes on.
+// TestTerminalsAttach views a terminal of a session, which is attached meanwhile:
+// it is detached when the server is killed, and attached again when its viewer is back. When the viewer has
+// left, the files are saved and the program continues.
 func TestTerminalsAttach(t *testing.T) {
 	s := env.Serve(t, env.ServerOptions{})
 	ctx := t.Context()
@@ -151,7 +151,7 @@ func TestTerminalsAttach(t *testing.T) {
 	shows("terminal " + term.ID)
 	s.Kill()
 	s.Start()
-	shows("terminal " + term.ID) // it is back
+	shows("terminal " + term.ID) // the terminal is back
 	stop()
 	<-left
 	a.Close()

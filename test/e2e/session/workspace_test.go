@@ -49,8 +49,8 @@ n + " " + hash.digest("hex")`
 )
 
 // TestWorkspaceOutlivesTheDisk saves files of a sandbox to a server for S3, kills the
-// node, also while it saves, takes its disk away, and restores on another one what
-// was there at one of the copies. TestKilledCopies in internal/session/backup does it to
+// node, also during a save, removes its disk, and restores on another node the files
+// of one of the copies. TestKilledCopies in internal/session/backup tests this with
 // 10,000 files.
 func TestWorkspaceOutlivesTheDisk(t *testing.T) {
 	env.Slow(t)
@@ -93,14 +93,14 @@ func TestWorkspaceOutlivesTheDisk(t *testing.T) {
 	s.Kill()
 
 	began = time.Now()
-	s = env.Serve(t, options) // a new directory, and nothing in it
+	s = env.Serve(t, options) // a new, empty directory
 	create(s)
 	if got := code(s, describe); got != whole {
 		t.Fatalf("restored %s, want %s", got, whole)
 	}
 	t.Logf("saved in %v, again in %v, restored and read in %v", took, again1, time.Since(began))
 
-	// Killed while it saves another version.
+	// The node is killed while it saves another version.
 	for i, after := range []time.Duration{40 * time.Millisecond} {
 		code(s, fmt.Sprintf(makeFiles, 2+i))
 		next := code(s, describe)

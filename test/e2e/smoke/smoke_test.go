@@ -1,7 +1,7 @@
 // Package smoke uses, once each, the features that have no other test in the
 // gate: E2B's protocol over plain HTTP, MCP, SSH, an app, a workspace, the
 // dashboard's files and a webhook. It needs a server, real sandboxes and the template base, and
-// no program or package of others.
+// no third-party program or package.
 package smoke
 
 import (
@@ -91,7 +91,7 @@ func TestFeatures(t *testing.T) {
 	t.Run("app", func(t *testing.T) { buildApp(t, s) })
 }
 
-// useE2B speaks E2B's protocol as its clients do: it creates a sandbox, writes
+// useE2B speaks E2B's protocol like its clients: it creates a sandbox, writes
 // a file, runs a command that reads it, and ends the sandbox.
 func useE2B(t *testing.T, s *env.Server) {
 	key := header{"X-API-KEY", s.Key}
@@ -217,7 +217,7 @@ func useMCP(t *testing.T, s *env.Server) {
 }
 
 // useSSH runs a command in a session over the SSH port, and one that fails; a
-// key that is unknown is refused.
+// key unknown to the server is refused.
 func useSSH(t *testing.T, s *env.Server) {
 	if _, err := s.CreateSession(t.Context(), v1.SessionRequest{Name: "dev"}); err != nil {
 		t.Fatal(err)
@@ -278,7 +278,7 @@ func newSigner(t *testing.T) ssh.Signer {
 	return signer
 }
 
-// openDashboard loads the dashboard's page, and every file that it names.
+// openDashboard loads the dashboard's page, and every file that the page names.
 func openDashboard(t *testing.T, s *env.Server) {
 	code, page := ask(t, s, "GET", "/", "", header{"Accept", "text/html"})
 	if code != http.StatusOK {
@@ -322,7 +322,7 @@ func newReceiver(t *testing.T) *receiver {
 		}
 		select {
 		case r.got <- delivery{q.Header, body}:
-		default: // more than anybody waits for
+		default: // more deliveries than the test waits for
 		}
 	}))
 	t.Cleanup(r.Close)
@@ -330,7 +330,7 @@ func newReceiver(t *testing.T) *receiver {
 }
 
 // check waits for the event that a sandbox runs, and checks the
-// signature of each request, as Standard Webhooks has it.
+// signature of each request according to Standard Webhooks.
 func (r *receiver) check(t *testing.T, hook v1.Webhook) {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(hook.Secret, "whsec_"))
 	if err != nil {
@@ -361,8 +361,8 @@ func (r *receiver) check(t *testing.T, hook v1.Webhook) {
 }
 
 // buildApp creates an app on the template node-api, changes it, breaks it,
-// rolls it back, and kills the server: each time the app serves what the last
-// good revision says.
+// rolls it back, and kills the server: each time the app serves the last
+// good revision.
 func buildApp(t *testing.T, s *env.Server) {
 	ctx := t.Context()
 	// The builtin node-api is based on a template with a browser, which comes from the network.
@@ -448,7 +448,7 @@ func buildApp(t *testing.T, s *env.Server) {
 }
 
 // fillWorkspace writes files of a workspace through the API and in its sandbox,
-// goes back to an earlier revision, kills the server, and clones the workspace
+// restores an earlier revision, kills the server, and clones the workspace
 // with git.
 func fillWorkspace(t *testing.T, s *env.Server) {
 	ctx := t.Context()

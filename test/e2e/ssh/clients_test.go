@@ -15,10 +15,10 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestLibraries uses a session with the SSH clients that extensions of editors and
-// tools for development environments are made of: programs, a terminal whose size
-// changes, SFTP, a tunnel, keepalives and a host key that is pinned. One finds it
-// lazy, the next one awake, and the last one asleep.
+// TestLibraries uses a session with the SSH clients on which extensions of editors and
+// tools for development environments are based: programs, a terminal whose size
+// changes, SFTP, a tunnel, keepalives and a pinned host key. One finds the session
+// not started, the next one awake, and the last one hibernated.
 func TestLibraries(t *testing.T) {
 	env.Slow(t)
 	needs(t, "ssh-keygen", "node")
@@ -53,7 +53,7 @@ func TestLibraries(t *testing.T) {
 	}{
 		{"ssh2", "node", "/js/client.mjs", "SIGTERM"},
 		{"asyncssh", here + "/py/.venv/bin/python", "/py/use_asyncssh.py", "TERM"},
-		{"paramiko", here + "/py/.venv/bin/python", "/py/use_paramiko.py", -1.}, // it knows of no signals
+		{"paramiko", here + "/py/.venv/bin/python", "/py/use_paramiko.py", -1.}, // paramiko does not report signals
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			if x.name == "paramiko" {

@@ -1,6 +1,6 @@
-// Package ssh tries OpenSSH's clients, rsync, git and libraries for SSH against nodes
-// with real sandboxes: as root and as nobody, before and after what they lead into
-// slept.
+// Package ssh tests OpenSSH's clients, rsync, git and libraries for SSH against nodes
+// with real sandboxes: as root and as nobody, before and after their sandbox
+// hibernated.
 package ssh
 
 import (
@@ -36,12 +36,12 @@ listen = "127.0.0.1:0"
 remote_forwarding = true
 `
 
-// A place is a node with what its clients need: as the user has it whose home dir is.
+// A place is a node with the files of its clients, in the home directory dir.
 type place struct {
 	t    *testing.T
 	dir  string
-	engi func(args ...string) *exec.Cmd // a command at the node
-	data []byte                         // much
+	engi func(args ...string) *exec.Cmd // returns a command of engi that uses the node
+	data []byte                         // large data
 }
 
 func needs(t *testing.T, programs ...string) {
@@ -53,7 +53,7 @@ func needs(t *testing.T, programs ...string) {
 	}
 }
 
-// at returns a place for a node, with a configuration of ssh that knows it by its port,
+// at returns a place for a node, with a configuration of ssh that reaches the node by its port,
 // as TARGET.tcp, and through its HTTP port, as TARGET.engi.
 func at(t *testing.T, c *client.Client, engi func(args ...string) *exec.Cmd) *place {
 	t.Helper()
@@ -105,12 +105,12 @@ func (p *place) command(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// client is a command of OpenSSH.
+// client returns a command of OpenSSH.
 func (p *place) client(program string, args ...string) *exec.Cmd {
 	return p.command(exec.CommandContext(p.t.Context(), program, append([]string{"-F", p.path(".ssh/config")}, args...)...))
 }
 
-// run runs a command and returns what it prints, without the last line's end.
+// run runs a command and returns its output, without the last line's end.
 func (p *place) run(cmd *exec.Cmd, stdin string) string {
 	p.t.Helper()
 	if stdin != "" {
@@ -129,7 +129,7 @@ func (p *place) must(program string, args ...string) string {
 	return p.run(p.command(exec.CommandContext(p.t.Context(), program, args...)), "")
 }
 
-// ssh runs a line in a host and returns what it prints.
+// ssh runs a line in a host and returns its output.
 func (p *place) ssh(host, line string) string {
 	p.t.Helper()
 	return p.run(p.client("ssh", host, line), "")
@@ -152,7 +152,7 @@ func (p *place) equal(what, got, want string) {
 	}
 }
 
-// everything tries all clients with a host, with so many MiB of data. tools says that
+// everything tests all clients with a host, with size MiB of data. tools means that
 // the sandbox has rsync and scp.
 func (p *place) everything(host string, size int, tools bool) {
 	p.t.Helper()
@@ -166,12 +166,12 @@ func (p *place) everything(host string, size int, tools bool) {
 	if code := p.code(p.client("ssh", host, "exit 42")); code != 42 {
 		p.t.Errorf("exit code %d", code)
 	}
-	if code := p.code(p.client("ssh", host, "kill -TERM $$")); code != 255 { // as ssh has it
+	if code := p.code(p.client("ssh", host, "kill -TERM $$")); code != 255 { // ssh returns 255 for a signal
 		p.t.Errorf("exit code %d after a signal", code)
 	}
 	p.ssh(host, "rm -rf t && mkdir t")
 
-	// Much data, by ssh itself, and by SFTP.
+	// Large data, by ssh itself, and by SFTP.
 	in := p.client("ssh", host, "cat > t/in && sha256sum < t/in")
 	in.Stdin = bytes.NewReader(p.data)
 	p.equal("much data in", strings.Fields(p.run(in, ""))[0], hash)
@@ -191,7 +191,7 @@ func (p *place) everything(host string, size int, tools bool) {
 
 	// Directories, links, modes and times.
 	for _, d := range []string{"tree", "got", "clone", "synced"} {
-		os.RemoveAll(p.path(d)) // of the time before it slept
+		os.RemoveAll(p.path(d)) // results from before the hibernation
 	}
 	if err := errors.Join(os.MkdirAll(p.path("tree/sub"), 0o755), os.WriteFile(p.path("tree/sub/x"), []byte("x"), 0o751), os.Chmod(p.path("tree/sub/x"), 0o751),
 		os.Chtimes(p.path("tree/sub/x"), time.Unix(1e9, 0), time.Unix(1e9, 0))); err != nil {
@@ -250,7 +250,7 @@ func (p *place) forward(host string) {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	defer cmd.Wait() // it is killed
+	defer cmd.Wait() // the process is killed
 	defer cancel()
 	for i := 0; ; i++ {
 		resp, err := http.Get("http://" + local + "/page")
@@ -271,8 +271,8 @@ func (p *place) forward(host string) {
 	}
 }
 
-// remote reaches a server of this machine from inside by ssh -R, twice: what the
-// first has left must not be in the way of the second.
+// remote reaches a server of this machine from inside by ssh -R, twice: the remains of the
+// first must not prevent the second.
 func (p *place) remote(host string) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -298,7 +298,7 @@ all = [threading.Thread(target=one, args=(host,)) for host in ["localhost", "127
 		got := p.run(p.client("ssh", "-o", "ExitOnForwardFailure=yes", "-R", "8124:"+l.Addr().String(), host, "python3 -"), program)
 		p.equal("ssh -R", got, strings.TrimSpace(strings.Repeat("True\n", 8)))
 	}
-	// A port that somebody has.
+	// A port that is in use.
 	cmd := p.client("ssh", "-o", "ExitOnForwardFailure=yes", "-R", "8125:"+l.Addr().String(), host, "sleep 1000")
 	out := p.client("ssh", host, "python3 -c 'import socket,time; s = socket.create_server((\"127.0.0.1\", 8125)); print(1, flush=True); time.sleep(1000)'")
 	pipe, err := out.StdoutPipe()
@@ -308,7 +308,7 @@ all = [threading.Thread(target=one, args=(host,)) for host in ["localhost", "127
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	defer out.Wait() // it is killed
+	defer out.Wait() // the process is killed
 	defer out.Process.Kill()
 	if _, err := io.ReadFull(pipe, make([]byte, 2)); err != nil {
 		p.t.Fatal(err)
@@ -346,7 +346,7 @@ func (p *place) terminal(host string) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 44, Cols: 122}); err != nil {
 		p.t.Fatal(err)
 	}
-	for i := 0; !strings.Contains(seen, "now 44 122"); i++ { // the change is on its way
+	for i := 0; !strings.Contains(seen, "now 44 122"); i++ { // the change may not have arrived yet
 		if i > 100 {
 			p.t.Fatalf("the size does not change: %q", seen)
 		}
@@ -362,7 +362,7 @@ func (p *place) terminal(host string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	io.WriteString(tty, "echo is$((1+1))asleep; sleep 1000; echo code $?\n")
-	until("is2asleep") // typed earlier, the interrupt would end nothing
+	until("is2asleep") // an earlier interrupt would not end the program
 	io.WriteString(tty, "\x03")
 	io.WriteString(tty, "exit 9\n")
 	for {
@@ -376,7 +376,7 @@ func (p *place) terminal(host string) {
 	}
 }
 
-// TestRoot tries everything with a session and a sandbox of a node that is root's.
+// TestRoot tests all clients with a session and a sandbox of a node that runs as root.
 func TestRoot(t *testing.T) {
 	env.Slow(t)
 	needs(t, "ssh", "scp", "sftp", "ssh-keygen", "git", "rsync")
@@ -397,11 +397,11 @@ func TestRoot(t *testing.T) {
 		t.Errorf("engi ssh: exit code %d", code)
 	}
 
-	// What has all tools: this machine's programs, in a sandbox.
+	// A sandbox with all tools: it has this machine's programs.
 	s.Run("sandbox", "create", "host", "-m", "name=box", "--timeout", "1h")
 	p.everything("box.tcp", 3, true)
 
-	// A key that is deleted ends what goes on.
+	// Deleting a key ends its connections.
 	cmd := p.client("ssh", "dev.tcp", "echo ready; sleep 1000")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -431,7 +431,7 @@ func TestRoot(t *testing.T) {
 	}
 }
 
-// TestRootless tries everything with a sandbox of a node that is nobody's.
+// TestRootless tests all clients with a sandbox of a node that runs as user nobody.
 func TestRootless(t *testing.T) {
 	env.Slow(t)
 	needs(t, "ssh", "scp", "sftp", "ssh-keygen", "git", "rsync")
@@ -441,7 +441,7 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	vars := append(os.Environ(), "ENGI_DATA_DIR="+filepath.Join(dir, "d"), "ENGI_CACHE_DIR="+filepath.Join(dir, "c"), "HOME="+dir, "TMPDIR="+dir, "ENGI_TEMPLATES_DEFAULT=host", "ENGI_SSH_LISTEN=127.0.0.1:0", "ENGI_SSH_REMOTE_FORWARDING=true")
-	for _, v := range []string{"ENGI_BIN", "ENGI_RUNSC", "ENGI_GUEST"} { // where nobody may read them
+	for _, v := range []string{"ENGI_BIN", "ENGI_RUNSC", "ENGI_GUEST"} { // copy the programs to a directory that user nobody may read
 		raw, err := os.ReadFile(os.Getenv(v))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, v), raw, 0o755)
@@ -474,7 +474,7 @@ func TestRootless(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if ids, err := nobody("sandbox", "list", "-q").Output(); err == nil { // else the server has ended
+		if ids, err := nobody("sandbox", "list", "-q").Output(); err == nil { // an error means that the server has ended
 			nobody(append([]string{"sandbox", "kill"}, strings.Fields(string(ids))...)...).Run()
 		}
 		server.Process.Signal(os.Interrupt)
@@ -496,7 +496,7 @@ func TestRootless(t *testing.T) {
 	}
 	_, url, _ := strings.Cut(string(endpoint), `"url": "`)
 	url, _, _ = strings.Cut(url, `"`)
-	root := func(args ...string) *exec.Cmd { // the clients are root's
+	root := func(args ...string) *exec.Cmd { // the clients run as root
 		cmd := exec.Command(os.Getenv("ENGI_BIN"), args...)
 		cmd.Env = append(os.Environ(), "ENGI_URL="+url, "ENGI_KEY="+strings.TrimSpace(string(key)))
 		return cmd

@@ -25,8 +25,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// inside is set in the process that has a network namespace of its own, so that
-// tens of thousands of connections are nobody else's.
+// inside is the variable that is set in the process with a separate network namespace, so that
+// tens of thousands of connections affect no other program.
 const inside = "ENGI_TEST_TENANTS_INSIDE"
 
 func TestMain(m *testing.M) {
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	if env.Missing("ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN") != "" || os.Getenv(inside) != "" {
 		os.Exit(m.Run())
 	}
-	runtime.LockOSThread() // the signal comes when the thread ends
+	runtime.LockOSThread() // the signal is sent when the thread ends
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -55,20 +55,20 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	stalled = 22_000 // connections
-	each    = 5_500  // of one process, which must not need more descriptors than it may have
-	deaf    = 1_000  // readers
+	stalled = 22_000 // number of stalled connections
+	each    = 5_500  // connections of one process, within its limit of descriptors
+	deaf    = 1_000  // number of readers that do not read
 	maxRSS  = 600 << 20
-	judged  = 5 * time.Minute // how long it must last for the slowest hundredth to mean much
+	judged  = 5 * time.Minute // minimum duration for a meaningful slowest hundredth
 )
 
-// role is set in processes of mallory's: stall or ask. All of their threads have what
-// processor nobody else needs, as if they were on another machine. Where the kernel
-// groups processes by session, the group has to be of little weight, too: within it,
-// idle means only less than the others of the session.
+// role is the variable that is set in mallory's processes: stall or ask. All their threads get only
+// processor time that no other process needs, as if they were on another machine. Where the kernel
+// groups processes by session, the group needs a low weight, too: within a group,
+// idle only means a lower share than the rest of the session.
 const role = "ENGI_TEST_TENANTS_ROLE"
 
-// attack attacks until standard input ends, and prints how often it did what.
+// attack attacks until standard input ends, and prints the count of each kind of attack.
 func attack() error {
 	m := &mallory{url: os.Getenv("ENGI_URL"), key: os.Getenv("ENGI_KEY"), did: map[string]int{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -85,7 +85,7 @@ func attack() error {
 			all.Go(func() { m.costly(ctx) })
 		}
 		all.Go(func() { m.leave(ctx) })
-		for i := range 1100 { // more than may wait
+		for i := range 1100 { // more programs than may wait
 			all.Go(func() { m.run(ctx, i) })
 		}
 	}
@@ -95,7 +95,7 @@ func attack() error {
 	return json.NewEncoder(os.Stdout).Encode(m.did)
 }
 
-// start starts mallory's processes, and returns what ends them and tells what they did.
+// start starts mallory's processes, and returns a function that ends them and returns their counts.
 func start(t *testing.T, url, key string) (end func() map[string]int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -148,7 +148,7 @@ func start(t *testing.T, url, key string) (end func() map[string]int) {
 type mallory struct {
 	url, key string
 	mu       sync.Mutex
-	did      map[string]int // guarded by mu
+	did      map[string]int // counts by kind of attack; guarded by mu
 }
 
 func (m *mallory) count(what string) {
@@ -176,14 +176,14 @@ func (m *mallory) stall(ctx context.Context, i int) {
 		}
 		m.count("stalled connections")
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		_, _ = io.WriteString(conn, parts[i%len(parts)]) // refusals are what is hoped for
+		_, _ = io.WriteString(conn, parts[i%len(parts)]) // refusals are expected
 		_, _ = io.Copy(io.Discard, conn)
 		stop()
 		conn.Close()
 	}
 }
 
-// ignore sends requests and reads no answer.
+// ignore sends requests and reads no answers.
 func (m *mallory) ignore(ctx context.Context) {
 	for ctx.Err() == nil {
 		conn, err := m.dial(ctx)
@@ -222,7 +222,7 @@ func list(open, close string, n int, item string) string {
 	return open + strings.Repeat(item+",", n-1) + item + close
 }
 
-// costly sends requests that cost much, one after the other.
+// costly sends expensive requests, one after the other.
 func (m *mallory) costly(ctx context.Context) {
 	var fields strings.Builder
 	for i := range 1_000_000 {
@@ -230,7 +230,7 @@ func (m *mallory) costly(ctx context.Context) {
 	}
 	document, err := json.Marshal(map[string]string{"title": "x", "content": strings.Repeat("# x\n", 2<<20)})
 	if err != nil {
-		panic(err) // unreachable: it is text
+		panic(err) // unreachable: text can always be encoded
 	}
 	requests := []struct{ name, path, body string }{
 		{"batches", "/mcp", list("[", "]", 100_000, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)},
@@ -245,7 +245,7 @@ func (m *mallory) costly(ctx context.Context) {
 	}
 }
 
-// leave runs programs that leave many files, which wait for their turn among hers.
+// leave runs programs that leave many files, which wait among mallory's other programs.
 func (m *mallory) leave(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.ask(ctx, "POST", "/v1/executions", `{"language":"bash","code":"for i in $(seq 10000); do echo x > f$i; done","artifacts":{"max_count":10000}}`)
@@ -254,7 +254,7 @@ func (m *mallory) leave(ctx context.Context) {
 	}
 }
 
-// programs are hostile, and fill the queue.
+// programs lists hostile programs that fill the queue.
 var programs = []string{
 	`{"language":"bash","code":"bomb() { bomb | bomb & }; bomb; sleep 60","timeout":"5s"}`,
 	`{"language":"python","code":"a = []\nwhile True: a.append(bytearray(b'x' * (8 << 20)))","timeout":"20s"}`,
@@ -279,7 +279,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// An ann runs programs and notes how long they take.
+// An ann runs programs and records their durations.
 type ann struct {
 	api   *client.Client
 	seen  map[string]bool // IDs of her executions
@@ -303,7 +303,7 @@ func quantile(all []time.Duration, q float64) time.Duration {
 	return all[min(len(all)-1, int(q*float64(len(all))))]
 }
 
-// resident is the memory of a process, and how many files it has open.
+// resident returns the memory of a process in bytes, and the number of its open files.
 func resident(t *testing.T, pid int) (rss int64, files int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -321,7 +321,7 @@ func resident(t *testing.T, pid int) (rss int64, files int) {
 	return rss << 10, len(entries)
 }
 
-// processor is the time that a process had of a processor.
+// processor returns the processor time that a process has used.
 func processor(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -336,9 +336,9 @@ func processor(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * (time.Second / 100)
 }
 
-// TestTwoTenants has mallory attack a node with everything while ann works, for
-// ENGI_TENANTS_TIME. Ann's answers are right, her lists and events show nothing of
-// mallory's, and the node stays within its bounds.
+// TestTwoTenants: mallory attacks a node in all ways while ann works, for
+// ENGI_TENANTS_TIME. Ann's answers are right, her lists and events show no objects of
+// mallory, and the node stays within its limits.
 func TestTwoTenants(t *testing.T) {
 	env.Slow(t)
 	env.Machine(t, "ENGI_RUNSC", "ENGI_GUEST", "ENGI_BIN")
@@ -346,7 +346,7 @@ func TestTwoTenants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var limit syscall.Rlimit // of the server, too
+	var limit syscall.Rlimit // limit of this process and of the server
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil || limit.Max < 2*each {
 		env.Need(t, fmt.Sprintf("%d descriptors, not %d: ulimit -n (%v)", 2*each, limit.Max, err))
 	}
@@ -384,7 +384,7 @@ func TestTwoTenants(t *testing.T) {
 	defer cancel()
 	began, used := time.Now(), processor(t, pid)
 	end := start(t, s.URL, key)
-	pause(ctx, 10*time.Second) // until all is there
+	pause(ctx, 10*time.Second) // wait until all attacks are under way
 	var mostRSS int64
 	mostFiles := 0
 	for i := 0; ctx.Err() == nil; i++ {
@@ -398,7 +398,7 @@ func TestTwoTenants(t *testing.T) {
 		did = append(did, fmt.Sprintf("%d %s", n, what))
 	}
 	for _, what := range []string{"stalled connections", "readers that do not read", "batches", "unknown fields", "programs"} {
-		if total[what] == 0 && lasts >= time.Minute { // a busy machine may not come to all of it sooner
+		if total[what] == 0 && lasts >= time.Minute { // a busy machine may need this time for all kinds of attacks
 			t.Errorf("no %s", what)
 		}
 	}
@@ -422,7 +422,7 @@ func TestTwoTenants(t *testing.T) {
 	a.seesOnlyHers(t)
 }
 
-// seesOnlyHers checks ann's lists and events for what is not hers.
+// seesOnlyHers checks ann's lists and events for objects of other owners.
 func (a *ann) seesOnlyHers(t *testing.T) {
 	t.Helper()
 	n := 0

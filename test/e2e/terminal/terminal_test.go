@@ -1,6 +1,6 @@
-// Package terminal tests terminals of real sandboxes: that nothing is lost or
-// doubled when the server is killed or the sandbox sleeps, that slow readers cost
-// no memory, and that screens are those that xterm.js shows.
+// Package terminal tests terminals of real sandboxes: that no output is lost or
+// doubled when the server is killed or the sandbox hibernates, that slow readers cost
+// no memory, and that screens are the same as in xterm.js.
 package terminal
 
 import (
@@ -71,7 +71,7 @@ func TestTerminalsSurvive(t *testing.T) {
 	for i := range tokens {
 		want += fmt.Sprintf("<%d>", i)
 	}
-	var half, work sync.WaitGroup // half: terminals that have typed half
+	var half, work sync.WaitGroup // half waits for terminals that have typed half
 	half.Add(terminals)
 	ids := make([]string, terminals)
 	for n := range ids {
@@ -120,7 +120,7 @@ func TestTerminalsSurvive(t *testing.T) {
 	p.Start()
 	work.Wait()
 
-	// It sleeps with its terminals, and attaching wakes it.
+	// The sandbox hibernates with its terminals, and attaching wakes it.
 	a := p.attach(t, ids[0], client.AttachOptions{Offset: client.FromScreen})
 	defer a.Close()
 	for _, err := range a.Output(ctx) {
@@ -155,7 +155,7 @@ func TestTerminalsSurvive(t *testing.T) {
 	}
 }
 
-// wakeups returns how often threads of the server waited for something in a time.
+// wakeups returns the number of times that threads of the server waited during a time.
 func (p *place) wakeups(t *testing.T, during time.Duration) (n int64) {
 	t.Helper()
 	count := func() (n int64) {
@@ -166,7 +166,7 @@ func (p *place) wakeups(t *testing.T, during time.Duration) (n int64) {
 		for _, name := range all {
 			status, err := os.ReadFile(name)
 			if err != nil {
-				continue // it has ended
+				continue // the thread has ended
 			}
 			_, rest, _ := strings.Cut(string(status), "\nvoluntary_ctxt_switches:")
 			line, _, _ := strings.Cut(rest, "\n")
@@ -183,7 +183,7 @@ func (p *place) wakeups(t *testing.T, during time.Duration) (n int64) {
 	return count() - before
 }
 
-// TestDetachedTerminalsSleep leaves terminals in which nothing happens: the server does
+// TestDetachedTerminalsSleep leaves idle terminals: the server does
 // not wake for them.
 func TestDetachedTerminalsSleep(t *testing.T) {
 	env.Slow(t)
@@ -207,12 +207,12 @@ func TestDetachedTerminalsSleep(t *testing.T) {
 	time.Sleep(during)
 	n := p.wakeups(t, during)
 	t.Logf("%d wakeups in %s with %d terminals, %d with one", n, during, terminals, alone)
-	if n > alone+2*terminals { // one a second each would be 450 more
+	if n > alone+2*terminals { // one wakeup per second and terminal would be 450 more
 		t.Errorf("%d wakeups in %s with %d terminals, %d with one", n, during, terminals, alone)
 	}
 }
 
-// TestSlowReader has a program print 100 MB to who reads slowly.
+// TestSlowReader runs a program that prints 100 MB to a slow reader.
 func TestSlowReader(t *testing.T) {
 	env.Slow(t)
 	p := newPlace(t, "base")
@@ -226,13 +226,13 @@ func TestSlowReader(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if before == 0 { // what is typed earlier is echoed
+		if before == 0 { // earlier input is echoed
 			before = memory(t, p.PID())
 			if _, err := io.WriteString(a, "\n"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n += len(data); n >= next && n < size/2 { // it is slow at first
+		if n += len(data); n >= next && n < size/2 { // the reader is slow at first
 			next += size / 20
 			time.Sleep(100 * time.Millisecond)
 			most = max(most, memory(t, p.PID()))
@@ -251,7 +251,7 @@ func TestSlowReader(t *testing.T) {
 
 var resident = regexp.MustCompile(`VmRSS:\s+(\d+) kB`)
 
-// memory is what a process holds, in bytes.
+// memory returns the memory of a process, in bytes.
 func memory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -265,7 +265,7 @@ func memory(t *testing.T, pid int) int64 {
 	return n << 10
 }
 
-// programs are what people use in terminals, with the keys that they press.
+// programs lists programs that people use in terminals, with the pressed keys.
 var programs = map[string]struct {
 	args []string
 	keys []string
@@ -280,8 +280,8 @@ printf '\033[1mbold\033[0m \033[4:3mcurly\033[0m \033[38;2;10;200;30mtrue\033[0m
 printf '\033[5;10H\033[2@ins\033[3P\033[2X\033[3;20r\033[20;1H\n\n\033[5L\033[2M\033[r\033[24;79Habcdef'; read x`}, []string{" "}},
 }
 
-// TestHtop compares what htop in a sandbox shows with what xterm.js shows of the same
-// bytes: it shows no two times the same. Its viewer leaves after each key.
+// TestHtop compares the screen of htop in a sandbox with the screen of xterm.js for the same
+// bytes, because htop never shows the same screen twice. Its viewer leaves after each key.
 func TestHtop(t *testing.T) {
 	env.Slow(t)
 	if _, err := exec.LookPath("htop"); err != nil {
@@ -340,7 +340,7 @@ func headless(t *testing.T) (dir string) {
 	return dir
 }
 
-// referee returns what xterm.js shows of output.
+// referee returns the screen that xterm.js shows for out.
 func referee(t *testing.T, dir string, out []byte) string {
 	t.Helper()
 	file := filepath.Join(dir, "out")
@@ -360,7 +360,7 @@ func referee(t *testing.T, dir string, out []byte) string {
 	return string(screen)
 }
 
-// TestScreens compares what programs in sandboxes show with what xterm.js shows of
+// TestScreens compares the screens of programs in sandboxes with the screens of xterm.js for
 // the same programs here, with a detach in the middle.
 func TestScreens(t *testing.T) {
 	env.Slow(t)
@@ -379,7 +379,7 @@ func TestScreens(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := &place{p.Server, p.patient, b.ID}
-			// Both get the same keys, each when what came before is on the screen.
+			// Both get the same keys, each when the result of the previous one is on the screen.
 			local := startLocal(t, dir, x.args)
 			id := p.terminal(t, x.args...)
 			var at int64
@@ -393,7 +393,7 @@ func TestScreens(t *testing.T) {
 				flushed := make(chan error, 1)
 				go func() {
 					err := a.Flush(ctx)
-					time.Sleep(200 * time.Millisecond) // some of the answer, or all
+					time.Sleep(200 * time.Millisecond) // wait for some of the answer, or all of it
 					cancel()
 					flushed <- err
 				}()
@@ -406,7 +406,7 @@ func TestScreens(t *testing.T) {
 					t.Fatal(err)
 				}
 				at = a.Offset()
-				a.Close() // it goes on without a viewer
+				a.Close() // the program continues without a viewer
 				want := local.settled(t)
 				got := ""
 				for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -460,7 +460,7 @@ func startLocal(t *testing.T, dir string, args []string) *localTerminal {
 	}()
 	t.Cleanup(func() {
 		if filepath.Base(args[0]) == "tmux" {
-			_ = exec.Command(args[0], "-L", "engi-test", "kill-server").Run() // it may have ended
+			_ = exec.Command(args[0], "-L", "engi-test", "kill-server").Run() // the server may have ended
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -477,7 +477,7 @@ func (l *localTerminal) types(t *testing.T, keys string) {
 	}
 }
 
-// settled returns what xterm.js shows once the program has been quiet for a while.
+// settled returns the screen of xterm.js once the program has been quiet for a while.
 func (l *localTerminal) settled(t *testing.T) string {
 	t.Helper()
 	last := -1

@@ -1,5 +1,5 @@
-// Package tutorial runs docs/tutorial.md as it is written. The provider it
-// names is a server of ours that follows a script; nothing else is replaced.
+// Package tutorial runs docs/tutorial.md as written. The provider that it
+// names is replaced by a scripted server; nothing else is replaced.
 package tutorial
 
 import (
@@ -22,8 +22,8 @@ var (
 	passage = regexp.MustCompile(`(?m)^\[providers\.openai\]\n`)
 )
 
-// fixes is a model that repairs what the tutorial broke, step by step, from
-// what it is shown.
+// fixes is a model that repairs the program that the tutorial broke, step by step, using only
+// the shown texts.
 func fixes(c scripted.Conversation) scripted.Answer {
 	seen := c.Last().Text
 	for _, r := range c.Last().Results {
@@ -32,7 +32,7 @@ func fixes(c scripted.Conversation) scripted.Answer {
 	use := func(text, name string, args map[string]any) scripted.Answer {
 		raw, err := json.Marshal(args)
 		if err != nil {
-			panic(err) // made of our own strings
+			panic(err) // the strings are known
 		}
 		return scripted.Answer{Text: text, Calls: []scripted.Call{{Name: name, Arguments: string(raw)}}}
 	}
@@ -80,7 +80,7 @@ func TestTutorial(t *testing.T) {
 	}
 	text = passage.ReplaceAllString(text, "[providers.openai]\nurl = \""+web.URL+"\"\n")
 
-	// The path of a socket below it may have 107 bytes.
+	// The path of a socket below the directory may have 107 bytes.
 	dir, err := os.MkdirTemp("", "engi-tut-")
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func TestTutorial(t *testing.T) {
 	defer func() {
 		stop := exec.Command(os.Getenv("ENGI_BIN"), "stop", "--destroy")
 		stop.Env = vars
-		_ = stop.Run() // it has been stopped unless something went wrong before
+		_ = stop.Run() // the server has been stopped already, unless the test failed before
 	}()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

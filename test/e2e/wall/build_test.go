@@ -12,7 +12,7 @@ import (
 )
 
 // TestBuildsOfOwners: their commands reach the registries that the operator
-// allows. They reach nothing else, and see nothing of the server's environment.
+// allows. They reach no other hosts, and see nothing of the server's environment.
 func TestBuildsOfOwners(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -75,7 +75,7 @@ for to in sys.argv[1:]:
 	}
 }
 
-// TestBuildsOfOwnersEndWhenTheDiskIsFull: a real command does not get far beyond the
+// TestBuildsOfOwnersEndWhenTheDiskIsFull: a real command cannot write much more than the
 // quota, in files or in /tmp.
 func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
 	env.Slow(t)
@@ -105,7 +105,7 @@ func TestBuildsOfOwnersEndWhenTheDiskIsFull(t *testing.T) {
 	}
 }
 
-// list is a list of Python.
+// list returns a Python list of targets.
 func list(targets map[string]string) string {
 	var b strings.Builder
 	for to := range targets {

@@ -39,7 +39,7 @@ var canaryPrograms embed.FS
 
 const (
 	canaries  = 50
-	canaryEnv = 5 // of them are from the environment of the server
+	canaryEnv = 5 // number of canaries from the environment of the server
 )
 
 // A canary is a secret in use.
@@ -49,7 +49,7 @@ type canary struct {
 	grant v1.Grant
 
 	mu   sync.Mutex
-	fine int // requests that carried it; guarded by mu
+	fine int // number of requests with the secret; guarded by mu
 }
 
 // ServeHTTP checks that a request has the secret, and echoes it.
@@ -82,8 +82,8 @@ func (c *canary) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestCanary uses many secrets from programs of all kinds and then looks for
-// their values everywhere that anybody inside, or with the node's files, could
-// look. What a program has by itself is found in the same places: the search
+// their values in all places where a program inside, or a reader of the node's files, could
+// look. A program's own control value is found in the same places: the search
 // would find the secrets, too.
 func TestCanary(t *testing.T) {
 	env.Slow(t)
@@ -179,7 +179,7 @@ func TestCanary(t *testing.T) {
 		ps auxwwwe; env; cat /proc/*/environ /proc/*/cmdline /proc/mounts /.engi/* /etc/hosts /etc/resolv.conf 2>/dev/null
 		cat /tmp/* /workspace/* /usr/local/share/ca-certificates/* 2>/dev/null`)
 	s.scan("processes inside", []byte(out))
-	// What surfaces tell.
+	// Responses of the API.
 	for _, path := range []string{"/v1/sandboxes/" + made.ID, "/v1/sandboxes/" + made.ID + "/network/events?limit=1000", "/v1/secrets", "/v1/executions", "/metrics", "/v1/node", "/v1/usage"} {
 		s.scan("GET "+path, ask(t, n, "GET", path, nil))
 	}
@@ -194,12 +194,12 @@ func TestCanary(t *testing.T) {
 			if f == fmt.Sprintf("/proc/%d/environ", os.Getpid()) {
 				continue
 			}
-			if text, err := os.ReadFile(f); err == nil { // some are gone
+			if text, err := os.ReadFile(f); err == nil { // some processes have ended
 				s.scan(f, text)
 			}
 		}
 	}
-	// Memory and disk in a snapshot, and in what a hibernated sandbox leaves;
+	// Memory and disk in a snapshot, and in the image of a hibernated sandbox;
 	// the database, the log.
 	ask(t, n, "POST", "/v1/sandboxes/"+made.ID+"/snapshot", map[string]any{"name": "canary"})
 	s.scan("snapshots", ask(t, n, "GET", "/v1/snapshots", nil))
@@ -242,7 +242,7 @@ var canaryCommands = map[string][]string{
 }
 
 // runCanaries runs a program of each kind until it has used every secret, and
-// leaves it running, with all that it remembers.
+// leaves it running, with its memory.
 func runCanaries(t *testing.T, b *sandbox, all []*canary) {
 	type site struct {
 		URL string `json:"url"`
@@ -291,7 +291,7 @@ func runCanaries(t *testing.T, b *sandbox, all []*canary) {
 	}
 }
 
-// canaryValue has what looks different when it is encoded.
+// canaryValue returns a value with characters that look different when encoded.
 func canaryValue() string { return rand.Text()[:12] + "/+=&%<\"ü" + rand.Text()[:12] }
 
 // ask asks the node's API as its admin.
@@ -334,13 +334,13 @@ func decode(t *testing.T, text []byte, to any) {
 
 // A search looks for many values in many forms at once.
 type search struct {
-	needles map[uint64][]needle // by their first bytes
-	first   [1 << 16]bool       // two bytes that a needle begins with
+	needles map[uint64][]needle // needles by their first bytes
+	first   [1 << 16]bool       // whether a needle begins with these two bytes
 	longest int
 	forms   int
 	places  int
 	bytes   int64
-	found   map[string]map[string]int // by name, then place
+	found   map[string]map[string]int // number of hits, by name and place
 }
 
 type needle struct {
@@ -365,7 +365,7 @@ func (s *search) add(name, value string) {
 	}
 	forms := []string{value, url.QueryEscape(value), url.PathEscape(value), strings.Trim(string(quoted), `"`), string(wide),
 		hex.EncodeToString([]byte(value)), strings.ToUpper(hex.EncodeToString([]byte(value)))}
-	for skip := range 3 { // wherever in something longer
+	for skip := range 3 { // at each offset in a longer text
 		raw := append(make([]byte, skip), value...)
 		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
 			forms = append(forms, enc.EncodeToString(raw)[(skip*8+5)/6:len(raw)*8/6])
@@ -382,7 +382,7 @@ func (s *search) add(name, value string) {
 	}
 }
 
-// scan searches a text, and what is compressed in it.
+// scan searches a text, and compressed data in it.
 func (s *search) scan(place string, text []byte) {
 	s.places++
 	s.bytes += int64(len(text))
@@ -414,7 +414,7 @@ func (s *search) unzip(place string, text []byte) {
 	if err != nil {
 		return
 	}
-	plain, _ := io.ReadAll(io.LimitReader(z, 1<<20)) // what comes behind the end is no part of it
+	plain, _ := io.ReadAll(io.LimitReader(z, 1<<20)) // data after the end is not part of the stream
 	s.scanPart(place+", compressed", plain)
 }
 
@@ -424,7 +424,7 @@ func (s *search) files(t *testing.T, dir string) {
 	zero := make([]byte, 1<<20)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
-			return nil // what is gone, and sockets
+			return nil // skip removed files, and sockets
 		}
 		f, err := os.Open(path)
 		if err != nil {
@@ -461,7 +461,7 @@ func (s *search) files(t *testing.T, dir string) {
 	}
 }
 
-// TestSearch holds the search itself to what it is for.
+// TestSearch checks that the search itself works.
 func TestSearch(t *testing.T) {
 	env.Slow(t)
 	c := &canary{value: canaryValue(), grant: v1.Grant{Secret: "it"}}
@@ -480,7 +480,7 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%s: %v", name, s.found)
 		}
 		dir := t.TempDir()
-		// Across the border of what is read at once.
+		// The value crosses the border of a block.
 		if err := os.WriteFile(filepath.Join(dir, "f"), []byte(strings.Repeat("\x01", 1<<20-7)+text+"the end is far away"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,6 @@
 // Package wall attacks the network wall from inside real sandboxes: every way
-// out that we know, against an internet of the test's own. Each attack must
-// fail and leave an event that says why; the same attack through an open door
+// out that is known, against a simulated Internet. Each attack must
+// fail and leave an event with the reason; the same attack with an open policy
 // must succeed, so that none fails by accident. It needs root, runsc and the
 // base template; make test provides them.
 package wall

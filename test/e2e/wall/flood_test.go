@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// refusals returns what the wall refused a sandbox.
+// refusals returns the requests of a sandbox that the wall refused.
 func (b *sandbox) refusals(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -32,7 +32,7 @@ func wantRefusal(t *testing.T, refusals []string, like string) {
 	}
 }
 
-// python runs a program made of the tricks and returns what it prints.
+// python runs a program that uses the tricks and returns its output.
 func (b *sandbox) python(t *testing.T, code string) string {
 	t.Helper()
 	b.write(t, "/tmp/program.py", tricks+code)
@@ -43,8 +43,8 @@ func (b *sandbox) python(t *testing.T, code string) string {
 	return out
 }
 
-// TestFlood has one sandbox do as much as it can of everything at once. It
-// gets no further than its limits, and another one notices nothing.
+// TestFlood has one sandbox that makes as many requests of all kinds as it can. It
+// cannot exceed its limits, and another one notices nothing.
 func TestFlood(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -104,7 +104,7 @@ while time.time() - began < 2:
 print(ok)
 `)
 		var ok int
-		if fmt.Sscan(out, &ok); ok == 0 || ok > 50*3+2*50 { // two seconds' worth may come at once
+		if fmt.Sscan(out, &ok); ok == 0 || ok > 50*3+2*50 { // requests of two seconds may come at once
 			t.Errorf("%d connections in 2 s, and 50 a second are allowed", ok)
 		}
 		wantRefusal(t, flooder.refusals(t), `limit tcp .*connections per second`)
@@ -242,9 +242,9 @@ print(sent)
 	})
 }
 
-// TestPolicyChanges changes the policy under a running program: what the new
-// one does not allow breaks, open connections and names that were looked up
-// before among it.
+// TestPolicyChanges changes the policy of a running program: connections that the new
+// one does not allow break, including open connections and those to names that were looked up
+// before.
 func TestPolicyChanges(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -300,8 +300,8 @@ print('cdn', https('cdn.test', 'tcdn', 'cdn.test'))
 	}
 }
 
-// TestGroups has sandboxes of one owner and group talk by name, and others
-// not.
+// TestGroups: sandboxes of one owner and group can connect by name, and others
+// cannot.
 func TestGroups(t *testing.T) {
 	env.Slow(t)
 	testInternet(t)
@@ -371,8 +371,8 @@ for a in ('93.184.216.20', '10.88.0.1'):
 	}
 }
 
-// TestHosts has the operator's own names work where a policy allows them, and
-// their addresses not without the name.
+// TestHosts: the operator's own names work where a policy allows them, and
+// their addresses do not work without the name.
 func TestHosts(t *testing.T) {
 	env.Slow(t)
 	testInternet(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestInternet holds the internet to what the attacks take for granted: every
-// address answers the test's host, from the address that was asked.
+// TestInternet checks the properties of the simulated Internet on which the attacks rely: every
+// address answers the test's host, from the requested address.
 func TestInternet(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)

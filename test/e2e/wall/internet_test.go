@@ -35,9 +35,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The test process runs in a network namespace of its own: its "host" has one
-// link, and everything behind that link is an internet in which every address
-// there is answers. What gets out there is seen.
+// The test process runs in a separate network namespace: its "host" has one
+// link, and behind this link is a simulated Internet in which every address
+// answers. All traffic to it is recorded.
 var (
 	hostAddr4 = netip.MustParseAddr("198.18.0.1")
 	hostAddr6 = netip.MustParseAddr("fd57::1")
@@ -47,7 +47,7 @@ var (
 )
 
 // An internet is a network namespace in which every address is local, and
-// servers on some ports of all of them. What they hear is kept.
+// servers on some ports of all of them. It records the data that the servers receive.
 type internet struct {
 	root *authority
 	jobs chan func()
@@ -55,13 +55,13 @@ type internet struct {
 	mu    sync.Mutex
 	heard []heard                             // guarded by mu
 	zone  map[string]func(n int) []netip.Addr // guarded by mu
-	asked map[string]int                      // guarded by mu; addresses of a name
+	asked map[string]int                      // number of lookups by name; guarded by mu
 	alias map[string]string                   // guarded by mu
-	text  map[string]int                      // guarded by mu; bytes of TXT records
-	sites map[string]http.Handler             // guarded by mu; by host
+	text  map[string]int                      // bytes of TXT records, by name; guarded by mu
+	sites map[string]http.Handler             // handlers by host; guarded by mu
 }
 
-// A heard is something that got out.
+// A heard is data that left a sandbox.
 type heard struct {
 	how  string // tcp, request, udp, lookup
 	at   netip.AddrPort
@@ -70,7 +70,7 @@ type heard struct {
 
 func (h heard) String() string { return fmt.Sprintf("%s at %s: %.100q", h.how, h.at, h.data) }
 
-// newInternet makes it, in the namespace of this process, which must be one of
+// newInternet creates an internet, and joins it to the namespace of this process, which must be one of
 // the test's own.
 func newInternet() (*internet, error) {
 	root, err := newAuthority()
@@ -90,7 +90,7 @@ func newInternet() (*internet, error) {
 	return w, w.in(w.serve)
 }
 
-// live runs on a thread in the namespace, until the process ends.
+// live runs on a thread in the internet's namespace, until the process ends.
 func (w *internet) live(ready chan<- error) {
 	runtime.LockOSThread()
 	ready <- func() error {
@@ -112,7 +112,7 @@ func (w *internet) live(ready chan<- error) {
 		if err := address("world", netAddr4, netAddr6); err != nil {
 			return err
 		}
-		// Every address is ours, except those on the link.
+		// Every address belongs to this namespace, except those on the link.
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -203,7 +203,7 @@ func (w *internet) listen(port int) (l net.Listener, err error) {
 	return l, err
 }
 
-// name gives a name addresses.
+// name sets the addresses of a name.
 func (w *internet) name(name string, addrs ...string) {
 	var all []netip.Addr
 	for _, a := range addrs {
@@ -212,7 +212,7 @@ func (w *internet) name(name string, addrs ...string) {
 	w.answer(name, func(int) []netip.Addr { return all })
 }
 
-// answer gives a name addresses that change from question to question.
+// answer sets addresses of a name that change with each question.
 func (w *internet) answer(name string, f func(n int) []netip.Addr) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +233,7 @@ func (w *internet) hear(how string, at net.Addr, data string) {
 	w.heard = append(w.heard, heard{how, netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), data})
 }
 
-// whoHeard returns what contains a text, of some kinds or of all.
+// whoHeard returns the recorded data that contains a text, of the given kinds or of all.
 func (w *internet) whoHeard(text string, hows ...string) []heard {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -321,7 +321,7 @@ func (w *internet) serveEach(l net.Listener, f func(net.Conn)) {
 	}
 }
 
-// ServeHTTP is every web server there is.
+// ServeHTTP is the handler of all web servers.
 func (w *internet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	at := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	w.hear("request", at, r.Method+" "+r.Host+" "+r.URL.String())
@@ -335,7 +335,7 @@ func (w *internet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	switch {
 	case site != nil:
 		site.ServeHTTP(rw, r)
-	case r.URL.Query().Has("to"): // in hexadecimal, so that it is no token before it is followed
+	case r.URL.Query().Has("to"): // in hexadecimal, so that the text is no token before the redirect is followed
 		to, err := hex.DecodeString(r.URL.Query().Get("to"))
 		if err != nil {
 			http.Error(rw, err.Error(), http.StatusBadRequest)
@@ -347,7 +347,7 @@ func (w *internet) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// An ear hears the first bytes of each connection.
+// An ear records the first bytes of each connection.
 type ear struct {
 	net.Listener
 	w *internet
@@ -453,7 +453,7 @@ func (w *internet) serveDNS(c net.Conn) {
 	}
 }
 
-// lookup is every DNS server there is.
+// lookup answers for all DNS servers.
 func (w *internet) lookup(at net.Addr, msg []byte, datagram bool) []byte {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -503,7 +503,7 @@ func (w *internet) lookup(at net.Addr, msg []byte, datagram bool) []byte {
 		owner = to
 	}
 	for _, a := range addrs {
-		head := dnsmessage.ResourceHeader{Name: owner, Class: dnsmessage.ClassINET} // to live 0 seconds
+		head := dnsmessage.ResourceHeader{Name: owner, Class: dnsmessage.ClassINET} // with a time to live of 0 seconds
 		switch {
 		case q.Type == dnsmessage.TypeA && a.Is4():
 			b.AResource(head, dnsmessage.AResource{A: a.As4()})
@@ -523,7 +523,7 @@ func (w *internet) lookup(at net.Addr, msg []byte, datagram bool) []byte {
 	return out
 }
 
-// An authority makes certificates for whoever a client asks for.
+// An authority creates certificates for all hosts that clients request.
 type authority struct {
 	PEM  []byte
 	cert *x509.Certificate

@@ -20,8 +20,8 @@ import (
 )
 
 // TestBrokenKernel sends frames from the sandbox's end of its link, as a
-// sandbox could whose own kernel was taken over: programs inside cannot make
-// such. The wall must take them for what they are.
+// sandbox with a compromised kernel could: programs inside cannot send
+// such frames. The wall must refuse them.
 func TestBrokenKernel(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -70,7 +70,7 @@ func TestBrokenKernel(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with it
+		runtime.LockOSThread() // the thread ends with the goroutine
 		done <- func() error {
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("enter the sandbox's namespace: %w", err)
@@ -169,7 +169,7 @@ func packet4(from, to netip.Addr, protocol byte, fragment uint16, options, paylo
 	return append(p, payload...)
 }
 
-// lying makes a packet say that it is longer than it is.
+// lying sets the length of a packet to more than its size.
 func lying(p []byte) []byte {
 	binary.BigEndian.PutUint16(p[2:], 60000)
 	binary.BigEndian.PutUint16(p[10:], 0)
@@ -197,7 +197,7 @@ func datagram(from, to netip.Addr, port uint16, data []byte) []byte {
 	return d
 }
 
-// sum is the checksum of the Internet.
+// sum returns the Internet checksum of b.
 func sum(b []byte) uint16 {
 	var n uint32
 	for i := 0; i+1 < len(b); i += 2 {

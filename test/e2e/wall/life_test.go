@@ -12,8 +12,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// holder holds a connection over something that happens to its sandbox, and
-// tells what became of it and whether there can be another.
+// holder keeps a connection open while the state of its sandbox changes, and
+// prints whether the connection survived and whether a new one works.
 const holder = `
 import os, socket, sys, time
 def connect():
@@ -42,8 +42,8 @@ for step in sys.argv[1:]:
     print(step, 'old', old, 'new', new, flush=True)
 `
 
-// TestConnectionsOverLife has a sandbox hibernated and woken, and frozen and
-// thawed: connections of before break at once or go on, and new ones work.
+// TestConnectionsOverLife: a sandbox is hibernated and woken, and paused and
+// resumed: old connections break at once or continue, and new ones work.
 func TestConnectionsOverLife(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)

@@ -20,10 +20,10 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// inside is set in the process that has a network namespace of its own.
+// inside is the variable that is set in the process with a separate network namespace.
 const inside = "ENGI_TEST_WALL_INSIDE"
 
-// The canary listens on the test's host, where no sandbox may get.
+// The canary listens on the test's host, which no sandbox may reach.
 const canaryPort = 47113
 
 var (
@@ -40,8 +40,8 @@ var (
 	}}
 )
 
-// The first thread stays with TestMain: it is the one that names the process's
-// namespace, and whose end a child would take for the end of its parent.
+// The first thread stays with TestMain: it determines the process's
+// namespace, and a child would mistake its end for the end of the parent.
 func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// enter runs the tests again in a network namespace, where they may do what
-// they like with addresses, and where nothing leads out of.
+// enter runs the tests again in a network namespace, where they may use all
+// addresses, and which has no connection to other networks.
 func enter() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
@@ -88,14 +88,14 @@ func prepare() (err error) {
 	if internetOfTests, err = newInternet(); err != nil {
 		return err
 	}
-	// What this process dials trusts the internet's authority.
+	// Connections of this process trust the internet's authority.
 	roots := filepath.Join(shared.Dir, "roots.pem")
 	if err := internetOfTests.root.bundle(roots); err != nil {
 		return err
 	}
 	os.Setenv("SSL_CERT_FILE", roots)
 	os.Setenv("SSL_CERT_DIR", shared.Dir)
-	os.Setenv("PIP_EXTRA_INDEX_URL", "https://ann:password@pypi.example.com/simple") // which only the node's own builds may see
+	os.Setenv("PIP_EXTRA_INDEX_URL", "https://ann:password@pypi.example.com/simple") // only the node's own builds may see the variable
 	l, err := net.Listen("tcp", fmt.Sprintf(":%d", canaryPort))
 	if err != nil {
 		return err
@@ -114,8 +114,8 @@ func testInternet(t *testing.T) *internet {
 	return internetOfTests
 }
 
-// opened are closed networks that this node's operator opened: policies may
-// name them, and do so only where the door is to be open.
+// opened lists closed networks that this node's operator opened: policies may
+// name them, and do so only for controls.
 var opened = []string{
 	"10.1.0.0/16", "169.254.169.254", "100.100.100.200", "fd00:ec2::254", "fd12::/16", "198.18.0.1", "192.168.0.0/16",
 }
@@ -123,7 +123,7 @@ var opened = []string{
 // sharedNode returns the node of all tests.
 func sharedNode(t *testing.T) *node.Private { return shared.Node(t) }
 
-// A box is a sandbox with network.
+// A sandbox is a sandbox with a network.
 type sandbox struct {
 	t     *testing.T
 	node  *node.Private
@@ -132,7 +132,7 @@ type sandbox struct {
 	guest engi.Guest
 }
 
-// newSandbox starts a sandbox that lives as long as t.
+// newSandbox starts a sandbox that ends with t.
 func newSandbox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 	t.Helper()
 	n := sharedNode(t)
@@ -157,7 +157,7 @@ func newSandbox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 	return b
 }
 
-// run runs a program as root inside and returns what it prints.
+// run runs a program as root inside and returns its output.
 func (b *sandbox) run(t *testing.T, timeout time.Duration, args ...string) (out string, exit engi.Exit) {
 	t.Helper()
 	p := b.start(t, timeout, args...)
@@ -193,7 +193,7 @@ func (b *sandbox) write(t *testing.T, path, content string) {
 	}
 }
 
-// events returns everything that the wall has written down about the sandbox.
+// events returns all network records of the sandbox.
 func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	t.Helper()
 	var all []engi.NetworkRecord
@@ -210,7 +210,7 @@ func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	}
 }
 
-// settledEvents returns the events once none has come for a second: they are written
+// settledEvents returns the events once no event has come for a second: they are written
 // in batches, every 20 ms.
 func (b *sandbox) settledEvents(t *testing.T) []engi.NetworkRecord {
 	t.Helper()

@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestRequestRules has a program's requests judged by method, path and body, over
+// TestRequestRules: a program's requests are judged by method, path and body, over
 // TLS and without, and by other rules later.
 func TestRequestRules(t *testing.T) {
 	w := testInternet(t)
@@ -61,7 +61,7 @@ func TestRequestRules(t *testing.T) {
 	}
 }
 
-// TestHeldRequests has requests of a program wait until somebody decides over the
+// TestHeldRequests: requests of a program wait until an approval is decided over the
 // API: once, with a reason, and for later requests, too.
 func TestHeldRequests(t *testing.T) {
 	env.Slow(t)

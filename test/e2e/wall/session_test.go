@@ -15,7 +15,7 @@ import (
 )
 
 // TestLimitsOfASession hits each network limit that a session can be created with,
-// and those of the node above them. What is refused says what to do.
+// and those of the node above them. Each refusal contains a remedy.
 func TestLimitsOfASession(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -55,8 +55,8 @@ func TestLimitsOfASession(t *testing.T) {
 		name   string
 		limits v1.NetworkLimits
 		code   string
-		most   int    // of what it prints
-		says   string // in the log; empty if it only gets slower
+		most   int    // maximum of the printed number
+		says   string // text in the log; empty if the limit only slows transfers
 	}{
 		{"connections", v1.NetworkLimits{Connections: 5}, `
 held = []
@@ -103,7 +103,7 @@ except OSError:
     pass
 print(sent)
 `, 256 << 10, `limit .*limits.total`},
-		// What went beyond a burst of 64 KiB took its time.
+		// Data beyond a burst of 64 KiB is slowed down.
 		{"up", v1.NetworkLimits{Up: 128 << 10}, transfer, 64 << 10, ""},
 		{"down", v1.NetworkLimits{Down: 128 << 10}, transfer, 64 << 10, ""},
 	} {
@@ -121,7 +121,7 @@ print(sent)
 	}
 }
 
-// transfer sends a quarter of a MiB there and back, and prints how much of it was
+// transfer sends a quarter of a MiB there and back, and prints the part that was
 // faster than 128 KiB per second.
 const transfer = `
 import threading

@@ -31,8 +31,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// A shop is a server that tools get things from. If it has a token, it wants
-// to see it.
+// A shop is a server from which tools download files. If it has a token, it requires
+// the token.
 type shop struct {
 	http.Handler
 	mu     sync.Mutex
@@ -52,7 +52,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.Handler.ServeHTTP(w, r)
 }
 
-// wants sets the token and forgets what was served.
+// wants sets the token and resets the number of served files.
 func (s *shop) wants(token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (f files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
 }
 
-// tools are what people fetch things with, and what shows that it came. The
+// tools maps download tools to commands that download a file and show its content. The
 // host is NAME.tools.test.
 var tools = map[string]string{
 	"curl":  `curl -sS --fail https://curl.tools.test/file | grep -x 'it came'`,
@@ -97,9 +97,9 @@ var tools = map[string]string{
 	"deno":  `deno run --quiet --no-lock --reload=https://deno.tools.test --allow-net=deno.tools.test https://deno.tools.test/main.ts | grep -x 'it came'`,
 }
 
-// TestTools gets things with all kinds of tools through an allow list: with
+// TestTools downloads files with all kinds of tools through an allow list: with
 // TLS from end to end, and where a secret is granted to every server, so that
-// the tools must trust the wall. Nobody turns verification off.
+// the tools must trust the wall. No tool turns verification off.
 func TestTools(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
@@ -151,7 +151,7 @@ func TestTools(t *testing.T) {
 			})
 			env := map[string]string{}
 			if c.token == "" {
-				// Nobody inside knows the servers' authority, and is right to refuse.
+				// Programs inside do not know the servers' authority, and must refuse.
 				if out, exit := b.run(t, time.Minute, "curl", "-sS", "https://curl.tools.test/file"); exit.Code != 60 {
 					t.Errorf("curl believes anybody: %d %s", exit.Code, out)
 				}
@@ -184,7 +184,7 @@ func TestTools(t *testing.T) {
 					}
 				})
 			}
-			// What is not on the list stays out of reach.
+			// Hosts that are not on the list cannot be reached.
 			if out, exit := b.run(t, time.Minute, "curl", "-sS", "--max-time", "20", "https://evil.test/"); exit.Code == 0 {
 				t.Errorf("evil.test answers: %s", out)
 			}
@@ -192,7 +192,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// openShops makes the servers of all tools.
+// openShops starts the servers of all tools.
 func openShops(t *testing.T) map[string]*shop {
 	t.Helper()
 	module := archive(t, "zip", map[string]string{"tools.test/said@v1.0.0/go.mod": "module tools.test/said\n\ngo 1.26\n", "tools.test/said@v1.0.0/said.go": "package said\n\nconst It = \"it came\"\n"})
@@ -237,7 +237,7 @@ func openShops(t *testing.T) map[string]*shop {
 	}
 }
 
-// gitServer serves a repository with one commit as git itself does.
+// gitServer serves a repository with one commit, with git itself.
 func gitServer(t *testing.T) http.Handler {
 	t.Helper()
 	dir := t.TempDir()
@@ -259,11 +259,11 @@ func gitServer(t *testing.T) http.Handler {
 	git("-C", work, "commit", "-q", "-m", "one")
 	git("clone", "-q", "--bare", work, filepath.Join(dir, "repo.git"))
 	return &cgi.Handler{Path: filepath.Join(git("--exec-path"), "git-http-backend"), Root: "/", Dir: dir,
-		Stderr: io.Discard, // else git has the test's own, which then waits for it
+		Stderr: io.Discard, // otherwise git inherits the test's standard error, which then waits for it
 		Env:    []string{"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 }
 
-// archive makes an archive of files, always the same.
+// archive returns an archive of files, always with the same bytes.
 func archive(t *testing.T, kind string, content map[string]string) []byte {
 	t.Helper()
 	var out bytes.Buffer

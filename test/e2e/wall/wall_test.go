@@ -17,7 +17,7 @@ import (
 
 var tricks = programs.Tricks
 
-// furnish gives the internet the names that attacks use.
+// furnish adds the names that attacks use to the internet.
 func furnish(w *internet) {
 	for name, addrs := range map[string][]string{
 		"allowed.test":             {"93.184.216.10", "2606:2800::10"},
@@ -58,7 +58,7 @@ func furnish(w *internet) {
 	w.text["huge.wild.test"] = 60_000
 }
 
-// calm are limits that nobody reaches who attacks one thing after the other.
+// calm holds limits that attacks one after the other do not reach.
 var calm = engi.NetworkLimits{Lookups: 2000, NewConnections: 2000, Connections: 2000}
 
 var policies = map[string]engi.NetworkPolicy{
@@ -67,11 +67,11 @@ var policies = map[string]engi.NetworkPolicy{
 	"open": {Mode: engi.NetworkOpen, Limits: calm, Deny: []string{"evil.test", "*.evil.test", "93.184.219.0/24"}},
 	"watched": {Mode: engi.NetworkRestricted, Limits: calm, Allow: []string{"cdn.test", "allowed.test"},
 		Headers: []engi.HeaderRule{{Host: "cdn.test", Headers: map[string]string{"X-Seen": "yes"}}}},
-	// Whatever an attack needs stands open here.
+	// This policy allows all requests that attacks need.
 	"door": {Mode: engi.NetworkOpen, Limits: calm, Allow: append([]string{"*:53", "*:853", "icmp://*", "dns.google", "8.8.8.8", "metadata.google.internal"}, opened...)},
 }
 
-// An outcome is what the sandbox says of an attack.
+// An outcome is the outcome of an attack, as printed in the sandbox.
 type outcome struct {
 	Name    string  `json:"name"`
 	Got     *string `json:"got"`
@@ -79,7 +79,7 @@ type outcome struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// token is what an attack tries to get out.
+// token returns the token that an attack tries to send out.
 func token(where string, a attack) string {
 	var b strings.Builder
 	b.WriteString("t")
@@ -95,7 +95,7 @@ func token(where string, a attack) string {
 	return s
 }
 
-// program makes one Python program of attacks.
+// program returns one Python program with all attacks.
 func program(where string, attacks []attack) string {
 	var b strings.Builder
 	b.WriteString(tricks)
@@ -109,7 +109,7 @@ func program(where string, attacks []attack) string {
 	return b.String()
 }
 
-// attackFrom runs attacks in a sandbox and returns what it says of each.
+// attackFrom runs attacks in a sandbox and returns the outcome of each.
 func attackFrom(t *testing.T, b *sandbox, where string, attacks []attack) map[string]outcome {
 	t.Helper()
 	b.write(t, "/tmp/attack.py", program(where, attacks))
@@ -135,9 +135,9 @@ func describe(e engi.NetworkRecord) string {
 	return fmt.Sprintf("%s %s %s %s | %s | %s", e.Kind, e.Protocol, e.Host, address, e.Rule, e.Reason)
 }
 
-// TestWall runs every attack: it must get nothing, nothing of it may be heard
-// outside, and an event must say why. Then the same attack through an open
-// door must get out.
+// TestWall runs every attack: it must receive nothing, none of its data may leave the
+// sandbox, and an event must contain the reason. Then the same attack with an open
+// policy must succeed.
 func TestWall(t *testing.T) {
 	w := testInternet(t)
 	sharedNode(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// drafts are what the model writes, by the first word of the task.
+// drafts maps the first word of a task to the texts of the model.
 var drafts = map[string][]string{
 	"Sell": {`I made it a shop.
 
@@ -56,7 +56,7 @@ Boots</h1>
 </edit>`},
 }
 
-// paints are what it writes in attempts.
+// paints lists the texts of the model in attempts.
 var paints = [][]string{{paint("apple", "Red boots</h2>"), "<edit path=\"src/App.tsx\">\n<<<<<<< SEARCH\nRed boots</h2>\n=======\nRed boots\n>>>>>>> REPLACE\n</edit>"}, {paint("pear", "Blue boots")}}
 
 // paint changes the heading, after a long text of one word.
@@ -64,10 +64,10 @@ func paint(word, to string) string {
 	return strings.Repeat(word+" ", 800) + "\n\n<edit path=\"src/App.tsx\">\n<<<<<<< SEARCH\nBoots</h1>\n=======\n" + to + "</h1>\n>>>>>>> REPLACE\n</edit>"
 }
 
-// A writer is a model that has a script. Two attempts write at the same time.
+// A writer is a scripted model. Two attempts write at the same time.
 type writer struct{ together chan struct{} }
 
-// answer says what the script has for who is asked again.
+// answer returns the script's text for a repeated request.
 func (a *writer) answer(c scripted.Conversation) scripted.Answer {
 	_, task, _ := strings.Cut(c.Turns[0].Text, "# The task\n\n")
 	word, _, _ := strings.Cut(task, " ")
@@ -92,7 +92,7 @@ func (a *writer) answer(c scripted.Conversation) scripted.Answer {
 	return scripted.Answer{Status: http.StatusBadRequest, Text: "the script has ended"}
 }
 
-// TestAppInBrowser has somebody build an app in the dashboard, with a model that is scripted.
+// TestAppInBrowser: a user builds an app in the dashboard, with a scripted model.
 func TestAppInBrowser(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)
@@ -122,8 +122,8 @@ func TestAppInBrowser(t *testing.T) {
 	}
 }
 
-// TestPrivateApp has somebody see an app in the dashboard whose preview is private, also
-// after another sandbox has taken the place of its first.
+// TestPrivateApp: a user views an app with a private preview in the dashboard, also
+// after another sandbox has replaced its first one.
 func TestPrivateApp(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)

@@ -25,7 +25,7 @@ import (
 var nowPattern = regexp.MustCompile(`\[NOW\] 1\. Action: (\S+)`)
 
 // play is a model that draws more than the demo model: a page with a link and a form,
-// and changes that come while somebody writes.
+// and changes that arrive while a user types.
 func play(c scripted.Conversation) scripted.Answer {
 	now := nowPattern.FindStringSubmatch(c.Last().Text)
 	if now == nil {
@@ -46,7 +46,7 @@ func play(c scripted.Conversation) scripted.Answer {
 	return scripted.Demo(c)
 }
 
-// TestApps shows pages in programs that know MCP Apps, with the protocol's own library
+// TestApps shows pages in programs that support MCP Apps, with the protocol's own library
 // and MCP-UI's component, and with A2UI's renderer, all unchanged, in Chromium.
 func TestApps(t *testing.T) {
 	env.Slow(t)
@@ -76,7 +76,7 @@ func TestApps(t *testing.T) {
 			fmt.Fprint(w, text)
 		}
 	}
-	// The program around an interface reaches the node; what it shows does not.
+	// The program around an interface reaches the node; the interface does not.
 	outer := http.NewServeMux()
 	for _, name := range []string{"bridge", "renderer", "a2ui"} {
 		outer.HandleFunc("GET /"+name, page("", `<!doctype html><link rel="icon" href="data:,"><title>`+name+`</title><body><script type="module" src="/`+name+`.js"></script>`))
@@ -88,7 +88,7 @@ func TestApps(t *testing.T) {
 		r.Out.Header.Set("Authorization", "Bearer "+key.Secret)
 	}}
 	pass := func(w http.ResponseWriter, r *http.Request) {
-		// Else the node's answer may come before the last of the body is passed on, which
+		// Otherwise the node's answer may come before the end of the body is passed on, which
 		// ends the connection, and the program waits for the answer for a minute.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -99,7 +99,7 @@ func TestApps(t *testing.T) {
 	}
 	outer.HandleFunc("/mcp", pass)
 	outer.HandleFunc("/v1/", pass)
-	// The frame between, as the specification has it, of another origin. What it shows may not even send forms.
+	// The intermediate frame of the specification, with another origin. Its content may not even send forms.
 	inner := http.NewServeMux()
 	inner.HandleFunc("GET /sandbox", page("default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; media-src 'self' data:; connect-src 'none'; frame-src 'self'",
 		`<!doctype html><link rel="icon" href="data:,"><style>body,iframe{margin:0;border:0;width:100%;height:100%}</style><body><script>

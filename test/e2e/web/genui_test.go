@@ -18,13 +18,13 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// A vector is an attempt to have a script run.
+// A vector is an attempt to run a script.
 type vector struct {
 	Name    string           `json:"name"`
 	HTML    string           `json:"html"`
 	Start   string           `json:"start"`
 	Patches []engi.PagePatch `json:"patches"`
-	Clean   *vector          `json:"clean,omitempty"` // what the server makes of it
+	Clean   *vector          `json:"clean,omitempty"` // result of the server's sanitizer
 }
 
 func vectors(t *testing.T) []vector {
@@ -42,7 +42,7 @@ func vectors(t *testing.T) []vector {
 			t.Fatalf("%s: %v", lines.Text(), err)
 		}
 		v.Clean = &vector{HTML: markup.NewPage(v.HTML).HTML(), Start: markup.NewPage(v.Start).HTML()}
-		v.Clean.Patches, _ = markup.NewPage(v.Start).Apply(v.Patches) // refuses most
+		v.Clean.Patches, _ = markup.NewPage(v.Start).Apply(v.Patches) // Apply refuses most patches
 		all = append(all, v)
 	}
 	if err := lines.Err(); err != nil {
@@ -54,7 +54,7 @@ func vectors(t *testing.T) []vector {
 	return all
 }
 
-// A sequence is a page and what happens to it.
+// A sequence is a page with the changes to it.
 type sequence struct {
 	Number int    `json:"number"`
 	Start  string `json:"start"`
@@ -62,12 +62,12 @@ type sequence struct {
 }
 
 type step struct {
-	Patches []engi.PagePatch `json:"patches"` // as applied
-	HTML    *string          `json:"html"`    // or the whole page
+	Patches []engi.PagePatch `json:"patches"` // patches as applied
+	HTML    *string          `json:"html"`    // the whole page, instead of patches
 	Want    string           `json:"want"`
 }
 
-// sequences returns random ones, and how many patches of each kind they have.
+// sequences returns random sequences, and the number of their patches of each kind.
 func sequences(seed uint64, n int) ([]sequence, map[string]int) {
 	all := make([]sequence, n)
 	kinds := map[string]int{}
@@ -87,7 +87,7 @@ func sequences(seed uint64, n int) ([]sequence, map[string]int) {
 				for j := range patches {
 					patches[j] = r.patch()
 				}
-				s.Patches, _ = shown.Apply(patches) // refuses some
+				s.Patches, _ = shown.Apply(patches) // Apply refuses some patches
 				for _, p := range s.Patches {
 					text, err := json.Marshal(p)
 					if err != nil {
@@ -95,7 +95,7 @@ func sequences(seed uint64, n int) ([]sequence, map[string]int) {
 					}
 					var members map[string]json.RawMessage
 					if err := json.Unmarshal(text, &members); err != nil {
-						panic(err) // unreachable: it is an object
+						panic(err) // unreachable: the text is an object
 					}
 					for kind := range members {
 						kinds[kind]++
@@ -242,12 +242,12 @@ func (r author) patch() engi.PagePatch {
 	return p
 }
 
-// TestSanitizedPages has a browser try the vectors, as they come from the server and
-// as they are, and do what random patches do to a page of the server.
+// TestSanitizedPages tries the vectors in a browser, as they come from the server and
+// unchanged, and applies random patches as a page of the server does.
 func TestSanitizedPages(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)
-	seed, n := seed.Of(t, "ENGI_UI_SEED", 334393579081202113), 300 // the one that found details whose attribute open had a value
+	seed, n := seed.Of(t, "ENGI_UI_SEED", 334393579081202113), 300 // this seed found a details element whose attribute open had a value
 	if v := os.Getenv("ENGI_UI_SEQUENCES"); v != "" {
 		var err error
 		if n, err = strconv.Atoi(v); err != nil {

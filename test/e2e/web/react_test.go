@@ -25,11 +25,11 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// counts is how many patches the model of TestReact writes in answer to count.
+// counts is the number of patches that the model of TestReact writes in answer to count.
 const counts = 30
 
 // A typist is a model with a page, which writes a line every few milliseconds, and
-// holds in the middle of counting if it is told to.
+// pauses in the middle of counting on request.
 type typist struct {
 	scripted.Server
 	holds atomic.Bool
@@ -61,13 +61,13 @@ func (m *typist) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write sends n pieces of an answer, each when it is there.
+// write sends n pieces of an answer, each as soon as it exists.
 func (m *typist) write(w http.ResponseWriter, n int, piece func(i int) string) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	for i := range n {
 		chunk, err := json.Marshal(map[string]any{"choices": []any{map[string]any{"delta": map[string]any{"content": piece(i)}}}})
 		if err != nil {
-			panic(err) // unreachable: it consists of strings
+			panic(err) // unreachable: strings can always be encoded
 		}
 		fmt.Fprintf(w, "data: %s\n\n", chunk)
 		if http.NewResponseController(w).Flush() != nil {
@@ -87,7 +87,7 @@ func drawPage(c scripted.Conversation) scripted.Answer {
 	return scripted.Answer{Text: `{"type":"patches","patches":[{"selector":"#saved","text":"` + name + `"}]}`}
 }
 
-// buildReact packs the runtime as npm publishes it, installs that into an app of its own
+// buildReact packs the runtime as npm publishes it, installs the package into a separate app
 // and builds the app.
 func buildReact(t *testing.T) (dist string) {
 	t.Helper()
@@ -138,7 +138,7 @@ func buildReact(t *testing.T) (dist string) {
 	return filepath.Join(app, "dist")
 }
 
-// TestReact uses pages from an app of React, with the hooks of others and with those of
+// TestReact uses pages from an app of React, with third-party hooks and with those of
 // the packed runtime, on a node that is killed meanwhile.
 func TestReact(t *testing.T) {
 	env.Slow(t)
@@ -157,12 +157,12 @@ func TestReact(t *testing.T) {
 	}
 	mux.Handle("/", http.FileServer(http.Dir(buildReact(t))))
 
-	// What goes through here can be cut.
+	// Connections through this proxy can be cut.
 	var mu sync.Mutex
 	cut, cutAll := context.WithCancel(t.Context())
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, ErrorLog: log.New(io.Discard, "", 0), Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(node) }, ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) }}
 	mux.HandleFunc("/v1/", func(w http.ResponseWriter, r *http.Request) {
-		// Else the node's answer may come before the last of the body is passed on, which
+		// Otherwise the node's answer may come before the end of the body is passed on, which
 		// ends the connection.
 		body, err := io.ReadAll(r.Body)
 		if err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/engi-dev/engi/test/seed"
 )
 
-// TestRuntimeStaysSmall compresses what pages load to show an interface.
+// TestRuntimeStaysSmall limits the compressed size of the files that pages load to show an interface.
 func TestRuntimeStaysSmall(t *testing.T) {
 	env.Slow(t)
 	const most = 6 << 10
@@ -49,7 +49,7 @@ func TestRuntimeStaysSmall(t *testing.T) {
 	t.Logf("the runtime has %d bytes, compressed", packed.Len())
 }
 
-// packRuntime has npm make in a folder what it would publish.
+// packRuntime packs the runtime with npm into a folder, as for a publication.
 func packRuntime(t *testing.T, dir string) (file string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "npm", "pack", "--json", "--pack-destination", dir)
@@ -77,24 +77,24 @@ func packRuntime(t *testing.T, dir string) (file string) {
 	return filepath.Join(dir, packs[0].Filename)
 }
 
-// A page is a session as the API shows it: a log of events, which begins with the
+// A fakePage is a session's page as the API shows it: a log of events, which begins with the
 // whole page.
 type fakePage struct {
 	mu    sync.Mutex
-	more  chan struct{} // closed when there is more
+	more  chan struct{} // closed when there are more events
 	log   []update
-	after []string // Last-Event-ID of each connection
+	after []string // Last-Event-ID of each connection, in order
 	acts  []json.RawMessage
-	keys  map[string]int // Idempotency-Key
+	keys  map[string]int // number of requests by Idempotency-Key
 }
 
 type update struct {
-	seq  int // 0 for what is not kept
+	seq  int // sequence number; 0 for updates that are not kept
 	kind string
 	data string
 }
 
-// tell appends an update. One with a seq is kept.
+// tell appends an update. Only kept updates get a sequence number.
 func (p *fakePage) tell(kind string, kept bool, members map[string]any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,17 +120,17 @@ func (p *fakePage) patch(run string, patches ...engi.PagePatch) {
 	p.tell("patch", true, map[string]any{"run": run, "patches": patches})
 }
 
-// A pagesServer has the pages of sessions, and what hosts of them load.
+// A pagesServer serves the pages of sessions, and the files that their hosts load.
 type pagesServer struct {
 	*httptest.Server
 	mux    *http.ServeMux
 	mu     sync.Mutex
 	pages  map[string]*fakePage
-	begin  map[string]string                      // HTML, by the beginning of a session's name
-	act    map[string]func(*fakePage, string)     // what an action does, with its run
-	cut    func(session string, n int) (most int) // bytes of the n-th connection; 0 for all
+	begin  map[string]string                      // HTML of first pages, by the prefix of a session's name
+	act    map[string]func(*fakePage, string)     // functions of actions, called with the run of the action
+	cut    func(session string, n int) (most int) // returns the maximum bytes of the n-th connection; 0 means all
 	acting sync.WaitGroup
-	asked  []string // whatever else is asked for
+	asked  []string // paths of all other requests
 }
 
 func servePages(t *testing.T) *pagesServer {
@@ -227,8 +227,8 @@ func (s *pagesServer) stream(w http.ResponseWriter, r *http.Request) {
 		text := b.String()
 		if cut && len(text) >= left {
 			fmt.Fprint(w, text[:left])
-			_ = http.NewResponseController(w).Flush() // fails only if the page has left
-			time.Sleep(100 * time.Millisecond)        // a browser forgets what it has not passed on when a connection breaks
+			_ = http.NewResponseController(w).Flush() // fails only if the client has left
+			time.Sleep(100 * time.Millisecond)        // when a connection breaks, a browser drops data that it has not delivered
 			panic(http.ErrAbortHandler)
 		}
 		left -= len(text)
@@ -301,7 +301,7 @@ func TestRuntime(t *testing.T) {
 		`<label><input type="checkbox" id="big" name="big"> big</label><select id="size" name="size"><option>s</option><option>m</option></select><button id="ok">Save</button></form>`
 	const rest = `<details id="more"><summary>More</summary><p>that is hidden</p></details><div id="box" style="height: 60px; overflow: auto"><p style="height: 400px">tall</p></div>`
 	s.begin["typing"] = `<main><h1>Begin</h1><ul id="list"></ul>` + form + rest + `<button id="go" data-action="churn" data-step-size="2">Go</button></main>`
-	// Everything around the form changes, in every way.
+	// All elements around the form change, in every way.
 	s.act["churn"] = func(p *fakePage, run string) {
 		for i := range 120 {
 			switch i % 6 {

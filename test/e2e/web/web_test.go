@@ -25,7 +25,7 @@ import (
 
 const ui = "../../../internal/server/web/ui"
 
-// viteApp has an ordinary program for browsers, whose development server runs inside.
+// viteApp is the directory of an ordinary program for browsers, whose development server runs inside.
 const viteApp = "../preview/app"
 
 func tool(t *testing.T, name, of string) {
@@ -35,8 +35,8 @@ func tool(t *testing.T, name, of string) {
 	}
 }
 
-// TestTypes checks the dashboard against the description of the API: what it
-// expects of answers is generated from that.
+// TestTypes checks the dashboard against the description of the API: the types that it
+// expects of answers are generated from the description.
 func TestTypes(t *testing.T) {
 	env.Slow(t)
 	tool(t, "npm", "make setup")
@@ -50,7 +50,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestFirstLoad adds up what a browser fetches before it shows the first page.
+// TestFirstLoad adds up the sizes of the files that a browser loads before it shows the first page.
 func TestFirstLoad(t *testing.T) {
 	env.Slow(t)
 	const most = 400 << 10
@@ -87,11 +87,11 @@ func TestFirstLoad(t *testing.T) {
 	t.Logf("the first page has %d bytes, everything %d", first, all)
 }
 
-// A repository is one that git serves over HTTP to who has the password.
+// A repository is a repository that git serves over HTTP to clients with the password.
 type repository struct {
 	URL      string `json:"url"`
-	Host     string `json:"-"`   // of network.hosts
-	Dir      string `json:"dir"` // where it is
+	Host     string `json:"-"`   // host name in network.hosts
+	Dir      string `json:"dir"` // directory of the repository
 	User     string `json:"user"`
 	Password string `json:"password"`
 }
@@ -140,8 +140,8 @@ func serveRepository(t *testing.T) repository {
 	return r
 }
 
-// ownAddress returns an address of this machine that means the same inside of a
-// sandbox, as those of its loopback do not.
+// ownAddress returns an address of this machine that has the same meaning inside a
+// sandbox, unlike loopback addresses.
 func ownAddress(t *testing.T) string {
 	t.Helper()
 	all, err := net.InterfaceAddrs()
@@ -157,14 +157,14 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
-// A check is what drive.mjs found out.
+// A check is a result of drive.mjs.
 type check struct {
 	Name   string
 	OK     bool
 	Detail string
 }
 
-// browser returns where Chromium is, once all that it needs is there.
+// browser returns the path of Chromium, and skips the test if a requirement is missing.
 func browser(t *testing.T, more ...string) string {
 	t.Helper()
 	tool(t, "node", "make setup")
@@ -181,7 +181,7 @@ func browser(t *testing.T, more ...string) string {
 	return chromium
 }
 
-// drive runs a script with Chromium, which makes at least so many checks.
+// drive runs a script with Chromium, which must make at least least checks.
 func drive(t *testing.T, script string, input any, least int) {
 	t.Helper()
 	given, err := json.Marshal(input)
@@ -231,7 +231,7 @@ func TestDashboard(t *testing.T) {
 	chromium := browser(t, viteApp+"/node_modules")
 	repo := serveRepository(t)
 	address := ownAddress(t)
-	port, err := net.Listen("tcp", address+":0") // that is free
+	port, err := net.Listen("tcp", address+":0") // reserves a free port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func TestDashboard(t *testing.T) {
 	_, number, _ := strings.Cut(port.Addr().String(), ":")
 	tracker := map[string]string{"address": address, "url": "http://tracker.demo:" + number, "key": "board-9c51d7f20ab84e36"}
 	s := env.Serve(t, env.ServerOptions{Config: "[sandbox]\nenabled = true\n" +
-		"[webhooks]\nprivate = [\"127.0.0.1\"]\n" + // of a server that the browser's script runs
+		"[webhooks]\nprivate = [\"127.0.0.1\"]\n" + // allows a server that the browser's script runs
 		"[network]\nhosts = [\"" + repo.Host + "\", \"tracker.demo=" + address + "\"]\n" +
 		"[ssh]\nlisten = \"127.0.0.1:0\"\n" +
 		"[models.prices.\"demo:script\"]\ninput = 3.0\noutput = 15.0\n" +

@@ -9,8 +9,8 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// TestWorkspace has somebody make a workspace in the dashboard and work in it, with real
-// servers, and somebody else look at it.
+// TestWorkspace: a user creates a workspace in the dashboard and works in it, with real
+// servers, and another user views it.
 func TestWorkspace(t *testing.T) {
 	env.Slow(t)
 	chromium := browser(t)

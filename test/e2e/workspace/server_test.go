@@ -16,7 +16,7 @@ var shared env.Shared
 
 func TestMain(m *testing.M) { os.Exit(shared.Main(m)) }
 
-// A serviceSandbox is a server with its volume, and the sandbox that it is in.
+// A serviceSandbox is a server with its volume and its sandbox.
 type serviceSandbox struct {
 	t      *testing.T
 	k      *server.Kind
@@ -67,7 +67,7 @@ func (b *serviceSandbox) boot() {
 	b.id, b.g = sb.ID, g
 }
 
-// serve starts the server and returns its version and how long that took.
+// serve starts the server and returns its version and the duration of the start.
 func (b *serviceSandbox) serve() (string, time.Duration) {
 	b.t.Helper()
 	began := time.Now()
@@ -82,7 +82,7 @@ func (b *serviceSandbox) serve() (string, time.Duration) {
 	return version, time.Since(began)
 }
 
-// TestFirstStarts cuts first starts off, later each time, and says how long whole ones take.
+// TestFirstStarts interrupts first starts, later each time, and logs the duration of complete ones.
 func TestFirstStarts(t *testing.T) {
 	env.Slow(t)
 	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx} {
@@ -116,8 +116,8 @@ func TestFirstStarts(t *testing.T) {
 	}
 }
 
-// TestHalfDone leaves FerretDB what it leaves itself when it is killed between the steps of
-// what it does, which it cannot go on from alone.
+// TestHalfDone leaves FerretDB the state that it leaves itself when it is killed between the steps of
+// an operation, from which it cannot recover alone.
 func TestHalfDone(t *testing.T) {
 	env.Slow(t)
 	b := newServiceSandbox(t, engi.ServiceMongoDB, nil)
@@ -153,13 +153,13 @@ func TestHalfDone(t *testing.T) {
 	b.destroy()
 }
 
-// sh runs a line of shell in the sandbox and returns what it prints.
+// sh runs a line of shell in the sandbox and returns its output.
 func (b *serviceSandbox) sh(line string) string {
 	b.t.Helper()
 	return run(b.t, b.g, engi.Command{Args: []string{"/bin/sh", "-ec", line}, Dir: "/", User: "root"})
 }
 
-// destroy ends the sandbox and whatever runs in it.
+// destroy ends the sandbox and all its programs.
 func (b *serviceSandbox) destroy() {
 	b.t.Helper()
 	if err := shared.Node(b.t).Sandboxes().Stop(b.t.Context(), "", b.id); err != nil {

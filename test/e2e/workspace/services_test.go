@@ -23,7 +23,7 @@ import (
 
 const owner = engi.Owner("ann")
 
-// A fixture is a service of workspaces on a real node, which can be cut off and opened again.
+// A fixture is the workspaces service on a real node, which can be interrupted and opened again.
 type fixture struct {
 	*workspace.Service
 	t    *testing.T
@@ -58,7 +58,7 @@ func (d *fixture) start() {
 	<-ready
 }
 
-// service returns a service as it is now.
+// service returns the current state of a service.
 func (d *fixture) service(w, name string) engi.Service {
 	d.t.Helper()
 	got, err := d.Get(d.t.Context(), owner, w)
@@ -74,7 +74,7 @@ func (d *fixture) service(w, name string) engi.Service {
 	return engi.Service{}
 }
 
-// healthy waits until a service is healthy since a time.
+// healthy waits until a service has been healthy since a time.
 func (d *fixture) healthy(w, name string, since time.Time) engi.Service {
 	d.t.Helper()
 	for {
@@ -93,7 +93,7 @@ func (d *fixture) healthy(w, name string, since time.Time) engi.Service {
 	}
 }
 
-// run runs a program in a sandbox, with its input, and returns what it prints.
+// run runs a program in a sandbox, with its input, and returns its output.
 func (d *fixture) run(id engi.SandboxID, vars map[string]string, args ...string) string {
 	d.t.Helper()
 	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", id)
@@ -104,7 +104,7 @@ func (d *fixture) run(id engi.SandboxID, vars map[string]string, args ...string)
 	return run(d.t, g, engi.Command{Args: args, Env: vars, Timeout: time.Minute})
 }
 
-// run runs a program inside and returns what it prints.
+// run runs a program inside and returns its output.
 func run(t *testing.T, g engi.Guest, c engi.Command) string {
 	t.Helper()
 	p, err := g.Start(t.Context(), c)
@@ -125,7 +125,7 @@ func run(t *testing.T, g engi.Guest, c engi.Command) string {
 }
 
 // ask runs a client in the sandbox of the service itself, which goes through the network
-// as every other would.
+// like every other client.
 func (d *fixture) ask(w, name, text string) string {
 	d.t.Helper()
 	c, err := d.Connection(d.t.Context(), owner, w, name)
@@ -140,7 +140,7 @@ func (d *fixture) ask(w, name, text string) string {
 		return d.run(id, map[string]string{"MYSQL_PWD": c.Password}, "mariadb", "--no-defaults", "-N", "-h", c.Host, "-u", c.User, "-e", text, c.Database)
 	case "redis":
 		return d.run(id, map[string]string{"REDISCLI_AUTH": c.Password}, append([]string{"redis-cli", "--no-auth-warning", "-h", c.Host}, strings.Fields(text)...)...)
-	case "mongodb": // Debian has no client of it
+	case "mongodb": // Debian has no client of MongoDB
 		return d.program("py/.venv/bin/python", "-c", "import json, sys, pymongo; print(pymongo.MongoClient(json.loads(sys.argv[1])['mongodb']).get_default_database().notes."+text+")", d.addresses(w, name))
 	}
 	d.t.Fatalf("nothing asks %s", name)
@@ -148,7 +148,7 @@ func (d *fixture) ask(w, name, text string) string {
 }
 
 // addresses returns the addresses of exposed services as clients on this machine have them, as
-// JSON. Ports of this machine lead to them as long as the test lasts.
+// JSON. Ports of this machine are forwarded to them during the test.
 func (d *fixture) addresses(w string, names ...string) string {
 	d.t.Helper()
 	at := map[string]string{}
@@ -168,7 +168,7 @@ func (d *fixture) addresses(w string, names ...string) string {
 					defer c.Close()
 					to, err := d.Dial(context.WithoutCancel(d.t.Context()), owner, w, name)
 					if err != nil {
-						return // the client sees it
+						return // the client sees the error
 					}
 					defer to.Close()
 					work.Go(func() { io.Copy(to, c); to.Close() })
@@ -190,7 +190,7 @@ func (d *fixture) addresses(w string, names ...string) string {
 	return string(text)
 }
 
-// program runs a program of this machine and returns what it prints.
+// program runs a program of this machine and returns its output.
 func (d *fixture) program(args ...string) string {
 	d.t.Helper()
 	if _, err := exec.LookPath(args[0]); err != nil {
@@ -225,7 +225,7 @@ func (d *fixture) killServer(id engi.SandboxID) {
 	}
 }
 
-// empty reports sandboxes of the owner that are still there.
+// empty reports sandboxes of the owner that still exist.
 func (d *fixture) empty(when string) {
 	d.t.Helper()
 	all, err := shared.Node(d.t).Sandboxes().List(d.t.Context(), owner, engi.SandboxFilter{Limit: -1})
@@ -234,7 +234,7 @@ func (d *fixture) empty(when string) {
 	}
 }
 
-// page asks nginx for a page.
+// page requests a page from nginx.
 func (d *fixture) page(w, path string) string {
 	d.t.Helper()
 	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", d.service(w, "nginx").Sandbox)
@@ -259,8 +259,8 @@ func (d *fixture) page(w, path string) string {
 	return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(text)))
 }
 
-// TestServices has a workspace with every kind of service, whose servers and sandboxes are
-// killed, and whose node is cut off. What was committed is there whenever it is looked for.
+// TestServices tests a workspace with every kind of service, whose servers and sandboxes are
+// killed, and whose node is interrupted. Committed data is always found afterwards.
 func TestServices(t *testing.T) {
 	env.Slow(t)
 	d := open(t)
@@ -337,7 +337,7 @@ func TestServices(t *testing.T) {
 		check("the sandbox of " + name + " was destroyed")
 	}
 
-	// Another node finds the servers as they are.
+	// Another node finds the servers unchanged.
 	before, err := d.Get(ctx, owner, "shop")
 	if err != nil {
 		t.Fatal(err)
@@ -379,7 +379,7 @@ func TestServices(t *testing.T) {
 	}
 	t.Logf("the workspace and all services run after %v", time.Since(now))
 	check("after a start")
-	// The names lead from the sandbox of the workspace to the services.
+	// The names resolve in the sandbox of the workspace to the services.
 	for _, s := range w.Services {
 		d.run(w.Sandbox, nil, "python3", "-c", fmt.Sprintf("import socket; socket.create_connection((%q, %d), 10).close()", s.Host, s.Port))
 	}

@@ -9,13 +9,13 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 )
 
-// Templates are fake templates: those that were set, pinned by Use. It
+// Templates is a fake store of the templates that were set. Use pins a template. It
 // is safe for concurrent use.
 type Templates struct {
 	mu      sync.Mutex
 	byName  map[string]engi.Template
-	builds  map[string]engi.Template // in use, by digest
-	pins    map[string]int           // by digest
+	builds  map[string]engi.Template // templates in use, by digest
+	pins    map[string]int           // number of users, by digest
 	changed chan struct{}
 }
 
@@ -30,7 +30,7 @@ func NewTemplates(ts ...engi.Template) *Templates {
 	return t
 }
 
-// Set makes t's name mean t.
+// Set makes the name of x refer to x.
 func (t *Templates) Set(x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *Templates) Set(x engi.Template) {
 	t.tell()
 }
 
-// Alias makes name, such as a digest, mean x.
+// Alias makes name, such as a digest, refer to x.
 func (t *Templates) Alias(name string, x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -46,14 +46,14 @@ func (t *Templates) Alias(name string, x engi.Template) {
 	t.tell()
 }
 
-// SetQuietly is Set by another process: nobody is told.
+// SetQuietly acts like Set by another process: Changed does not announce it.
 func (t *Templates) SetQuietly(x engi.Template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byName[x.Name] = x
 }
 
-// Remove makes name mean nothing.
+// Remove removes name.
 func (t *Templates) Remove(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Templates) tell() {
 	t.changed = make(chan struct{})
 }
 
-// Pins returns how often each digest is in use.
+// Pins returns the number of users of each digest.
 func (t *Templates) Pins() map[string]int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Plan decides what to do now and counts it as begun: each of Boots must be
-// answered with Booted or BootFailed, each of Teardowns with TornDown.
+// Plan returns the work to do now and counts it as begun: each of Boots must be
+// reported with Booted or BootFailed, each of Teardowns with TornDown.
 func (s *Scheduler[I]) Plan(now time.Time) Plan[I] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,13 +22,13 @@ func (s *Scheduler[I]) Plan(now time.Time) Plan[I] {
 	return w.Plan
 }
 
-// plan is a Plan in the making.
+// plan is a Plan under construction.
 type plan[I comparable] struct {
 	Plan[I]
 	*Scheduler[I]
 	now     time.Time
-	quiet   bool // no recent claim or release, so background work disturbs nobody
-	crowded bool // a ticket waits until the node has room
+	quiet   bool // no recent claim or release, so background work disturbs no caller
+	crowded bool // a ticket waits because the node is full
 }
 
 // again makes the caller ask for a new plan at t.
@@ -52,14 +52,14 @@ func (p *pool[I]) current() (n int) {
 // size counts p's instances, except those being torn down.
 func (p *pool[I]) size() int { return len(p.ready) + len(p.boots) + p.used }
 
-// grow sets how many instances pools need for those who come. While one boots, as
-// many are taken as come in that time, and twice the root of that more are seldom
-// exceeded if they come independently of each other (A. K. Erlang, "On the rational
+// grow sets the number of instances that pools need for arrivals: the mean number of arrivals during one
+// boot, plus twice the square root of the mean. Arrivals seldom exceed this number
+// if they come independently of each other (A. K. Erlang, "On the rational
 // determination of the number of circuits", 1924).
 func (w *plan[I]) grow() {
 	for _, p := range w.pools {
 		p.goal = 0
-		// A boot for somebody who comes no more would be for nothing.
+		// A boot is useless if no further request comes.
 		if p.config.Target == 0 || w.now.Sub(p.lastClaim) > p.bootTime+w.opt.Quiet {
 			continue
 		}
@@ -70,8 +70,8 @@ func (w *plan[I]) grow() {
 	}
 }
 
-// trim retires ready instances nobody needs: those of an old template once
-// there are enough of the new one, those beyond the target, and those of pools
+// trim retires ready instances that are not needed: those of an old template once
+// there are enough instances of the new one, those beyond the target, and those of pools
 // on demand that have been idle.
 func (w *plan[I]) trim() {
 	for _, p := range w.pools {
@@ -91,10 +91,10 @@ func (w *plan[I]) trim() {
 		for i := len(p.ready) - 1; i >= 0; i-- {
 			old := p.ready[i].digest != p.digest
 			switch {
-			// Fewer may come for a moment only.
+			// The decrease of arrivals may be short.
 			case !old && current > target && target > 0 && w.keepsSurplus(p):
 				continue
-			// Old ones beyond the target take up room that new ones need.
+			// Old instances beyond the target take up places that new ones need.
 			case old && (p.digest == "" || current >= target || p.pastDigests[p.ready[i].digest] && olds > target):
 				olds--
 			case !old && current > target:
@@ -108,7 +108,7 @@ func (w *plan[I]) trim() {
 	}
 }
 
-// keepsSurplus reports whether p keeps what it has beyond its target for now.
+// keepsSurplus reports whether p keeps its instances beyond the target for now.
 func (w *plan[I]) keepsSurplus(p *pool[I]) bool {
 	if p.surplus.IsZero() {
 		p.surplus = w.now
@@ -120,8 +120,8 @@ func (w *plan[I]) keepsSurplus(p *pool[I]) bool {
 	return true
 }
 
-// serve orders boots for queued tickets, oldest first. Boots that are under way for
-// nobody are for them first.
+// serve orders boots for queued tickets, oldest first. It first assigns the boots under way that
+// have no ticket.
 func (w *plan[I]) serve() {
 	var want []*pool[I]
 	for _, p := range w.pools {
@@ -152,7 +152,7 @@ func (w *plan[I]) serve() {
 // ticket and the node is full, it makes room.
 func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	switch {
-	// Those that nobody waits for do not stand in the way of others.
+	// Boots without a waiting caller do not delay boots with one.
 	case wanted && w.wanted >= w.opt.Boots, !wanted && w.booting >= w.opt.Boots:
 		return false
 	case w.now.Before(p.retryAt):
@@ -163,7 +163,7 @@ func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	case w.alive >= w.opt.Max:
 		if wanted && !w.crowded {
 			w.crowded = true
-			// A teardown that is under way will make room, too.
+			// A teardown under way will make room, too.
 			if w.tearing+len(w.retired) == 0 {
 				w.evict(p)
 			}
@@ -185,9 +185,9 @@ func (w *plan[I]) boot(p *pool[I], wanted bool) bool {
 	return true
 }
 
-// evict retires a ready instance of the pool that can most easily spare one,
+// evict retires a ready instance of the pool that can spare one most easily,
 // other than taker: a pool on demand rather than a configured one, then the
-// fullest. It reports whether there was one.
+// fullest. It reports whether it retired one.
 func (w *plan[I]) evict(taker *pool[I]) bool {
 	var from *pool[I]
 	for _, p := range w.pools {
@@ -207,8 +207,8 @@ func (w *plan[I]) evict(taker *pool[I]) bool {
 	return true
 }
 
-// teardown orders teardowns of retired instances, when they disturb nobody,
-// have waited long enough, or their room is needed.
+// teardown orders teardowns of retired instances that disturb no caller,
+// have waited long enough, or occupy places that are needed.
 func (w *plan[I]) teardown() {
 	for i := 0; i < len(w.retired) && w.tearing < w.opt.Teardowns; {
 		d := w.retired[i]
@@ -264,7 +264,7 @@ func (w *plan[I]) fill() {
 	}
 }
 
-// missing is how many more boots p needs for its target and its queue.
+// missing returns the number of further boots that p needs for its target and its queue.
 func (w *plan[I]) missing(p *pool[I]) int {
 	if p.config.Demand && w.now.Sub(p.lastClaim) >= w.opt.DemandIdle {
 		return 0
@@ -276,7 +276,7 @@ func (w *plan[I]) missing(p *pool[I]) int {
 	return min(short, room) + len(p.queue) - len(p.boots)
 }
 
-// fill is how full p is: 1 is at its target.
+// fill returns the fill level of p: 1 means at its target.
 func (p *pool[I]) fill() float64 {
 	return float64(p.current()+len(p.boots)) / float64(max(p.target(), 1))
 }
@@ -295,7 +295,7 @@ func (w *plan[I]) replaceOld(p *pool[I]) {
 	}
 }
 
-// forget removes pools on demand that are unused and keep nothing.
+// forget removes pools on demand that are unused and keep no instances.
 func (w *plan[I]) forget() {
 	for key, p := range w.pools {
 		if !p.config.Demand || p.size() > 0 || len(p.queue) > 0 {
@@ -323,13 +323,13 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// A rate is an estimate of how many come per second. It is a value.
+// A rate is an estimate of the number of arrivals per second.
 type rate struct {
-	estimate float64 // at the time of the last
+	estimate float64 // estimate at the last arrival
 	last     time.Time
 }
 
-// rateSpan is how long ago one came that counts as little as 1/e.
+// rateSpan is the age at which an arrival has the weight 1/e.
 const rateSpan = 2 * time.Second
 
 func (r *rate) add(now time.Time) {
@@ -341,7 +341,7 @@ func (r *rate) perSecond(now time.Time) float64 {
 	return r.estimate * math.Exp(-max(now.Sub(r.last), 0).Seconds()/rateSpan.Seconds())
 }
 
-// average moves a moving average, in which each counts one nth.
+// average updates a moving average, in which each value has the weight 1/n.
 func average(d *time.Duration, next time.Duration, n time.Duration) {
 	if *d == 0 {
 		*d = next

@@ -1,6 +1,6 @@
-// Package pool schedules warm pools: who gets which ready instance, who waits
-// in which order, what to boot and what to tear down next. It only keeps
-// count. It boots and destroys nothing, and its caller tells it the time, so
+// Package pool schedules warm pools: which caller gets which ready instance, in which
+// order callers wait, and which instances to boot and to tear down next. It only keeps
+// count. It boots and destroys nothing, and its caller passes the time, so
 // that every decision can be tested.
 //
 // The caller asks for a [Scheduler.Plan] whenever [Scheduler.Wake] delivers or
@@ -21,8 +21,8 @@ import (
 type Key struct {
 	Tier     engi.Tier
 	Template string
-	Language engi.Language // whose interpreter is already running; empty means bare
-	Size     engi.Size     // the limits fixed at boot; zero means the template's
+	Language engi.Language // language whose interpreter is already running; empty means bare
+	Size     engi.Size     // limits fixed at boot; zero means the template's
 }
 
 // String returns the key as it appears in records, logs and errors.
@@ -37,38 +37,38 @@ func (k Key) String() string {
 	return s
 }
 
-// A Config says what a pool should be.
+// A Config configures a pool.
 type Config struct {
-	Target int  // ready instances to keep
-	Max    int  // most instances, booting and used ones included; 0 means no limit of its own
+	Target int  // number of ready instances to keep
+	Max    int  // maximum number of instances, booting and used ones included; 0 means no limit of its own
 	Demand bool // created on demand; removed when idle
 }
 
-// Options are limits and timings that all pools share.
+// Options holds the limits and times that all pools share.
 type Options struct {
-	Max        int           // most instances, in any state
-	MaxQueue   int           // most tickets
-	Boots      int           // concurrent boots
-	Teardowns  int           // concurrent teardowns
-	Grow       int           // most ready instances of a pool whose arrivals need more than its target; 0 means the target
-	Yields     func() bool   // reports whether background boots leave the processors to others, so that they need not wait; nil means they do not
-	Quiet      time.Duration // how long background work pauses after a claim or a release
-	Patience   time.Duration // the longest that background work is put off
-	DemandIdle time.Duration // how long a pool on demand stays after its last claim
-	MaxWait    time.Duration // see Join; 0 means any
+	Max        int           // maximum number of instances, in any state
+	MaxQueue   int           // maximum number of tickets
+	Boots      int           // maximum number of concurrent boots
+	Teardowns  int           // maximum number of concurrent teardowns
+	Grow       int           // maximum number of ready instances of a pool whose arrivals need more than its target; 0 means the target
+	Yields     func() bool   // reports whether background boots run with low processor priority and so need not wait for quiet; nil means false
+	Quiet      time.Duration // pause of background work after a claim or a release
+	Patience   time.Duration // maximum time for which background work is put off
+	DemandIdle time.Duration // time that a pool on demand is kept after its last claim
+	MaxWait    time.Duration // maximum expected wait, see Join; 0 means no maximum
 }
 
 const (
-	// A pool's pause after a failed boot doubles between these two.
+	// A pool's pause after a failed boot doubles, between backoffFirst and backoffMost.
 	backoffFirst = 250 * time.Millisecond
 	backoffMost  = 30 * time.Second
-	// giveUp is how many boots in a row must fail for waiting to be
+	// giveUp is the number of consecutive failed boots after which waiting is
 	// pointless: until one succeeds, tickets are refused.
 	giveUp = 2
-	// surplusTime is how long a pool keeps instances that fewer arrivals do
-	// not need any more.
+	// surplusTime is the time that a pool keeps instances that it no longer needs
+	// because arrivals decreased.
 	surplusTime = 30 * time.Second
-	// lateTime is how long more must have come than can be served soon before some
+	// lateTime is the time for which arrivals must exceed the capacity before some
 	// are refused.
 	lateTime = 150 * time.Millisecond
 )
@@ -81,18 +81,18 @@ type Scheduler[I comparable] struct {
 
 	mu         sync.Mutex
 	pools      map[Key]*pool[I]
-	alive      int // instances in any state, boots, teardowns and reserved places included
-	booting    int // wanted ones included
+	alive      int // number of instances in any state, boots, teardowns and reserved places included
+	booting    int // number of boots under way, wanted ones included
 	wanted     int
 	waiting    int
-	shares     *engi.Shares // of the queue's places
+	shares     *engi.Shares // shares of the places in the queue
 	tearing    int
-	retired    []retired[I]  // waiting for their teardown, oldest first
-	lastActive time.Time     // of the last claim or release
-	deferred   time.Time     // since when background boots are put off; zero if none are
-	bootTime   time.Duration // moving average
-	seq        uint64        // of the last ticket
-	lastBoot   uint64        // its ID
+	retired    []retired[I]  // instances waiting for their teardown, oldest first
+	lastActive time.Time     // time of the last claim or release
+	deferred   time.Time     // time since which background boots are put off; zero if none are
+	bootTime   time.Duration // moving average of the boot time
+	seq        uint64        // sequence number of the last ticket
+	lastBoot   uint64        // ID of the last boot
 }
 
 type retired[I any] struct {
@@ -104,25 +104,25 @@ type retired[I any] struct {
 type pool[I any] struct {
 	key         Key
 	config      Config
-	digest      string          // of the current template; empty if unknown
-	pastDigests map[string]bool // of earlier builds of the template
-	unable      bool            // the template cannot run the pool's language, so the pool keeps nothing
+	digest      string          // digest of the current template; empty if unknown
+	pastDigests map[string]bool // digests of earlier builds of the template
+	unable      bool            // the template cannot run the pool's language, so the pool keeps no instances
 	ready       []item[I]
-	boots       []*Boot // under way, oldest first
+	boots       []*Boot // boots under way, oldest first
 	used        int
-	arrivals    rate                  // of calls of Take
-	bootTime    time.Duration         // moving average
-	goal        int                   // ready instances that arrivals need; 0 if the target will do
-	surplus     time.Time             // since when there are more than needed; zero if there are not
-	pace        time.Duration         // moving average of the time between two that waited and were served
-	served      time.Time             // the last that waited; zero if nobody has since
-	late        time.Time             // since when those served had waited too long; zero once nobody waits
-	queue       []*Ticket[I]          // in serving order
-	round       uint64                // of the ticket served last
-	rounds      map[engi.Owner]uint64 // of each owner's last ticket in the queue
+	arrivals    rate                  // rate of calls of Take
+	bootTime    time.Duration         // moving average of the boot time
+	goal        int                   // number of ready instances that arrivals need; 0 if the target suffices
+	surplus     time.Time             // time since which there are more instances than needed; zero if there are not
+	pace        time.Duration         // moving average of the time between two tickets that were served after a wait
+	served      time.Time             // time at which the last waiting ticket was served; zero if the queue has been empty since
+	late        time.Time             // time since which served tickets had waited too long; zero once no ticket waits
+	queue       []*Ticket[I]          // tickets in serving order
+	round       uint64                // round of the ticket served last
+	rounds      map[engi.Owner]uint64 // round of each owner's last ticket in the queue
 
-	warmed    bool // has had a ready instance
-	fails     int  // consecutive failed boots
+	warmed    bool // the pool has had a ready instance
+	fails     int  // number of consecutive failed boots
 	retryAt   time.Time
 	failure   error
 	lastClaim time.Time
@@ -143,32 +143,32 @@ type Ticket[I any] struct {
 	pool   *pool[I]
 }
 
-// A Handover ends a wait: with an instance, or with the reason why there will
+// A Handover ends a wait: with an instance, or with an error if there will
 // be none.
 type Handover[I any] struct {
 	Instance I
 	Err      error
-	Fresh    bool // booted while the ticket waited
+	Fresh    bool // the instance was booted while the ticket waited
 }
 
-// C delivers the handover, once.
+// C returns the channel that delivers the handover, once.
 func (t *Ticket[I]) C() <-chan Handover[I] { return t.got }
 
 // A Boot is an order to boot an instance.
 type Boot struct {
 	Key     Key
 	Ordered time.Time
-	Wanted  bool // somebody waits for it; a plan may say so later
+	Wanted  bool // a caller waits for the boot; a later plan may list the boot in its Wanted
 	ID      uint64
-	Owner   engi.Owner // who waits, if it was wanted when it was ordered
+	Owner   engi.Owner // owner that waits, if the boot was wanted when it was ordered
 }
 
-// A Plan is what to do now.
+// A Plan lists the work to do now.
 type Plan[I any] struct {
 	Boots     []Boot
-	Wanted    []uint64 // IDs of earlier boots for which somebody waits now
+	Wanted    []uint64 // IDs of earlier boots for which a caller waits now
 	Teardowns []I
-	Again     time.Duration // ask for a new plan after this long; 0 means only when Wake delivers
+	Again     time.Duration // time after which to ask for a new plan; 0 means only when Wake delivers
 }
 
 // New returns a scheduler without pools.
@@ -187,7 +187,7 @@ func (s *Scheduler[I]) signal() {
 }
 
 // Ensure makes sure there is a pool for key. cfg replaces the configuration of
-// an existing pool only if that was created on demand.
+// an existing pool only if the pool was created on demand.
 func (s *Scheduler[I]) Ensure(key Key, cfg Config, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +239,7 @@ func (s *Scheduler[I]) DemandPools() (n int) {
 }
 
 // Take returns a ready instance of key's pool, which the caller then owns. It
-// overtakes nobody: while there is a queue no instance is ready.
+// overtakes no ticket: while there is a queue, no instance is ready.
 func (s *Scheduler[I]) Take(key Key, now time.Time) (inst I, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *Scheduler[I]) Take(key Key, now time.Time) (inst I, ok bool) {
 	if len(p.ready) == 0 {
 		return inst, false
 	}
-	at := 0 // the oldest, but preferably one of the current template
+	at := 0 // the oldest, preferably of the current template
 	for i, it := range p.ready {
 		if it.digest == p.digest {
 			at = i
@@ -276,10 +276,10 @@ func (s *Scheduler[I]) Return(key Key, inst I, digest string) {
 }
 
 // Join queues for an instance of key's pool, which it creates like Ensure. It
-// reports Exhausted when the queue is full or the owner has its share of it, and
+// returns Exhausted when the queue is full or the owner has used up its share of the queue, and
 // Unavailable while the pool's boots fail. Unless the caller is patient, it also
-// reports Exhausted if that takes longer than MaxWait, and more than can be served has
-// come for a while: many at once may all wait.
+// returns Exhausted if the expected wait exceeds MaxWait and arrivals have exceeded the capacity
+// for some time: a short burst may wait completely.
 func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner, patient bool, now time.Time) (*Ticket[I], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,7 +293,7 @@ func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner
 	at, _ := slices.BinarySearchFunc(p.queue, t, func(a, b *Ticket[I]) int {
 		return cmp.Or(cmp.Compare(a.round, b.round), cmp.Compare(a.seq, b.seq))
 	})
-	// Where boots are slow, waiting for a few of them is not for want of patience.
+	// Where boots are slow, a wait of two boot times is accepted, too.
 	wait, most := time.Duration(at+1)*p.pace, max(s.opt.MaxWait, 2*p.bootTime)
 	if s.opt.MaxWait > 0 && wait > most && at >= 2*s.opt.Boots && !patient {
 		if p.late.IsZero() {
@@ -315,7 +315,7 @@ func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner
 	p.queue = slices.Insert(p.queue, at, t)
 	s.waiting++
 	s.lastActive, p.lastClaim = now, now
-	if len(p.ready) > 0 { // it became ready after the caller's Take
+	if len(p.ready) > 0 { // an instance became ready after the caller's Take
 		it := p.ready[0]
 		p.ready = slices.Delete(p.ready, 0, 1)
 		p.used++
@@ -346,7 +346,7 @@ func (s *Scheduler[I]) Leave(t *Ticket[I]) (h Handover[I], served bool) {
 	}
 }
 
-// Retry estimates when whoever is at the given place of a queue, counted from
+// Retry estimates when the caller at the given place of a queue, counted from
 // 1, can expect an instance.
 func (s *Scheduler[I]) Retry(place int) engi.Retry {
 	s.mu.Lock()
@@ -392,7 +392,7 @@ func (s *Scheduler[I]) Booted(b Boot, inst I, digest string, now time.Time) {
 	s.offerLocked(p, inst, digest, true)
 }
 
-// endedLocked forgets a boot that has ended, and returns its pool.
+// endedLocked removes an ended boot, and returns its pool.
 func (s *Scheduler[I]) endedLocked(b Boot) *pool[I] {
 	p := s.pools[b.Key]
 	i := slices.IndexFunc(p.boots, func(x *Boot) bool { return x.ID == b.ID })
@@ -418,8 +418,8 @@ func (s *Scheduler[I]) Adopt(key Key, cfg Config, inst I, digest string, used bo
 	s.offerLocked(p, inst, digest, false)
 }
 
-// Reserve makes room for an instance that the caller boots itself, if need be
-// at the cost of a ready one. It reports Exhausted if there is none. Follow it
+// Reserve reserves a place for an instance that the caller boots itself, if necessary
+// by retiring a ready one. It returns Exhausted if there is no place. Follow it
 // with AddUsed or Unreserve.
 func (s *Scheduler[I]) Reserve(now time.Time) error {
 	s.mu.Lock()
@@ -438,7 +438,7 @@ func (s *Scheduler[I]) Reserve(now time.Time) error {
 	return nil
 }
 
-// Unreserve gives back the place that Reserve made.
+// Unreserve gives back the place that Reserve reserved.
 func (s *Scheduler[I]) Unreserve() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -447,14 +447,14 @@ func (s *Scheduler[I]) Unreserve() {
 }
 
 // AddUsed adds an instance in use to key's pool, which it creates like Ensure,
-// in the place that Reserve made.
+// in the place that Reserve reserved.
 func (s *Scheduler[I]) AddUsed(key Key, cfg Config, digest string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ensureLocked(key, cfg, digest, now).used++
 }
 
-// offerLocked gives inst to the first in the queue, or puts it in the pool.
+// offerLocked gives inst to the first ticket in the queue, or puts it in the pool.
 func (s *Scheduler[I]) offerLocked(p *pool[I], inst I, digest string, fresh bool) {
 	p.warmed = true
 	if len(p.queue) > 0 {
@@ -466,7 +466,7 @@ func (s *Scheduler[I]) offerLocked(p *pool[I], inst I, digest string, fresh bool
 	s.signal()
 }
 
-// serveLocked ends the wait of the first in p's queue with h.
+// serveLocked ends the wait of the first ticket in p's queue with h.
 func (s *Scheduler[I]) serveLocked(p *pool[I], h Handover[I]) {
 	t := p.queue[0]
 	p.queue = slices.Delete(p.queue, 0, 1)
@@ -477,7 +477,7 @@ func (s *Scheduler[I]) serveLocked(p *pool[I], h Handover[I]) {
 	t.got <- h
 }
 
-// restLocked forgets whose turn it is, and how long they wait, once nobody does.
+// restLocked resets the rounds and the waiting times of p when no ticket waits.
 func (s *Scheduler[I]) restLocked(p *pool[I]) {
 	if len(p.queue) == 0 {
 		clear(p.rounds)
@@ -486,7 +486,7 @@ func (s *Scheduler[I]) restLocked(p *pool[I]) {
 }
 
 // BootFailed reports that an ordered boot failed. After giveUp failures in a
-// row, or one that a retry cannot fix, everybody in the pool's queue is
+// row, or one that a retry cannot fix, all tickets in the pool's queue are
 // refused.
 func (s *Scheduler[I]) BootFailed(b Boot, err error, now time.Time) {
 	s.mu.Lock()
@@ -508,7 +508,7 @@ func (s *Scheduler[I]) BootFailed(b Boot, err error, now time.Time) {
 }
 
 // refusal is the error for callers while p cannot boot. It has the kind of the
-// boot's failure if trying again is pointless.
+// boot's failure if a retry is pointless.
 func (p *pool[I]) refusal(now time.Time) error {
 	kind := engi.KindOf(p.failure)
 	switch kind {
@@ -522,7 +522,7 @@ func (p *pool[I]) refusal(now time.Time) error {
 }
 
 // Retire reports that a taken instance was used; a plan will tear it down.
-// With hurry that does not wait for quiet.
+// With hurry, the teardown does not wait for quiet.
 func (s *Scheduler[I]) Retire(key Key, inst I, now time.Time, hurry bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -531,7 +531,7 @@ func (s *Scheduler[I]) Retire(key Key, inst I, now time.Time, hurry bool) {
 	s.retireLocked(inst, now, hurry)
 }
 
-// Discard removes a ready instance, because it died or must go; a plan will
+// Discard removes a ready instance that died or is no longer wanted; a plan will
 // tear it down. It reports whether the instance was ready.
 func (s *Scheduler[I]) Discard(key Key, inst I, now time.Time) bool {
 	s.mu.Lock()
@@ -549,7 +549,7 @@ func (s *Scheduler[I]) Discard(key Key, inst I, now time.Time) bool {
 	return true
 }
 
-// Hurry makes the teardown of inst, if it was retired, wait for nothing.
+// Hurry makes the teardown of inst immediate, if it was retired.
 func (s *Scheduler[I]) Hurry(inst I) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -585,9 +585,9 @@ func (s *Scheduler[I]) TornDown(I) {
 	s.signal()
 }
 
-// SetTemplate says what a template is now and which languages it can run; an
+// SetTemplate sets the current digest of a template and the languages it can run; an
 // empty digest means the template is gone. Instances of another digest serve
-// until enough of the new one are ready. A pool of a language that the
+// until enough instances of the new one are ready. A pool of a language that the
 // template cannot run keeps no instances. SetTemplate reports whether anything
 // changed.
 func (s *Scheduler[I]) SetTemplate(template, digest string, can func(engi.Language) bool) (changed bool) {
@@ -617,8 +617,8 @@ func (s *Scheduler[I]) SetTemplate(template, digest string, can func(engi.Langua
 	return changed
 }
 
-// Digest returns the current digest of the template of key's pool, as far as
-// known.
+// Digest returns the current digest of the template of key's pool, empty if
+// unknown.
 func (s *Scheduler[I]) Digest(key Key) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -628,16 +628,16 @@ func (s *Scheduler[I]) Digest(key Key) string {
 	return ""
 }
 
-// target is how many ready instances the pool should keep.
+// target returns the number of ready instances that the pool should keep.
 func (p *pool[I]) target() int {
-	if p.unable || p.config.Demand && p.digest == "" { // not configured, and its template is gone
+	if p.unable || p.config.Demand && p.digest == "" { // the pool is not configured, and its template is gone
 		return 0
 	}
 	return max(p.config.Target, p.goal)
 }
 
-// Drain refuses everybody who waits, stops filling pools, and retires all
-// ready instances, for a node that leaves nothing behind.
+// Drain refuses all waiting tickets, stops filling pools, and retires all
+// ready instances. Ephemeral nodes call it when they stop.
 func (s *Scheduler[I]) Drain(now time.Time, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func options() Options {
 var python = Key{Tier: engi.TierGVisor, Template: "base", Language: engi.Python}
 var bash = Key{Tier: engi.TierGVisor, Template: "base", Language: engi.Bash}
 
-// A fixture carries out plans at once, with a clock of its own.
+// A fixture carries out plans at once, with its own clock.
 type fixture struct {
 	t    testing.TB
 	s    *Scheduler[int]
@@ -36,7 +36,7 @@ func newFixture(t testing.TB, o Options) *fixture {
 	return &fixture{t: t, s: New[int](o), now: start}
 }
 
-// settle carries out plans, letting time pass, until nothing is left to do
+// settle carries out plans, while time passes, until nothing is left to do
 // now or in the next d.
 func (f *fixture) settle(d time.Duration) (downs []int) {
 	end := f.now.Add(d)
@@ -71,7 +71,7 @@ func (f *fixture) status(k Key) engi.PoolStatus {
 }
 
 // TestUnknownDigestDoesNotGrowThePool boots instances of a digest that the
-// scheduler has not been told of.
+// scheduler does not know.
 func TestUnknownDigestDoesNotGrowThePool(t *testing.T) {
 	o := options()
 	o.Max = 100
@@ -172,7 +172,7 @@ func TestBackgroundWorkIsNotPutOffForEver(t *testing.T) {
 	f.s.Ensure(python, Config{Target: 8}, "d1", f.now)
 	f.settle(0)
 	boots, downs := 0, 0
-	for i := range 7 { // a claim each 50 ms: never quiet
+	for i := range 7 { // a claim every 50 ms, so that it is never quiet
 		if i > 0 {
 			f.now = f.now.Add(50 * time.Millisecond)
 		}
@@ -189,7 +189,7 @@ func TestBackgroundWorkIsNotPutOffForEver(t *testing.T) {
 	}
 	for range 16 {
 		f.now = f.now.Add(50 * time.Millisecond)
-		f.s.Take(bash, f.now) // somebody
+		f.s.Take(bash, f.now) // another caller
 		f.s.Take(python, f.now)
 		p := f.s.Plan(f.now)
 		boots, downs = boots+len(p.Boots), downs+len(p.Teardowns)
@@ -202,8 +202,8 @@ func TestBackgroundWorkIsNotPutOffForEver(t *testing.T) {
 	}
 }
 
-// arrive lets instances be taken and used up at a rate, while boots take a while, and
-// returns how many arrivals found none.
+// arrive takes and retires instances at a fixed rate, while boots take the time boot, and
+// returns the number of arrivals that found no instance.
 func (f *fixture) arrive(key Key, every, boot, during time.Duration) (missed int) {
 	type underWay struct {
 		Boot
@@ -243,8 +243,8 @@ func (f *fixture) arrive(key Key, every, boot, during time.Duration) (missed int
 	return missed
 }
 
-// TestPoolsGrowWithArrivals asks for 10 a second of what takes 400 ms to boot: four
-// are taken meanwhile.
+// TestPoolsGrowWithArrivals requests 10 instances per second that take 400 ms to boot: four
+// are taken during one boot.
 func TestPoolsGrowWithArrivals(t *testing.T) {
 	o := options()
 	o.Max, o.Boots, o.Grow, o.Yields = 100, 8, 16, func() bool { return true }
@@ -259,7 +259,7 @@ func TestPoolsGrowWithArrivals(t *testing.T) {
 	if busy.Target < 6 || busy.Target > 12 {
 		t.Errorf("the target is %d, want about 8", busy.Target)
 	}
-	// Nobody comes any more: nothing boots, and what there is goes later.
+	// Without further arrivals, nothing boots, and surplus instances are retired later.
 	f.now = f.now.Add(time.Second)
 	if p := f.s.Plan(f.now); len(p.Boots) > 0 || len(p.Teardowns) > 0 {
 		t.Errorf("a second after the last: %+v", p)
@@ -275,7 +275,7 @@ func TestPoolsGrowWithArrivals(t *testing.T) {
 	}
 }
 
-// TestBackgroundBootsThatYield asks for an instance while one boots for the pool.
+// TestBackgroundBootsThatYield requests an instance while another one boots for the pool.
 func TestBackgroundBootsThatYield(t *testing.T) {
 	o := options()
 	o.Boots, o.Yields = 1, func() bool { return true }
@@ -295,7 +295,7 @@ func TestBackgroundBootsThatYield(t *testing.T) {
 		}
 		return tk
 	}
-	// It is in nobody's way.
+	// The background boot delays no other boot.
 	other := join(bash)
 	q := f.s.Plan(f.now)
 	if len(q.Boots) != 1 || !q.Boots[0].Wanted || q.Boots[0].Owner != "ann" || q.Boots[0].Key != bash || len(q.Wanted) != 0 {
@@ -312,7 +312,7 @@ func TestBackgroundBootsThatYield(t *testing.T) {
 	}
 }
 
-// TestRefusesWhatWouldWaitLong has twice as many come as can be served.
+// TestRefusesWhatWouldWaitLong has twice as many arrivals as can be served.
 func TestRefusesWhatWouldWaitLong(t *testing.T) {
 	o := options()
 	o.Max, o.MaxQueue, o.Boots, o.MaxWait = 100, 1000, 1, 500*time.Millisecond
@@ -325,7 +325,7 @@ func TestRefusesWhatWouldWaitLong(t *testing.T) {
 	began := map[*Ticket[int]]time.Time{}
 	accepted, refused, longest := 0, 0, time.Duration(0)
 	var waiting []*Ticket[int]
-	for i := range 400 { // a tick of 50 ms each, in which one comes
+	for i := range 400 { // a tick of 50 ms each, with one arrival
 		if tk, err := join("ann", false); err == nil {
 			accepted++
 			began[tk] = f.now
@@ -358,7 +358,7 @@ func TestRefusesWhatWouldWaitLong(t *testing.T) {
 	if accepted < 190 || refused < 150 {
 		t.Errorf("%d accepted and %d refused, want half of 400 each", accepted, refused)
 	}
-	if longest > o.MaxWait+2*lateTime+boot { // twice as many come as leave
+	if longest > o.MaxWait+2*lateTime+boot { // there are twice as many arrivals as departures
 		t.Errorf("one waited %v, want %v at most", longest, o.MaxWait)
 	}
 	if _, err := join("ann", true); err != nil {
@@ -369,7 +369,7 @@ func TestRefusesWhatWouldWaitLong(t *testing.T) {
 	}
 }
 
-// TestManyAtOnceMayAllWait lets a hundred come at the same time.
+// TestManyAtOnceMayAllWait has a hundred arrivals at the same time.
 func TestManyAtOnceMayAllWait(t *testing.T) {
 	o := options()
 	o.MaxQueue, o.MaxWait = 1000, 100*time.Millisecond
@@ -377,7 +377,7 @@ func TestManyAtOnceMayAllWait(t *testing.T) {
 	f.s.Ensure(python, Config{Target: 1}, "d1", f.now)
 	p := f.s.Plan(f.now)
 	f.now = f.now.Add(time.Second)
-	f.s.Booted(p.Boots[0], 1, "d1", f.now) // it takes a second
+	f.s.Booted(p.Boots[0], 1, "d1", f.now) // the boot took a second
 	for i := range 100 {
 		if _, err := f.s.Join(python, Config{Target: 1}, "d1", "ann", false, f.now); err != nil {
 			t.Fatalf("the %dth: %v", i+1, err)
@@ -390,8 +390,8 @@ func TestManyAtOnceMayAllWait(t *testing.T) {
 	}
 }
 
-// TestSlowBootsRefuseNobody has as many come as can be booted, where each boot takes
-// longer than anybody should wait.
+// TestSlowBootsRefuseNobody has as many arrivals as can be booted, where each boot takes
+// longer than MaxWait.
 func TestSlowBootsRefuseNobody(t *testing.T) {
 	o := options()
 	o.MaxWait = 100 * time.Millisecond
@@ -500,10 +500,10 @@ func TestTheQueueIsBounded(t *testing.T) {
 	}
 }
 
-// TestNobodyTakesTheWholeQueue fills the queue by one owner, by leaving and by
-// being served.
+// TestNobodyTakesTheWholeQueue: one owner tries to fill the queue, while tickets leave and are
+// served.
 func TestNobodyTakesTheWholeQueue(t *testing.T) {
-	f := newFixture(t, options()) // 20 places
+	f := newFixture(t, options()) // the queue has 20 places
 	var tickets []*Ticket[int]
 	fill := func() {
 		for {
@@ -757,8 +757,8 @@ func TestDrainRefusesAndRetiresAll(t *testing.T) {
 }
 
 // TestRandomHistories plays random histories: an instance is handed out once,
-// never after it was retired, limits hold at every moment, and when nothing
-// is asked any more every pool comes to rest at its target.
+// never after it was retired, limits hold at every moment, and when there are
+// no more requests every pool settles at its target.
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := options()
@@ -778,10 +778,10 @@ func TestRandomHistories(t *testing.T) {
 		digests := map[string]string{"base": "d1", "other": "d1"}
 		owners := []engi.Owner{"a", "b", "c"}
 		next := 0
-		keyOf := map[int]Key{} // of every instance alive
+		keyOf := map[int]Key{} // keys of all live instances
 		digestOf := map[int]string{}
-		held := map[int]bool{} // taken, not yet given back
-		gone := map[int]bool{} // retired or destroyed: never again
+		held := map[int]bool{} // instances taken and not yet given back
+		gone := map[int]bool{} // instances retired or destroyed, which must not be handed out again
 		var boots []Boot
 		downing := []int{}
 		type wait struct {
@@ -828,7 +828,7 @@ func TestRandomHistories(t *testing.T) {
 				}
 				gone[m] = true
 			}
-			if len(boots) > 2*o.Boots { // for somebody, and for nobody
+			if len(boots) > 2*o.Boots { // wanted and unwanted boots
 				t.Fatalf("%d boots at once, %d allowed", len(boots), 2*o.Boots)
 			}
 			if alive, _ := s.Counts(); alive > o.Max {
@@ -931,7 +931,7 @@ func TestRandomHistories(t *testing.T) {
 			},
 			"": func(t *rapid.T) { collect() },
 		})
-		// Everything in use is given back.
+		// All instances in use are given back.
 		for range 2000 {
 			collect()
 			for m := range held {
@@ -968,7 +968,7 @@ func TestRandomHistories(t *testing.T) {
 }
 
 // TestReturnedOldInstancesMakeSpace gives back more instances than the pool's
-// target just before its template changes: new ones are booted all the same.
+// target just before its template changes: new instances are booted nevertheless.
 func TestReturnedOldInstancesMakeSpace(t *testing.T) {
 	f := newFixture(t, options())
 	for m := range 2 {

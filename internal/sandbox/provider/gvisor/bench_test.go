@@ -215,7 +215,7 @@ func BenchmarkSave(b *testing.B) {
 	b.ReportMetric(float64(bytes)/(1<<20), "MiB")
 }
 
-// BenchmarkDensity measures what an idle machine adds to the memory in use.
+// BenchmarkDensity measures the memory that an idle machine uses.
 func BenchmarkDensity(b *testing.B) {
 	p, spec := bench(b)
 	const many = 20

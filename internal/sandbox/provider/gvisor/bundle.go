@@ -17,7 +17,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// capabilities are those of root in the sandbox: the defaults of containers, so
+// capabilities lists the capabilities of root in the sandbox: the defaults of containers, so
 // that apt, sudo and su work, but without raw sockets.
 var capabilities = []string{
 	"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID",
@@ -30,15 +30,15 @@ const (
 	annotMemory = "dev.engi.total-memory"
 	annotCPUs   = "dev.engi.cpus"
 	annotInodes = "dev.engi.inodes"
-	annotMount  = "dev.engi.mount." // and the path for the file server: the path for programs
+	annotMount  = "dev.engi.mount." // prefix; the path for the file server follows, and the value is the path for programs
 )
 
 const (
 	oomScore = 500 // kill sandboxes first when the host runs out of memory
 
-	// Limits of the guest program itself, which sets those of programs. If they
-	// were the same, programs could starve it.
-	maxTasks = 1 << 16 // the most that the sandbox's kernel supports
+	// Limits of the guest program, which sets the limits of programs. If both
+	// were the same, programs could starve the guest program.
+	maxTasks = 1 << 16 // maximum that the sandbox's kernel supports
 	minFiles = 8192
 )
 
@@ -69,8 +69,8 @@ func ociSpec(d machineDir, spec provider.Spec) *specs.Spec {
 		{Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 	}
 	if spec.Network != provider.Host {
-		// Always listed, so that a machine saved with a link can be restored
-		// without one, and the other way round.
+		// The network namespace is always listed, so that a machine saved with a link can be restored
+		// without one, and vice versa.
 		namespaces = append(namespaces, specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: spec.Netns})
 	}
 	cfg := &specs.Spec{
@@ -113,12 +113,12 @@ func addSystemMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
 	)
 	switch {
 	case spec.Writable && spec.Network == provider.Host:
-		// What a build writes to /tmp is not part of the template.
+		// Files that a build writes to /tmp are not part of the template.
 		cfg.Mounts = append(cfg.Mounts, bindMount(d.path("tmp"), "/tmp", "rw"))
 	case spec.Writable || emptyDir(filepath.Join(spec.Root, "tmp")):
 		// The sandbox's kernel would mount a tmpfs without a limit here. If /tmp
-		// is not empty, it is part of the root and counts as disk, unless that
-		// has no limit itself.
+		// is not empty, it is part of the root and counts as disk, unless the disk
+		// has no limit.
 		limit := min(size.Disk, size.Memory/2)
 		cfg.Mounts = append(cfg.Mounts, specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{
 			"mode=1777", fmt.Sprintf("size=%d", limit)}})
@@ -132,7 +132,7 @@ func addSystemMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
 	}
 }
 
-// addMounts adds the mounts of spec, and says which mounts the host changes.
+// addMounts adds the mounts of spec, and marks the mounts that the host changes.
 func addMounts(cfg *specs.Spec, d machineDir, spec provider.Spec) {
 	// The host changes the channel while the machine runs (a restarted daemon
 	// creates a new socket), and other machines may change shared mounts.
@@ -177,8 +177,8 @@ func hasMountPoint(root string, m provider.Mount) bool {
 	return err == nil && source.IsDir() == target.IsDir()
 }
 
-// visibleCPUs is the number of processors that programs see. With one, libraries
-// omit locks that are needed on the sandbox's kernel.
+// visibleCPUs returns the number of processors that programs see. With one processor, libraries
+// omit locks, which are needed on the sandbox's kernel.
 func visibleCPUs(size engi.Size) int {
 	return max(2, int(math.Ceil(size.VCPUs)))
 }
@@ -238,7 +238,7 @@ func (p *Provider) flags(d machineDir, spec record) []string {
 // rootFlag begins the flag that identifies a machine's processes.
 const rootFlag = "--root="
 
-// checkSpec reports Invalid for a spec that cannot work here.
+// checkSpec returns Invalid for a spec that this provider cannot start.
 func checkSpec(spec provider.Spec) error {
 	if err := spec.Check(); err != nil {
 		return err
@@ -266,7 +266,7 @@ func checkSpec(spec provider.Spec) error {
 	return nil
 }
 
-// minMemory is what a machine needs to boot.
+// minMemory is the memory that a machine needs to boot, in bytes.
 const minMemory = 32 << 20
 
 func isBelow(path, dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") }

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// consoleSize bounds the output of a machine's runtime and guest, in bytes.
+// consoleSize is the maximum output of a machine's runtime and guest, in bytes.
 const consoleSize = 32 << 10
 
-// A console receives the output of runsc and the guest program. It is memory of a
+// A console receives the output of runsc and the guest program. It is a memory file of a
 // fixed size that a guest cannot make grow: when it is full, writes fail. The
 // machine's processes keep it when this process exits.
 type console struct {

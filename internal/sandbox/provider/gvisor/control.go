@@ -25,11 +25,11 @@ const (
 	methodMemory     = "containerManager.SetTotalMemory"
 )
 
-// maxReply bounds an answer, in bytes.
+// maxReply is the maximum size of an answer, in bytes.
 const maxReply = 1 << 20
 
-// call calls a method of the sandbox's kernel. A command of runsc would do the
-// same, but starting it takes as long as the rest. When ctx ends first, the
+// call calls a method of the sandbox's kernel. A command of runsc would have the
+// same effect, but starting it takes as long as the call itself. When ctx ends first, the
 // kernel completes the call anyway.
 func (m *machine) call(ctx context.Context, method string, arg any, files ...*os.File) (err error) {
 	conn, err := m.d.dialControl(m.id)
@@ -83,7 +83,7 @@ func (m *machine) call(ctx context.Context, method string, arg any, files ...*os
 
 // callError returns the error for a call that was not answered.
 func (m *machine) callError(err error) error {
-	// The connection breaks when the machine ends, which done shows later.
+	// The connection breaks when the machine ends; done is closed a little later.
 	select {
 	case <-m.done:
 	case <-time.After(time.Second):

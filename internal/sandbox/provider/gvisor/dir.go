@@ -22,7 +22,7 @@ import (
 )
 
 // A machineDir is the directory of a machine. It is created before anything else
-// of the machine and removed after it, so that no trace is without a directory.
+// of the machine and removed last, so that every trace has a directory.
 //
 //	chan/         mounted read-only at /.engi in the sandbox
 //	bundle/       the OCI bundle
@@ -43,13 +43,13 @@ func (d machineDir) path(elem ...string) string {
 	return filepath.Join(append([]string{string(d)}, elem...)...)
 }
 
-// A record is what a later owner must know of a machine.
+// A record holds the facts about a machine that a later owner needs.
 type record struct {
 	Size       engi.Size            `json:"size"`
 	Writable   bool                 `json:"writable"`
 	Network    provider.HostNetwork `json:"network"`
-	HasLink    bool                 `json:"wired,omitempty"` // it has a link
-	WritesHost bool                 `json:"shares"`          // it can write to files of the host
+	HasLink    bool                 `json:"wired,omitempty"` // the machine has a link
+	WritesHost bool                 `json:"shares"`          // the machine can write to files of the host
 	Created    time.Time            `json:"created"`
 }
 
@@ -61,14 +61,14 @@ func recordOf(spec provider.Spec) record {
 	return rec
 }
 
-// A processRecord has the processes of a booted machine.
+// A processRecord identifies the processes of a booted machine.
 type processRecord struct {
 	HostBoot string  `json:"host_boot"` // ID of the host's boot; process IDs are invalid in another
 	Sandbox  procRef `json:"sandbox"`
 	Gofer    procRef `json:"gofer"`
 }
 
-// create creates the directory with everything but the socket of the channel. It
+// create creates the directory with all files except the socket of the channel. It
 // reports Conflict if the machine exists.
 func (p *Provider) create(d machineDir, spec provider.Spec, guest string) error {
 	if err := os.Mkdir(string(d), 0o700); err != nil {
@@ -101,7 +101,7 @@ func (p *Provider) create(d machineDir, spec provider.Spec, guest string) error 
 	if err := d.writeResume(); err != nil {
 		return err
 	}
-	// Mount points for mounts that have none in the root.
+	// Create mount points for mounts that have none in the root.
 	for i, m := range spec.Mounts {
 		if hasMountPoint(spec.Root, m) {
 			continue
@@ -140,7 +140,7 @@ func (d machineDir) configure(spec provider.Spec, restored bool) error {
 	return d.writeConfig(c)
 }
 
-// reconfigure updates what changes while a machine is saved.
+// reconfigure updates the parts of the configuration that change while a machine is saved.
 func (d machineDir) reconfigure() error {
 	raw, err := os.ReadFile(d.path("chan", wire.ConfigName))
 	if err != nil {
@@ -169,21 +169,21 @@ func (d machineDir) writeConfig(c wire.Config) error {
 	return replaceFile(d.path("chan", wire.ConfigName), raw)
 }
 
-// writeResume makes a quiesced guest continue: it waits for a new token.
+// writeResume makes a quiesced guest continue: the guest waits for a new token.
 func (d machineDir) writeResume() error {
 	return replaceFile(d.path("chan", wire.ResumeName), []byte(rand.Text()))
 }
 
 // replaceFile replaces a file atomically.
 func replaceFile(file string, text []byte) error {
-	os.Remove(file + ".new") // left by a process that was killed here
+	os.Remove(file + ".new") // a process that was killed at this point left the file
 	if err := os.WriteFile(file+".new", text, 0o400); err != nil {
 		return err
 	}
 	return os.Rename(file+".new", file)
 }
 
-// listen creates the socket of the channel, and replaces one of an earlier
+// listen creates the socket of the channel, and replaces the socket of an earlier
 // daemon.
 func (d machineDir) listen() (*net.UnixListener, error) {
 	dir, err := os.OpenFile(d.path("chan"), unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -191,7 +191,7 @@ func (d machineDir) listen() (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	// The path of a socket is limited to a hundred bytes; this one may be longer.
+	// The path of a socket is limited to about a hundred bytes; the path in d may be longer.
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), wire.SocketName)
 	if err := os.Remove(short); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -213,8 +213,8 @@ const recordSize = 512
 
 // save writes a record of constant size in one write. If the process is killed, it
 // leaves the old record, the new one or, the first time, an empty file, which
-// counts as none. A rename would have the same effect but cost more than
-// everything else in a change.
+// counts as no record. A rename would have the same effect but cost more than
+// all other steps of a change.
 func (d machineDir) save(name string, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -254,8 +254,8 @@ func readTail(file string, n int64) string {
 	return string(raw)
 }
 
-// guestBinary returns a path of the guest program that can be linked into the
-// directories of machines, which is that of a copy on the same file system.
+// guestBinary returns the path of a copy of the guest program that can be linked into the
+// directories of machines, since it is on the same file system.
 func (p *Provider) guestBinary() (string, error) {
 	p.guestMu.Lock()
 	defer p.guestMu.Unlock()
@@ -264,7 +264,7 @@ func (p *Provider) guestBinary() (string, error) {
 		return "", fmt.Errorf("the guest program: %v", err)
 	}
 	// The name identifies the version: the program may be replaced at any time,
-	// while machines keep the one that they were booted with.
+	// while machines keep the version with which they were booted.
 	file := filepath.Join(p.opt.Dir, fmt.Sprintf("guest-%x-%x", fi.Size(), fi.ModTime().UnixNano()))
 	if _, err := os.Stat(file); err == nil {
 		return file, nil

@@ -10,7 +10,7 @@ import (
 )
 
 // Crash releases everything that a process releases when it exits, so that another
-// provider can take over like after a kill -9. Unlike then, existing machines
+// provider can take over as after a kill -9. Unlike after a kill, existing machines
 // continue to watch their processes.
 func (p *Provider) Crash() {
 	p.mu.Lock()
@@ -36,7 +36,7 @@ func (p *Provider) StopForSave(t testing.TB, m provider.Machine) {
 	}
 }
 
-// MarkStopped does what Checkpoint does before it stops a kernel.
+// MarkStopped performs the steps of Checkpoint before it stops a kernel.
 func (p *Provider) MarkStopped(t testing.TB, id engi.SandboxID) {
 	t.Helper()
 	if err := os.WriteFile(p.dir(id).path(stoppedName), nil, 0o600); err != nil {
@@ -44,7 +44,7 @@ func (p *Provider) MarkStopped(t testing.TB, id engi.SandboxID) {
 	}
 }
 
-// WriteMemory does what Checkpoint does before it ends a machine.
+// WriteMemory performs the steps of Checkpoint before it ends a machine.
 func (p *Provider) WriteMemory(m provider.Machine, dir string) error {
 	return m.(*machine).writeMemory(context.Background(), dir)
 }
@@ -55,10 +55,10 @@ const (
 	IDCount = idCount
 )
 
-// Processes returns the processes of a machine on the host, by what they are.
+// Processes returns the processes of a machine on the host, by their role.
 func (p *Provider) Processes(m provider.Machine) map[string]int {
 	return map[string]int{"kernel": m.(*machine).sandbox.ref.PID, "file server": m.(*machine).gofer.ref.PID}
 }
 
-// NoIDs makes machines run as earlier versions did.
+// NoIDs makes machines run without mapped users, as in earlier versions.
 func (p *Provider) NoIDs() { p.ids = func() *idMap { return nil } }

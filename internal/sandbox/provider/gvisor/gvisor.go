@@ -1,8 +1,8 @@
-// Package gvisor is the provider whose machines are gVisor sandboxes. Each is a
-// user-space kernel in processes of its own, started by runsc, which continue
+// Package gvisor is the provider whose machines are gVisor sandboxes. Each machine is a
+// user-space kernel in separate processes, started by runsc. The processes continue
 // when the process that started them dies.
 //
-// It runs as root, with control groups of either version, or without them as any
+// The provider runs as root, with control groups of either version, or without them as any
 // other user after [EnterNamespaces]. Package disk builds root file systems,
 // package guest talks to the guest program.
 package gvisor
@@ -28,38 +28,38 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider/gvisor/cgroup"
 )
 
-// Options configure a Provider. Runsc, Guest and Dir must be set.
+// Options configures a Provider. Runsc, Guest and Dir are required.
 type Options struct {
 	Runsc      string       // absolute path of a static runsc
 	Guest      string       // absolute path of the static guest program
-	Dir        string       // absolute; a directory for this provider alone, with its machines
+	Dir        string       // absolute path of a private directory for the machines
 	Log        *slog.Logger // nil discards
-	Cgroups    Cgroups      // zero means CgroupsAuto
-	CgroupRoot string       // empty means /sys/fs/cgroup; for tests
-	Boots      int          // machines that may boot at the same time; 0 means the number of processors
+	Cgroups    Cgroups      // use of control groups; empty means CgroupsAuto
+	CgroupRoot string       // mount point of control groups, for tests; empty means /sys/fs/cgroup
+	Boots      int          // maximum number of concurrent boots; 0 means the number of processors
 }
 
-// Cgroups says which control groups enforce limits.
+// Cgroups selects the control groups that enforce limits.
 type Cgroups string
 
 const (
-	CgroupsAuto Cgroups = "auto" // what the host has and permits
+	CgroupsAuto Cgroups = "auto" // the control groups that the host has and permits
 	CgroupsV1   Cgroups = "v1"
 	CgroupsV2   Cgroups = "v2"
-	CgroupsNone Cgroups = "none" // memory is polled instead; see NotEnforced
+	CgroupsNone Cgroups = "none" // no control groups; memory is polled instead, see NotEnforced
 )
 
 // A Provider starts gVisor machines. It is safe for concurrent use. It has no
-// Close, since machines outlive it.
+// Close method, since machines outlive it.
 type Provider struct {
 	opt      Options
 	log      *slog.Logger
 	groups   *cgroup.Tree  // nil without control groups
 	missing  []string      // controllers the host lacks
 	boots    chan struct{} // holds a token for each machine that is booting
-	features func() string // of runsc; see askFeatures
-	ids      func() *idMap // nil if users cannot be mapped
-	mapped   sync.Map      // of devices: whether owners of files on them can be
+	features func() string // returns the extensions of runsc; see askFeatures
+	ids      func() *idMap // returns nil if users cannot be mapped
+	mapped   sync.Map      // by device: whether owners of files on it can be mapped
 
 	networkMu sync.Mutex
 	network   *os.File // an empty network namespace for file servers; nil before the first start
@@ -67,7 +67,7 @@ type Provider struct {
 	guestMu sync.Mutex // held while the guest program is copied
 
 	mu   sync.Mutex
-	live map[engi.SandboxID]*machine // nil values are being booted or adopted
+	live map[engi.SandboxID]*machine // machines with an owner in this process; nil while being booted or adopted
 }
 
 var (
@@ -79,8 +79,8 @@ var (
 	_ provider.Networked = (*Provider)(nil)
 )
 
-// New returns a provider on o.Dir. It creates that directory, and tries whether
-// control groups can be used. It reports Invalid for options that cannot work.
+// New returns a provider on o.Dir. It creates the directory, and checks whether
+// control groups can be used. It returns Invalid for options that cannot work.
 func New(o Options) (*Provider, error) {
 	for _, path := range []string{o.Runsc, o.Guest, o.Dir} {
 		if !filepath.IsAbs(path) {
@@ -118,7 +118,7 @@ func New(o Options) (*Provider, error) {
 // probeGroup exists while a provider is opened.
 const probeGroup = "probe"
 
-// openGroups opens the control groups, if there are any to use.
+// openGroups opens the control groups, if they can be used.
 func (p *Provider) openGroups() error {
 	if p.opt.Cgroups == CgroupsNone {
 		return nil
@@ -157,8 +157,8 @@ func (p *Provider) openGroups() error {
 	return nil
 }
 
-// groupName is the name of the parent of this provider's groups. It depends on
-// the directory, so that providers on one host do not take each other's groups
+// groupName returns the name of the parent of this provider's groups. It depends on
+// the directory, so that providers on one host do not mistake each other's groups
 // for leaks.
 func (p *Provider) groupName() string {
 	return "engi-" + shortHash(p.opt.Dir)
@@ -199,7 +199,7 @@ func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Ma
 	return p.boot(ctx, spec, "")
 }
 
-// Restore boots a machine from what Checkpoint or Snapshot wrote, including its
+// Restore boots a machine from the image of Checkpoint or Snapshot, including its
 // disk. It ignores spec.Disk.
 func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "restore %s", spec.ID)
@@ -209,8 +209,8 @@ func (p *Provider) Restore(ctx context.Context, spec provider.Spec, dir string) 
 	return p.boot(ctx, spec, dir)
 }
 
-// Netns returns a path of the network namespace of a running machine. It reports
-// NotFound if the machine does not run or was started without one.
+// Netns returns a path of the network namespace of a running machine. It returns
+// NotFound if the machine is not running or was started without a namespace.
 func (p *Provider) Netns(ctx context.Context, id engi.SandboxID) (_ string, err error) {
 	defer engi.Annotate(&err, "find the network of %s", id)
 	if _, err := engi.ParseSandboxID(string(id)); err != nil {
@@ -255,11 +255,11 @@ func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
 	return ids, nil
 }
 
-// Remove destroys whatever is left of a machine that nobody adopted.
+// Remove destroys the remains of a machine that was not adopted.
 func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "remove %s", id)
 	if _, err := engi.ParseSandboxID(string(id)); err != nil {
-		return nil // not an ID of a machine
+		return nil // id is not an ID of a machine
 	}
 	d := p.dir(id)
 	var run processRecord
@@ -272,7 +272,7 @@ func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 			}
 		}
 	case p.groups == nil:
-		// Its owner died during the boot: there is no record of processes.
+		// The owner died during the boot: there is no record of processes.
 		if err := p.killAll(id, deadline(stopTimeout)); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}
@@ -293,8 +293,8 @@ func (p *Provider) erase(id engi.SandboxID) error {
 	return nil
 }
 
-// reserve makes sure that a machine has one owner in this process. It reports
-// Conflict if it has one already.
+// reserve makes sure that a machine has only one owner in this process. It returns
+// Conflict if the machine already has one.
 func (p *Provider) reserve(id engi.SandboxID) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,8 +318,8 @@ func (p *Provider) forget(id engi.SandboxID) {
 }
 
 // emptyNetwork returns a path of an empty network namespace for file servers, or
-// "" if none can be created. It exists as long as this process, needs no mount,
-// and saves creating one for each machine.
+// "" if none can be created. The namespace exists as long as this process, needs no mount,
+// and is shared by all machines.
 func (p *Provider) emptyNetwork() string {
 	p.networkMu.Lock()
 	defer p.networkMu.Unlock()
@@ -354,7 +354,7 @@ func onOwnThread(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		onOwnThread(f) // on another thread, since this one is locked
+		onOwnThread(f) // on another thread, since the main thread is locked
 	}()
 	<-done
 	runtime.UnlockOSThread()

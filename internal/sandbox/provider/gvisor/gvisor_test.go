@@ -19,7 +19,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider/providertest"
 )
 
-// programs has the programs that tests need, or why they must be skipped.
+// programs holds the paths of the programs that tests need, or the reason why tests must be skipped.
 var programs struct{ runsc, guest, why string }
 
 func TestMain(m *testing.M) {
@@ -77,8 +77,8 @@ func env(key, def string) string {
 	return def
 }
 
-// nobody creates a directory with all that is needed to run the tests as user
-// nobody, and returns a function that makes commands that do.
+// nobody creates a directory with all files for running the tests as user
+// nobody, and returns a function that creates commands that run them.
 func nobody(t *testing.T) (dir string, command func(env ...string) *exec.Cmd) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "engi")
@@ -234,7 +234,7 @@ func processes(t *testing.T, name string, id engi.SandboxID) []int {
 	return pids
 }
 
-// TestPromisesRootless tests the promises without being root.
+// TestPromisesRootless tests the promises as a user other than root.
 func TestPromisesRootless(t *testing.T) {
 	need(t)
 	_, command := nobody(t)
@@ -247,7 +247,7 @@ func TestPromisesRootless(t *testing.T) {
 	}
 }
 
-// TestFileServerIsKilled expects the end of a machine without its file server.
+// TestFileServerIsKilled: a machine ends without its file server.
 func TestFileServerIsKilled(t *testing.T) {
 	b := boot(t, nil)
 	pids := processes(t, "runsc-gofer", b.m.ID())

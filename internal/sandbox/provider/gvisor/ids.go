@@ -17,8 +17,8 @@ import (
 )
 
 // The processes of a machine run as users that the host does not have: user 0 of
-// the machine is firstID, and so on. No file, process or key of the host belongs
-// to them. systemd's table of IDs leaves the range to nobody.
+// the machine is user firstID of the host, and so on. No file, process or key of the host belongs
+// to these users. systemd's table of IDs leaves the range unassigned.
 const (
 	firstID = 0x7000_0000
 	idCount = 0x1000_0000
@@ -33,9 +33,9 @@ const (
 // mappedName is a file in the directories of machines with mapped users.
 const mappedName = "mapped"
 
-// An idMap is a user namespace with these users, and a directory that a machine's
-// mounts are moved to in its mount namespace: the way to all of the host's own is
-// barred to its users.
+// An idMap is a user namespace with the users of machines, and the directory to which a machine's
+// mounts are moved in its mount namespace: users of the machine cannot reach the host's
+// own mounts.
 type idMap struct {
 	ns  *os.File
 	dir string
@@ -58,7 +58,7 @@ func (p *Provider) openIDMap() *idMap {
 	return &idMap{ns, dir}
 }
 
-// mountDir returns a directory that everybody may enter and that has none of the
+// mountDir returns a directory that all users may enter and that has none of the
 // paths below it, or "".
 func mountDir(paths ...string) string {
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt", "/home"} {
@@ -84,13 +84,13 @@ func newUserNamespace(runsc string) (*os.File, error) {
 	}
 	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
 	stdin.Close()
-	cmd.Wait() // it has no result
+	cmd.Wait() // the exit status does not matter
 	return ns, err
 }
 
 // mapIDs changes the bundle of a machine so that it runs with mapped users. It
-// returns false, and changes nothing, for those that cannot: files of some file
-// systems cannot change owners, and the host's network belongs to its own users.
+// returns false, and changes nothing, for machines that cannot: files of some file
+// systems cannot change owners, and the host's network belongs to the host's users.
 func (p *Provider) mapIDs(spec provider.Spec, cfg *specs.Spec) bool {
 	if spec.Network == provider.Host {
 		return false
@@ -132,8 +132,8 @@ func (p *Provider) mapIDs(spec provider.Spec, cfg *specs.Spec) bool {
 	return true
 }
 
-// mappable reports whether the owners of files below path can be mapped. It asks
-// once for each file system.
+// mappable reports whether the owners of files below path can be mapped. It tests
+// each file system once.
 func (p *Provider) mappable(ids *idMap, path string) bool {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -154,7 +154,7 @@ func (p *Provider) mappable(ids *idMap, path string) bool {
 	return err == nil
 }
 
-// withIDs lets a command of runsc mount what a machine is made of.
+// withIDs lets a command of runsc mount the file systems of a machine with mapped users.
 func (p *Provider) withIDs(cmd *exec.Cmd) {
 	ids := p.ids()
 	cmd.ExtraFiles = []*os.File{ids.ns}

@@ -16,7 +16,7 @@ import (
 )
 
 // wantUnusedIDs checks that all processes of a machine run as users and groups
-// that the host does not have, and map no others.
+// that do not exist on the host, and map no others.
 func wantUnusedIDs(t *testing.T, id engi.SandboxID) {
 	t.Helper()
 	for _, name := range []string{"runsc-sandbox", "runsc-gofer"} {
@@ -45,7 +45,7 @@ func wantUnusedIDs(t *testing.T, id engi.SandboxID) {
 			for _, task := range tasks {
 				raw, err := os.ReadFile(task)
 				if err != nil {
-					continue // it has ended
+					continue // the process has ended
 				}
 				for line := range strings.Lines(string(raw)) {
 					key, ids, _ := strings.Cut(line, ":")
@@ -64,8 +64,8 @@ func wantUnusedIDs(t *testing.T, id engi.SandboxID) {
 	}
 }
 
-// TestMachinesAreNobody checks whom the processes of a machine run as on the host,
-// and that its files still belong to the users that they belong to.
+// TestMachinesAreNobody checks the users of a machine's processes on the host,
+// and that its files keep their owners.
 func TestMachinesAreNobody(t *testing.T) {
 	if os.Getenv("ENGI_TEST_ROOTLESS") != "" {
 		t.Skip("only root can map users")
@@ -112,7 +112,7 @@ func TestMachinesAreNobody(t *testing.T) {
 }
 
 // TestSavedByAnEarlierVersion restores, with mapped users, machines that were saved
-// without them, and the other way round.
+// without them, and vice versa.
 func TestSavedByAnEarlierVersion(t *testing.T) {
 	if os.Getenv("ENGI_TEST_ROOTLESS") != "" {
 		t.Skip("only root can map users")

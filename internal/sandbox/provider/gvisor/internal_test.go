@@ -325,7 +325,7 @@ func TestProcess(t *testing.T) {
 	}
 	p.kill()
 	<-waited
-	p.kill() // of the dead is no error
+	p.kill() // killing an ended process is no error
 	cmd.Wait()
 	if _, err := openProcess(procRef{PID: cmd.Process.Pid, Start: start}); !errors.Is(err, errGone) {
 		t.Errorf("an ended process: %v", err)
@@ -464,7 +464,7 @@ func TestCPUTotal(t *testing.T) {
 	}{
 		{map[procRef]time.Duration{a: 1}, 1},
 		{map[procRef]time.Duration{a: 2, b: 10}, 12},
-		{map[procRef]time.Duration{a: 1, b: 10}, 12}, // seen by one who was slower
+		{map[procRef]time.Duration{a: 1, b: 10}, 12}, // seen by a slower concurrent update
 		{map[procRef]time.Duration{a: 3}, 13},
 		{map[procRef]time.Duration{a: 3, reborn: 5}, 18},
 		{nil, 18},

@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// Leaks returns traces of machines other than those in live.
+// Leaks returns traces of machines that are not in live.
 func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider.Leak, error) {
 	alive := func(id engi.SandboxID) bool { return slices.Contains(live, id) }
 	var leaks []provider.Leak
@@ -68,7 +68,7 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 }
 
 // Builds returns the machines with a writable root, which are builds of templates
-// and not sandboxes. Only the node that runs the builds knows which it needs.
+// and not sandboxes. Only the node that runs the builds knows which of them it needs.
 func (p *Provider) Builds() ([]engi.SandboxID, error) {
 	dirs, err := os.ReadDir(filepath.Join(p.opt.Dir, "m"))
 	if err != nil {

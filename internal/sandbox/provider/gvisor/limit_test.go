@@ -109,11 +109,11 @@ func TestDiskIsNotMemory(t *testing.T) {
 }
 
 // TestMemoryEndsOneProgram lets programs use more memory than there is, in small
-// pieces, at once, together and for a shell. Nothing else may end.
+// pieces, at once, together and for a shell. No other program may end.
 func TestMemoryEndsOneProgram(t *testing.T) {
 	b := boot(t, func(s *provider.Spec) { s.Size.Memory = 128 << 20 })
 	b.want("sleep 1000 > /dev/null 2>&1 & echo $! > /workspace/pid", "")
-	const bit = "exec tail /dev/zero" // keeps the last lines, and there is no end of the first
+	const bit = "exec tail /dev/zero" // tail keeps the last lines, and the first line never ends
 	for range 3 {
 		for _, script := range []string{bit, "exec dd if=/dev/zero of=/dev/null bs=300M count=1", "sh -c '" + bit + "'; exit $?"} {
 			if out, exit := b.sh(script); exit.Cause != engi.CauseMemory {
@@ -130,7 +130,7 @@ func TestMemoryEndsOneProgram(t *testing.T) {
 	}
 }
 
-// TestResizeIsSeen changes the memory of a machine that runs, as it is done for a warm
+// TestResizeIsSeen changes the memory of a running machine, as for a warm
 // one.
 func TestResizeIsSeen(t *testing.T) {
 	b := boot(t, nil)
@@ -175,7 +175,7 @@ func TestProcessorLimit(t *testing.T) {
 	if _, err := b.c.Start(t.Context(), engi.Command{Args: []string{"/bin/sh", "-c", "while :; do :; done"}, Dir: "/", User: "root"}); err != nil {
 		t.Fatal(err)
 	}
-	// used waits until the machine has used so much processor time.
+	// used waits until the machine has used at least the given processor time.
 	used := func(least time.Duration) time.Duration {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			u, err := meter.Usage(t.Context())
@@ -190,7 +190,7 @@ func TestProcessorLimit(t *testing.T) {
 			}
 		}
 	}
-	used(100 * time.Millisecond) // it runs
+	used(100 * time.Millisecond) // the program runs
 	begin := time.Now()
 	before := used(0)
 	after := used(before + 750*time.Millisecond)
@@ -199,8 +199,8 @@ func TestProcessorLimit(t *testing.T) {
 	}
 }
 
-// TestCapabilities looks at each thread of a machine's processes on the host: it can
-// neither do what root may, nor gain that by executing something.
+// TestCapabilities checks each thread of a machine's processes on the host: the thread can
+// neither use the rights of root, nor gain them by executing a program.
 func TestCapabilities(t *testing.T) {
 	need(t)
 	p := newProvider(t, t.TempDir())
@@ -216,7 +216,7 @@ func TestCapabilities(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// What both need for files of any owner, and the kernel for its programs
+	// The capabilities that both need for files of any owner, and the kernel for its programs
 	// (SYS_PTRACE), in a user namespace where there is one.
 	const allowed = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID |
 		1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID | 1<<unix.CAP_SYS_CHROOT | 1<<unix.CAP_SYS_PTRACE
@@ -250,7 +250,7 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// TestWeight has two machines compute that want more than all processors. The first
+// TestWeight runs programs in two machines that want more than all processors. The first
 // becomes wanted while it boots.
 func TestWeight(t *testing.T) {
 	need(t)
@@ -386,7 +386,7 @@ func TestEmptyTmp(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	b.want("df -k --output=size /tmp | tail -n 1 | grep -o '[0-9]*'", "49152") // half of the memory
+	b.want("df -k --output=size /tmp | tail -n 1 | grep -o '[0-9]*'", "49152") // half of the memory, in KiB
 	b.want("stat -c %a /tmp", "1777")
 }
 
@@ -422,7 +422,7 @@ func TestWritable(t *testing.T) {
 	}
 }
 
-// TestTemporaryFilesOfWritableMachines: they take no disk of the host without a limit,
+// TestTemporaryFilesOfWritableMachines: temporary files use the disk of the host only with a limit,
 // unless the machine may use the host's network and is the node's own.
 func TestTemporaryFilesOfWritableMachines(t *testing.T) {
 	for network, want := range map[provider.HostNetwork]string{provider.Loopback: "tmpfs", provider.Host: "9p"} {

@@ -27,28 +27,28 @@ type machine struct {
 	sandbox    *process
 	gofer      *process
 	listener   *net.UnixListener
-	console    *console // nil for an adopted machine
+	console    *console // output of the machine; nil for an adopted machine
 	done       chan struct{}
-	end        engi.Cause    // valid once done is closed
+	end        engi.Cause    // cause of the end; valid once done is closed
 	accepts    chan struct{} // holds a token while Guest accepts
 	resizes    chan struct{} // holds a token while Resize runs
 	watched    sync.WaitGroup
-	cpuTotal   cpuTotal // for a machine without a control group
-	writesHost bool     // it can write to files of the host
+	cpuTotal   cpuTotal // processor time of a machine without a control group
+	writesHost bool     // the machine can write to files of the host
 
 	firstConn net.Conn // the connection that Start waited for; owned by the holder of the accepts token
 
 	waking sync.Mutex // held while the guest's configuration is replaced
 
-	mu          sync.Mutex // guards what follows; never held during I/O or while waiting
+	mu          sync.Mutex // guards the fields up to paused; never held during I/O or while waiting
 	closing     bool       // Close has been called: the cause of the end is cancelled
-	outOfMemory bool       // it was killed for its memory
+	outOfMemory bool       // the machine was killed because its memory was full
 	size        engi.Size
-	saving      bool // it is being saved
+	saving      bool // the machine is being saved
 	paused      bool
 
 	eraseMu sync.Mutex // held while traces are removed
-	erased  bool       // guarded by erase
+	erased  bool       // the traces have been removed; guarded by eraseMu
 }
 
 var (
@@ -63,7 +63,7 @@ var (
 	_ provider.Diagnoser    = (*machine)(nil)
 )
 
-// attach opens the processes of a machine and begins to watch them.
+// attach opens the processes of a machine and starts watching them.
 func (p *Provider) attach(id engi.SandboxID, d machineDir, run processRecord, group *cgroup.Group, rec record) (*machine, error) {
 	sandbox, err := openProcess(run.Sandbox)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *Provider) attach(id engi.SandboxID, d machineDir, run processRecord, gr
 	m.watchMemory()
 	go m.watch()
 	if gofer == nil {
-		m.sandbox.kill() // it cannot access files any more
+		m.sandbox.kill() // the sandbox can no longer access files
 	}
 	return m, nil
 }
@@ -118,7 +118,7 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	if p.groups != nil {
 		group = p.groups.Group(string(id))
 	}
-	// The owner may have died before it set the processor limit.
+	// The previous owner may have died before it set the processor limit.
 	if group != nil {
 		if err := group.Limit(cgroup.Limits{VCPUs: rec.Size.VCPUs}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, engi.Errorf(engi.Internal, "limit: %v", err)
@@ -143,7 +143,7 @@ func (p *Provider) adopt(id engi.SandboxID) (*machine, error) {
 	return m, nil
 }
 
-// resumeAfterCrash makes a machine continue whose owner died while saving it.
+// resumeAfterCrash makes a machine continue if its owner died while saving it.
 func (m *machine) resumeAfterCrash() error {
 	if err := m.wake(); err != nil {
 		return err
@@ -160,7 +160,7 @@ func (m *machine) resumeAfterCrash() error {
 }
 
 // watch waits for the end of the machine. When one of its processes ends, it
-// kills the other, which is useless then.
+// kills the other, which is useless alone.
 func (m *machine) watch() {
 	served := make(chan struct{})
 	go func() {
@@ -172,7 +172,7 @@ func (m *machine) watch() {
 	}()
 	m.sandbox.wait()
 	if m.gofer != nil {
-		m.gofer.kill() // it would end by itself, but later
+		m.gofer.kill() // the file server would end by itself, but later
 	}
 	<-served
 	if m.gofer != nil {
@@ -187,7 +187,7 @@ func (m *machine) watch() {
 	m.watched.Wait()
 }
 
-// cause returns why the machine has ended.
+// cause returns the cause of the machine's end.
 func (m *machine) cause() engi.Cause {
 	killed := m.group != nil && m.group.MemoryKills() > 0
 	m.mu.Lock()
@@ -257,8 +257,8 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		m.listener.SetDeadline(time.Unix(1, 0))
 	}()
 	defer func() { close(stop); <-stopped }()
-	// A guest that was quiesced but never saved waits to be woken. A caller that
-	// wants to talk to it has given up the save.
+	// A guest that was quiesced but never saved waits until it is woken. A caller that
+	// calls Guest has given up the save.
 	nudge := time.AfterFunc(wakeDelay, func() {
 		m.mu.Lock()
 		saving := m.saving
@@ -275,7 +275,7 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 		conn, err := m.listener.Accept()
 		switch {
 		case err == nil && !alive(conn):
-			conn.Close() // closed by the guest, for example to quiesce
+			conn.Close() // the guest has closed the connection, for example to quiesce
 		case err == nil:
 			return conn, nil
 		case ctx.Err() != nil:
@@ -286,7 +286,7 @@ func (m *machine) Guest(ctx context.Context) (_ net.Conn, err error) {
 	}
 }
 
-// wakeDelay is longer than a guest that is not quiesced takes to dial.
+// wakeDelay is longer than the time that a guest takes to dial if it is not quiesced.
 const wakeDelay = 400 * time.Millisecond
 
 // alive reports whether the other end of conn is open. It leaves received data
@@ -317,7 +317,7 @@ func (m *machine) wake() error {
 	return nil
 }
 
-// kill kills the processes.
+// kill kills the machine's processes.
 func (m *machine) kill() {
 	m.sandbox.kill()
 	if m.gofer != nil {
@@ -346,7 +346,7 @@ func (m *machine) Close() (err error) {
 		m.listener.Close()
 	}
 	m.console.close()
-	m.accepts <- struct{}{} // wait for Guest
+	m.accepts <- struct{}{} // wait until Guest has returned
 	if m.firstConn != nil {
 		m.firstConn.Close()
 		m.firstConn = nil
@@ -374,7 +374,7 @@ func (m *machine) Resume(ctx context.Context) (err error) {
 
 // setPaused stops the sandbox's kernel from running programs, or lets it
 // continue. Control groups could freeze the processes on the host instead, but
-// the kernel sometimes takes system calls that are interrupted that way for an
+// the kernel sometimes mistakes system calls that are interrupted in this way for an
 // attack and exits.
 func (m *machine) setPaused(ctx context.Context, on bool) error {
 	if m.hasEnded() {
@@ -404,8 +404,8 @@ func (m *machine) setPaused(ctx context.Context, on bool) error {
 	return err
 }
 
-// setPausedByCommand does the same with commands of upstream's runsc, which fail
-// if there is nothing to change.
+// setPausedByCommand is setPaused with commands of upstream's runsc, which fail
+// if the machine is already in the wanted state.
 func (m *machine) setPausedByCommand(ctx context.Context, on bool) error {
 	verb, was := "resume", "running"
 	if on {
@@ -450,7 +450,7 @@ func (m *machine) runscCommand(ctx context.Context, verb string, args ...string)
 	return out.String(), engi.Errorf(engi.Internal, "runsc %s: %v: %s", verb, err, strings.TrimSpace(out.String()))
 }
 
-// SetWeight changes the weight.
+// SetWeight changes the machine's processor weight.
 func (m *machine) SetWeight(weight int) (err error) {
 	defer engi.Annotate(&err, "weigh %s", m.id)
 	switch {
@@ -471,7 +471,7 @@ func (m *machine) SetWeight(weight int) (err error) {
 	return nil
 }
 
-// Resize puts a new size in force. Calls at the same time take turns.
+// Resize puts a new size in force. Concurrent calls take turns.
 func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 	defer engi.Annotate(&err, "resize %s", m.id)
 	select {
@@ -504,7 +504,7 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 		}
 	}
 	if next.Memory != old.Memory && strings.Contains(m.p.features(), "resize") {
-		// A machine that runs since an earlier version keeps what programs see.
+		// A machine started by an earlier version keeps the memory size that programs see.
 		if err := engi.Ignore(m.call(ctx, methodMemory, next.Memory), engi.Unsupported); err != nil {
 			return err
 		}
@@ -524,10 +524,10 @@ func (m *machine) Resize(ctx context.Context, size engi.Size) (err error) {
 }
 
 // limit changes the group's limits from those of old to those of next. Memory
-// that programs freed a moment ago may not have reached the host yet, so it
-// tries a few times to go below what is in use.
+// that programs have just freed may not have reached the host yet, so limit
+// retries a few times if the memory in use exceeds the new limit.
 func (m *machine) limit(ctx context.Context, old, next engi.Size) error {
-	// Each write costs the kernel something: set only what changes.
+	// Each write costs time in the kernel: set only the limits that change.
 	limits := limitsOf(next)
 	if next.VCPUs == old.VCPUs {
 		limits.VCPUs = 0
@@ -559,7 +559,7 @@ func (m *machine) limit(ctx context.Context, old, next engi.Size) error {
 	}
 }
 
-// Usage returns what the machine uses.
+// Usage returns the resource usage of the machine.
 func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 	defer engi.Annotate(&err, "usage of %s", m.id)
 	if m.group == nil {
@@ -579,7 +579,7 @@ func (m *machine) Usage(ctx context.Context) (_ engi.Usage, err error) {
 	return engi.Usage{CPU: u.CPU, Memory: u.Memory, MemoryPeak: u.Peak}, nil
 }
 
-// Diagnose describes the machine's state to people.
+// Diagnose returns a description of the machine's state for people.
 func (m *machine) Diagnose(ctx context.Context) string {
 	var b strings.Builder
 	if m.hasEnded() {

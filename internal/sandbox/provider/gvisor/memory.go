@@ -27,7 +27,7 @@ func (m *machine) watchMemory() {
 		return
 	}
 	if m.group.MemoryKills() > 0 && m.p.groups.Version() == cgroup.V1 {
-		m.killForMemory() // a part of it was killed while it had no owner
+		m.killForMemory() // the kernel killed a part of the machine while it had no owner
 	}
 	if event == nil {
 		return
@@ -36,7 +36,7 @@ func (m *machine) watchMemory() {
 		defer event.Close()
 		go func() { <-m.done; event.SetDeadline(time.Unix(1, 0)) }()
 		// The kernel is about to kill one of the processes, and the sandbox is
-		// broken without it. The removal of the group, after the end, is an
+		// broken without this process. The removal of the group, after the end, is an
 		// event too.
 		if _, err := event.Read(make([]byte, 8)); err == nil {
 			m.killForMemory()
@@ -51,11 +51,11 @@ func (m *machine) killForMemory() {
 	m.kill()
 }
 
-// maxGrowth is how fast memory can grow, in bytes per second. It determines how
-// often to poll.
+// maxGrowth is the maximum growth of memory, in bytes per second. It determines the
+// polling interval.
 const maxGrowth = 2 << 30
 
-// maxPoll is the longest interval. Processor time of processes that live shorter
+// maxPoll is the maximum polling interval. Processor time of processes with a shorter life
 // may not be counted.
 const maxPoll = 250 * time.Millisecond
 
@@ -86,7 +86,7 @@ func (m *machine) pollMemory() {
 	}
 }
 
-// hostUsage is what the processes of a machine use on the host.
+// hostUsage is the resource usage of a machine's processes on the host.
 type hostUsage struct {
 	memory int64 // bytes
 	cpu    time.Duration
@@ -126,11 +126,11 @@ func (m *machine) hostUsage() (hostUsage, error) {
 // ended. It is safe for concurrent use.
 type cpuTotal struct {
 	mu    sync.Mutex
-	last  map[procRef]time.Duration // of the processes at the last update
-	ended time.Duration             // sum over processes that have ended
+	last  map[procRef]time.Duration // processor times of the processes at the last update
+	ended time.Duration             // sum of the processor times of ended processes
 }
 
-// update takes the times of the current processes, and returns the sum over all.
+// update takes the times of the current processes, and returns the sum over current and ended processes.
 func (l *cpuTotal) update(used map[procRef]time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

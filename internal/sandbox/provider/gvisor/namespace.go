@@ -18,15 +18,15 @@ import (
 // namespacesEnv is set in a process that EnterNamespaces has started.
 const namespacesEnv = "ENGI_IN_NAMESPACES"
 
-// EnterNamespaces lets a program run machines without being root. Call it first in
+// EnterNamespaces lets a program run machines without root rights. Call it first in
 // main. For root it does nothing. For other users it runs this program again, with
 // the same arguments, as root of a new user and mount namespace, forwards signals
 // to it, and exits with its exit code. It returns only if the host does not allow
-// that, with Unsupported.
+// namespaces, with Unsupported.
 //
-// In the namespace, the user's files belong to root, and there is no other user:
+// In the namespace, the user's files belong to root, and there are no other users:
 // machines cannot write files of other owners to a root directory, as builds with
-// Writable do. What machines write into their own layer is not affected.
+// Writable do. Files that machines write into their own layer are not affected.
 func EnterNamespaces() error {
 	if os.Geteuid() == 0 {
 		os.Unsetenv(namespacesEnv)
@@ -80,7 +80,7 @@ func EnterNamespaces() error {
 	return engi.Errorf(engi.Internal, "enter namespaces: %v", err)
 }
 
-// namespaceFix returns how to change the setting that forbids namespaces.
+// namespaceFix returns instructions to change the setting that forbids namespaces.
 func namespaceFix() string {
 	for _, s := range []struct{ file, bad, fix string }{
 		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"},
@@ -94,7 +94,7 @@ func namespaceFix() string {
 	return "run engi as root, or allow users to create user namespaces"
 }
 
-// rootless reports whether this process is not root, or only in a namespace.
+// rootless reports whether this process is not root, or is root only in a namespace.
 func rootless() bool {
 	raw, err := os.ReadFile("/proc/self/uid_map")
 	if err != nil {

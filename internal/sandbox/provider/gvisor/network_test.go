@@ -62,7 +62,7 @@ func echo(t testing.TB, slot egress.Link) {
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol},
 	})
 	t.Cleanup(func() {
-		// A stack waits for its links with a lock that their readers need.
+		// A stack waits for its links while it holds a lock that their readers need.
 		s.RemoveNIC(1)
 		end.Wait()
 		s.Destroy()
@@ -142,7 +142,7 @@ func BenchmarkLink(b *testing.B) {
 	report(b, "take", takes)
 }
 
-// BenchmarkLinkMemory compares the memory of idle machines. That of a namespace is
+// BenchmarkLinkMemory compares the memory of idle machines. The memory of a namespace is
 // not accounted to them: see BenchmarkSlots of package link.
 func BenchmarkLinkMemory(b *testing.B) {
 	p, spec := bench(b)

@@ -15,18 +15,18 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// probeSize is enough to boot.
+// probeSize is a size that is large enough to boot.
 var probeSize = engi.Size{VCPUs: 1, Memory: 256 << 20, Disk: 64 << 20, Inodes: 10000, Processes: 64, OpenFiles: 1024}
 
 const diskWanted = 2 << 30 // bytes that should be free
 
-// Probe boots a machine from root and reports what works.
+// Probe boots a machine from root and returns a report of the host's capabilities.
 func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
 	r := provider.Report{Tier: engi.TierGVisor, NotEnforced: p.NotEnforced()}
 	r.Checks = []engi.Check{p.checkRunsc(), p.checkGuest(), checkUser(), p.checkIDs(root), p.checkGroups(), p.checkDisk(), checkClock()}
 	for _, c := range r.Checks[:2] {
 		if !c.OK {
-			return r, nil // cannot boot without them
+			return r, nil // machines cannot boot without runsc and the guest program
 		}
 	}
 	boot := p.checkBoot(ctx, root)
@@ -187,7 +187,7 @@ func hasOverlay(gofer *process) bool {
 	return err == nil && strings.Contains(string(raw), fmt.Sprintf("size=%d", probeSize.Disk))
 }
 
-// bootFix guesses from the error of a boot how to fix the host.
+// bootFix returns instructions to fix the host, guessed from the error of a boot.
 func (p *Provider) bootFix(err error) string {
 	text := err.Error()
 	switch {

@@ -33,7 +33,7 @@ type process struct {
 
 var errGone = errors.New("the process is gone")
 
-// openProcess returns the process that ref names, or errGone.
+// openProcess returns the process that ref identifies, or errGone.
 func openProcess(ref procRef) (*process, error) {
 	fd, err := unix.PidfdOpen(ref.PID, unix.PIDFD_NONBLOCK)
 	if err == unix.ESRCH || err == unix.EINVAL {
@@ -48,7 +48,7 @@ func openProcess(ref procRef) (*process, error) {
 		file.Close()
 		return nil, err
 	}
-	// The PID cannot be reused any more. If it was before, the start differs.
+	// From now on the PID cannot be reused. If it was reused earlier, the start time differs.
 	start, err := startTime(ref.PID)
 	if err != nil || start != ref.Start {
 		file.Close()
@@ -57,11 +57,11 @@ func openProcess(ref procRef) (*process, error) {
 	return &process{ref: ref, file: file, raw: raw}, nil
 }
 
-// wait returns when the process has ended, or when p is closed.
+// wait waits until the process has ended or p is closed.
 func (p *process) wait() {
 	p.raw.Read(func(fd uintptr) bool { return ended(int(fd)) })
 	p.raw.Control(func(fd uintptr) {
-		// Needed if this process is init, to which orphans are reparented.
+		// Reap the process: if this process is init, orphans are reparented to it.
 		unix.Waitid(unix.P_PIDFD, int(fd), nil, unix.WEXITED|unix.WNOHANG, nil)
 	})
 }
@@ -76,7 +76,7 @@ func ended(fd int) bool {
 	}
 }
 
-// kill kills the process, if it still runs.
+// kill kills the process, if it is still running.
 func (p *process) kill() {
 	p.raw.Control(func(fd uintptr) {
 		unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0)
@@ -85,7 +85,7 @@ func (p *process) kill() {
 
 func (p *process) close() { p.file.Close() }
 
-// startTime returns when a process was started.
+// startTime returns the start time of a process, in ticks since the host's boot.
 func startTime(pid int) (uint64, error) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -100,7 +100,7 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[start], 10, 64)
 }
 
-// hostBoot identifies the boot of the host.
+// hostBoot returns the ID of the host's boot.
 func hostBoot() string {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *Provider) scan() (map[engi.SandboxID][]procRef, error) {
 	return found, nil
 }
 
-// owner returns the machine that a process with this command line belongs to.
+// owner returns the machine to which a process with this command line belongs.
 func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
 	prefix := []byte(rootFlag + filepath.Join(p.opt.Dir, "m") + "/")
 	for arg := range bytes.SplitSeq(cmdline, []byte{0}) {
@@ -153,9 +153,9 @@ func (p *Provider) owner(cmdline []byte) (engi.SandboxID, bool) {
 }
 
 // killAll kills every process of a machine, including those without a record, and
-// returns when none is left.
+// returns when no process is left.
 func (p *Provider) killAll(id engi.SandboxID, deadline time.Time) error {
-	// A process that is killed may just have forked another one, which has no
+	// A killed process may have just forked another process, which has no
 	// command line yet: stop after two scans in a row without a process.
 	clean := 0
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {

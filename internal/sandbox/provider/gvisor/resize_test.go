@@ -33,8 +33,8 @@ func newBusyMachine(t *testing.T) *machine {
 	return m
 }
 
-// TestResizeWaitsWithoutTheLock lowers a limit below what is in use, which
-// Resize tries for a while. Meanwhile the machine must be able to end, which
+// TestResizeWaitsWithoutTheLock lowers a limit below the memory in use, which
+// Resize retries for a while. Meanwhile the machine must be able to end, which
 // takes the lock, and its end must end the wait.
 func TestResizeWaitsWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

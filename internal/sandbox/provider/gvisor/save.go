@@ -14,8 +14,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// An image describes a directory of saved state. It is written last, so a
-// directory without one is incomplete.
+// An image describes a directory of saved state. The image is written last, so a
+// directory without an image is incomplete.
 type image struct {
 	Kind  imageKind        `json:"kind"`
 	Files map[string]int64 `json:"files"` // sizes by name
@@ -25,7 +25,7 @@ type imageKind string
 
 const (
 	imageMemory imageKind = "memory" // a whole machine
-	imageDisk   imageKind = "disk"   // differences from its root
+	imageDisk   imageKind = "disk"   // differences of the disk from its root
 )
 
 const imageName = "image.json"
@@ -37,8 +37,8 @@ var imageFiles = map[imageKind][]string{
 	imageDisk:   {"fscheckpoint.pb", "multitar.img", "pages_meta.img", "pages.img"},
 }
 
-// writeImage creates the files of an image in dir and calls fill to write them. If
-// it fails, it removes them.
+// writeImage creates the files of an image in dir and calls fill to write them. After
+// an error it removes the files.
 func writeImage(dir string, kind imageKind, fill func(files []*os.File) error) (err error) {
 	img := image{Kind: kind, Files: map[string]int64{}}
 	var files []*os.File
@@ -85,7 +85,7 @@ func writeImage(dir string, kind imageKind, fill func(files []*os.File) error) (
 	return nil
 }
 
-// checkImage reports Invalid unless dir has a complete image of a kind.
+// checkImage returns Invalid unless dir has a complete image of the given kind.
 func checkImage(dir string, kind imageKind) error {
 	var img image
 	raw, err := os.ReadFile(filepath.Join(dir, imageName))
@@ -130,20 +130,20 @@ func (m *machine) beginSave(stopped bool) (release func(), err error) {
 }
 
 // writeMemory writes the whole machine to dir. Its programs continue afterwards,
-// also if it fails.
+// even after an error.
 func (m *machine) writeMemory(ctx context.Context, dir string) error {
 	return writeImage(dir, imageMemory, func(files []*os.File) error {
 		return m.call(ctx, methodCheckpoint, map[string]any{
 			"metadata":                            map[string]string{"compression": "none"},
 			"app_mf_exclude_committed_zero_pages": true,
 			"have_pages_file":                     true,
-			// Without this the kernel exits afterwards even if it fails.
+			// Without Resume the kernel exits afterwards, even after a failure.
 			"Resume": true,
 		}, files...)
 	})
 }
 
-// Checkpoint writes the machine to dir and ends it. If that fails, the machine
+// Checkpoint writes the machine to dir and ends it. After an error the machine
 // continues.
 func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "checkpoint %s", m.id)
@@ -169,7 +169,7 @@ func (m *machine) Checkpoint(ctx context.Context, dir string) (err error) {
 }
 
 // stopForSave stops the programs of a machine that can write to the host, so that
-// nothing is written after the image. What others do until they end has no
+// nothing is written after the image. Work of other machines until their end has no
 // effect.
 func (m *machine) stopForSave(ctx context.Context) (resume func() error, err error) {
 	if !m.writesHost || !strings.Contains(m.p.features(), "pause") {

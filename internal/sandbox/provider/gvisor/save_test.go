@@ -115,7 +115,7 @@ print("all there")
 	spec.ID, spec.Disk = engi.NewSandboxID(), dir
 	python(on(t, p, spec), check, "all there")
 
-	// What cannot be saved is an error, and the machine continues.
+	// A file that cannot be saved is an error, and the machine continues.
 	python(b, `
 import os
 for i in range(40):
@@ -126,7 +126,7 @@ for i in range(40):
 	}
 	b.want("echo alive", "alive")
 
-	// A disk limit below what was saved is an error.
+	// A disk limit below the size of the saved disk is an error.
 	small := spec
 	small.ID, small.Size.Inodes = engi.NewSandboxID(), 100
 	if m, err := p.Start(t.Context(), small); err == nil {

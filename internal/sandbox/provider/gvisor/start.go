@@ -25,13 +25,13 @@ import (
 
 const (
 	bootTimeout = time.Minute
-	stopTimeout = 10 * time.Second // for killed processes to be gone
+	stopTimeout = 10 * time.Second // maximum time until killed processes are gone
 )
 
 func deadline(d time.Duration) time.Time { return time.Now().Add(d) }
 
-// boot starts a machine, from the checkpoint in image if that is not empty. If it
-// fails, it cleans up.
+// boot starts a machine, from the checkpoint in image unless image is empty. After an
+// error it cleans up.
 func (p *Provider) boot(ctx context.Context, spec provider.Spec, image string) (_ *machine, err error) {
 	if err := checkSpec(spec); err != nil {
 		return nil, err
@@ -94,10 +94,10 @@ type bootAttempt struct {
 	group    *cgroup.Group // nil without control groups
 	listener *net.UnixListener
 	console  *console
-	exited   chan error // receives the result of runsc; nil once that was received
+	exited   chan error // receives the result of runsc; nil once the result was received
 	machine  *machine   // nil until its processes are known
 	timeout  <-chan time.Time
-	wanted   <-chan struct{} // nil once it is
+	wanted   <-chan struct{} // closed when a caller waits for the machine; nil afterwards
 }
 
 func (b *bootAttempt) run(ctx context.Context) (*machine, error) {
@@ -116,7 +116,7 @@ func (b *bootAttempt) run(ctx context.Context) (*machine, error) {
 		if err := b.group.Create(); err != nil {
 			return nil, engi.Errorf(engi.Internal, "create a control group: %v", err)
 		}
-		// The processor limit is set after the boot, which it would slow down.
+		// The processor limit is set after the boot, because it would slow down the boot.
 		limits := limitsOf(b.spec.Size)
 		limits.VCPUs = 0
 		limits.Weight = b.spec.Weight
@@ -241,7 +241,7 @@ func (b *bootAttempt) awaitGuest(ctx context.Context, accepted chan net.Conn) (n
 	}
 }
 
-// hurry gives the machine the weight that it has when somebody waits for it.
+// hurry gives the machine the weight for boots with a waiting caller.
 func (b *bootAttempt) hurry() error {
 	b.wanted = nil
 	if err := b.group.Limit(cgroup.Limits{Weight: b.spec.WantedWeight}); err != nil {
@@ -250,8 +250,8 @@ func (b *bootAttempt) hurry() error {
 	return nil
 }
 
-// awaitConnection waits for the guest's first connection. It returns nil for
-// nothing that ends the boot.
+// awaitConnection waits for the guest's first connection. It returns nil without an error after
+// an event that does not end the boot.
 func (b *bootAttempt) awaitConnection(ctx context.Context, accepted chan net.Conn) (net.Conn, error) {
 	select {
 	case <-b.wanted:
@@ -324,7 +324,7 @@ func (b *bootAttempt) undo() {
 		}
 	}
 	if b.group != nil {
-		// Kills everything in it, including runsc.
+		// Remove kills all processes in the group, including runsc.
 		b.group.Remove(deadline(stopTimeout))
 	} else if err := b.p.killAll(b.spec.ID, deadline(stopTimeout)); err != nil {
 		b.p.log.Error("processes of a failed start remain", "sandbox", b.spec.ID, "error", err)
@@ -364,8 +364,8 @@ func (d machineDir) readProcesses(id engi.SandboxID) (processRecord, error) {
 	return run, nil
 }
 
-// limitsOf translates a size to limits on the host. The limit of tasks is far
-// above that in the sandbox: each process there may take several here, and a
+// limitsOf converts a size to limits on the host. The limit of tasks is far
+// above the one in the sandbox: each process there may need several tasks on the host, and a
 // sandbox's kernel breaks if it gets none.
 func limitsOf(s engi.Size) cgroup.Limits {
 	return cgroup.Limits{VCPUs: s.VCPUs, Memory: s.Memory, Tasks: 1024 + 16*s.Processes}

@@ -12,7 +12,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// copyTree copies the directory from to to: directories, regular files and links,
+// copyTree copies the directory from to the directory to: directories, regular files and links,
 // with modes and times, and with owners if this process is root. It skips other
 // files, such as sockets.
 func copyTree(from, to string) error {
@@ -84,7 +84,7 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// setAttributes sets owner, mode and time of path to those of info.
+// setAttributes sets owner, mode and time of path to the values of info.
 func setAttributes(path string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
 		if err := os.Lchown(path, int(st.Uid), int(st.Gid)); err != nil {

@@ -47,7 +47,7 @@ func (m *machine) End() engi.Cause {
 func (m *machine) Close() (err error) {
 	defer engi.Annotate(&err, "destroy %s", m.container.id)
 	if m.host.container(m.container.id) != m.container {
-		m.container.stop(engi.CauseCancelled) // its traces are gone already
+		m.container.stop(engi.CauseCancelled) // the machine's traces are already gone
 		return nil
 	}
 	return m.host.remove(m.container.id, engi.CauseCancelled)
@@ -89,7 +89,7 @@ func (m *machine) Snapshot(ctx context.Context, dir string) (err error) {
 	return m.save(dir)
 }
 
-// SaveDisk does the same, since there is no other state.
+// SaveDisk writes the files of the machine to dir, like Snapshot, since there is no other state.
 func (m *machine) SaveDisk(ctx context.Context, dir string) (err error) {
 	defer engi.Annotate(&err, "save the disk of %s", m.container.id)
 	return m.save(dir)
@@ -157,7 +157,7 @@ func (g *pauseGate) pass(stop <-chan struct{}) {
 	}
 }
 
-// socketBuffer is how much of what the host writes is taken while nobody reads.
+// socketBuffer is the number of bytes that the host can write while the guest does not read.
 const socketBuffer = 64 << 10
 
 // pausableConn is the host's end of a stream.
@@ -168,8 +168,8 @@ type pausableConn struct {
 	closed chan struct{}
 
 	mu     sync.Mutex
-	kept   []byte        // written while the gate was shut; guarded by mu
-	passed chan struct{} // closed when there is nothing kept any more; nil if there is nothing; guarded by mu
+	kept   []byte        // bytes written while the gate was shut; guarded by mu
+	passed chan struct{} // closed when kept is empty again; nil while kept is empty; guarded by mu
 }
 
 func (c *pausableConn) Read(b []byte) (int, error) {
@@ -196,7 +196,7 @@ func (c *pausableConn) Write(b []byte) (int, error) {
 		}
 		wait := c.passed
 		c.mu.Unlock()
-		if wait == nil { // it is more than a buffer
+		if wait == nil { // the data exceeds the buffer
 			c.gate.pass(c.closed)
 			return c.Conn.Write(b)
 		}
@@ -208,7 +208,7 @@ func (c *pausableConn) Write(b []byte) (int, error) {
 	}
 }
 
-// passKept writes what was kept once the gate is open. It ends with the stream.
+// passKept writes the kept bytes once the gate is open. It ends with the stream.
 func (c *pausableConn) passKept() {
 	c.gate.pass(c.closed)
 	for {
@@ -223,7 +223,7 @@ func (c *pausableConn) passKept() {
 		}
 		c.mu.Unlock()
 		if _, err := c.Conn.Write(b); err != nil {
-			continue // the next write tells
+			continue // the next write returns the error
 		}
 	}
 }

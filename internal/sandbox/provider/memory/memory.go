@@ -1,10 +1,10 @@
 // Package memory is a fake provider for tests. Its machines are guest servers in
 // this process, reached through pipes, with a directory as their root and the
 // programs of the host. It keeps the promises of package provider but neither
-// isolates nor limits anything, so it must never be offered to users.
+// isolates nor limits programs, so it must never be offered to users.
 //
 // A saved machine keeps only its files: a restored one has no processes, since
-// those are processes of the host. Mounts are links, and all of them are
+// its processes are processes of the host. Mounts are links, and all of them are
 // writable. Spec.Netns is ignored: programs use the host's network.
 package memory
 
@@ -25,7 +25,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 )
 
-// A Host is what machines run on. It outlives providers, as a kernel outlives
+// A Host runs machines. It outlives providers, as a kernel outlives
 // daemons: another provider on the same Host finds the machines of the first. It
 // is safe for concurrent use.
 type Host struct {
@@ -41,11 +41,11 @@ func NewHost(dir string) *Host {
 	return &Host{dir: dir, containers: map[engi.SandboxID]*container{}, starting: map[engi.SandboxID]bool{}}
 }
 
-// Kill ends a machine, like killing its processes: Done is closed, and its traces
+// Kill ends a machine, as if its processes were killed: Done is closed, and its traces
 // remain. Unknown IDs are ignored.
 func (h *Host) Kill(id engi.SandboxID) { h.end(id, engi.CauseSandboxLost) }
 
-// FillMemory ends a machine like its memory limit does.
+// FillMemory ends a machine as if its memory limit were reached.
 func (h *Host) FillMemory(id engi.SandboxID) { h.end(id, engi.CauseMemory) }
 
 // Close destroys every machine.
@@ -103,20 +103,20 @@ func removeAll(dir string) (err error) {
 type container struct {
 	id     engi.SandboxID
 	root   string
-	dir    string // to be removed; empty if the root is the caller's
+	dir    string // directory to remove at the end; empty if the root belongs to the caller
 	server *guestd.Server
 	gate   pauseGate
 	ctx    context.Context // ends with the machine
 	cancel context.CancelFunc
-	work   sync.WaitGroup // streams
+	work   sync.WaitGroup // goroutines of streams
 	done   chan struct{}
 
 	mu    sync.Mutex
-	cause engi.Cause // why it has ended; empty while it runs
+	cause engi.Cause // cause of the end; empty while the machine runs
 }
 
-// stop ends the machine, and returns when nothing of it runs. Only the first cause
-// counts.
+// stop ends the machine, and returns when no part of it is running. Only the first cause
+// is kept.
 func (c *container) stop(cause engi.Cause) {
 	c.mu.Lock()
 	first := c.cause == ""
@@ -164,13 +164,13 @@ func New(host *Host) *Provider { return &Provider{host: host} }
 // Tier returns TierMemory.
 func (p *Provider) Tier() engi.Tier { return engi.TierMemory }
 
-// NotEnforced returns all limits.
+// NotEnforced returns the names of all limits.
 func (p *Provider) NotEnforced() []string {
 	return []string{"vcpus", "memory", "disk", "inodes", "processes", "openfiles"}
 }
 
-// Start boots a machine. Its root is a copy of spec.Root or of what was saved in
-// spec.Disk, or spec.Root itself if that is Writable.
+// Start boots a machine. Its root is a copy of spec.Root or of the files saved in
+// spec.Disk, or spec.Root itself if spec.Writable is set.
 func (p *Provider) Start(ctx context.Context, spec provider.Spec) (_ provider.Machine, err error) {
 	defer engi.Annotate(&err, "start %s", spec.ID)
 	return p.start(ctx, spec, spec.Disk)
@@ -272,7 +272,7 @@ func (p *Provider) Found(ctx context.Context) ([]engi.SandboxID, error) {
 	return slices.Sorted(maps.Keys(p.host.containers)), nil
 }
 
-// Remove destroys a machine that nobody adopted.
+// Remove destroys a machine that was not adopted.
 func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "remove %s", id)
 	return p.host.remove(id, engi.CauseSandboxLost)
@@ -302,7 +302,7 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 	return leaks, nil
 }
 
-// Probe boots a machine from root.
+// Probe boots a machine from root and returns a report.
 func (p *Provider) Probe(ctx context.Context, root string) (provider.Report, error) {
 	r := provider.Report{Tier: engi.TierMemory, NotEnforced: p.NotEnforced()}
 	m, err := p.Start(ctx, provider.Spec{ID: engi.NewSandboxID(), Root: root, Token: "probe",

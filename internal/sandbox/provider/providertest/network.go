@@ -138,7 +138,7 @@ func (s *suite) linkedRestore(t *testing.T) {
 	mustSh(t, c, "touch /tmp/go")
 	said(c, "got one\ngot two\nend")
 
-	// Copies have broken ones, and can open new ones at the same time.
+	// The connections of copies are broken, and copies can open new ones at the same time.
 	for range 2 {
 		fresh := s.spec()
 		fresh.Netns = s.env.Link(t)

@@ -33,14 +33,14 @@ type Env struct {
 	Restart func(t *testing.T) provider.Provider
 	// Kill ends a machine, like a kill -9 of its processes.
 	Kill func(t *testing.T, id engi.SandboxID)
-	// Limited says that memory limits are enforced.
+	// Limited means that memory limits are enforced.
 	Limited bool
-	// OwnKernel says that machines have a kernel of their own: saved machines
+	// OwnKernel means that each machine has its own kernel: saved machines
 	// keep their processes, mounts can be read-only, and clock, host name and
-	// random numbers are the machine's. Otherwise only files are saved.
+	// random numbers belong to the machine. Otherwise only files are saved.
 	OwnKernel bool
-	// Link creates a link, at the other end of which TCP port 7 of EchoAddr
-	// echoes lines, and returns the network namespace of this end. It is nil if
+	// Link creates a link whose other end has an echo server: TCP port 7 of EchoAddr
+	// echoes lines. Link returns the network namespace of the near end. It is nil if
 	// machines have no links.
 	Link     func(t testing.TB) (netns string)
 	EchoAddr string
@@ -49,7 +49,7 @@ type Env struct {
 // size is large enough for shells and small enough to exceed.
 var size = engi.Size{VCPUs: 2, Memory: 96 << 20, Disk: 64 << 20, Inodes: 5000, Processes: 100, OpenFiles: 1000}
 
-// timeout is more than anything here takes, even on slow hosts.
+// timeout is longer than each step of the tests takes, even on slow hosts.
 const timeout = time.Minute
 
 // Run tests every promise of p.
@@ -421,7 +421,7 @@ func (s *suite) guestMany(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
-			// Each is used before the next is dialed, as HTTP/2 clients do.
+			// Each stream is used before the next is dialed, as HTTP/2 clients do.
 			c, err := guest.Open(ctx, func(ctx context.Context) (net.Conn, error) {
 				conn, err := m.Guest(ctx)
 				if err == nil {
@@ -508,7 +508,7 @@ func (s *suite) doneByKill(t *testing.T) {
 	wantKind(t, err, engi.Unavailable)
 }
 
-// wantLost checks what is promised of a machine that has ended unexpectedly.
+// wantLost checks the promises for a machine that has ended unexpectedly.
 func (s *suite) wantLost(t *testing.T, m provider.Machine) {
 	t.Helper()
 	wantDone(t, m, engi.CauseSandboxLost)
@@ -550,8 +550,8 @@ func (s *suite) endMemory(t *testing.T) {
 	wantDone(t, m, engi.CauseMemory)
 }
 
-// overuse runs a program that uses more memory than the machine has, and alone is
-// ended for that.
+// overuse runs a program that uses more memory than the machine has. Only this program is
+// ended.
 func overuse(t *testing.T, m provider.Machine, c *guest.Client) {
 	t.Helper()
 	_, exit, err := sh(t, c, "exec "+hog(2*size.Memory))
@@ -628,7 +628,7 @@ func (s *suite) pause(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(50 * time.Millisecond) // what was on its way arrives
+	time.Sleep(50 * time.Millisecond) // data on its way arrives
 	for len(ticks) > 0 {
 		<-ticks
 	}

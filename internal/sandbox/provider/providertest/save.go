@@ -92,7 +92,7 @@ func (s *suite) checkpoint(t *testing.T) {
 		_, err := guest.Open(t.Context(), m.Guest, spec.Token)
 		wantKind(t, err, engi.Anonymous)
 
-		// And again, of the copy.
+		// Save the copy, too.
 		mustSh(t, c, "echo more >> tmp/state")
 		quiesce(t, c)
 		again := t.TempDir()
@@ -164,7 +164,7 @@ func (s *suite) checkpointFails(t *testing.T) {
 	// A guest that was quiesced but not saved can be reached again.
 	quiesce(t, c)
 	c = open(t, m, spec)
-	// It can still be saved.
+	// The machine can still be saved.
 	quiesce(t, c)
 	dir := t.TempDir()
 	if err := provider.Checkpoint(t.Context(), m, dir); err != nil {
@@ -221,7 +221,7 @@ func (s *suite) restoreLater(t *testing.T) {
 			t.Errorf("two machines of one image drew the same random bytes %s", bytes)
 		}
 		random[bytes] = true
-		// A clock that stands still would be right, too, by accident.
+		// A stopped clock could pass the check above by accident, so check that the clock advances.
 		mustSh(t, c, "a=$(date +%s%N); sleep 0.05; b=$(date +%s%N); test $b -gt $a")
 		if err := m.Close(); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func (s *suite) snapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		dirs = append(dirs, dir)
-		// The guest comes back by itself, and nothing of it was lost.
+		// The guest reconnects by itself, and its state is complete.
 		c = open(t, m, spec)
 		wantCounting(t, c, proc)
 		mustSh(t, c, fmt.Sprintf("echo after-%d >> tmp/state", i))
@@ -272,7 +272,7 @@ func (s *suite) snapshot(t *testing.T) {
 }
 
 // makeFiles creates every kind of file that must be saved; describe prints all
-// about them, including checksums.
+// their attributes, including checksums.
 const (
 	makeFiles = `
 mkdir -p d/sub d/empty 'd/with space' && cd d
@@ -323,11 +323,11 @@ func (s *suite) saveDisk(t *testing.T) {
 	if err := provider.SaveDisk(t.Context(), m, dir); err != nil {
 		t.Fatal(err)
 	}
-	mustSh(t, c, work+"echo later > d/plain") // the machine goes on, and the image does not see it
+	mustSh(t, c, work+"echo later > d/plain") // the machine continues, and the image does not change
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // a machine that began with a disk can be saved, too
+	for range 2 { // a machine that was started from a saved disk can be saved, too
 		fresh := s.spec()
 		fresh.Root, fresh.Disk = root, dir
 		m, err := s.p.Start(t.Context(), fresh)
@@ -485,7 +485,7 @@ func (s *suite) mountSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// With the same source and, for a copy, with another one.
+	// Restore with the same source and, for a copy, with another one.
 	spec.Token = string(engi.NewRequestID())
 	_, c = s.restore(t, spec, dir)
 	mustSh(t, c, in+"echo after >> log")

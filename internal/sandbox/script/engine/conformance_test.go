@@ -40,11 +40,11 @@ func samples(t *testing.T) (all []sample) {
 	return all
 }
 
-// knownDifferences are those in docs/scripts.md. The test also fails if one of them
+// knownDifferences holds the differences in docs/scripts.md. The test also fails if one of them
 // disappears.
 var knownDifferences = map[string]string{
-	"function f(a, a2 = () => a) { a = 5; return a2() } return f(1)": "1",          // a closure in a default value sees the old value of the parameter
-	"const r = new WeakRef({a: 1}); return r.deref().a":              "!TypeError", // collects the target of a WeakRef at once
+	"function f(a, a2 = () => a) { a = 5; return a2() } return f(1)": "1",          // QuickJS: a closure in a default value sees the old value of the parameter
+	"const r = new WeakRef({a: 1}); return r.deref().a":              "!TypeError", // QuickJS collects the target of a WeakRef at once
 }
 
 // TestConformance checks the results of several hundred small programs.
@@ -148,7 +148,7 @@ func rewrite(t *testing.T, results []string) {
 	}
 }
 
-// sameJSON compares texts, or else their values.
+// sameJSON reports whether two texts, or the JSON values in them, are equal.
 func sameJSON(a, b string) bool {
 	if a == b {
 		return true

@@ -2,8 +2,8 @@
 // console, timers and host functions as promises, and a result that is converted to
 // JSON. TypeScript is translated to JavaScript first.
 //
-// It does not isolate. The interpreter is C translated to Go, so that one of its
-// bugs may take over the process, and some of its loops cannot be interrupted.
+// It does not isolate scripts. The interpreter is C translated to Go, so one of its
+// bugs may let a script take over the process, and some of its loops cannot be interrupted.
 // Therefore it runs in a confined helper process (cmd/engi-js) that can be killed.
 package engine
 
@@ -34,11 +34,11 @@ const (
 	// bootstrapLine is the first line number of bootstrap, higher than those of any
 	// program, to recognize its stack frames.
 	bootstrapLine = MaxCode
-	// MaxCode bounds a program, in bytes.
+	// MaxCode is the maximum size of a program, in bytes.
 	MaxCode = 1_000_000
-	// realmMemory is what a realm uses before the program runs, in bytes.
+	// realmMemory is the memory that a realm uses before the program runs, in bytes.
 	realmMemory = 1 << 20
-	// reportMemory is added to report the result of a program that has used up its
+	// reportMemory is the additional memory for reporting the result of a program that has used up its
 	// memory, in bytes.
 	reportMemory = 16 << 20
 )
@@ -67,8 +67,8 @@ func New() (*Engine, error) {
 type Host struct {
 	// Call forwards a call. It must not block for long.
 	Call func(wire.Call) error
-	// Answer waits for an answer, at most until a certain time; ok is false if
-	// none came.
+	// Answer waits for an answer, at most until the given time; ok is false if
+	// no answer came.
 	Answer func(until time.Time) (a wire.Answer, ok bool, err error)
 }
 
@@ -84,7 +84,7 @@ func (e *Engine) Run(run wire.Run, host Host) (wire.Done, error) {
 // A program is a realm with the program that runs in it.
 type program struct {
 	vm       *quickjs.VM
-	memory   uintptr // limit
+	memory   uintptr // memory limit, in bytes
 	limits   wire.Limits
 	apis     []string
 	host     Host
@@ -93,12 +93,12 @@ type program struct {
 	source   source
 	hostErr  error // set once the host is gone
 
-	started bool          // handle is set
-	handle  quickjs.Value // of the object that bootstrap returned
+	started bool          // whether handle is set
+	handle  quickjs.Value // object that bootstrap returned
 	methods map[string]quickjs.Value
 }
 
-// Prepare prepares a realm for a program like the last one, so that the next run is
+// Prepare prepares a realm for a program like the previous one, so that the next run is
 // faster.
 func (e *Engine) Prepare(like wire.Run) error {
 	if e.next != nil && e.next.matches(like) {
@@ -243,14 +243,14 @@ func (p *program) close() {
 	if p.started {
 		p.handle.Free()
 	}
-	// Errors are due to what the program did to its realm, which is gone now.
+	// Errors are caused by the program's changes of its realm, which is gone now.
 	_ = p.vm.Close()
 }
 
 var errDeadline = errors.New("deadline")
 
-// setTimeout sets the timeout of the next call to the time left. It reports
-// errDeadline if there is none.
+// setTimeout sets the timeout of the next call to the remaining time. It returns
+// errDeadline if no time remains.
 func (p *program) setTimeout() error {
 	left := time.Until(p.deadline)
 	if left <= 0 {
@@ -267,7 +267,7 @@ func (p *program) call(method string, args ...any) (any, error) {
 	return p.methods[method].Call(quickjs.UndefinedValue, args...)
 }
 
-// execute runs the program until its promise has settled, or returns why that is not
+// execute runs the program until its promise has settled, or returns an error if this is not
 // possible.
 func (p *program) execute() error {
 	if err := p.setTimeout(); err != nil {
@@ -280,8 +280,8 @@ func (p *program) execute() error {
 	defer v.Free()
 	err = p.waitSettled(v)
 	if errors.Is(err, errStalled) {
-		// With its memory used up, it may not have been able to settle. Give it
-		// some more and wait again.
+		// Without free memory, the program may have been unable to settle. Give it
+		// more memory and wait again.
 		p.vm.SetMemoryLimit(p.memory + reportMemory)
 		err = p.waitSettled(v)
 	}
@@ -376,7 +376,7 @@ func number(v any) float64 {
 // finish returns the result, from the report of bootstrap and the reason why the
 // program did not settle, if any.
 func (p *program) finish(why error) (done wire.Done) {
-	// The report needs a little time of its own.
+	// The report needs some time after the deadline.
 	p.deadline = time.Now().Add(50 * time.Millisecond)
 	p.vm.SetMemoryLimit(p.memory + reportMemory)
 	report, err := p.call("report")
@@ -418,7 +418,7 @@ func interruptedText(e *wire.Error) bool {
 	return e.Name == "InternalError" && e.Message == "interrupted"
 }
 
-// exception translates an error of QuickJS.
+// exception converts an error of QuickJS.
 func (p *program) exception(err error) *wire.Error {
 	e, ok := errors.AsType[*quickjs.Error](err)
 	if !ok {

@@ -19,7 +19,7 @@ func limits() wire.Limits {
 
 var newEngine = sync.OnceValues(New)
 
-// run runs a program. Host functions return their arguments after a moment; api.fail
+// run runs a program. Host functions return their arguments after a short time; api.fail
 // fails.
 func run(t testing.TB, l engi.Language, code string, change ...func(*wire.Run)) wire.Done {
 	t.Helper()
@@ -184,7 +184,7 @@ func TestErrors(t *testing.T) {
 		{engi.TypeScript, "const a: = 1", place{engi.ScriptSyntax, "SyntaxError", 1, 10}},
 		{engi.TypeScript, "type T = {\n  a: 1 }\nthrow new TypeError('t') as T; return 1", place{engi.ScriptThrown, "TypeError", 3, 0}},
 	} {
-		timeout := time.Minute // a slow machine is no error
+		timeout := time.Minute // long enough for a slow machine
 		if c.want.kind == engi.ScriptTimeout {
 			timeout = 200 * time.Millisecond
 		}
@@ -253,7 +253,7 @@ func TestHostile(t *testing.T) {
 	} {
 		began := time.Now()
 		done := run(t, engi.JavaScript, code, func(r *wire.Run) { r.Limits.Timeout = int64(300 * time.Millisecond) })
-		if took := time.Since(began); took > 5*time.Minute { // the host's clock is the one that ends it for sure
+		if took := time.Since(began); took > 5*time.Minute { // only the host's clock is certain to end the program
 			t.Errorf("%s: took %v", code, took)
 		}
 		if b, err := json.Marshal(done); err != nil || len(b) > wire.MaxFrame {

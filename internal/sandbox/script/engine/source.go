@@ -13,15 +13,15 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/script/wire"
 )
 
-// A source is a program as QuickJS runs it, with the mapping of positions to the
+// A source is the code that QuickJS runs, with the mapping of positions to the
 // original text.
 type source struct {
 	code     string
 	wrapped  int       // number of characters inserted before the first line
-	mappings []mapping // sorted; nil if positions are those of the original
+	mappings []mapping // sorted by position; nil if positions equal those of the original
 }
 
-// A mapping maps a position in the code to one in the original text. Lines and
+// A mapping maps a position in the code to a position in the original text. Lines and
 // columns count from 0.
 type mapping struct{ line, column, fromLine, fromColumn int }
 
@@ -37,8 +37,8 @@ func prepareSource(l engi.Language, code string) (source, *wire.Error) {
 			LogLevel: api.LogLevelSilent, Charset: api.CharsetUTF8, TsconfigRaw: `{"compilerOptions":{"verbatimModuleSyntax":false}}`,
 			Supported: map[string]bool{"top-level-await": true},
 		})
-		// A return at the top level is an error here too: translate it within a
-		// function, which keeps the mapping right.
+		// A return at the top level is an error for esbuild, too: translate the code within a
+		// function, so that the mapping stays correct.
 		if len(result.Errors) > 0 {
 			if !strings.Contains(result.Errors[0].Text, "return") {
 				return s, syntaxError(result.Errors[0])
@@ -99,7 +99,7 @@ func returns(code string) bool {
 	return err != nil && strings.Contains(err.Error(), "return not in a function")
 }
 
-// position maps a position in the code to one in the original text. Both count from
+// position maps a position in the code to a position in the original text. Both count from
 // 1.
 func (s source) position(line, column int) (int, int) {
 	if s.mappings == nil {
@@ -124,7 +124,7 @@ func (s source) position(line, column int) (int, int) {
 }
 
 // parseMappings parses the first four numbers of each segment of a source map
-// (ECMA-426). Each is relative to the one before.
+// (ECMA-426). Each number is relative to the previous one.
 func parseMappings(raw []byte) (marks []mapping) {
 	var file struct {
 		Mappings string `json:"mappings"`
@@ -155,7 +155,7 @@ func parseMappings(raw []byte) (marks []mapping) {
 const base64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 // decodeVLQ decodes base64 VLQ numbers: digits have five bits, least significant
-// first, and a sixth one that says that more follow. The lowest bit of a number is
+// first, and a sixth bit that is set if more digits follow. The lowest bit of a number is
 // its sign.
 func decodeVLQ(s string) (all []int, ok bool) {
 	value, shift := 0, 0

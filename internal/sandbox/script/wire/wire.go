@@ -1,11 +1,11 @@
 // Package wire is the protocol between package script and its helper process, over
-// two pipes. A frame is four bytes of length, most significant first, and that many
+// two pipes. A frame is a length of four bytes, most significant first, followed by that many
 // bytes of JSON. The host sends a Run. The helper sends any number of Calls, which
 // the host answers with Answers in any order, and one Done. It runs one program at
 // a time.
 //
-// Everything the helper sends is hostile to the host, since a program may have taken
-// it over.
+// The host must treat all data from the helper as hostile, since a program may have taken
+// over the helper.
 package wire
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// MaxFrame bounds a frame to the helper, in bytes. [Limits.Frame] bounds those from
-// it.
+// MaxFrame is the maximum size of a frame to the helper, in bytes. [Limits.Frame] is the maximum for frames from
+// the helper.
 const MaxFrame = 4 << 20
 
 // A Run is a program with its limits.
@@ -29,28 +29,28 @@ type Run struct {
 	APIs     []string      `json:"apis"`
 }
 
-// Limits are those of a run. Every field must be set.
+// Limits holds the limits of a run. All fields are required.
 type Limits struct {
-	Timeout int64 `json:"timeout_ns"` // from when the helper has the program
-	Memory  int64 `json:"memory"`     // bytes
-	Stack   int   `json:"stack"`      // nested calls
-	Lines   int   `json:"lines"`      // of console output
-	Text    int   `json:"text"`       // bytes of one line, and of all text in the result
-	Depth   int   `json:"depth"`      // levels of the result
-	Nodes   int   `json:"nodes"`      // values in the result
-	Calls   int   `json:"calls"`      // of host functions at the same time
+	Timeout int64 `json:"timeout_ns"` // nanoseconds, counted from the arrival of the program at the helper
+	Memory  int64 `json:"memory"`     // maximum memory, in bytes
+	Stack   int   `json:"stack"`      // maximum number of nested calls
+	Lines   int   `json:"lines"`      // maximum number of lines of console output
+	Text    int   `json:"text"`       // maximum bytes of one line, and of all text in the result
+	Depth   int   `json:"depth"`      // maximum number of levels of the result
+	Nodes   int   `json:"nodes"`      // maximum number of values in the result
+	Calls   int   `json:"calls"`      // maximum number of concurrent calls of host functions
 
-	AllCalls int `json:"all_calls"` // of host functions in the run
+	AllCalls int `json:"all_calls"` // maximum number of calls of host functions in the run
 }
 
-// Console returns the number of characters a program may print.
+// Console returns the maximum number of characters that a program may print.
 func (l Limits) Console() int { return 8 * l.Text }
 
-// Frame bounds a frame from the helper, in bytes. It has room for everything that a
+// Frame returns the maximum size of a frame from the helper, in bytes. It has room for all text that a
 // program may print and return, with six bytes of JSON per character.
 func (l Limits) Frame() int { return 80*l.Text + 64*l.Nodes + 1<<20 }
 
-// To is a message of the host. One field is set.
+// To is a message from the host. Exactly one field is set.
 type To struct {
 	Run    *Run    `json:"run,omitempty"`
 	Answer *Answer `json:"answer,omitempty"`
@@ -60,11 +60,11 @@ type To struct {
 type Answer struct {
 	Call  int             `json:"call"`
 	Value json.RawMessage `json:"value,omitempty"` // JSON; null if absent
-	Name  string          `json:"name,omitempty"`  // of the exception; with Error
-	Error string          `json:"error,omitempty"` // why it failed
+	Name  string          `json:"name,omitempty"`  // name of the exception; set only with Error
+	Error string          `json:"error,omitempty"` // reason for the failure; empty after success
 }
 
-// From is a message of the helper. One field is set.
+// From is a message from the helper. Exactly one field is set.
 type From struct {
 	Call *Call `json:"call,omitempty"`
 	Done *Done `json:"done,omitempty"`
@@ -75,7 +75,7 @@ type Call struct {
 	Run  uint64          `json:"run"`
 	ID   int             `json:"id"` // unique within the run
 	API  string          `json:"api"`
-	Args json.RawMessage `json:"args"` // an array
+	Args json.RawMessage `json:"args"` // arguments, a JSON array
 }
 
 // Done is the result of a run.
@@ -99,7 +99,7 @@ type Error struct {
 	Stack   string               `json:"stack,omitempty"`
 }
 
-// Write sends v as one frame in one write. It reports Invalid, and sends nothing, if
+// Write sends v as one frame in one write. It returns Invalid, and sends nothing, if
 // the frame would have more than most bytes.
 func Write(w io.Writer, v any, most int) error {
 	body, err := json.Marshal(v)
@@ -116,7 +116,7 @@ func Write(w io.Writer, v any, most int) error {
 	return nil
 }
 
-// Read decodes a frame of at most most bytes into v, a pointer. It reports
+// Read decodes a frame of at most most bytes into v, a pointer. It returns
 // Unavailable when the other side is gone, and Invalid for a malformed frame.
 func Read(r io.Reader, v any, most int) error {
 	var head [4]byte
@@ -127,7 +127,7 @@ func Read(r io.Reader, v any, most int) error {
 	if size > int64(most) {
 		return engi.Errorf(engi.Invalid, "a frame of %d bytes, %d at most", size, most)
 	}
-	// The buffer grows with what arrives, not with what is announced.
+	// The buffer grows with the received bytes, not with the announced length.
 	body, err := io.ReadAll(io.LimitReader(r, size))
 	if err != nil || int64(len(body)) < size {
 		return engi.Errorf(engi.Unavailable, "a frame ended after %d of %d bytes", len(body), size)

@@ -1,6 +1,6 @@
 // Package cgroup starts host processes in control groups, limits them, and measures
-// what they use. It supports version 1 (a hierarchy per controller), version 2 (one
-// hierarchy), and hosts that mount both and use the first.
+// their usage. It supports version 1 (a hierarchy per controller), version 2 (one
+// hierarchy), and hosts that mount both and use version 1.
 //
 // It writes the kernel's files directly: changing a limit takes microseconds, and
 // processes are created in their group. The groups that programs see in a sandbox
@@ -38,10 +38,10 @@ func (v Version) String() string { return [...]string{"none", "v1", "v2"}[v] }
 // DefaultRoot is where control groups are usually mounted.
 const DefaultRoot = "/sys/fs/cgroup"
 
-// controllers are those that limits need. cpuacct of version 1 is optional.
+// controllers lists the controllers that limits need. cpuacct of version 1 is optional.
 var controllers = []string{"memory", "cpu", "pids"}
 
-// Detect reports which version has the controllers below root, and which of them
+// Detect returns the version that has the controllers below root, and the controllers that
 // are missing there.
 func Detect(root string) (v Version, missing []string) {
 	if raw, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
@@ -104,7 +104,7 @@ func Open(root, name string, v Version) *Tree {
 // Version returns the tree's version.
 func (t *Tree) Version() Version { return t.version }
 
-// List returns the names of the groups that exist.
+// List returns the names of the existing groups.
 func (t *Tree) List() ([]string, error) {
 	var names []string
 	for _, dir := range t.parents {
@@ -121,7 +121,7 @@ func (t *Tree) List() ([]string, error) {
 	return names, nil
 }
 
-// A Group is a control group. It holds only a name; methods use the files.
+// A Group is a control group. It holds only the name of the group; its methods read and write the files.
 type Group struct {
 	tree *Tree
 	name string
@@ -201,21 +201,21 @@ func (t *Tree) delegate(parent string) error {
 	return nil
 }
 
-// Limits are what the processes of a group may use together. Zero fields do not
-// change; a negative VCPUs removes the limit.
+// Limits holds the limits on the joint usage of a group's processes. Zero fields do not
+// change the limit; a negative VCPUs removes it.
 type Limits struct {
 	VCPUs  float64
 	Memory int64 // bytes
-	Tasks  int   // threads on the host
-	Weight int   // when processors are short, in percent of a new group's, 1 being what the others leave; more than 100 makes the host's other threads wait long
+	Tasks  int   // maximum number of threads on the host
+	Weight int   // share of short processors in percent of a new group's; 1 means only idle time; more than 100 delays the host's other threads
 }
 
-const period = 100 * time.Millisecond // of processor quotas
+const period = 100 * time.Millisecond // period of processor quotas
 
 // ErrInUse reports that a group uses more memory than a new limit.
 var ErrInUse = errors.New("more memory is in use")
 
-// Limit sets limits. It reports ErrInUse if the group uses more than l.Memory.
+// Limit sets limits. It returns ErrInUse if the group uses more than l.Memory.
 func (g *Group) Limit(l Limits) error {
 	if l.Memory > 0 {
 		if err := g.limitMemory(l.Memory); err != nil {
@@ -239,15 +239,15 @@ func (g *Group) Limit(l Limits) error {
 }
 
 // limitWeight sets the weight. A new group has 1024 shares in version 1, a weight of
-// 100 in version 2. A weight of 1 makes it idle, since Linux 5.15: what wakes up beside
-// it runs at once, instead of when its time slice ends.
+// 100 in version 2. A weight of 1 makes the group idle, since Linux 5.15: a thread of another group that
+// wakes up runs at once, instead of at the end of the idle group's time slice.
 func (g *Group) limitWeight(percent int) error {
 	if percent == 1 {
 		if err := g.set("cpu", "cpu.idle", "1"); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	} else if err := g.setOptional("cpu", "cpu.idle", "0"); err != nil {
-		return err // an idle group's weight cannot be set
+		return err // the weight of an idle group cannot be set
 	}
 	if g.tree.version == V2 {
 		return g.set("cpu", "cpu.weight", strconv.Itoa(percent))
@@ -258,8 +258,8 @@ func (g *Group) limitWeight(percent int) error {
 func (g *Group) limitMemory(n int64) error {
 	val := strconv.FormatInt(n, 10)
 	if g.tree.version == V2 {
-		// A limit below what is in use would kill the group. Version 1 refuses
-		// it, so refuse it here too.
+		// A limit below the memory in use would kill the group. Version 1 refuses
+		// such a limit, so refuse it here too.
 		if used, err := g.readInt("memory", "memory.current"); err == nil && used-g.reclaimable() > n {
 			return ErrInUse
 		}
@@ -272,7 +272,7 @@ func (g *Group) limitMemory(n int64) error {
 		}
 		return g.setOptional("memory", "memory.oom.group", "1")
 	}
-	// The limit of memory and swap must not be below that of memory, so the order
+	// The limit of memory and swap must not be below the limit of memory, so the order
 	// depends on the direction of the change.
 	err := g.set("memory", "memory.limit_in_bytes", val)
 	if err == nil || errors.Is(err, unix.EINVAL) {
@@ -311,11 +311,11 @@ func (g *Group) limitVCPUs(n float64) error {
 	return g.set("cpu", "cpu.cfs_quota_us", strconv.FormatInt(quota, 10))
 }
 
-// Usage is what a group uses.
+// Usage is the resource usage of a group.
 type Usage struct {
 	CPU    time.Duration
-	Memory int64 // bytes, without what the kernel can reclaim at once
-	Peak   int64 // bytes; 0 if unknown
+	Memory int64 // bytes, without memory that the kernel can reclaim at once
+	Peak   int64 // maximum so far, in bytes; 0 if unknown
 }
 
 // Usage reads the counters.
@@ -349,7 +349,7 @@ func (g *Group) Usage() (Usage, error) {
 	return u, nil
 }
 
-// reclaimable is the memory that the kernel can reclaim at once, in bytes.
+// reclaimable returns the memory that the kernel can reclaim at once, in bytes.
 func (g *Group) reclaimable() int64 {
 	stat, err := g.readStat("memory", "memory.stat")
 	if err != nil {
@@ -376,7 +376,7 @@ func (g *Group) MemoryKills() int64 {
 }
 
 // Remove kills the processes of the group and removes it, if it exists. It gives up
-// at the deadline, if that is not zero.
+// at the deadline; a zero deadline means none.
 func (g *Group) Remove(deadline time.Time) error {
 	var last error
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -391,7 +391,7 @@ func (g *Group) Remove(deadline time.Time) error {
 		return fmt.Errorf("remove group %s: %v", g.name, last)
 	}
 	for _, parent := range g.tree.parents {
-		unix.Rmdir(parent) // fails while it has other groups
+		unix.Rmdir(parent) // fails while the parent has other groups
 	}
 	return nil
 }
@@ -439,7 +439,7 @@ func (g *Group) readInt(controller, name string) (int64, error) {
 	return strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
 }
 
-// readStat reads a file of lines with a name and a number each.
+// readStat reads a file whose lines have a name and a number each.
 func (g *Group) readStat(controller, name string) (map[string]int64, error) {
 	file, ok := g.file(controller, name)
 	if !ok {

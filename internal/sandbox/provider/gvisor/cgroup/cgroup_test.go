@@ -123,7 +123,7 @@ func TestLimitV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]string{
-		"cgroup.subtree_control":      "+pids", // the kernel takes one word at a time; the last one stays in a fake
+		"cgroup.subtree_control":      "+pids", // the kernel accepts one word at a time; the last one stays in a fake file
 		"engi/cgroup.subtree_control": "+pids",
 		"engi/one/cpu.max":            "50000 100000",
 		"engi/one/cpu.weight":         "2",
@@ -169,8 +169,8 @@ func TestLimitV1(t *testing.T) {
 	}
 }
 
-// A weight of 1 makes a group idle on kernels that can do that, and light on others; any
-// other weight ends that first, because an idle group has none.
+// TestIdle: a weight of 1 makes a group idle on kernels that support it, and light on others; any
+// other weight first ends the idle state, because an idle group has no weight.
 func TestIdle(t *testing.T) {
 	for _, tc := range []struct {
 		version      cgroup.Version
@@ -267,7 +267,7 @@ func TestKernel(t *testing.T) {
 	}
 	t.Run(version.String(), func(t *testing.T) { testKernel(t, cgroup.DefaultRoot, version, true) })
 	// Hosts with version 1 often have version 2 without controllers, which is
-	// enough to test everything but limits.
+	// enough for all tests except those of limits.
 	if unified := filepath.Join(cgroup.DefaultRoot, "unified"); version == cgroup.V1 {
 		if _, err := os.Stat(filepath.Join(unified, "cgroup.controllers")); err == nil {
 			t.Run("idle v2", func(t *testing.T) { testKernel(t, unified, cgroup.V2, false) })

@@ -33,8 +33,8 @@ func (g *Group) Start(cmd *exec.Cmd) error {
 		return priority.Start(cmd)
 	}
 	// In version 1 a child starts in the group of the thread that forks it. Moving
-	// the own thread is the only move that needs no lock over all processes of the
-	// host. It moves back, since it must not be frozen with the group.
+	// the own thread is the only move that needs no lock on all processes of the
+	// host. The thread moves back, since it must not be frozen with the group.
 	errc := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -78,7 +78,7 @@ func ownDir(root, controller string) string {
 		return top
 	}
 	for line := range strings.Lines(string(raw)) {
-		// number:controller,controller:path
+		// The format of a line is number:controller,controller:path.
 		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
 		names, path, _ := strings.Cut(rest, ":")
 		if slices.Contains(strings.Split(names, ","), controller) {
@@ -87,7 +87,7 @@ func ownDir(root, controller string) string {
 			}
 		}
 	}
-	return top // in a container the path may be the host's
+	return top // in a container the path may be a path of the host
 }
 
 func exists(path string) bool {
@@ -95,7 +95,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Processes returns the PIDs of the processes in the group, without this one.
+// Processes returns the PIDs of the processes in the group, without this process.
 func (g *Group) Processes() ([]int, error) {
 	var pids []int
 	for _, dir := range g.dirs() {
@@ -132,7 +132,7 @@ func (g *Group) kill() {
 
 // WatchMemory returns a file that becomes readable each time a group of version 1
 // reaches its memory limit. The caller closes it. For version 2 it returns nil:
-// there the kernel kills all processes of the group together.
+// with version 2 the kernel kills all processes of the group together.
 func (g *Group) WatchMemory() (*os.File, error) {
 	dir, ok := g.tree.dirs["memory"]
 	if g.tree.version != V1 || !ok {
