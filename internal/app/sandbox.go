@@ -150,7 +150,7 @@ func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err e
 
 // boot enters the sandbox of an app. If there is none, boot creates one; booted is true then.
 func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
-	var snapshot engi.SnapshotID // that a new sandbox is to begin with
+	var snapshot engi.SnapshotID // snapshot from which a new sandbox starts
 	booted, err = s.sandboxes.Open(ctx, holder.Claim{
 		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
 		Begin: func() (spec engi.SandboxSpec, err error) {

@@ -68,7 +68,7 @@ const (
 	PageReplaced PageUpdateKind = "html"   // the whole page; Partial is set while it is being written
 	PageStats    PageUpdateKind = "stats"
 	PageTool     PageUpdateKind = "tool"   // a tool call starts, or, with Result, has ended
-	PageOutput   PageUpdateKind = "stdout" // what a tool prints while it works
+	PageOutput   PageUpdateKind = "stdout" // output of a tool while it works
 	PageBad      PageUpdateKind = "error"  // a line of the model had no effect, or its run failed
 	PageDone     PageUpdateKind = "done"   // a run has ended
 )

@@ -102,8 +102,8 @@ type WorkspaceSpec struct {
 // A WorkspaceChange changes a workspace. Nil fields stay unchanged.
 type WorkspaceChange struct {
 	Collaborators *[]Collaborator   // all collaborators, which replace the current ones; nil means unchanged
-	Share         []Collaborator    // who get a role, or another one; the rest keep theirs
-	Unshare       []Owner           // who have none any more
+	Share         []Collaborator    // collaborators to add or to give another role; the others keep theirs
+	Unshare       []Owner           // owners to remove from the collaborators
 	Preview       *WorkspacePreview // nil means as before; to have it public is for the owner
 	Metadata      map[string]string // all of it; nil means as before
 }
