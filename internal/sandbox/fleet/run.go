@@ -536,8 +536,8 @@ func (e *executions) finish(r *run, inst *instance, state engi.ExecutionState, e
 	if from == engi.ExecutionQueued {
 		e.files.dropQueued(r.id)
 	}
+	e.count(rec) // first: a caller that has seen the end may read the metrics
 	e.closeRun(r, func() { r.rec = rec })
-	e.count(rec)
 }
 
 // abandon leaves a run to be resumed by the next node.

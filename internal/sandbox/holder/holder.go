@@ -152,10 +152,7 @@ func (h Holder) Destroy(ctx context.Context, id engi.SandboxID) error {
 	if id == "" {
 		return nil
 	}
-	if err := engi.Ignore(h.Sandboxes.Stop(ctx, "", id), engi.NotFound); err != nil {
-		return err
-	}
-	return nil
+	return engi.Ignore(h.Sandboxes.Stop(ctx, "", id), engi.NotFound)
 }
 
 // Release destroys the sandbox of a thing. id is the recorded sandbox. If id is empty
