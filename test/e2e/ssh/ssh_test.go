@@ -361,8 +361,10 @@ func (p *place) terminal(host string) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	io.WriteString(tty, "echo is$((1+1))asleep; sleep 1000; echo code $?\n")
-	until("is2asleep") // an earlier interrupt would not end the program
+	// The program in the foreground says so itself: an interrupt that arrives before
+	// the shell has handed the terminal over leaves a sleep that nothing interrupts.
+	io.WriteString(tty, "sh -c 'echo is$((1+1))asleep; exec sleep 1000'; echo code $?\n")
+	until("is2asleep")
 	io.WriteString(tty, "\x03")
 	// A shell may discard input that arrives while it handles the interrupt.
 	for i := 0; !strings.Contains(seen, "back2"); i++ {
