@@ -53,7 +53,6 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	}
 	n.services.Docs, n.services.Workspaces, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
-	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
 		return err
@@ -135,7 +134,7 @@ func (n *Node) Agents() engi.Agents {
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
 	opt := mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")}
 	if n.pages != nil {
-		opt.Pages, opt.Sessions, opt.View = n.pages, tool.Services{Sessions: n.Sessions()}.OfOneOwner().Sessions, web.App()
+		opt.Pages, opt.Sessions, opt.View = n.pages, n.Sessions(), web.App()
 	}
 	return mcp.New(opt)
 }

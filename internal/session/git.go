@@ -240,9 +240,9 @@ func (m *Manager) note(ctx context.Context, live *liveSession, kind string, data
 }
 
 // PushGit implements [engi.SessionFiles].
-func (m *Manager) PushGit(ctx context.Context, owner engi.Owner, idOrName string, p engi.GitPush) (_ engi.GitPushed, err error) {
+func (m *Manager) PushGit(ctx context.Context, viewer engi.Viewer, idOrName string, p engi.GitPush) (_ engi.GitPushed, err error) {
 	defer engi.Annotate(&err, "push the repository of session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.GitPushed{}, err
 	}
@@ -321,10 +321,10 @@ func (m *Manager) pushBefore(ctx context.Context, live *liveSession, sandbox eng
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	err := func() error {
-		if s, err := m.opt.Sandboxes.Get(ctx, "", sandbox); err != nil || s.State != engi.Running && s.State != engi.Paused {
+		if s, err := m.opt.Sandboxes.Get(ctx, engi.Everyone, sandbox); err != nil || s.State != engi.Running && s.State != engi.Paused {
 			return ignoreNotFound(err) // it was pushed before it hibernated
 		}
-		g, leave, err := m.opt.Sandboxes.Enter(ctx, "", sandbox)
+		g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, sandbox)
 		if err != nil {
 			return ignoreNotFound(err)
 		}

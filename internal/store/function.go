@@ -152,10 +152,10 @@ func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, k
 	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f function.Filter) ([]function.Record, error) {
+func (s workflowStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {
 	var w where
 	order := "DESC"
-	w.and(owner != "", `owner = ?`, string(owner))
+	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
 	w.and(f.Event != "", `event = ?`, string(f.Event))
 	w.and(f.Type != "", `name = ?`, f.Type)
 	w.and(f.Function != "", `function = ?`, f.Function)
@@ -172,10 +172,10 @@ func noFnRun(id engi.FunctionRunID) error {
 	return engi.Errorf(engi.NotFound, "there is no run %.60q of a function", id).WithRemedy("'engi events runs' shows yours")
 }
 
-const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
+const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '*' OR owner = ?)`
 
-func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r function.Record, err error) {
-	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+func (s workflowStore) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (r function.Record, err error) {
+	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 		return r, err
 	}
 	r.Steps, err = list(ctx, s.db.read, func(row scanner) (step engi.FunctionStep, err error) {
@@ -194,9 +194,9 @@ func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.Functi
 	return r, err
 }
 
-func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
+func (s workflowStore) Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
-		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 			return err
 		}
 		before := r.State

@@ -28,15 +28,15 @@ type sessions struct {
 	entered int
 }
 
-func (s *sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	if x, ok := s.all[idOrName]; ok && x.Owner == owner {
+func (s *sessions) Get(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	if x, ok := s.all[idOrName]; ok && viewer.Sees(x.Owner) {
 		return x, nil
 	}
 	return engi.Session{}, engi.Errorf(engi.NotFound, "session %s", idOrName)
 }
 
-func (s *sessions) Enter(ctx context.Context, owner engi.Owner, id string) (engi.Guest, func(), error) {
-	x, err := s.Get(ctx, owner, id)
+func (s *sessions) Enter(ctx context.Context, viewer engi.Viewer, id string) (engi.Guest, func(), error) {
+	x, err := s.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -37,13 +37,13 @@ func Docs(service engi.Docs) Resource {
 			Status:  http.StatusCreated, Location: "address of the document",
 		}, l.add),
 		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "Lists the documents of the caller and of the node, ordered by package and title.", Access: look},
-			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return l.Documents(c, c.owner(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
+			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return l.Documents(c, c.viewer(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
 			Text: "Searches passages of documents by meaning and by words, and saved modules. The answer names the embedding model that was used.",
 		}, func(c *call, in *searchDocuments) (v1.Finding, error) {
 			x, err := l.Search(c, engi.SearchSpec{
-				Owner: c.owner(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
+				Viewer: c.viewer(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
 			})
 			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
 		}),
@@ -53,12 +53,12 @@ func Docs(service engi.Docs) Resource {
 		list(Route{
 			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Fetch changed documents again", Access: change,
 			Text: "Checks the sources of the caller's documents, and fetches the documents that have changed.",
-		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.owner(), "") }, documentOf),
+		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.viewer(), "") }, documentOf),
 		fetch(Route{
 			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Fetch a document again", Access: change,
 			Text: "If the source cannot be read, the document keeps its older text, and error says why.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
-			xs, err := l.Refresh(c, c.owner(), in.ID)
+			xs, err := l.Refresh(c, c.viewer(), in.ID)
 			if err == nil && len(xs) != 1 {
 				err = engi.Errorf(engi.Internal, "refresh %s: %d documents", in.ID, len(xs))
 			}
@@ -83,9 +83,9 @@ func Docs(service engi.Docs) Resource {
 				"Answers with all modules that the session can find.",
 		}, l.save),
 		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List the saved modules that a session finds", Text: "Lists the session's own modules, and the owner's modules of scope user.", Access: look},
-			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), in.ID) }, moduleOf),
+			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.viewer(), in.ID) }, moduleOf),
 		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List the saved modules of all sessions", Text: "All sessions of the owner find these modules.", Access: look},
-			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), "") }, moduleOf),
+			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.viewer(), "") }, moduleOf),
 	}}
 }
 
@@ -138,12 +138,12 @@ func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[
 	}
 	err := check.err()
 	if err == nil {
-		err = l.SaveModules(c, c.owner(), in.ID, all)
+		err = l.SaveModules(c, c.viewer(), in.ID, all)
 	}
 	if err != nil {
 		return v1.List[v1.CodeModule]{}, err
 	}
-	xs, err := l.Modules(c, c.owner(), in.ID)
+	xs, err := l.Modules(c, c.viewer(), in.ID)
 	return listOf(xs, moduleOf), err
 }
 

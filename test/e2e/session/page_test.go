@@ -119,7 +119,7 @@ hosts = ["api.acme.test"]
 	if page := act(t, here, "first", "show"); page.HTML != want {
 		t.Fatalf("%+v", page)
 	}
-	if x, err := n.Sessions.Get(t.Context(), "", "first"); err != nil || x.State != engi.SessionRunning {
+	if x, err := n.Sessions.Get(t.Context(), engi.Everyone, "first"); err != nil || x.State != engi.SessionRunning {
 		t.Errorf("%+v, %v", x, err)
 	}
 	wait(t, "the module is saved", func() ([]v1.CodeModule, bool) {

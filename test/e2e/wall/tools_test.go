@@ -136,7 +136,7 @@ func TestTools(t *testing.T) {
 			decode(t, ask(t, n, "POST", "/v1/sandboxes", v1.SandboxRequest{Template: "wall-cargo", Network: &c.policy,
 				Lifetime: v1.Lifetime{Timeout: v1.Duration(15 * time.Minute)}}), &made)
 			id := engi.SandboxID(made.ID)
-			g, release, err := n.Sandboxes().Enter(t.Context(), "", id)
+			g, release, err := n.Sandboxes().Enter(t.Context(), engi.Everyone, id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +145,7 @@ func TestTools(t *testing.T) {
 				release()
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				if err := n.Sandboxes().Stop(ctx, "", id); err != nil {
+				if err := n.Sandboxes().Stop(ctx, engi.Everyone, id); err != nil {
 					t.Errorf("stop %s: %v", id, err)
 				}
 			})
