@@ -101,7 +101,7 @@ type Node struct {
 	listener   *listener.Listener
 	secrets    *secret.Service
 	approvals  *approval.Manager
-	wall       *wall // nil if sandboxes have no network
+	gateway    *gateway // nil if sandboxes have no network
 	packages   *mirror.Broker
 	previews   *preview.Proxy
 	signIns    *signin.Manager
@@ -175,10 +175,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := n.openWall(ctx, metrics); err != nil {
+	if err := n.openGateway(ctx, metrics); err != nil {
 		return nil, err
 	}
-	if n.runner, err = fleet.NewBuildRunner(n.provider, engi.Size{}, n.fleetWall(), engi.Network(c.Network.Max), c.Builds.Allow); err != nil {
+	if n.runner, err = fleet.NewBuildRunner(n.provider, engi.Size{}, n.fleetEgress(), engi.Network(c.Network.Max), c.Builds.Allow); err != nil {
 		return nil, err
 	}
 	if err := n.openDisk(ctx); err != nil {
@@ -333,7 +333,7 @@ func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template s
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
 		Refused:   n.refusals.Add,
-		Wall:      n.fleetWall(),
+		Egress:    n.fleetEgress(),
 		Spare:     c.Sandboxes.Spare,
 		Lifetime:  fleet.Lifetime{Timeout: time.Duration(c.Sandboxes.Timeout), Max: time.Duration(c.Sandboxes.Max)},
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,

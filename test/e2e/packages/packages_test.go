@@ -67,8 +67,8 @@ func TestInstalls(t *testing.T) {
 	run := func(t *testing.T, c config.Config, round int) {
 		n := env.Run(t, c)
 		template := "base"
-		if x, err := n.Templates().Get(t.Context(), "wall-cargo"); err == nil && x.Digest != "" {
-			template = "wall-cargo"
+		if x, err := n.Templates().Get(t.Context(), "egress-cargo"); err == nil && x.Digest != "" {
+			template = "egress-cargo"
 		}
 		all := installs
 		if template != "base" {

@@ -1,5 +1,5 @@
 // Package session tests sessions in real sandboxes: with packages of a registry
-// in the test, volumes, and an API behind the wall.
+// in the test, volumes, and an API behind the egress gateway.
 package session
 
 import (
