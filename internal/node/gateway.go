@@ -64,18 +64,18 @@ func (n *Node) newGateway(ctx context.Context, metrics prometheus.Registerer) (_
 	}
 	c, log := n.config.Network, n.log.With("component", "egress")
 	w := &gateway{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
-	broker := n.config.Packages.Options()
-	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "packages")
-	if n.packages, err = mirror.New(broker); err != nil {
+	o := n.config.Mirror.Options()
+	o.Dir, o.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "mirror")
+	if n.mirror, err = mirror.New(o); err != nil {
 		return nil, err
 	}
-	n.closers.Add(n.packages.Close)
+	n.closers.Add(n.mirror.Close)
 	if w.links, err = link.Open(ctx, link.Options{Spare: c.Spare, Locate: networked.Netns, Log: log}); err != nil {
 		return nil, err
 	}
 	w.Gateway, err = egress.New(egress.Options{
 		Links: w.links, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Private: c.PrivatePrefixes(), Hosts: c.StaticHosts(), Resolver: c.Resolvers(),
-		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
+		Limits: c.Limits.Limits(), Packages: n.mirror, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
 		Metrics: metrics, Log: log,
 	})
 	if err != nil {

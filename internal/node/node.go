@@ -102,7 +102,7 @@ type Node struct {
 	secrets    *secret.Service
 	approvals  *approval.Manager
 	gateway    *gateway // nil if sandboxes have no network
-	packages   *mirror.Broker
+	mirror     *mirror.Server
 	previews   *preview.Proxy
 	signIns    *signin.Manager
 	e2b        *e2b.Server
@@ -258,7 +258,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Snapshots(n.snapshots, lifecycle),
 		rest.Volumes(n.volumes),
 		rest.Secrets(n.secrets),
-		rest.Mirror(n.packages),
+		rest.Mirror(n.mirror),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
 		rest.Pages(n.Pages()),
@@ -326,7 +326,7 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: mirroredTemplates{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
+		Providers: []provider.Provider{n.provider}, Templates: registryTemplates{n.templates, c.Registries}, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("component", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxWait: time.Duration(c.Admission.MaxWait), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,

@@ -25,7 +25,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 		t.Setenv(name, "")
 	}
 	c := env.Config(t, section)
-	c.Mirrors.NPM = r.address()
+	c.Registries.NPM = r.address()
 	return c
 }
 
