@@ -33,8 +33,8 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if c.Sessions.Enabled {
 		n.services.Sessions = n.Sessions() // set it only then, because models are told about sessions if it is set
 	}
-	if n.wall != nil && len(c.Models.Fetch) > 0 {
-		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
+	if n.gateway != nil && len(c.Models.Fetch) > 0 {
+		client, err := fetch.ForOwners(n.gateway, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
 		if err != nil {
 			return engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
 		}

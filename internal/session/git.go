@@ -45,7 +45,7 @@ func checkGit(g engi.GitSpec) (*engi.GitSpec, error) {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, engi.Errorf(engi.Invalid, "git.url %.200q is not for https", u.Redacted()).
-			WithRemedy("write it like https://github.com/owner/repository.git; ssh cannot be judged at the wall")
+			WithRemedy("write it like https://github.com/owner/repository.git; ssh cannot be judged at the egress gateway")
 	case u.User != nil:
 		return nil, engi.Errorf(engi.Invalid, "git.url has a user or a password, which would be inside of the sandbox").
 			WithRemedy("store the password with 'engi secret set NAME --host %s', name it in git.secret, and the user in git.user", u.Hostname())
@@ -424,7 +424,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 		return text, engi.Errorf(engi.Expired, "%s did not end in %v", what, gitTimeout).WithRemedy("give git.depth 1, or see why in the session")
 	default:
 		return text, engi.Errorf(engi.Conflict, "%s failed: %s", what, printable(string(said))).
-			WithRemedy("'engi net log SANDBOX' shows what the wall refused; a password that is refused is changed with 'engi secret set'")
+			WithRemedy("'engi net log SANDBOX' shows what the egress gateway refused; a password that is refused is changed with 'engi secret set'")
 	}
 }
 

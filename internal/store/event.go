@@ -353,7 +353,7 @@ func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64
 		ids, err := list(ctx, t, value[int64], `SELECT seq FROM events e WHERE owner = ?1
 			AND (time < ?2 OR seq <= coalesce((SELECT seq FROM events WHERE owner = ?1 ORDER BY seq LIMIT 1 OFFSET ?3 - 1), 0) AND ?3 > 0)
 			AND seq < (SELECT max(seq) FROM events)
-			AND NOT EXISTS (SELECT 1 FROM workflow_runs r WHERE r.event = e.id AND r.ended = 0)
+			AND NOT EXISTS (SELECT 1 FROM function_runs r WHERE r.event = e.id AND r.ended = 0)
 			ORDER BY seq LIMIT ?4`, string(owner), oldest, min(excess, most), most)
 		if err != nil || len(ids) == 0 {
 			return err

@@ -38,7 +38,7 @@ type Settings struct {
 	Listen      string `toml:"listen" env:"LISTEN" help:"address and port of the SSH server, like 127.0.0.1:2222; empty means that SSH comes over HTTP only, as 'engi ssh' has it"`
 	Connections int    `toml:"connections" env:"CONNECTIONS" help:"SSH connections at once"`
 
-	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the wall to what the client leads to"`
+	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the egress gateway to what the client leads to"`
 }
 
 // DefaultSettings returns settings that serve SSH over HTTP only.

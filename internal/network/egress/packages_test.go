@@ -141,6 +141,6 @@ func TestPackages(t *testing.T) {
 	}
 	// Without a mirror there is no such rule.
 	if err := newFixture(t, egress.Options{}).g.Check(allowed); !engi.Is(err, engi.Unsupported) || engi.RemedyOf(err) == "" {
-		t.Errorf("without a broker: %v", err)
+		t.Errorf("without a mirror: %v", err)
 	}
 }

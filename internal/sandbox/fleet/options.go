@@ -54,7 +54,7 @@ type Options struct {
 	Refused   func(engi.Owner, string)    // called with the name of each quota that refuses a request; nil for none; must return quickly
 	Snapshots SnapshotStore               // nil disables snapshots
 	Volumes   VolumeStore                 // nil disables volumes
-	Wall      Wall                        // nil disables networks
+	Egress    Egress                      // nil disables networks
 
 	Ephemeral bool // destroy every sandbox when Run ends
 }

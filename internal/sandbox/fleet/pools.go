@@ -411,7 +411,7 @@ func (p *pools) adopt(ctx context.Context, rec SandboxRecord) (_ *instance, err 
 // linked reports whether a waiting machine has its network link.
 func (p *pools) linked(ctx context.Context, rec SandboxRecord) bool {
 	n, ok := p.providerOf(rec.Tier).(provider.Networked)
-	if p.opt.Wall == nil || !ok {
+	if p.opt.Egress == nil || !ok {
 		return true
 	}
 	_, err := n.Netns(ctx, rec.ID)

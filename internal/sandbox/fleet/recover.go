@@ -106,7 +106,7 @@ func (m *Manager) recover(ctx context.Context) error {
 
 // adoptLinks takes over the network links of all machines that may be running.
 func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) error {
-	if m.opt.Wall == nil {
+	if m.opt.Egress == nil {
 		return nil
 	}
 	var ids []engi.SandboxID
@@ -115,7 +115,7 @@ func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) erro
 			ids = append(ids, s.ID)
 		}
 	}
-	return m.opt.Wall.Adopt(ctx, ids)
+	return m.opt.Egress.Adopt(ctx, ids)
 }
 
 // removeOrphan destroys a machine without a user.

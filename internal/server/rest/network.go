@@ -71,7 +71,7 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 		}, n.set),
 		raw(Route{
 			Pattern: "GET " + path + "/events", ID: "list-network-events", Summary: "List the connections of a sandbox", Access: reads(engi.ScopeSandboxes),
-			missing: missing(log != nil, "log of what crosses the wall"),
+			missing: missing(log != nil, "log of what crosses the egress gateway"),
 			Text: "Lists every decision about a connection, oldest first: whether it was allowed, by which rule and why. The node keeps the latest decisions of each sandbox. " +
 				"A client that reconnects with the seq of the last event it received loses nothing that is kept. Streams that follow send heartbeats: events of type heartbeat in NDJSON, comments in SSE.",
 			Answers: append([]answer{jsonOf[v1.List[v1.NetworkRecord]](200, nil)}, streamOf[v1.NetworkRecord](exampleEvent, httpio.SSE, httpio.NDJSON)...),

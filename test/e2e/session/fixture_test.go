@@ -1,5 +1,5 @@
 // Package session tests sessions in real sandboxes: with packages of a registry
-// in the test, volumes, and an API behind the wall.
+// in the test, volumes, and an API behind the egress gateway.
 package session
 
 import (
@@ -25,7 +25,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 		t.Setenv(name, "")
 	}
 	c := env.Config(t, section)
-	c.Mirrors.NPM = r.address()
+	c.Registries.NPM = r.address()
 	return c
 }
 

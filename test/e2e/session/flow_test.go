@@ -11,7 +11,7 @@ import (
 
 // TestFlow tests a session from end to end: a dependency with docs,
 // secret and host; its snapshot; a session; code that calls the API through the
-// SDK with a secret that the wall inserts; a second session from the
+// SDK with a secret that the egress gateway inserts; a second session from the
 // same snapshot; a volume that survives and is removed at the end.
 func TestFlow(t *testing.T) {
 	r := newRegistry(t)
@@ -79,7 +79,7 @@ issues.map((i: { title: string }) => i.title)`
 	// other host, and still has only a placeholder to send.
 	open := n.session(t, engi.SessionSpec{Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"evil.test"}}})
 	before := len(a.seen())
-	// The session does not trust the API's certificate, unlike the wall: in that
+	// The session does not trust the API's certificate, unlike the egress gateway: in that
 	// case no request arrives.
 	if res, err := n.RunCode(t.Context(), engi.Everyone, string(open.ID), engi.CodeSpec{Code: evil}, nil); err != nil {
 		t.Fatal(err)

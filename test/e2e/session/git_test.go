@@ -158,7 +158,7 @@ func (n *running) events(t *testing.T, id engi.SessionID, prefix string) (types 
 }
 
 // TestGit tests the work on a repository from end to end: a clone with a password that
-// the wall inserts, pushes on demand, on release and at the end, a conflict,
+// the egress gateway inserts, pushes on demand, on release and at the end, a conflict,
 // and the limits of the password in a session.
 func TestGit(t *testing.T) {
 	env.Slow(t)

@@ -51,7 +51,7 @@ func act(t *testing.T, here *client.Client, session, action string) v1.Page {
 }
 
 // TestPage has a model that draws data of an API: it searches the docs, runs code whose
-// secret the wall inserts, and saves a module, which it finds again in
+// secret the egress gateway inserts, and saves a module, which it finds again in
 // another session.
 func TestPage(t *testing.T) {
 	env.Slow(t)

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 )
 
 // inside is the variable that is set in the process with a separate network namespace.
-const inside = "ENGI_TEST_WALL_INSIDE"
+const inside = "ENGI_TEST_EGRESS_INSIDE"
 
 // The canary listens on the test's host, which no sandbox may reach.
 const canaryPort = 47113
@@ -82,7 +82,7 @@ func run(m *testing.M) int {
 }
 
 func prepare() (err error) {
-	if shared.Dir, err = os.MkdirTemp("", "engi-wall-"); err != nil {
+	if shared.Dir, err = os.MkdirTemp("", "engi-egress-"); err != nil {
 		return err
 	}
 	if internetOfTests, err = newInternet(); err != nil {
