@@ -309,6 +309,17 @@ func ExampleClient_Query() {
 	// syntax error at or near "fail"
 }
 
+func ExampleClient_QueryCollection() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	newShop(ctx, c)
+	must(c.AddService(ctx, "shop", v1.ServiceRequest{Type: v1.ServiceMongoDB}))
+	r := must(c.QueryCollection(ctx, "shop", v1.CollectionRequest{Collection: "orders", Filter: json.RawMessage(`{"total": {"$gt": 5}}`)}))
+	fmt.Println(string(r.Documents[0]))
+	// Output: {"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}
+}
+
 func ExampleClient_Explain() {
 	c, stop := connect()
 	defer stop()

@@ -178,7 +178,7 @@ type WorkspaceFile struct {
 	Path   string `json:"path" example:"src/index.html"`
 	Size   Bytes  `json:"size"`
 	Mode   Mode   `json:"mode" example:"0644"`
-	Digest string `json:"digest" doc:"SHA-256 of the content, in hex"`
+	Digest string `json:"digest" doc:"Hash of the content, in hex, as git computes it for blobs"`
 }
 
 // A WorkspaceRevision is one state of all files of a workspace.
@@ -237,11 +237,35 @@ type QueryColumn struct {
 
 // A QueryError is the error with which a database refused a query.
 type QueryError struct {
-	Code     string `json:"code,omitempty" doc:"SQLSTATE" example:"42601"`
+	Code     string `json:"code,omitempty" doc:"SQLSTATE; of mongodb, the name of the error" example:"42601"`
 	Text     string `json:"text"`
 	Position int    `json:"position,omitempty" doc:"Position in the query, in characters, from 1"`
 	Detail   string `json:"detail,omitempty"`
 	Hint     string `json:"hint,omitempty"`
+}
+
+// A CollectionRequest finds documents in a collection of a mongodb service, or aggregates them. Its documents are
+// MongoDB Extended JSON.
+type CollectionRequest struct {
+	Collection string          `json:"collection,omitempty" maxLength:"255" doc:"Name of the collection; absent only with a pipeline that needs none" example:"orders"`
+	Service    string          `json:"service,omitempty" maxLength:"63" doc:"Name of the service; absent means the only one of type mongodb" example:"mongodb"`
+	Database   string          `json:"database,omitempty" maxLength:"63" doc:"Name of the database; absent means the service's database"`
+	Filter     json.RawMessage `json:"filter,omitempty" doc:"Filter, as an object; absent means all documents"`
+	Projection json.RawMessage `json:"projection,omitempty" doc:"Fields of the documents to return, as an object; absent means all"`
+	Sort       json.RawMessage `json:"sort,omitempty" doc:"Order, as an object: 1 for ascending, -1 for descending"`
+	Skip       int64           `json:"skip,omitempty" minimum:"0" doc:"Number of documents to skip"`
+	Pipeline   json.RawMessage `json:"pipeline,omitempty" doc:"Stages of an aggregation, as a list, instead of filter, projection, sort and skip"`
+	MaxRows    int             `json:"max_rows,omitempty" minimum:"1" maximum:"100000" doc:"Maximum number of documents; absent means 1,000"`
+	MaxBytes   Bytes           `json:"max_bytes,omitempty" doc:"Maximum size of the documents, at most 16 MiB; absent means 1 MiB" example:"1048576"`
+	Timeout    Duration        `json:"timeout,omitempty" doc:"Maximum run time, at most 10 minutes; absent means 30 seconds" example:"30s"`
+}
+
+// A CollectionResult is the answer of a mongodb service. An error of the service is a result.
+type CollectionResult struct {
+	Documents []json.RawMessage `json:"documents" doc:"Documents, as relaxed Extended JSON; integers that JSON cannot represent exactly are $numberLong"`
+	Truncated bool              `json:"truncated" doc:"There are more documents or bytes than were requested"`
+	Took      Duration          `json:"took"`
+	Error     *QueryError       `json:"error,omitempty" doc:"Error of the service"`
 }
 
 // A QueryPlan is the plan of a database for a query.
@@ -249,11 +273,11 @@ type QueryPlan struct {
 	Text string `json:"text" doc:"Plan, as the database prints it"`
 }
 
-// A Table is a table of a database.
+// A Table is a table of a database, or a collection of documents.
 type Table struct {
 	Schema string `json:"schema,omitempty" example:"public"`
 	Name   string `json:"name" example:"orders"`
-	Kind   string `json:"kind" doc:"table, view, materialized view or foreign table" example:"table"`
+	Kind   string `json:"kind" doc:"table, view, materialized view, foreign table or collection" example:"table"`
 	Rows   *int64 `json:"rows,omitempty" doc:"Number of rows, as the database estimates; absent if it does not"`
 	Size   *Bytes `json:"size,omitempty" doc:"Size with indexes, in bytes; absent if the database does not report it"`
 }

@@ -304,11 +304,37 @@ type QueryError struct {
 	Hint     string
 }
 
-// A Table is a table of a database.
+// A DocumentQuery finds documents in a collection of a mongodb service, or aggregates them. The documents in
+// it are MongoDB Extended JSON.
+type DocumentQuery struct {
+	Owner      Owner
+	Workspace  string // ID or name
+	Service    string // empty means the only service of type mongodb
+	Database   string // empty means the service's database
+	Collection string
+	Filter     json.RawMessage // empty means all documents
+	Projection json.RawMessage
+	Sort       json.RawMessage
+	Skip       int64
+	Pipeline   json.RawMessage // stages of an aggregation; excludes Filter, Projection, Sort and Skip
+	MaxRows    int             // maximum number of documents; 0 means 1,000
+	MaxBytes   int64           // maximum size of the documents as JSON; 0 means 1 MiB
+	Timeout    time.Duration   // 0 means 30 s
+}
+
+// A DocumentResult is the answer of a mongodb service. An error of the service is a result.
+type DocumentResult struct {
+	Documents []json.RawMessage // as relaxed Extended JSON, in which integers beyond 2⁵³ are $numberLong
+	Truncated bool              // there are more documents or bytes than were requested
+	Took      time.Duration
+	Error     *QueryError // nil if there was none; it has no position
+}
+
+// A Table is a table of a database, or a collection of documents.
 type Table struct {
 	Schema string
 	Name   string
-	Kind   string // table, view, materialized view or foreign table
+	Kind   string // table, view, materialized view, foreign table or collection
 	Rows   int64  // number of rows, as the database estimates; -1 if it does not
 	Bytes  int64  // size with indexes; -1 if the database does not report it
 }
@@ -444,7 +470,11 @@ type WorkspaceDatabases interface {
 	Query(ctx context.Context, q Query) (QueryResult, error)
 	// Explain returns the plan of a query, as the database prints it, without running the query.
 	Explain(ctx context.Context, q Query) (string, error)
-	// Tables lists the tables of a database, without system tables.
+	// Documents finds or aggregates documents. It needs the role reviewer, and editor for a
+	// pipeline that writes. Errors are those of Query.
+	Documents(ctx context.Context, q DocumentQuery) (DocumentResult, error)
+	// Tables lists the tables of a database, without system tables. It lists the collections of a
+	// mongodb service that q names.
 	Tables(ctx context.Context, q Query) ([]Table, error)
 	// Describe describes a table, whose name may be SCHEMA.TABLE.
 	Describe(ctx context.Context, q Query, table string) (TableDescription, error)

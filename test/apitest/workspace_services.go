@@ -168,6 +168,27 @@ func (w *Workspaces) Query(_ context.Context, q engi.Query) (engi.QueryResult, e
 	})
 }
 
+// Documents implements engi.Workspaces.
+func (w *Workspaces) Documents(_ context.Context, q engi.DocumentQuery) (engi.DocumentResult, error) {
+	role := engi.RoleReviewer
+	if strings.Contains(string(q.Pipeline), "$out") {
+		role = engi.RoleEditor
+	}
+	return withService(w, q.Owner, q.Workspace, cmp.Or(q.Service, string(engi.ServiceMongoDB)), role, func(_ *workspace, s *engi.Service) (engi.DocumentResult, error) {
+		r := engi.DocumentResult{Took: time.Millisecond}
+		switch {
+		case s.Type != engi.ServiceMongoDB:
+			return r, engi.Errorf(engi.Invalid, "service %s has no documents", s.Name)
+		case strings.Contains(string(q.Filter)+string(q.Pipeline), "$fail"):
+			r.Error = &engi.QueryError{Code: "BadValue", Text: "unknown operator: $fail"}
+		case q.Collection == "orders":
+			r.Documents = []json.RawMessage{json.RawMessage(`{"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}`)}
+			r.Truncated = q.MaxRows == 1
+		}
+		return r, nil
+	})
+}
+
 // Explain implements engi.Workspaces.
 func (w *Workspaces) Explain(_ context.Context, q engi.Query) (string, error) {
 	return ask(w, q, engi.RoleReviewer, func(*engi.Service) (string, error) { return "Result  (cost=0.00..0.01 rows=1 width=4)\n", nil })

@@ -573,6 +573,9 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 	do("POST", b+"/explain", `{"text":"select 42 as n"}`)
 	do("GET", b+"/tables", "")
 	do("GET", b+"/tables/public.orders", "")
+	do("POST", b+"/services", `{"type":"mongodb"}`)
+	do("POST", b+"/documents", `{"collection":"orders","filter":{"total":7},"sort":{"total":1},"skip":1,"max_rows":1,"max_bytes":"1KiB","timeout":"1s"}`)
+	do("POST", b+"/documents", `{"pipeline":[{"$fail":{}}]}`)
 	do("POST", b+"/services/redis/command", `{"args":["SET","a","b"]}`)
 	do("DELETE", b+"/services/redis", "")
 	do("POST", b+"/stop", "")
@@ -608,7 +611,7 @@ func TestExamplesAreTrue(t *testing.T) {
 					id = read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{}`), 201).ID
 				}
 				if strings.HasPrefix(path, "/v1/workspaces/") {
-					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"}]}`), 201).ID
+					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"},{"type":"mongodb"}],"files":[{"path":"notes.md","content":""}]}`), 201).ID
 				}
 				if strings.HasPrefix(path, "/v1/approvals/") {
 					waits, _ := w.Hold("ann", "/v1/x")

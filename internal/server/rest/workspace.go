@@ -516,7 +516,18 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			plan, err := w.Explain(c, spec)
 			return v1.QueryPlan{Text: text(plan)}, err
 		}),
-		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List the tables of a database", Text: "System tables are not listed.", Access: look},
+		send(Route{
+			Pattern: "POST " + one + "/documents", ID: "query-collection", Summary: "Find or aggregate documents of a mongodb service", Access: change,
+			Text:   "An error of the service is an answer too. Callers with the role reviewer may not use stages that write.",
+			Bodies: []example{{"find", "a filter", `{"collection": "orders", "filter": {"total": {"$gt": 5}}}`}, {"sum", "a pipeline", `{"collection": "orders", "pipeline": [{"$group": {"_id": "$day", "total": {"$sum": "$total"}}}]}`}},
+		}, func(c *call, in *aWorkspace, q v1.CollectionRequest) (v1.CollectionResult, error) {
+			spec, err := documentQueryOf(c, in.ID, q)
+			if err != nil {
+				return v1.CollectionResult{}, err
+			}
+			return to(documentResultOf)(w.Documents(c, spec))
+		}),
+		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List the tables of a database", Text: "System tables are not listed. A service of type mongodb, which must be named, has collections instead.", Access: look},
 			func(c *call, in *inDatabase) ([]engi.Table, error) { return w.Tables(c, in.query(c)) }, tableOf),
 		fetch(Route{Pattern: "GET " + one + "/tables/{table}", ID: "describe-table", Summary: "Describe a table", Access: look},
 			func(c *call, in *aTable) (v1.TableDescription, error) {
@@ -553,15 +564,7 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 	if len(q.Args) > maxQueryArgs {
 		check.addf("args", "there are more than %d", maxQueryArgs)
 	}
-	if q.MaxRows < 0 || q.MaxRows > maxQueryRows {
-		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
-	}
-	if q.MaxBytes > maxQueryBytes {
-		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
-	}
-	if q.Timeout.Std() > maxQueryTimeout {
-		check.addf("timeout", "it is more than %s", maxQueryTimeout)
-	}
+	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
 	out := engi.Query{
 		Owner: c.owner(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
 	}
@@ -581,6 +584,52 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 		return out, invalid("args", "%v", err)
 	}
 	return out, nil
+}
+
+// checkLimits checks the limits of a query.
+func checkLimits(check *checker, rows int, bytes v1.Bytes, timeout v1.Duration) {
+	if rows < 0 || rows > maxQueryRows {
+		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
+	}
+	if bytes > maxQueryBytes {
+		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
+	}
+	if timeout.Std() > maxQueryTimeout {
+		check.addf("timeout", "it is more than %s", maxQueryTimeout)
+	}
+}
+
+func documentQueryOf(c *call, workspace string, q v1.CollectionRequest) (engi.DocumentQuery, error) {
+	var check checker
+	check.text("collection", q.Collection)
+	if q.Collection == "" && len(q.Pipeline) == 0 {
+		check.addf("collection", "it is missing")
+	}
+	if q.Skip < 0 {
+		check.addf("skip", "it is less than 0")
+	}
+	size := 0
+	for _, part := range []struct {
+		name string
+		kind byte
+		raw  json.RawMessage
+	}{{"filter", '{', q.Filter}, {"projection", '{', q.Projection}, {"sort", '{', q.Sort}, {"pipeline", '[', q.Pipeline}} {
+		if size += len(part.raw); len(part.raw) > 0 && part.raw[0] != part.kind {
+			check.addf(part.name, "it does not begin with %c", part.kind)
+		}
+	}
+	if size > maxQueryText {
+		check.addf("filter", "it is, with the other parts, longer than %s", v1.Bytes(maxQueryText))
+	}
+	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
+	return engi.DocumentQuery{
+		Owner: c.owner(), Workspace: workspace, Service: q.Service, Database: q.Database, Collection: q.Collection, Filter: q.Filter, Projection: q.Projection, Sort: q.Sort, Skip: q.Skip, Pipeline: q.Pipeline,
+		MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
+	}, check.err()
+}
+
+func documentResultOf(x engi.DocumentResult) v1.CollectionResult {
+	return v1.CollectionResult{Documents: orEmpty(x.Documents), Truncated: x.Truncated, Took: length(x.Took), Error: queryErrorOf(x.Error)}
 }
 
 // preview describes the preview of a workspace; nil if there is none.
@@ -667,10 +716,15 @@ func queryResultOf(x engi.QueryResult) v1.QueryResult {
 	for i, c := range x.Columns {
 		out.Columns[i] = v1.QueryColumn{Name: text(c.Name), Type: text(c.Type)}
 	}
-	if e := x.Error; e != nil {
-		out.Error = &v1.QueryError{Code: text(e.Code), Text: text(e.Text), Position: e.Position, Detail: text(e.Detail), Hint: text(e.Hint)}
-	}
+	out.Error = queryErrorOf(x.Error)
 	return out
+}
+
+func queryErrorOf(e *engi.QueryError) *v1.QueryError {
+	if e == nil {
+		return nil
+	}
+	return &v1.QueryError{Code: text(e.Code), Text: text(e.Text), Position: e.Position, Detail: text(e.Detail), Hint: text(e.Hint)}
 }
 
 // known returns a pointer to n, and nil for an unknown number.
