@@ -184,6 +184,19 @@ func ExampleClient_RemoveWorkspaceFile() {
 	// Output: remove
 }
 
+func ExampleClient_MoveWorkspaceFile() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	newShop(ctx, c)
+	for _, f := range must(c.MoveWorkspaceFile(ctx, "shop", "README.md", "docs/README.md", client.FileWrite{Message: "Tidy up"})).Changed {
+		fmt.Println(f.Op, f.Path)
+	}
+	// Output:
+	// create docs/README.md
+	// remove README.md
+}
+
 func ExampleClient_WorkspaceRevisions() {
 	c, stop := connect()
 	defer stop()

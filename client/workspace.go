@@ -107,6 +107,11 @@ func (c *Client) RemoveWorkspaceFile(ctx context.Context, name, path string, o F
 	})
 }
 
+// MoveWorkspaceFile moves a file or a directory of a workspace to a path that does not exist, as a revision; o has no mode.
+func (c *Client) MoveWorkspaceFile(ctx context.Context, name, from, to string, o FileWrite) (v1.WorkspaceRevision, error) {
+	return once[v1.WorkspaceRevision](ctx, c, workspaces+segment(name)+"/files/move", v1.WorkspaceMove{From: from, To: to, Message: o.Message, Base: o.Base})
+}
+
 // WorkspaceRevisions returns the history of a workspace, newest first.
 func (c *Client) WorkspaceRevisions(ctx context.Context, name string) ([]v1.WorkspaceRevision, error) {
 	return all[v1.WorkspaceRevision](ctx, c, workspaces+segment(name)+"/revisions", nil)

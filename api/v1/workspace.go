@@ -199,6 +199,14 @@ type RestoreRequest struct {
 	Path     string `json:"path,omitempty" maxLength:"1024" doc:"Only this file, or files below this directory; absent means all files" example:"src"`
 }
 
+// A WorkspaceMove moves a file or a directory of a workspace.
+type WorkspaceMove struct {
+	From    string `json:"from" maxLength:"1024" doc:"Path of the file or directory" example:"notes.md"`
+	To      string `json:"to" maxLength:"1024" doc:"New path, which must not exist; missing directories are created" example:"docs/notes.md"`
+	Message string `json:"message,omitempty" maxLength:"200" doc:"Message of the revision"`
+	Base    int64  `json:"base,omitempty" minimum:"0" doc:"Revision that the caller has read: if the file, or one in the directory, has changed since, the answer is a conflict; absent means any revision"`
+}
+
 // A BlameLine is a line of a file, and the revision that last changed it.
 type BlameLine struct {
 	Revision  int64     `json:"revision" example:"2"`

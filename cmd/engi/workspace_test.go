@@ -147,6 +147,12 @@ func TestWorkspaceFileCommands(t *testing.T) {
 	if out, _ := run(0, "", "blame", "shop", "README.md"); !strings.Contains(out, "# Shop") || !strings.Contains(out, "\n6 ") {
 		t.Errorf("%s", out)
 	}
+	if out, _ := run(0, "", "mv", "shop", "README.md", "docs/README.md", "-m", "Tidy up"); out != "7\n" {
+		t.Errorf("%s", out)
+	}
+	run(1, "", "mv", "shop", "README.md", "x")
+	run(1, "", "mv", "shop", "docs", "bin")
+	run(1, "", "mv", "shop", "docs", "doc", "--base", "6")
 }
 
 // odd answers queries with what a test says.

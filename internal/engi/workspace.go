@@ -265,6 +265,16 @@ type WriteSpec struct {
 	Base      int64 // revision that the writer has read: files that have changed since are a Conflict; 0 means any revision
 }
 
+// A MoveSpec describes a file or a directory to move, which becomes one revision.
+type MoveSpec struct {
+	Owner     Owner
+	Workspace string // ID or name
+	From, To  string // paths; From exists, and To does not
+	Message   string // empty means one made from the paths
+	Actor     string
+	Base      int64 // revision that the mover has read: if what moves has changed since, it is a Conflict; 0 means any revision
+}
+
 // A Query is a query of a database of a workspace.
 type Query struct {
 	Owner     Owner
@@ -376,6 +386,7 @@ type TableConstraint struct {
 type Workspaces interface {
 	WorkspaceRunner
 	WorkspaceFiles
+	WorkspaceHistory
 	WorkspaceGit
 	WorkspaceServices
 	WorkspaceDatabases
@@ -409,11 +420,21 @@ type WorkspaceFiles interface {
 	// sandbox, if there is one. Earlier changes in the sandbox become a revision of their
 	// own first.
 	Write(ctx context.Context, spec WriteSpec) (WorkspaceRevision, error)
+	// Move creates a revision in which a file or a directory has another path, as Write does. It reports NotFound
+	// if From does not exist, and Conflict if To does.
+	Move(ctx context.Context, spec MoveSpec) (WorkspaceRevision, error)
 	// Files returns the files of a revision, ordered by path; 0 is the last one, with the
 	// changes in the sandbox.
 	Files(ctx context.Context, owner Owner, workspace string, revision int64) ([]WorkspaceFile, error)
 	// File opens a file of a revision, as in Files. The caller closes it.
 	File(ctx context.Context, owner Owner, workspace, path string, revision int64) (io.ReadCloser, error)
+	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
+	// NotFound. If the sandbox is awake, its changes are collected once a second.
+	PreviewFile(ctx context.Context, owner Owner, workspace, path string) (PublishedFile, error)
+}
+
+// WorkspaceHistory reads and restores the revisions of workspaces; see [Workspaces].
+type WorkspaceHistory interface {
 	// Revisions returns the revisions, newest first.
 	Revisions(ctx context.Context, owner Owner, workspace string, p Paging) ([]WorkspaceRevision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to, and
@@ -422,9 +443,6 @@ type WorkspaceFiles interface {
 	// Restore restores the files of a revision, or those below path, as a new
 	// one.
 	Restore(ctx context.Context, owner Owner, workspace string, revision int64, path string) (WorkspaceRevision, error)
-	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
-	// NotFound. If the sandbox is awake, its changes are collected once a second.
-	PreviewFile(ctx context.Context, owner Owner, workspace, path string) (PublishedFile, error)
 	// Blame returns the revision that last changed each line of a file.
 	Blame(ctx context.Context, owner Owner, workspace, path string, revision int64) ([]BlameLine, error)
 }

@@ -270,6 +270,11 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 			Text:   "All files are written as one revision, or none is.",
 			Bodies: []example{{"page", "one file", `{"files": [{"path": "index.html", "content": "<h1>Shop</h1>\n"}], "message": "Add a page"}`}},
 		}, w.write),
+		send(Route{
+			Pattern: "POST " + one + "/files/move", ID: "move-workspace-file", Summary: "Move a file or a directory of a workspace", Access: change,
+			Text:   "The change becomes one revision. If the new path exists, the answer is a conflict.",
+			Bodies: []example{{"move", "a file", `{"from": "notes.md", "to": "docs/notes.md"}`}},
+		}, w.move),
 		fetch(Route{Pattern: "DELETE " + one + "/files", ID: "remove-workspace-file", Summary: "Delete a file from a workspace", Access: change, Text: "The change becomes a revision."},
 			func(c *call, in *changeWorkspaceFile) (v1.WorkspaceRevision, error) {
 				return w.revise(c, in, engi.WorkspaceFile{Removed: true})
@@ -366,6 +371,24 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 		return v1.WorkspaceRevision{}, err
 	}
 	return to(workspaceRevisionOf)(w.Write(c, spec))
+}
+
+func (w *workspaces) move(c *call, in *aWorkspace, q v1.WorkspaceMove) (v1.WorkspaceRevision, error) {
+	var check checker
+	for name, p := range map[string]string{"from": q.From, "to": q.To} {
+		if check.text(name, p); p == "" {
+			check.addf(name, "it is missing")
+		}
+	}
+	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
+		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	}
+	if err := check.err(); err != nil {
+		return v1.WorkspaceRevision{}, err
+	}
+	return to(workspaceRevisionOf)(w.Move(c, engi.MoveSpec{
+		Owner: c.owner(), Workspace: in.ID, From: q.From, To: q.To, Message: q.Message, Actor: c.auth.ID, Base: q.Base,
+	}))
 }
 
 // writesOf converts the files of a request.

@@ -180,11 +180,21 @@ func TestWorkspaceFiles(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	refused(t, ask(t, w, "DELETE", shop+"/files?path=src/run.sh", ""), 404, engi.NotFound)
+	for body, want := range map[string]engi.Kind{
+		`{"from":"none","to":"b"}`: engi.NotFound, `{"from":"README.md","to":"a.bin"}`: engi.Conflict, `{"from":"README.md","to":"b","base":3}`: engi.Conflict, `{"from":"README.md"}`: engi.Invalid, `{"to":"b"}`: engi.Invalid,
+		`{"from":"README.md","to":"b","message":"` + strings.Repeat("x", 201) + `"}`: engi.Invalid,
+	} {
+		rec := ask(t, w, "POST", shop+"/files/move", body)
+		refused(t, rec, rec.Code, want)
+	}
+	if r := read[v1.WorkspaceRevision](t, ask(t, w, "POST", shop+"/files/move", `{"from":"README.md","to":"docs/README.md","message":"Tidy up","base":5}`), 200); r.Number != 6 || r.Message != "Tidy up" || !strings.HasPrefix(r.Actor, "key_") || len(r.Changed) != 2 {
+		t.Errorf("%+v", r)
+	}
 	first := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?limit=2", ""), 200)
-	if len(first.Items) != 2 || first.Items[0].Number != 5 || first.NextCursor != "4" {
+	if len(first.Items) != 2 || first.Items[0].Number != 6 || first.NextCursor != "5" {
 		t.Errorf("%+v", first)
 	}
-	if rest := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?cursor=4", ""), 200); len(rest.Items) != 3 {
+	if rest := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?cursor=5", ""), 200); len(rest.Items) != 4 {
 		t.Errorf("%+v", rest)
 	}
 }
