@@ -34,6 +34,7 @@ type workspaceCommand struct {
 	Clone    workspaceClone   `cmd:"" help:"Clone the history of a workspace with git, to work on it here."`
 	Preview  workspacePreview `cmd:"" help:"Serve files of a workspace, or a port of its sandbox, as a preview."`
 	Service  serviceCommand   `cmd:"" help:"Add and manage services of workspaces."`
+	Connect  workspaceConnect `cmd:"" help:"Listen on this machine, and forward connections to a service."`
 	Sql      workspaceSQL     `cmd:"" name:"sql" help:"Query a database of a workspace."`
 	Explain  workspaceExplain `cmd:"" help:"Explain how a database would run a query."`
 	Tables   workspaceTables  `cmd:"" help:"List the tables of a database of a workspace."`

@@ -472,7 +472,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 
 // connect connects a WebSocket to a service.
 func (w *workspaces) connect(c *call, in *aService, _ none) error {
-	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace service connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
+	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
 		to, err := w.Dial(ctx, c.owner(), in.ID, in.Service)
 		if err != nil {
 			return err

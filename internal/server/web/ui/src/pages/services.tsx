@@ -32,7 +32,7 @@ export function Services({ of: w, path, edit, changed }: Part) {
           </>, by: (s) => `${s.state} ${s.error?.detail ?? ''}` },
           { head: 'Server', cell: (s) => visible(s.version ? `${(s.server ?? s.type).replace(/ [\d.]+$/, '')} ${s.version}` : s.server ?? s.type), by: (s) => `${s.type} ${s.server} ${s.version}`, wide: true },
           { head: 'In the workspace', cell: (s) => <code>{s.host}:{s.port}</code>, by: (s) => s.host, wide: true },
-          { head: 'From outside', cell: (s) => !s.exposed ? <span class="dim">–</span> : s.url ? <Visit url={s.url} path={path} service={s.name} edit={edit} /> : <code>engi workspace service connect {w.name} {s.name}</code>, wide: true },
+          { head: 'From outside', cell: (s) => !s.exposed ? <span class="dim">–</span> : s.url ? <Visit url={s.url} path={path} service={s.name} edit={edit} /> : <code>engi workspace connect {w.name} {s.name}</code>, wide: true },
           { head: 'Needs', cell: (s) => s.needs?.join(', ') || <span class="dim">–</span>, by: (s) => s.needs?.join(' '), wide: true },
           { head: 'Started', cell: (s) => <Ago at={s.started_at} />, by: (s) => s.started_at, number: true, wide: true },
           { head: '', cell: (s) => <div class="row">
