@@ -125,21 +125,32 @@ const (
 
 // A Service is a server that belongs to a workspace.
 type Service struct {
-	Name      string     `json:"name" example:"postgres"`
-	Type      string     `json:"type" enum:"postgres,mysql,redis,mongodb,nginx"`
-	Version   string     `json:"version,omitempty" doc:"Version of the running server, as it reports it" example:"15.14"`
-	Server    string     `json:"server,omitempty" doc:"Program that implements the type" example:"MariaDB 10.11"`
-	State     string     `json:"state" enum:"stopped,starting,healthy,unhealthy,failed" doc:"unhealthy: the server does not answer and is restarted; failed: it was restarted too often"`
-	SandboxID string     `json:"sandbox_id,omitempty" doc:"ID of the sandbox with the server; absent if there is none" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
-	VolumeID  string     `json:"volume_id,omitempty" doc:"ID of the volume with the data; absent if there is none" example:"vol_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Host      string     `json:"host" doc:"Host name for sandboxes of the workspace" example:"postgres.workspace.internal"`
-	Port      int        `json:"port" example:"5432"`
-	Exposed   bool       `json:"exposed"`
-	URL       string     `json:"url,omitempty" doc:"URL of the service's preview, if it is exposed and serves pages" example:"https://ws-u2dmwmlezjgprkqrgppgcz2mgu-nginx.example.com/"`
-	Needs     []string   `json:"needs" doc:"Services that must be healthy before this one starts"`
-	Restarts  int        `json:"restarts" doc:"Number of automatic restarts since the service was last healthy for a while"`
-	Error     *Problem   `json:"error,omitempty" doc:"Reason why the service is unhealthy or failed"`
-	StartedAt *time.Time `json:"started_at,omitempty"`
+	Name      string      `json:"name" example:"postgres"`
+	Type      string      `json:"type" enum:"postgres,mysql,redis,mongodb,nginx"`
+	Version   string      `json:"version,omitempty" doc:"Version of the running server, as it reports it" example:"15.14"`
+	Server    string      `json:"server,omitempty" doc:"Program that implements the type" example:"MariaDB 10.11"`
+	State     string      `json:"state" enum:"stopped,starting,healthy,unhealthy,failed" doc:"unhealthy: the server does not answer and is restarted; failed: it was restarted too often"`
+	SandboxID string      `json:"sandbox_id,omitempty" doc:"ID of the sandbox with the server; absent if there is none" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
+	VolumeID  string      `json:"volume_id,omitempty" doc:"ID of the volume with the data; absent if there is none" example:"vol_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Host      string      `json:"host" doc:"Host name for sandboxes of the workspace" example:"postgres.workspace.internal"`
+	Port      int         `json:"port" example:"5432"`
+	Exposed   bool        `json:"exposed"`
+	URL       string      `json:"url,omitempty" doc:"URL of the service's preview, if it is exposed and serves pages" example:"https://ws-u2dmwmlezjgprkqrgppgcz2mgu-nginx.example.com/"`
+	Needs     []string    `json:"needs" doc:"Services that must be healthy before this one starts"`
+	Restarts  int         `json:"restarts" doc:"Number of automatic restarts since the service was last healthy for a while"`
+	Error     *Problem    `json:"error,omitempty" doc:"Reason why the service is unhealthy or failed"`
+	StartedAt *time.Time  `json:"started_at,omitempty"`
+	Use       *ServiceUse `json:"use,omitempty" doc:"Resources that the service uses; absent without a sandbox, in lists of workspaces, and in answers to changes"`
+}
+
+// A ServiceUse is what a service uses of its node.
+type ServiceUse struct {
+	CPUTime     Duration `json:"cpu_time" doc:"Processor time since the start of the sandbox" example:"1.5s"`
+	CPUPercent  float64  `json:"cpu_percent" doc:"Processor use, in percent of one processor" example:"3.5"`
+	Memory      Bytes    `json:"memory"`
+	MemoryLimit Bytes    `json:"memory_limit"`
+	Disk        Bytes    `json:"disk" doc:"Size of the data, in bytes"`
+	DiskLimit   Bytes    `json:"disk_limit"`
 }
 
 // A Connection holds the address of a service for sandboxes of its workspace.

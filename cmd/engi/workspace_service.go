@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -77,19 +78,28 @@ func (g *globals) startService(ctx context.Context, workspace string, start func
 	})
 }
 
-var services = table[v1.Service]{"SERVICE\tTYPE\tSERVER\tVERSION\tSTATE\tHOST\tPORT\tSANDBOX\tERROR", func(x v1.Service) []any {
+var services = table[v1.Service]{"SERVICE\tTYPE\tSERVER\tVERSION\tSTATE\tCPU\tMEMORY\tDISK\tHOST\tPORT\tSANDBOX\tERROR", func(x v1.Service) []any {
 	why := ""
 	if x.Error != nil {
 		why, _, _ = strings.Cut(x.Error.Detail, "\n")
 	}
-	return []any{x.Name, x.Type, x.Server, x.Version, x.State, x.Host, x.Port, x.SandboxID, why}
+	cpu, memory, disk := "", "", ""
+	if u := x.Use; u != nil {
+		cpu, memory, disk = u.CPUTime.Std().Round(100*time.Millisecond).String(), fmt.Sprintf("%d MiB", u.Memory>>20), fmt.Sprintf("%d MiB", u.Disk>>20)
+	}
+	return []any{x.Name, x.Type, x.Server, x.Version, x.State, cpu, memory, disk, x.Host, x.Port, x.SandboxID, why}
 }, nil}
 
 type serviceList struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 }
 
-func (serviceList) Help() string { return example("engi workspace service list shop") }
+func (serviceList) Help() string {
+	return `CPU is the processor time since the sandbox of the service was started, and DISK the size of the data.
+
+Examples:
+  engi workspace service list shop`
+}
 
 func (s *serviceList) Run(ctx context.Context, g *globals) error {
 	return services.list(ctx, g, false, func(d *connection) ([]v1.Service, error) { return d.Services(ctx, s.Workspace) })

@@ -191,6 +191,14 @@ type Service struct {
 	Started  time.Time
 }
 
+// A ServiceUse is what a service uses of its node.
+type ServiceUse struct {
+	CPU                 time.Duration // processor time since the start of the sandbox
+	CPUPercent          float64       // percent of one processor
+	Memory, MemoryLimit int64         // bytes
+	Disk, DiskLimit     int64         // bytes of the data
+}
+
 // HasPage reports whether the service has a preview, because it is exposed and speaks HTTP.
 func (s Service) HasPage() bool { return s.Exposed && s.Type == ServiceNginx }
 
@@ -477,6 +485,8 @@ type WorkspaceServices interface {
 	// reports Conflict for a service that is not exposed or has no server. The caller closes the
 	// connection; ctx limits the opening only.
 	Dial(ctx context.Context, owner Owner, workspace, service string) (net.Conn, error)
+	// ServiceUse returns what each service with a sandbox uses now, by the name of the service. It needs the role viewer.
+	ServiceUse(ctx context.Context, owner Owner, workspace string) (map[string]ServiceUse, error)
 	// ServiceLogs returns the end of a server's log, at most max bytes.
 	ServiceLogs(ctx context.Context, owner Owner, workspace, service string, max int) (string, error)
 }

@@ -70,6 +70,10 @@ func TestRoles(t *testing.T) {
 		do   func(s *workspace.Service, o engi.Owner, id string) error
 	}{
 		"get": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error { _, err := s.Get(ctx, o, id); return err }},
+		"use": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+			_, err := s.ServiceUse(ctx, o, id)
+			return err
+		}},
 		"files": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
 			_, err := s.Files(ctx, o, id, 0)
 			return err

@@ -89,6 +89,19 @@ func (w *Workspaces) Connection(_ context.Context, owner engi.Owner, name, servi
 	})
 }
 
+// ServiceUse implements engi.Workspaces: each healthy service uses the same.
+func (w *Workspaces) ServiceUse(_ context.Context, owner engi.Owner, name string) (map[string]engi.ServiceUse, error) {
+	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (map[string]engi.ServiceUse, error) {
+		all := map[string]engi.ServiceUse{}
+		for _, s := range x.Services {
+			if s.Sandbox != "" {
+				all[s.Name] = engi.ServiceUse{CPU: 1500 * time.Millisecond, CPUPercent: 3.5, Memory: 48 << 20, MemoryLimit: 1 << 30, Disk: 40 << 20, DiskLimit: 4 << 30}
+			}
+		}
+		return all, nil
+	})
+}
+
 // ServiceLogs implements engi.Workspaces.
 func (w *Workspaces) ServiceLogs(_ context.Context, owner engi.Owner, name, service string, max int) (string, error) {
 	return withService(w, owner, name, service, engi.RoleViewer, func(_ *workspace, s *engi.Service) (string, error) {

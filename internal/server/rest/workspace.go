@@ -187,7 +187,18 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 }
 
 func (w *workspaces) get(c *call, in *aWorkspace) (v1.Workspace, error) {
-	return to(w.of)(w.Get(c, c.owner(), in.ID))
+	x, err := w.Get(c, c.owner(), in.ID)
+	if err != nil {
+		return v1.Workspace{}, err
+	}
+	use, err := w.ServiceUse(c, c.owner(), string(x.ID))
+	out := w.of(x)
+	for i, s := range out.Services {
+		if u, ok := use[s.Name]; ok {
+			out.Services[i].Use = &v1.ServiceUse{CPUTime: length(u.CPU), CPUPercent: u.CPUPercent, Memory: v1.Bytes(u.Memory), MemoryLimit: v1.Bytes(u.MemoryLimit), Disk: v1.Bytes(u.Disk), DiskLimit: v1.Bytes(u.DiskLimit)}
+		}
+	}
+	return out, err
 }
 
 func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.Workspace, error) {
@@ -424,7 +435,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 	return []Route{
 		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List the services of a workspace", Text: "Ordered by name.", Access: look},
 			func(c *call, in *aWorkspace) ([]v1.Service, error) {
-				x, err := to(w.of)(w.Get(c, c.owner(), in.ID))
+				x, err := w.get(c, in)
 				return x.Services, err
 			}, func(s v1.Service) v1.Service { return s }),
 		send(Route{

@@ -215,6 +215,11 @@ func TestWorkspaceServices(t *testing.T) {
 	if all := read[v1.List[v1.Service]](t, ask(t, w, "GET", services, ""), 200).Items; len(all) != 2 || all[0].Name != "mysql" {
 		t.Errorf("%+v", all)
 	}
+	for _, s := range read[v1.List[v1.Service]](t, ask(t, w, "GET", services, ""), 200).Items {
+		if has := s.Use != nil; has != (s.State == v1.ServiceHealthy) || has && (s.Use.CPUTime.Std() != 1500*time.Millisecond || s.Use.Memory != 48<<20 || s.Use.DiskLimit != 4<<30) {
+			t.Errorf("%s uses %+v", s.Name, s.Use)
+		}
+	}
 	if s := read[v1.Service](t, ask(t, w, "POST", services+"/mysql/restart", ""), 200); s.State != v1.ServiceHealthy {
 		t.Errorf("%+v", s)
 	}
