@@ -17,8 +17,8 @@ type housed struct {
 	sandbox engi.SandboxID
 }
 
-func (h *housed) Get(ctx context.Context, owner engi.Owner, name string) (engi.Workspace, error) {
-	x, err := h.Workspaces.Get(ctx, owner, name)
+func (h *housed) Get(ctx context.Context, viewer engi.Viewer, name string) (engi.Workspace, error) {
+	x, err := h.Workspaces.Get(ctx, viewer, name)
 	for i := range x.Services {
 		x.Services[i].Sandbox = h.sandbox
 	}

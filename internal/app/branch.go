@@ -16,12 +16,12 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	if spec.Name != "" && !appName.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
-	from, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	from, err := s.opt.Store.Find(ctx, spec.Viewer, spec.App)
 	if err != nil {
 		return engi.App{}, err
 	}
 	key := spec.Idempotency
-	spec.Idempotency, spec.Owner, spec.App = "", from.Owner, string(from.ID)
+	spec.Idempotency, spec.Viewer, spec.App = "", from.Owner.Viewer(), string(from.ID)
 	fingerprint, err := fingerprintOf(spec)
 	if err != nil {
 		return engi.App{}, err
@@ -30,7 +30,7 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 		if err != nil {
 			return engi.App{}, err
 		}
-		return s.Open(ctx, from.Owner, string(older))
+		return s.Open(ctx, from.Owner.Viewer(), string(older))
 	}
 	number, undo := spec.Revision, (*Undo)(nil)
 	if spec.Snapshot {
@@ -39,7 +39,7 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 			return engi.App{}, err
 		}
 		number, undo = k.Revision, &Undo{All: true, Snapshot: k.ID}
-	} else if _, number, err = s.revision(ctx, "", spec.App, number); err != nil {
+	} else if _, number, err = s.revision(ctx, engi.Everyone, spec.App, number); err != nil {
 		return engi.App{}, err
 	}
 	files, err := s.opt.Store.Files(ctx, from.ID, number)

@@ -26,13 +26,11 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 		add(1, "session.created", "''"), add(2, "ui.acted", "'ui' || char(31) || 'k'"), add(3, "ui.done", "''"), add(4, "uid.x", "'ui-k'"),
 		`INSERT INTO webhooks (id, owner, name, url, types, format, secret, enabled, reason, created, updated)
 			VALUES ('whk_a', 'ann', 'a', 'https://example.com', '["ui.*","app.created"]', '', x'', 1, '', 1, 1)`,
+		`INSERT INTO event_totals SELECT owner, max(seq), count(*), ` + eventBytes + `, 0, 0 FROM events GROUP BY owner`,
 	} {
 		if _, err := db.exec(ctx, q); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := TrimEvents(ctx, db, EventBounds{Age: 1 << 62}); err != nil {
-		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
@@ -55,5 +53,53 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 	events, err := Events(db).List(ctx, "ann", engi.EventFilter{Types: []string{"page.*"}})
 	if err != nil || len(events) != 2 {
 		t.Errorf("%v, %v", events, err)
+	}
+}
+
+// TestTablesAreRenamed opens a database whose tables had the names library, workflow and
+// uis, and checks that their rows, indexes and triggers still work.
+func TestTablesAreRenamed(t *testing.T) {
+	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := open(ctx, file, 44)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{
+		`INSERT INTO library_records VALUES (1, 'doc_a', 'd:ann', 'left-pad', 'a', 'Padding', 10, 0, '{}')`,
+		`INSERT INTO library_pieces VALUES (7, 1, 'h', '', '', 'pads a text on the left', '', NULL)`,
+		`INSERT INTO library_words (rowid, headings, body, names, places) VALUES (7, '', 'pads a text on the left', '', 'x')`,
+		`INSERT INTO workflow_runs VALUES (1, 'fnr_a', 'ann', 'f', 'evt_a', 'x', 't', 'completed', 1, '{}')`,
+		`INSERT INTO workflow_steps VALUES ('fnr_a', 'one', 0, '{}')`,
+		`INSERT INTO uis VALUES ('ses_a', 'ann', 1, 1, 0, 1, '{}', '<p>page</p>')`,
+	} {
+		if _, err := db.exec(ctx, q); err != nil {
+			t.Fatal(q, err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = Open(ctx, file); err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.exec(ctx, `INSERT INTO docs VALUES (2, 'doc_b', 'd:ann', 'left-pad', 'b', 'More', 5, 0, '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string]string{
+		`SELECT count || ' ' || bytes FROM docs_totals WHERE shelf = 'd:ann'`:                                           "2 15",
+		`SELECT body FROM docs_pieces WHERE id IN (SELECT rowid FROM docs_words WHERE docs_words MATCH 'text')`:         "pads a text on the left",
+		`SELECT r.id || s.name FROM function_runs r JOIN function_steps s ON s.run = r.id`:                              "fnr_aone",
+		`SELECT html FROM pages WHERE session = 'ses_a'`:                                                                "<p>page</p>",
+		`SELECT count(*) FROM sqlite_master WHERE name LIKE 'library%' OR name LIKE 'workflow%' OR name LIKE 'uis%'`:    "0",
+		`SELECT count(*) FROM sqlite_master WHERE sql LIKE '%library%' OR sql LIKE '%workflow_%' OR sql LIKE '% uis %'`: "0",
+	} {
+		var got string
+		if err := db.read.QueryRowContext(ctx, q).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", q, got, err, want)
+		}
 	}
 }

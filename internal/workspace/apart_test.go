@@ -51,17 +51,17 @@ func newNeighbours(t *testing.T) *neighbours {
 	} {
 		must[engi.Workspace](t)(n.s.Create(t.Context(), x.spec))
 		p := &engi.WorkspacePreview{Type: engi.PreviewStatic}
-		must[engi.Workspace](t)(n.s.Change(t.Context(), x.spec.Owner, x.spec.Name, engi.WorkspaceChange{Preview: p}))
-		*x.at = must[engi.Workspace](t)(n.s.Start(t.Context(), x.spec.Owner, x.spec.Name))
+		must[engi.Workspace](t)(n.s.Change(t.Context(), x.spec.Owner.Viewer(), x.spec.Name, engi.WorkspaceChange{Preview: p}))
+		*x.at = must[engi.Workspace](t)(n.s.Start(t.Context(), x.spec.Owner.Viewer(), x.spec.Name))
 	}
 	n.secrets = []string{"marmalade", "quince"}
 	for _, x := range []engi.Workspace{n.beta, n.gamma} {
 		// Revisions that alpha does not have.
 		for _, text := range []string{"marmalade of " + x.Name, "quince of " + x.Name} {
-			must[engi.WorkspaceRevision](t)(n.s.Write(t.Context(), engi.WriteSpec{Owner: x.Owner, Workspace: x.Name, Files: []engi.WorkspaceFile{file("secret.txt", text)}}))
+			must[engi.WorkspaceRevision](t)(n.s.Write(t.Context(), engi.WriteSpec{Viewer: x.Owner.Viewer(), Workspace: x.Name, Files: []engi.WorkspaceFile{file("secret.txt", text)}}))
 		}
 		for _, s := range x.Services {
-			if c := must[engi.Connection](t)(n.s.Connection(t.Context(), x.Owner, x.Name, s.Name)); c.Password != "" {
+			if c := must[engi.Connection](t)(n.s.Connection(t.Context(), x.Owner.Viewer(), x.Name, s.Name)); c.Password != "" {
 				n.secrets = append(n.secrets, c.Password)
 			}
 		}
@@ -105,7 +105,7 @@ func (n *neighbours) ask(key, route, body string) *httptest.ResponseRecorder {
 // state describes a workspace as its owner sees it.
 func (n *neighbours) state(x engi.Workspace) string {
 	n.Helper()
-	now := must[engi.Workspace](n.T)(n.s.Get(n.Context(), x.Owner, x.Name))
+	now := must[engi.Workspace](n.T)(n.s.Get(n.Context(), x.Owner.Viewer(), x.Name))
 	var services []string
 	for _, s := range now.Services {
 		services = append(services, fmt.Sprint(s.Name, s.State, s.Sandbox, s.Volume, s.Started))
@@ -142,7 +142,7 @@ func TestApart(t *testing.T) {
 func (n *neighbours) throughAlpha(t *testing.T, other engi.Workspace) {
 	const alpha = " /v1/workspaces/alpha"
 	id, name := string(other.ID), other.Name
-	last := must[[]engi.WorkspaceRevision](t)(n.s.Revisions(t.Context(), other.Owner, other.Name, engi.Paging{Limit: 1}))[0].Number
+	last := must[[]engi.WorkspaceRevision](t)(n.s.Revisions(t.Context(), other.Owner.Viewer(), other.Name, engi.Paging{Limit: 1}))[0].Number
 	own := must[[]engi.WorkspaceRevision](t)(n.s.Revisions(t.Context(), "ann", "alpha", engi.Paging{Limit: 1}))[0].Number
 	if last <= own {
 		t.Fatalf("%s has %d revisions, alpha %d", name, last, own)
@@ -186,14 +186,14 @@ func (n *neighbours) throughAlpha(t *testing.T, other engi.Workspace) {
 	}
 	// A service of the same name is another one.
 	mine := must[engi.Connection](t)(n.s.Connection(t.Context(), "ann", "alpha", "postgres"))
-	if theirs := must[engi.Connection](t)(n.s.Connection(t.Context(), other.Owner, other.Name, "postgres")); mine.Password == theirs.Password || mine.Host != theirs.Host {
+	if theirs := must[engi.Connection](t)(n.s.Connection(t.Context(), other.Owner.Viewer(), other.Name, "postgres")); mine.Password == theirs.Password || mine.Host != theirs.Host {
 		t.Errorf("the two services have %+v and %+v", mine, theirs)
 	}
 }
 
 // withGit asks for objects of another workspace, and gives them to alpha as its own.
 func (n *neighbours) withGit(t *testing.T, other engi.Workspace) {
-	theirs := must[*clone](t)(cloned(t.Context(), n.s, other.Owner, other.Name))
+	theirs := must[*clone](t)(cloned(t.Context(), n.s, other.Owner.Viewer(), other.Name))
 	blob := repo.HashOf(repo.Blob, []byte("marmalade of "+other.Name))
 	for _, want := range []string{theirs.last.Commit, blob} {
 		for _, key := range []string{n.api.User, n.api.Other} {

@@ -72,7 +72,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	}
 	name := cmp.Or(spec.Template, s.opt.Template)
 	if spec.Snapshot != "" {
-		snap, dir, release, err := s.useSnapshot(ctx, spec.Owner, string(spec.Snapshot))
+		snap, dir, release, err := s.useSnapshot(ctx, spec.Owner.Reach(), string(spec.Snapshot))
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +108,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		}
 	}
 	c.template, err = s.catalog.get(ctx, name)
-	if err == nil && (spec.Snapshot == "" || spec.Onto != "") && !c.template.VisibleTo(spec.Owner) {
+	if err == nil && (spec.Snapshot == "" || spec.Onto != "") && !c.template.VisibleTo(spec.Owner.Reach()) {
 		err = engi.ErrNoTemplate
 	}
 	if err == nil && c.template.Partial {
@@ -140,11 +140,11 @@ var (
 	errNoVolumes   = engi.Errorf(engi.Unsupported, "this node has no volumes")
 )
 
-func (s *sandboxes) useSnapshot(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, string, func(), error) {
+func (s *sandboxes) useSnapshot(ctx context.Context, viewer engi.Viewer, id string) (engi.Snapshot, string, func(), error) {
 	if s.opt.Snapshots == nil {
 		return engi.Snapshot{}, "", nil, errNoSnapshots
 	}
-	return s.opt.Snapshots.Use(ctx, owner, id)
+	return s.opt.Snapshots.Use(ctx, viewer, id)
 }
 
 // Create implements engi.Sandboxes.
@@ -170,7 +170,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 			return engi.Sandbox{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, sandbox %s", older.ID).
 				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
 		case err == nil:
-			return s.Get(ctx, spec.Owner, older.ID)
+			return s.Get(ctx, spec.Owner.Viewer(), older.ID)
 		case !engi.Is(err, engi.NotFound):
 			return engi.Sandbox{}, err
 		}
@@ -499,7 +499,7 @@ func (s *sandboxes) mounts(ctx context.Context, rec SandboxRecord, t engi.Templa
 		if s.opt.Volumes == nil {
 			return nil, errNoVolumes
 		}
-		_, source, err := s.opt.Volumes.Mount(ctx, rec.Owner, v.Volume, rec.ID)
+		_, source, err := s.opt.Volumes.Mount(ctx, rec.Owner.Reach(), v.Volume, rec.ID)
 		if err != nil {
 			return nil, err
 		}
