@@ -184,6 +184,19 @@ func ExampleClient_RemoveWorkspaceFile() {
 	// Output: remove
 }
 
+func ExampleClient_MoveWorkspaceFile() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	newShop(ctx, c)
+	for _, f := range must(c.MoveWorkspaceFile(ctx, "shop", "README.md", "docs/README.md", client.FileWrite{Message: "Tidy up"})).Changed {
+		fmt.Println(f.Op, f.Path)
+	}
+	// Output:
+	// create docs/README.md
+	// remove README.md
+}
+
 func ExampleClient_WorkspaceRevisions() {
 	c, stop := connect()
 	defer stop()
@@ -307,6 +320,17 @@ func ExampleClient_Query() {
 	// Output:
 	// n 42
 	// syntax error at or near "fail"
+}
+
+func ExampleClient_QueryCollection() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	newShop(ctx, c)
+	must(c.AddService(ctx, "shop", v1.ServiceRequest{Type: v1.ServiceMongoDB}))
+	r := must(c.QueryCollection(ctx, "shop", v1.CollectionRequest{Collection: "orders", Filter: json.RawMessage(`{"total": {"$gt": 5}}`)}))
+	fmt.Println(string(r.Documents[0]))
+	// Output: {"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}
 }
 
 func ExampleClient_Explain() {

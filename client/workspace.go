@@ -107,6 +107,11 @@ func (c *Client) RemoveWorkspaceFile(ctx context.Context, name, path string, o F
 	})
 }
 
+// MoveWorkspaceFile moves a file or a directory of a workspace to a path that does not exist, as a revision; o has no mode.
+func (c *Client) MoveWorkspaceFile(ctx context.Context, name, from, to string, o FileWrite) (v1.WorkspaceRevision, error) {
+	return once[v1.WorkspaceRevision](ctx, c, workspaces+segment(name)+"/files/move", v1.WorkspaceMove{From: from, To: to, Message: o.Message, Base: o.Base})
+}
+
 // WorkspaceRevisions returns the history of a workspace, newest first.
 func (c *Client) WorkspaceRevisions(ctx context.Context, name string) ([]v1.WorkspaceRevision, error) {
 	return all[v1.WorkspaceRevision](ctx, c, workspaces+segment(name)+"/revisions", nil)
@@ -169,6 +174,12 @@ func (c *Client) ServiceLogs(ctx context.Context, workspace, service string, byt
 // the result. A query that may have arrived is not repeated, unless it is read-only.
 func (c *Client) Query(ctx context.Context, workspace string, q v1.QueryRequest) (v1.QueryResult, error) {
 	return ask[v1.QueryResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/query", body: encode(q), once: !q.ReadOnly})
+}
+
+// QueryCollection finds or aggregates documents of a mongodb service. Errors of the service are in the result. A
+// pipeline that may have arrived is not repeated, because it may write.
+func (c *Client) QueryCollection(ctx context.Context, workspace string, q v1.CollectionRequest) (v1.CollectionResult, error) {
+	return ask[v1.CollectionResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/documents", body: encode(q), once: len(q.Pipeline) > 0})
 }
 
 // Explain returns the plan of a database for a query.

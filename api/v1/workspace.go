@@ -125,21 +125,32 @@ const (
 
 // A Service is a server that belongs to a workspace.
 type Service struct {
-	Name      string     `json:"name" example:"postgres"`
-	Type      string     `json:"type" enum:"postgres,mysql,redis,mongodb,nginx"`
-	Version   string     `json:"version,omitempty" doc:"Version of the running server, as it reports it" example:"15.14"`
-	Server    string     `json:"server,omitempty" doc:"Program that implements the type" example:"MariaDB 10.11"`
-	State     string     `json:"state" enum:"stopped,starting,healthy,unhealthy,failed" doc:"unhealthy: the server does not answer and is restarted; failed: it was restarted too often"`
-	SandboxID string     `json:"sandbox_id,omitempty" doc:"ID of the sandbox with the server; absent if there is none" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
-	VolumeID  string     `json:"volume_id,omitempty" doc:"ID of the volume with the data; absent if there is none" example:"vol_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Host      string     `json:"host" doc:"Host name for sandboxes of the workspace" example:"postgres.workspace.internal"`
-	Port      int        `json:"port" example:"5432"`
-	Exposed   bool       `json:"exposed"`
-	URL       string     `json:"url,omitempty" doc:"URL of the service's preview, if it is exposed and serves pages" example:"https://ws-u2dmwmlezjgprkqrgppgcz2mgu-nginx.example.com/"`
-	Needs     []string   `json:"needs" doc:"Services that must be healthy before this one starts"`
-	Restarts  int        `json:"restarts" doc:"Number of automatic restarts since the service was last healthy for a while"`
-	Error     *Problem   `json:"error,omitempty" doc:"Reason why the service is unhealthy or failed"`
-	StartedAt *time.Time `json:"started_at,omitempty"`
+	Name      string      `json:"name" example:"postgres"`
+	Type      string      `json:"type" enum:"postgres,mysql,redis,mongodb,nginx"`
+	Version   string      `json:"version,omitempty" doc:"Version of the running server, as it reports it" example:"15.14"`
+	Server    string      `json:"server,omitempty" doc:"Program that implements the type" example:"MariaDB 10.11"`
+	State     string      `json:"state" enum:"stopped,starting,healthy,unhealthy,failed" doc:"unhealthy: the server does not answer and is restarted; failed: it was restarted too often"`
+	SandboxID string      `json:"sandbox_id,omitempty" doc:"ID of the sandbox with the server; absent if there is none" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
+	VolumeID  string      `json:"volume_id,omitempty" doc:"ID of the volume with the data; absent if there is none" example:"vol_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Host      string      `json:"host" doc:"Host name for sandboxes of the workspace" example:"postgres.workspace.internal"`
+	Port      int         `json:"port" example:"5432"`
+	Exposed   bool        `json:"exposed"`
+	URL       string      `json:"url,omitempty" doc:"URL of the service's preview, if it is exposed and serves pages" example:"https://ws-u2dmwmlezjgprkqrgppgcz2mgu-nginx.example.com/"`
+	Needs     []string    `json:"needs" doc:"Services that must be healthy before this one starts"`
+	Restarts  int         `json:"restarts" doc:"Number of automatic restarts since the service was last healthy for a while"`
+	Error     *Problem    `json:"error,omitempty" doc:"Reason why the service is unhealthy or failed"`
+	StartedAt *time.Time  `json:"started_at,omitempty"`
+	Use       *ServiceUse `json:"use,omitempty" doc:"Resources that the service uses; absent without a sandbox, in lists of workspaces, and in answers to changes"`
+}
+
+// A ServiceUse is what a service uses of its node.
+type ServiceUse struct {
+	CPUTime     Duration `json:"cpu_time" doc:"Processor time since the start of the sandbox" example:"1.5s"`
+	CPUPercent  float64  `json:"cpu_percent" doc:"Processor use, in percent of one processor" example:"3.5"`
+	Memory      Bytes    `json:"memory"`
+	MemoryLimit Bytes    `json:"memory_limit"`
+	Disk        Bytes    `json:"disk" doc:"Size of the data, in bytes"`
+	DiskLimit   Bytes    `json:"disk_limit"`
 }
 
 // A Connection holds the address of a service for sandboxes of its workspace.
@@ -178,7 +189,7 @@ type WorkspaceFile struct {
 	Path   string `json:"path" example:"src/index.html"`
 	Size   Bytes  `json:"size"`
 	Mode   Mode   `json:"mode" example:"0644"`
-	Digest string `json:"digest" doc:"SHA-256 of the content, in hex"`
+	Digest string `json:"digest" doc:"Hash of the content, in hex, as git computes it for blobs"`
 }
 
 // A WorkspaceRevision is one state of all files of a workspace.
@@ -197,6 +208,14 @@ type WorkspaceRevision struct {
 type RestoreRequest struct {
 	Revision int64  `json:"revision" minimum:"1" example:"2"`
 	Path     string `json:"path,omitempty" maxLength:"1024" doc:"Only this file, or files below this directory; absent means all files" example:"src"`
+}
+
+// A WorkspaceMove moves a file or a directory of a workspace.
+type WorkspaceMove struct {
+	From    string `json:"from" maxLength:"1024" doc:"Path of the file or directory" example:"notes.md"`
+	To      string `json:"to" maxLength:"1024" doc:"New path, which must not exist; missing directories are created" example:"docs/notes.md"`
+	Message string `json:"message,omitempty" maxLength:"200" doc:"Message of the revision"`
+	Base    int64  `json:"base,omitempty" minimum:"0" doc:"Revision that the caller has read: if the file, or one in the directory, has changed since, the answer is a conflict; absent means any revision"`
 }
 
 // A BlameLine is a line of a file, and the revision that last changed it.
@@ -237,11 +256,35 @@ type QueryColumn struct {
 
 // A QueryError is the error with which a database refused a query.
 type QueryError struct {
-	Code     string `json:"code,omitempty" doc:"SQLSTATE" example:"42601"`
+	Code     string `json:"code,omitempty" doc:"SQLSTATE; of mongodb, the name of the error" example:"42601"`
 	Text     string `json:"text"`
 	Position int    `json:"position,omitempty" doc:"Position in the query, in characters, from 1"`
 	Detail   string `json:"detail,omitempty"`
 	Hint     string `json:"hint,omitempty"`
+}
+
+// A CollectionRequest finds documents in a collection of a mongodb service, or aggregates them. Its documents are
+// MongoDB Extended JSON.
+type CollectionRequest struct {
+	Collection string          `json:"collection,omitempty" maxLength:"255" doc:"Name of the collection; absent only with a pipeline that needs none" example:"orders"`
+	Service    string          `json:"service,omitempty" maxLength:"63" doc:"Name of the service; absent means the only one of type mongodb" example:"mongodb"`
+	Database   string          `json:"database,omitempty" maxLength:"63" doc:"Name of the database; absent means the service's database"`
+	Filter     json.RawMessage `json:"filter,omitempty" doc:"Filter, as an object; absent means all documents"`
+	Projection json.RawMessage `json:"projection,omitempty" doc:"Fields of the documents to return, as an object; absent means all"`
+	Sort       json.RawMessage `json:"sort,omitempty" doc:"Order, as an object: 1 for ascending, -1 for descending"`
+	Skip       int64           `json:"skip,omitempty" minimum:"0" doc:"Number of documents to skip"`
+	Pipeline   json.RawMessage `json:"pipeline,omitempty" doc:"Stages of an aggregation, as a list, instead of filter, projection, sort and skip"`
+	MaxRows    int             `json:"max_rows,omitempty" minimum:"1" maximum:"100000" doc:"Maximum number of documents; absent means 1,000"`
+	MaxBytes   Bytes           `json:"max_bytes,omitempty" doc:"Maximum size of the documents, at most 16 MiB; absent means 1 MiB" example:"1048576"`
+	Timeout    Duration        `json:"timeout,omitempty" doc:"Maximum run time, at most 10 minutes; absent means 30 seconds" example:"30s"`
+}
+
+// A CollectionResult is the answer of a mongodb service. An error of the service is a result.
+type CollectionResult struct {
+	Documents []json.RawMessage `json:"documents" doc:"Documents, as relaxed Extended JSON; integers that JSON cannot represent exactly are $numberLong"`
+	Truncated bool              `json:"truncated" doc:"There are more documents or bytes than were requested"`
+	Took      Duration          `json:"took"`
+	Error     *QueryError       `json:"error,omitempty" doc:"Error of the service"`
 }
 
 // A QueryPlan is the plan of a database for a query.
@@ -249,11 +292,11 @@ type QueryPlan struct {
 	Text string `json:"text" doc:"Plan, as the database prints it"`
 }
 
-// A Table is a table of a database.
+// A Table is a table of a database, or a collection of documents.
 type Table struct {
 	Schema string `json:"schema,omitempty" example:"public"`
 	Name   string `json:"name" example:"orders"`
-	Kind   string `json:"kind" doc:"table, view, materialized view or foreign table" example:"table"`
+	Kind   string `json:"kind" doc:"table, view, materialized view, foreign table or collection" example:"table"`
 	Rows   *int64 `json:"rows,omitempty" doc:"Number of rows, as the database estimates; absent if it does not"`
 	Size   *Bytes `json:"size,omitempty" doc:"Size with indexes, in bytes; absent if the database does not report it"`
 }

@@ -26,6 +26,7 @@ type workspaceCommand struct {
 	Files    workspaceFiles   `cmd:"" help:"List the files of a workspace."`
 	Cat      workspaceCat     `cmd:"" help:"Print a file of a workspace."`
 	Write    workspaceWrite   `cmd:"" help:"Write or delete one file of a workspace."`
+	Move     workspaceMove    `cmd:"" name:"mv" aliases:"move" help:"Move or rename a file or a directory of a workspace."`
 	History  workspaceHistory `cmd:"" aliases:"log" help:"List the revisions of a workspace."`
 	Diff     workspaceDiff    `cmd:"" help:"Compare two revisions of a workspace."`
 	Restore  workspaceRestore `cmd:"" help:"Restore files of a workspace from an earlier revision."`
@@ -33,6 +34,7 @@ type workspaceCommand struct {
 	Clone    workspaceClone   `cmd:"" help:"Clone the history of a workspace with git, to work on it here."`
 	Preview  workspacePreview `cmd:"" help:"Serve files of a workspace, or a port of its sandbox, as a preview."`
 	Service  serviceCommand   `cmd:"" help:"Add and manage services of workspaces."`
+	Connect  workspaceConnect `cmd:"" help:"Listen on this machine, and forward connections to a service."`
 	Sql      workspaceSQL     `cmd:"" name:"sql" help:"Query a database of a workspace."`
 	Explain  workspaceExplain `cmd:"" help:"Explain how a database would run a query."`
 	Tables   workspaceTables  `cmd:"" help:"List the tables of a database of a workspace."`
@@ -478,6 +480,28 @@ func (w *workspaceWrite) edit(ctx context.Context, g *globals, d *connection) (s
 		}
 		return orEmptyFile(d.WorkspaceFile(ctx, w.Name, w.Path, 0))
 	})
+}
+
+type workspaceMove struct {
+	Name    string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	From    string `arg:"" help:"File or directory, relative to the workspace." placeholder:"FROM"`
+	To      string `arg:"" help:"New path, which must not exist." placeholder:"TO"`
+	Message string `short:"m" help:"Message of the revision." placeholder:"TEXT"`
+	Base    int64  `help:"Revision that you have read; if the files have changed since, nothing is moved." placeholder:"N"`
+}
+
+func (workspaceMove) Help() string {
+	return `Prints the number of the new revision.
+
+Examples:
+  engi workspace mv shop notes.md docs/notes.md
+  engi workspace mv shop src lib --message 'Rename src'`
+}
+
+func (w *workspaceMove) Run(ctx context.Context, g *globals) error {
+	return create(ctx, g, func(d *connection) (v1.WorkspaceRevision, error) {
+		return d.MoveWorkspaceFile(ctx, w.Name, w.From, w.To, client.FileWrite{Message: w.Message, Base: w.Base})
+	}, func(x v1.WorkspaceRevision) string { return fmt.Sprint(x.Number) })
 }
 
 type workspaceHistory struct {

@@ -5,26 +5,30 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"strings"
 	"sync"
 	"text/tabwriter"
+	"time"
 	"unicode/utf8"
 
+	"golang.org/x/term"
+
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
 type serviceCommand struct {
-	Add        serviceAdd        `cmd:"" help:"Add a service to a workspace, and wait until it is healthy."`
-	List       serviceList       `cmd:"" aliases:"ls" help:"List the services of a workspace."`
-	Restart    serviceRestart    `cmd:"" help:"Restart services of a workspace."`
-	Logs       serviceLogs       `cmd:"" help:"Print the log of a service."`
-	Connect    serviceConnect    `cmd:"" help:"Listen on this machine, and forward connections to a service."`
-	Connection serviceConnection `cmd:"" help:"Show the address and password of a service for programs in the workspace."`
-	Remove     serviceRemove     `cmd:"" name:"rm" aliases:"remove" help:"Delete services of a workspace and their data."`
+	Add        serviceAdd          `cmd:"" help:"Add a service to a workspace, and wait until it is healthy."`
+	List       serviceList         `cmd:"" aliases:"ls" help:"List the services of a workspace."`
+	Restart    serviceRestart      `cmd:"" help:"Restart services of a workspace."`
+	Logs       serviceLogs         `cmd:"" help:"Print the log of a service."`
+	Connection workspaceConnection `cmd:"" help:"Show the address and password of a service for programs in the workspace."`
+	Remove     serviceRemove       `cmd:"" name:"rm" aliases:"remove" help:"Delete services of a workspace and their data."`
 }
 
 type serviceAdd struct {
@@ -74,19 +78,28 @@ func (g *globals) startService(ctx context.Context, workspace string, start func
 	})
 }
 
-var services = table[v1.Service]{"SERVICE\tTYPE\tSERVER\tVERSION\tSTATE\tHOST\tPORT\tSANDBOX\tERROR", func(x v1.Service) []any {
+var services = table[v1.Service]{"SERVICE\tTYPE\tSERVER\tVERSION\tSTATE\tCPU\tMEMORY\tDISK\tHOST\tPORT\tSANDBOX\tERROR", func(x v1.Service) []any {
 	why := ""
 	if x.Error != nil {
 		why, _, _ = strings.Cut(x.Error.Detail, "\n")
 	}
-	return []any{x.Name, x.Type, x.Server, x.Version, x.State, x.Host, x.Port, x.SandboxID, why}
+	cpu, memory, disk := "", "", ""
+	if u := x.Use; u != nil {
+		cpu, memory, disk = u.CPUTime.Std().Round(100*time.Millisecond).String(), fmt.Sprintf("%d MiB", u.Memory>>20), fmt.Sprintf("%d MiB", u.Disk>>20)
+	}
+	return []any{x.Name, x.Type, x.Server, x.Version, x.State, cpu, memory, disk, x.Host, x.Port, x.SandboxID, why}
 }, nil}
 
 type serviceList struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 }
 
-func (serviceList) Help() string { return example("engi workspace service list shop") }
+func (serviceList) Help() string {
+	return `CPU is the processor time since the sandbox of the service was started, and DISK the size of the data.
+
+Examples:
+  engi workspace service list shop`
+}
 
 func (s *serviceList) Run(ctx context.Context, g *globals) error {
 	return services.list(ctx, g, false, func(d *connection) ([]v1.Service, error) { return d.Services(ctx, s.Workspace) })
@@ -141,22 +154,22 @@ func (s *serviceLogs) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-type serviceConnect struct {
+type workspaceConnect struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 	Service   string `arg:"" help:"Service; it must be exposed." placeholder:"SERVICE"`
 	Listen    string `short:"l" help:"Address to listen on." default:"127.0.0.1:0" placeholder:"HOST:PORT"`
 }
 
-func (serviceConnect) Help() string {
+func (workspaceConnect) Help() string {
 	return `Prints the local address; for a database, as a URL with the password, as clients expect it. Runs
 until it is interrupted.
 
 Examples:
-  engi workspace service connect shop postgres
-  engi workspace service connect shop postgres --listen 127.0.0.1:5432`
+  engi workspace connect shop postgres
+  engi workspace connect shop postgres --listen 127.0.0.1:5432`
 }
 
-func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
+func (s *workspaceConnect) Run(ctx context.Context, g *globals) error {
 	return g.atServer(ctx, func(d *connection) error {
 		x, err := d.Connection(ctx, s.Workspace, s.Service)
 		if err != nil {
@@ -212,12 +225,12 @@ func (s *serviceConnect) Run(ctx context.Context, g *globals) error {
 	})
 }
 
-type serviceConnection struct {
+type workspaceConnection struct {
 	Workspace string `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
 	Service   string `arg:"" help:"Service." placeholder:"SERVICE"`
 }
 
-func (serviceConnection) Help() string {
+func (workspaceConnection) Help() string {
 	return `Prints a URL as clients of the type expect it; with --json, also prints its parts.
 
 Examples:
@@ -225,7 +238,7 @@ Examples:
   engi workspace exec shop -e DATABASE_URL="$(engi workspace service connection shop postgres)" -- npm test`
 }
 
-func (s *serviceConnection) Run(ctx context.Context, g *globals) error {
+func (s *workspaceConnection) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.Connection, error) { return d.Connection(ctx, s.Workspace, s.Service) },
 		func(x v1.Connection) string { return x.URL })
 }
@@ -239,7 +252,7 @@ type databaseFlags struct {
 type workspaceSQL struct {
 	Name     string   `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
 	Args     []string `arg:"" optional:"" help:"Values for $1 or ?: JSON, or plain text." placeholder:"VALUE"`
-	Code     string   `short:"c" help:"SQL text (default: standard input)." placeholder:"SQL"`
+	Code     string   `short:"c" help:"SQL text (default: standard input; if that is a terminal, psql or mariadb runs in it)." placeholder:"SQL"`
 	ReadOnly bool     `help:"Run the query in a read-only transaction."`
 	MaxRows  int      `help:"Maximum number of rows (default: 1,000)." placeholder:"N"`
 	MaxBytes string   `help:"Maximum size of the values (default: 1MiB)." placeholder:"SIZE"`
@@ -251,7 +264,11 @@ func (workspaceSQL) Help() string {
 	return `Prints rows as a table, with NULL for missing values; with --json, as an array of objects. Messages
 of the database are printed on standard error. Exits with 1 if the database returns an error.
 
+In a terminal, and without -c, psql or mariadb runs in the sandbox of the service, which the owner of
+the workspace may enter.
+
 Examples:
+  engi workspace sql shop
   engi workspace sql shop -c 'select 42 as n' --json
   engi workspace sql shop -c 'select * from orders where id = $1' 7
   engi workspace sql shop < schema.sql
@@ -259,6 +276,9 @@ Examples:
 }
 
 func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
+	if w.Code == "" && !g.JSON && term.IsTerminal(int(g.in.Fd())) {
+		return w.interactive(ctx, g)
+	}
 	q := v1.QueryRequest{Service: w.Service, Database: w.Database, Text: w.Code, ReadOnly: w.ReadOnly, MaxRows: w.MaxRows}
 	for _, a := range w.Args {
 		raw := json.RawMessage(a)
@@ -302,6 +322,92 @@ func (w *workspaceSQL) Run(ctx context.Context, g *globals) error {
 		}
 		return nil
 	})
+}
+
+// interactive runs the client of a database in the sandbox of its service, in this terminal.
+func (w *workspaceSQL) interactive(ctx context.Context, g *globals) error {
+	if len(w.Args) > 0 || w.ReadOnly || w.MaxRows != 0 || w.MaxBytes != "" || w.Timeout != "" {
+		return engi.Errorf(engi.Invalid, "values and limits are those of one query").WithRemedy("write the query with -c, or leave them out")
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		all, err := d.Services(ctx, w.Name)
+		if err != nil {
+			return err
+		}
+		s, err := w.choose(all)
+		if err != nil {
+			return err
+		}
+		q, err := w.console(s)
+		if err != nil {
+			return err
+		}
+		to, err := d.Connection(ctx, w.Name, s.Name)
+		if err != nil {
+			return err
+		}
+		database := cmp.Or(w.Database, to.Database)
+		switch s.Type {
+		case v1.ServicePostgres:
+			q.Args = append(q.Args, "--username="+to.User, "--dbname="+database)
+			q.Env = map[string]string{"PGPASSWORD": to.Password, "PAGER": "more"} // less is not in the template
+		case v1.ServiceMySQL:
+			q.Args = append(q.Args, "--user="+to.User, "--database="+database)
+			q.Env = map[string]string{"MYSQL_PWD": to.Password}
+		}
+		_, err = g.inTerminal(ctx, d, s.SandboxID, q)
+		switch {
+		case errors.Is(err, errDetached):
+			return nil
+		case client.IsKind(err, v1.NotFound): // collaborators may not enter the sandboxes of services
+			return engi.Errorf(engi.Denied, "only the owner of workspace %s may run a program in the sandbox of service %s", w.Name, s.Name).
+				WithRemedy("write the query with -c, or connect a client of yours with 'engi workspace connect %s %s'", w.Name, s.Name)
+		}
+		return err
+	})
+}
+
+// choose returns the service that the flags name, or the only one that speaks SQL.
+func (w *workspaceSQL) choose(all []v1.Service) (v1.Service, error) {
+	var found []v1.Service
+	for _, s := range all {
+		if s.Name == w.Service || w.Service == "" && (s.Type == v1.ServicePostgres || s.Type == v1.ServiceMySQL) {
+			found = append(found, s)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return v1.Service{}, engi.Errorf(engi.Invalid, "workspace %s has several services that speak SQL", w.Name).WithRemedy("name one with --service")
+	case w.Service != "":
+		return v1.Service{}, engi.Errorf(engi.NotFound, "workspace %s has no service %s", w.Name, w.Service).WithRemedy("'engi workspace service list %s' shows its services", w.Name)
+	}
+	return v1.Service{}, engi.Errorf(engi.NotFound, "workspace %s has no service that speaks SQL", w.Name).WithRemedy("add one with 'engi workspace service add %s postgres'", w.Name)
+}
+
+// console returns the client of a service's type, without user and password.
+func (w *workspaceSQL) console(s v1.Service) (q v1.ProcessRequest, err error) {
+	refuse := func(remedy string) error {
+		return engi.Errorf(engi.Unsupported, "service %s is of type %s, which does not speak SQL", s.Name, s.Type).WithRemedy("%s", remedy)
+	}
+	port := fmt.Sprintf("--port=%d", s.Port)
+	switch s.Type {
+	case v1.ServicePostgres:
+		q.Args = []string{"psql", "--host=127.0.0.1", port}
+	case v1.ServiceMySQL:
+		q.Args = []string{"mariadb", "--protocol=tcp", "--host=127.0.0.1", port}
+	case v1.ServiceRedis:
+		return q, refuse(fmt.Sprintf("run a command with 'engi workspace redis %s --service %s -- COMMAND'", w.Name, s.Name))
+	case v1.ServiceNginx:
+		return q, refuse(fmt.Sprintf("open its pages with 'engi workspace preview %s --link --service %s'", w.Name, s.Name))
+	default:
+		return q, refuse(fmt.Sprintf("connect a client with 'engi workspace connect %s %s'", w.Name, s.Name))
+	}
+	if s.SandboxID == "" {
+		return q, engi.Errorf(engi.Conflict, "service %s is %s", s.Name, s.State).WithRemedy("start it with 'engi workspace start %s'", w.Name)
+	}
+	return q, nil
 }
 
 // refusedQuery returns the error for a text that a database refused.

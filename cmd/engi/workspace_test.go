@@ -147,6 +147,12 @@ func TestWorkspaceFileCommands(t *testing.T) {
 	if out, _ := run(0, "", "blame", "shop", "README.md"); !strings.Contains(out, "# Shop") || !strings.Contains(out, "\n6 ") {
 		t.Errorf("%s", out)
 	}
+	if out, _ := run(0, "", "mv", "shop", "README.md", "docs/README.md", "-m", "Tidy up"); out != "7\n" {
+		t.Errorf("%s", out)
+	}
+	run(1, "", "mv", "shop", "README.md", "x")
+	run(1, "", "mv", "shop", "docs", "bin")
+	run(1, "", "mv", "shop", "docs", "doc", "--base", "6")
 }
 
 // odd answers queries with what a test says.
@@ -181,7 +187,7 @@ func TestServiceCommands(t *testing.T) {
 	if _, said := run(1, "", "service", "add", "shop", "mysql", "--version", "broken"); !strings.Contains(said, "MariaDB 10.11 has ended with exit code 1") {
 		t.Errorf("%s", said)
 	}
-	if out, _ := run(0, "", "service", "list", "shop"); strings.Count(out, "\n") != 4 || !strings.Contains(out, "has ended with exit code 1") {
+	if out, _ := run(0, "", "service", "list", "shop"); strings.Count(out, "\n") != 4 || strings.Count(out, "  1.5s  48 MiB  40 MiB  ") != 2 || !strings.Contains(out, "has ended with exit code 1") {
 		t.Errorf("%s", out)
 	}
 	if out, _ := run(0, "", "service", "restart", "shop", "postgres"); out != "postgres.workspace.internal:5432\n" {

@@ -150,11 +150,12 @@ type Forked struct {
 // A Sample is the resource usage of a sandbox at one moment.
 type Sample struct {
 	Time                   time.Time
-	VCPUs                  float64 // processor limit, in processors
-	CPUPercent             float64 // percent of one processor
-	Memory, MemoryLimit    int64   // bytes
-	MemoryCache            int64   // bytes of Memory that cache files
-	DiskUsed, DiskCapacity int64   // bytes
+	VCPUs                  float64       // processor limit, in processors
+	CPU                    time.Duration // processor time since the start of the machine
+	CPUPercent             float64       // percent of one processor
+	Memory, MemoryLimit    int64         // bytes
+	MemoryCache            int64         // bytes of Memory that cache files
+	DiskUsed, DiskCapacity int64         // bytes
 	Processes              int
 }
 

@@ -191,6 +191,14 @@ type Service struct {
 	Started  time.Time
 }
 
+// A ServiceUse is what a service uses of its node.
+type ServiceUse struct {
+	CPU                 time.Duration // processor time since the start of the sandbox
+	CPUPercent          float64       // percent of one processor
+	Memory, MemoryLimit int64         // bytes
+	Disk, DiskLimit     int64         // bytes of the data
+}
+
 // HasPage reports whether the service has a preview, because it is exposed and speaks HTTP.
 func (s Service) HasPage() bool { return s.Exposed && s.Type == ServiceNginx }
 
@@ -265,6 +273,16 @@ type WriteSpec struct {
 	Base      int64 // revision that the writer has read: files that have changed since are a Conflict; 0 means any revision
 }
 
+// A MoveSpec describes a file or a directory to move, which becomes one revision.
+type MoveSpec struct {
+	Viewer    Viewer
+	Workspace string // ID or name
+	From, To  string // paths; From exists, and To does not
+	Message   string // empty means one made from the paths
+	Actor     string
+	Base      int64 // revision that the mover has read: if what moves has changed since, it is a Conflict; 0 means any revision
+}
+
 // A Query is a query of a database of a workspace.
 type Query struct {
 	Viewer    Viewer
@@ -304,11 +322,37 @@ type QueryError struct {
 	Hint     string
 }
 
-// A Table is a table of a database.
+// A DocumentQuery finds documents in a collection of a mongodb service, or aggregates them. The documents in
+// it are MongoDB Extended JSON.
+type DocumentQuery struct {
+	Viewer     Viewer
+	Workspace  string // ID or name
+	Service    string // empty means the only service of type mongodb
+	Database   string // empty means the service's database
+	Collection string
+	Filter     json.RawMessage // empty means all documents
+	Projection json.RawMessage
+	Sort       json.RawMessage
+	Skip       int64
+	Pipeline   json.RawMessage // stages of an aggregation; excludes Filter, Projection, Sort and Skip
+	MaxRows    int             // maximum number of documents; 0 means 1,000
+	MaxBytes   int64           // maximum size of the documents as JSON; 0 means 1 MiB
+	Timeout    time.Duration   // 0 means 30 s
+}
+
+// A DocumentResult is the answer of a mongodb service. An error of the service is a result.
+type DocumentResult struct {
+	Documents []json.RawMessage // as relaxed Extended JSON, in which integers beyond 2⁵³ are $numberLong
+	Truncated bool              // there are more documents or bytes than were requested
+	Took      time.Duration
+	Error     *QueryError // nil if there was none; it has no position
+}
+
+// A Table is a table of a database, or a collection of documents.
 type Table struct {
 	Schema string
 	Name   string
-	Kind   string // table, view, materialized view or foreign table
+	Kind   string // table, view, materialized view, foreign table or collection
 	Rows   int64  // number of rows, as the database estimates; -1 if it does not
 	Bytes  int64  // size with indexes; -1 if the database does not report it
 }
@@ -350,6 +394,7 @@ type TableConstraint struct {
 type Workspaces interface {
 	WorkspaceRunner
 	WorkspaceFiles
+	WorkspaceHistory
 	WorkspaceGit
 	WorkspaceServices
 	WorkspaceDatabases
@@ -383,11 +428,21 @@ type WorkspaceFiles interface {
 	// sandbox, if there is one. Earlier changes in the sandbox become a revision of their
 	// own first.
 	Write(ctx context.Context, spec WriteSpec) (WorkspaceRevision, error)
+	// Move creates a revision in which a file or a directory has another path, as Write does. It reports NotFound
+	// if From does not exist, and Conflict if To does.
+	Move(ctx context.Context, spec MoveSpec) (WorkspaceRevision, error)
 	// Files returns the files of a revision, ordered by path; 0 is the last one, with the
 	// changes in the sandbox.
 	Files(ctx context.Context, viewer Viewer, workspace string, revision int64) ([]WorkspaceFile, error)
 	// File opens a file of a revision, as in Files. The caller closes it.
 	File(ctx context.Context, viewer Viewer, workspace, path string, revision int64) (io.ReadCloser, error)
+	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
+	// NotFound. If the sandbox is awake, its changes are collected once a second.
+	PreviewFile(ctx context.Context, viewer Viewer, workspace, path string) (PublishedFile, error)
+}
+
+// WorkspaceHistory reads and restores the revisions of workspaces; see [Workspaces].
+type WorkspaceHistory interface {
 	// Revisions returns the revisions, newest first.
 	Revisions(ctx context.Context, viewer Viewer, workspace string, p Paging) ([]WorkspaceRevision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to, and
@@ -396,9 +451,6 @@ type WorkspaceFiles interface {
 	// Restore restores the files of a revision, or those below path, as a new
 	// one.
 	Restore(ctx context.Context, viewer Viewer, workspace string, revision int64, path string) (WorkspaceRevision, error)
-	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
-	// NotFound. If the sandbox is awake, its changes are collected once a second.
-	PreviewFile(ctx context.Context, viewer Viewer, workspace, path string) (PublishedFile, error)
 	// Blame returns the revision that last changed each line of a file.
 	Blame(ctx context.Context, viewer Viewer, workspace, path string, revision int64) ([]BlameLine, error)
 }
@@ -433,6 +485,8 @@ type WorkspaceServices interface {
 	// reports Conflict for a service that is not exposed or has no server. The caller closes the
 	// connection; ctx limits the opening only.
 	Dial(ctx context.Context, viewer Viewer, workspace, service string) (net.Conn, error)
+	// ServiceUse returns what each service with a sandbox uses now, by the name of the service. It needs the role viewer.
+	ServiceUse(ctx context.Context, viewer Viewer, workspace string) (map[string]ServiceUse, error)
 	// ServiceLogs returns the end of a server's log, at most max bytes.
 	ServiceLogs(ctx context.Context, viewer Viewer, workspace, service string, max int) (string, error)
 }
@@ -444,7 +498,11 @@ type WorkspaceDatabases interface {
 	Query(ctx context.Context, q Query) (QueryResult, error)
 	// Explain returns the plan of a query, as the database prints it, without running the query.
 	Explain(ctx context.Context, q Query) (string, error)
-	// Tables lists the tables of a database, without system tables.
+	// Documents finds or aggregates documents. It needs the role reviewer, and editor for a
+	// pipeline that writes. Errors are those of Query.
+	Documents(ctx context.Context, q DocumentQuery) (DocumentResult, error)
+	// Tables lists the tables of a database, without system tables. It lists the collections of a
+	// mongodb service that q names.
 	Tables(ctx context.Context, q Query) ([]Table, error)
 	// Describe describes a table, whose name may be SCHEMA.TABLE.
 	Describe(ctx context.Context, q Query, table string) (TableDescription, error)

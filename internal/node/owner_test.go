@@ -259,7 +259,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"list-function-runs ?function": "functions are everybody's", "replay-event function": "functions are everybody's",
 		"add-document package": "a name in the owner's documents", "search-documents ?package": "a name in the owner's documents",
 		"list-workspace-revisions ?cursor": "a number", "change-workspace collaborators.owner": "who may work in it, if there is somebody of that name", "change-workspace share.owner": "the same", "create-workspace collaborators.owner": "the same",
-		"put-workspace-file ?message": "a text", "remove-workspace-file ?message": "a text", "write-workspace-files message": "a text",
+		"put-workspace-file ?message": "a text", "remove-workspace-file ?message": "a text", "write-workspace-files message": "a text", "move-workspace-file message": "a text",
 		"list-app-revisions ?cursor": "a number", "create-app network.grants.secret": "the app's sandbox looks for it, as in create-sandbox", "apply-to-app message": "a text",
 		"apply-to-app snapshot": "yes or no", "branch-app snapshot": "yes or no, of the app's own", "roll-back-app snapshot": "yes or no, of the app's own",
 		"list-sandboxes ?cursor": "made by the server; it holds a time",

@@ -28,16 +28,36 @@ func (s *Service) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, 
 
 // Explain implements [engi.WorkspaceDatabases].
 func (s *Service) Explain(ctx context.Context, q engi.Query) (plan string, err error) {
-	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+	err = s.look(ctx, q, speakSQL, func(db database.Server, q engi.Query) error {
 		plan, err = db.Explain(ctx, q)
 		return err
 	})
 	return plan, err
 }
 
+// Documents implements [engi.WorkspaceDatabases]. A query that only reads needs no other user than that
+// of the service: no other commands are sent than those that read.
+func (s *Service) Documents(ctx context.Context, q engi.DocumentQuery) (r engi.DocumentResult, err error) {
+	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
+	need := engi.RoleReviewer
+	if database.Writes(q) {
+		need = engi.RoleEditor
+	}
+	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, speakMongo)
+	if err != nil {
+		return r, err
+	}
+	defer leave()
+	return db.Documents(ctx, q)
+}
+
 // Tables implements [engi.WorkspaceDatabases].
 func (s *Service) Tables(ctx context.Context, q engi.Query) (tables []engi.Table, err error) {
-	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+	l := speakSQL
+	if q.Service != "" {
+		l = haveTables
+	}
+	err = s.look(ctx, q, l, func(db database.Server, q engi.Query) error {
 		tables, err = db.Tables(ctx, q)
 		return err
 	})
@@ -46,16 +66,16 @@ func (s *Service) Tables(ctx context.Context, q engi.Query) (tables []engi.Table
 
 // Describe implements [engi.WorkspaceDatabases].
 func (s *Service) Describe(ctx context.Context, q engi.Query, table string) (d engi.TableDescription, err error) {
-	err = s.look(ctx, q, func(db database.Server, q engi.Query) error {
+	err = s.look(ctx, q, speakSQL, func(db database.Server, q engi.Query) error {
 		d, err = db.Describe(ctx, q, table)
 		return err
 	})
 	return d, err
 }
 
-// look calls f with a database. f must only read, so that reviewers may call it. For reviewers,
+// look calls f with a database that speaks l. f must only read, so that reviewers may call it. For reviewers,
 // it connects as a database user who may only read.
-func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Server, q engi.Query) error) (err error) {
+func (s *Service) look(ctx context.Context, q engi.Query, l language, f func(db database.Server, q engi.Query) error) (err error) {
 	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
 	r, err := s.find(ctx, q.Viewer, q.Workspace, engi.RoleReviewer)
 	if err != nil {
@@ -67,7 +87,7 @@ func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Ser
 	if q.ReadOnly = q.ReadOnly || r.RoleOf(q.Viewer) == engi.RoleReviewer; q.ReadOnly {
 		need = engi.RoleReviewer
 	}
-	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, speakSQL)
+	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, l)
 	if err != nil {
 		return err
 	}
@@ -96,6 +116,8 @@ type language struct {
 var (
 	speakSQL   = language{"SQL", []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL}}
 	speakRedis = language{"commands of redis", []engi.ServiceType{engi.ServiceRedis}}
+	speakMongo = language{"queries of documents", []engi.ServiceType{engi.ServiceMongoDB}}
+	haveTables = language{"SQL or queries of documents", slices.Concat(speakSQL.types, speakMongo.types)}
 )
 
 // choose returns the service with a name; an empty name selects the only service that speaks l.

@@ -178,4 +178,32 @@ func TestDatabaseOfService(t *testing.T) {
 	}
 }
 
+// TestDocumentRoles finds documents, and writes some, in every role. The server receives the name of the service's user.
+func TestDocumentRoles(t *testing.T) {
+	const find, write = `[{"$match": {}}]`, `[{"$match": {}}, {"$out": "other"}]`
+	for pipeline, want := range map[string]map[engi.Viewer]engi.Kind{
+		"":    {engi.Everyone: engi.Unavailable, "": engi.NotFound, "owner": engi.Unavailable, "editor": engi.Unavailable, "reviewer": engi.Unavailable, "viewer": engi.Denied, "stranger": engi.NotFound},
+		find:  {engi.Everyone: engi.Unavailable, "": engi.NotFound, "owner": engi.Unavailable, "editor": engi.Unavailable, "reviewer": engi.Unavailable, "viewer": engi.Denied, "stranger": engi.NotFound},
+		write: {engi.Everyone: engi.Unavailable, "": engi.NotFound, "owner": engi.Unavailable, "editor": engi.Unavailable, "reviewer": engi.Denied, "viewer": engi.Denied, "stranger": engi.NotFound},
+	} {
+		for viewer, kind := range want {
+			s, h := testService(serviceOf("db", engi.ServicePostgres), serviceOf("docs", engi.ServiceMongoDB))
+			_, err := s.Documents(t.Context(), engi.DocumentQuery{Viewer: viewer, Workspace: "ws_1", Collection: "orders", Pipeline: []byte(pipeline)})
+			if !engi.Is(err, kind) || h.inside != 0 || strings.Contains(err.Error(), "hush") {
+				t.Errorf("%q as %q: %v, want %v; %d are inside", pipeline, viewer, err, kind, h.inside)
+			}
+			if kind == engi.Unavailable && (!bytes.Contains(<-h.heard, []byte("chief")) || h.entered != "sb_docs") {
+				t.Errorf("%q as %q: another server or user, %s", pipeline, viewer, h.entered)
+			}
+		}
+	}
+	// A service must be named to list its collections, because the only SQL service is the default.
+	for service, sandbox := range map[string]engi.SandboxID{"": "sb_db", "docs": "sb_docs"} {
+		s, h := testService(serviceOf("db", engi.ServicePostgres), serviceOf("docs", engi.ServiceMongoDB))
+		if _, err := s.Tables(t.Context(), engi.Query{Viewer: "owner", Workspace: "ws_1", Service: service}); !engi.Is(err, engi.Unavailable) || h.entered != sandbox {
+			t.Errorf("tables of %q: %v in %s", service, err, h.entered)
+		}
+	}
+}
+
 var _ engi.WorkspaceDatabases = (*Service)(nil)

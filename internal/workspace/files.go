@@ -89,6 +89,67 @@ func (s *Service) Write(ctx context.Context, spec engi.WriteSpec) (_ engi.Worksp
 	return s.change(ctx, u, next, objects, engi.WorkspaceRevision{Message: spec.Message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))})
 }
 
+// Move implements [engi.Workspaces].
+func (s *Service) Move(ctx context.Context, spec engi.MoveSpec) (_ engi.WorkspaceRevision, err error) {
+	defer engi.Annotate(&err, "move files of workspace %.70s", spec.Workspace)
+	for _, p := range []string{spec.From, spec.To} {
+		if err := CheckPath(p); err != nil {
+			return engi.WorkspaceRevision{}, err
+		}
+	}
+	r, release, err := s.hold(ctx, spec.Viewer, spec.Workspace, engi.RoleEditor)
+	if err != nil {
+		return engi.WorkspaceRevision{}, err
+	}
+	defer release()
+	u, err := s.use(ctx, r, true)
+	if err != nil {
+		return engi.WorkspaceRevision{}, err
+	}
+	defer u.leave()
+	next, moved, err := move(u.last.Files, spec.From, spec.To)
+	if err != nil {
+		return engi.WorkspaceRevision{}, err
+	}
+	if spec.Base != 0 {
+		if err := s.unchanged(ctx, u, moved, spec.Base); err != nil {
+			return engi.WorkspaceRevision{}, err
+		}
+	}
+	message := cmp.Or(spec.Message, fmt.Sprintf("Move %s to %s", spec.From, spec.To))
+	return s.change(ctx, u, next, nil, engi.WorkspaceRevision{Message: message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))})
+}
+
+// within reports whether a path is dir itself or below it.
+func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// move returns files after a file or a directory is moved, and the files that were moved, as they were.
+func move(files repo.Files, from, to string) (next repo.Files, moved []engi.WorkspaceFile, err error) {
+	if from != to && within(to, from) {
+		return nil, nil, engi.Errorf(engi.Invalid, "%.100q cannot be moved into itself", from)
+	}
+	next = maps.Clone(files)
+	for p, f := range files {
+		if within(p, to) {
+			return nil, nil, engi.Errorf(engi.Conflict, "%.100q exists", to).WithRemedy("choose another path, or delete it first")
+		}
+		if !within(p, from) {
+			continue
+		}
+		moved = append(moved, engi.WorkspaceFile{Path: p})
+		delete(next, p)
+		f.Path = to + strings.TrimPrefix(p, from)
+		if err := CheckPath(f.Path); err != nil {
+			return nil, nil, err
+		}
+		next[f.Path] = f
+	}
+	if len(moved) == 0 {
+		return nil, nil, engi.Errorf(engi.NotFound, "there is no %.100q", from).WithRemedy("list the files")
+	}
+	return next, moved, nil
+}
+
 // checkFiles validates files to write, without regard to existing files.
 func checkFiles(files []engi.WorkspaceFile) error {
 	if len(files) > repo.MaxFiles {
@@ -451,7 +512,7 @@ func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, idOrName stri
 		return engi.WorkspaceRevision{}, err
 	}
 	defer u.leave()
-	is := func(p string) bool { return below == "" || p == below || strings.HasPrefix(p, below+"/") }
+	is := func(p string) bool { return below == "" || within(p, below) }
 	next, found := repo.Files{}, below == ""
 	for p, f := range u.last.Files {
 		if !is(p) {

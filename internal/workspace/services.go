@@ -22,6 +22,8 @@ const (
 	maxLogs     = 1 << 20
 	defaultLogs = 64 << 10
 
+	recentTime = time.Minute // age of a sample that still shows what a service uses now
+
 	// name of the sandbox with the working copy, in its group
 	mainName = "workspace"
 )
@@ -271,6 +273,32 @@ type dialed struct {
 func (d *dialed) Close() error {
 	defer d.leave()
 	return d.Conn.Close()
+}
+
+// ServiceUse implements [engi.WorkspaceServices].
+func (s *Service) ServiceUse(ctx context.Context, viewer engi.Viewer, workspace string) (_ map[string]engi.ServiceUse, err error) {
+	defer engi.Annotate(&err, "use of services of workspace %.70s", workspace)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleViewer)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]engi.ServiceUse{}
+	for _, sr := range r.Services {
+		if sr.Sandbox == "" || sr.Going {
+			continue
+		}
+		samples, err := s.opt.Sandboxes.Samples(ctx, engi.Everyone, sr.Sandbox, time.Now().Add(-recentTime), time.Time{})
+		if err != nil || len(samples) == 0 {
+			continue // the sandbox has ended meanwhile
+		}
+		last := samples[len(samples)-1]
+		u := engi.ServiceUse{CPU: last.CPU, CPUPercent: last.CPUPercent, Memory: last.Memory, MemoryLimit: last.MemoryLimit}
+		if v, err := s.opt.Volumes.Get(ctx, engi.Everyone, string(sr.Volume)); err == nil { // the data are not in the sandbox
+			u.Disk, u.DiskLimit = v.Used, v.Capacity
+		}
+		all[sr.Name] = u
+	}
+	return all, nil
 }
 
 // ServiceLogs implements [engi.WorkspaceServices].

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"net"
+	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
 )
@@ -46,7 +47,7 @@ func (x volumes) Create(_ context.Context, spec engi.VolumeSpec) (v engi.Volume,
 		if _, err := fs.Stat(spec.Content, "seed"); err != nil {
 			return err
 		}
-		v = engi.Volume{ID: spec.ID, Owner: spec.Owner, Name: spec.Name}
+		v = engi.Volume{ID: spec.ID, Owner: spec.Owner, Name: spec.Name, Capacity: 4 << 30, Used: 40 << 20}
 		x.volumes[v.ID] = &volume{Volume: v}
 		return nil
 	})
@@ -86,6 +87,17 @@ func (x boxes) Get(_ context.Context, _ engi.Viewer, id engi.SandboxID) (sb engi
 		return nil
 	})
 	return sb, err
+}
+
+func (x boxes) Samples(_ context.Context, _ engi.Viewer, id engi.SandboxID, from, _ time.Time) (all []engi.Sample, err error) {
+	err = x.act(func() error {
+		if x.boxes[id] == nil {
+			return errGone
+		}
+		all = []engi.Sample{{Time: from, Memory: 1}, {Time: from, CPU: 2 * time.Second, CPUPercent: 5, Memory: 48 << 20, MemoryLimit: 1 << 30, DiskUsed: 1, DiskCapacity: 2}}
+		return nil
+	})
+	return all, err
 }
 
 // A process is a server.

@@ -103,6 +103,25 @@ func TestServicesAreStartedAgain(t *testing.T) {
 	}, trio...)
 }
 
+// TestServiceUse shows what services use to a collaborator, whom their sandboxes and volumes do not belong to.
+func TestServiceUse(t *testing.T) {
+	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
+		ctx := t.Context()
+		x := must[engi.Workspace](t)(s.Change(ctx, "o", "shop", engi.WorkspaceChange{Share: []engi.Collaborator{{Owner: "vera", Role: engi.RoleViewer}}}))
+		one := engi.ServiceUse{CPU: 2 * time.Second, CPUPercent: 5, Memory: 48 << 20, MemoryLimit: 1 << 30, Disk: 40 << 20, DiskLimit: 4 << 30}
+		want := map[string]engi.ServiceUse{"db": one, "redis": one, "nginx": one}
+		same(t, "use", want, must[map[string]engi.ServiceUse](t)(s.ServiceUse(ctx, "vera", string(x.ID))))
+		lost := service(t, s, "nginx").Sandbox
+		w.in(lost, func(*fakeSandbox) { w.lose(lost) })
+		delete(want, "nginx")
+		same(t, "use without a sandbox", want, must[map[string]engi.ServiceUse](t)(s.ServiceUse(ctx, "o", "shop")))
+		if err := s.Stop(ctx, "o", "shop"); err != nil {
+			t.Fatal(err)
+		}
+		same(t, "use of a stopped workspace", map[string]engi.ServiceUse{}, must[map[string]engi.ServiceUse](t)(s.ServiceUse(ctx, "o", "shop")))
+	}, trio...)
+}
+
 // TestServicesFail starts a service that fails for a while, and one that always fails.
 func TestServicesFail(t *testing.T) {
 	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {

@@ -70,6 +70,10 @@ func TestRoles(t *testing.T) {
 		do   func(s *workspace.Service, o engi.Viewer, id string) error
 	}{
 		"get": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error { _, err := s.Get(ctx, o, id); return err }},
+		"use": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
+			_, err := s.ServiceUse(ctx, o, id)
+			return err
+		}},
 		"files": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Files(ctx, o, id, 0)
 			return err
@@ -113,6 +117,10 @@ func TestRoles(t *testing.T) {
 		}},
 		"write": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Write(ctx, engi.WriteSpec{Viewer: o, Workspace: id, Files: []engi.WorkspaceFile{file("a", "x\n")}})
+			return err
+		}},
+		"move": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
+			_, err := s.Move(ctx, engi.MoveSpec{Viewer: o, Workspace: id, From: "a", To: "b/a"})
 			return err
 		}},
 		"restore": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
@@ -471,6 +479,57 @@ func TestStartFails(t *testing.T) {
 }
 
 // TestModel compares random histories with a map.
+// TestMove moves files and directories while a program in the sandbox changes them.
+func TestMove(t *testing.T) {
+	w := newFixture(t)
+	s, _ := w.begin(t)
+	ctx := t.Context()
+	deep := strings.Repeat("d/", 20)
+	script := file("src/run.sh", "echo\n")
+	script.Mode = 0o755
+	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1\n"), file("src/b", "2\n"), script, file("srcs", "3\n"), file(deep+"e", "4\n")}}))
+	x := must[engi.Workspace](t)(s.Start(ctx, "a", "x"))
+	for _, step := range []struct {
+		from, to string
+		base     int64
+		want     engi.Kind
+	}{
+		{"nix", "b", 0, engi.NotFound}, {"sr", "b", 0, engi.NotFound}, {"a/b", "b", 0, engi.NotFound},
+		{"a", "srcs", 0, engi.Conflict}, {"a", "src", 0, engi.Conflict}, {"a", "a", 0, engi.Conflict}, {"a", "srcs/a", 0, engi.Conflict}, {"src", "a/src", 0, engi.Conflict},
+		{"src", "src/lib", 0, engi.Invalid}, {"a", "../a", 0, engi.Invalid}, {"", "b", 0, engi.Invalid}, {"a", ".git/a", 0, engi.Invalid}, {"a", "b/", 0, engi.Invalid},
+		{"d", deep + "f", 0, engi.Invalid}, {"d", strings.Repeat("z/", 15) + "z", 0, engi.Invalid}, // d/…/e would be too deep
+	} {
+		if _, err := s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: step.from, To: step.to, Base: step.base}); !engi.Is(err, step.want) {
+			t.Errorf("%s to %s: %v, want %v", step.from, step.to, err, step.want)
+		}
+	}
+	if all := must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{})); len(all) != 1 {
+		t.Errorf("refused moves made %d revisions", len(all)-1)
+	}
+	// What a program has changed is a revision before that of the move, and moves too.
+	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/src/new", "5\n", 0o644) })
+	rev := must[engi.WorkspaceRevision](t)(s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: "src", To: "lib/src", Actor: "key_1"}))
+	if rev.Number != 3 || rev.Message != "Move src to lib/src" || rev.Actor != "key_1" || len(rev.Changed) != 6 {
+		t.Errorf("%+v", rev)
+	}
+	want := map[string]string{"a": "1\n", "lib/src/b": "2\n", "lib/src/run.sh": "echo\n", "lib/src/new": "5\n", "srcs": "3\n", deep + "e": "4\n"}
+	same(t, "files", want, contents(t, s, "x", 0))
+	same(t, "sandbox", want, w.has(x.Sandbox))
+	for _, f := range must[[]engi.WorkspaceFile](t)(s.Files(ctx, "a", "x", 0)) {
+		if (f.Mode == 0o755) != (f.Path == "lib/src/run.sh") {
+			t.Errorf("%s has the mode %o", f.Path, f.Mode)
+		}
+	}
+	// Somebody else's change since the base is a conflict, wherever in the directory it is.
+	must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("lib/src/b", "6\n")}}))
+	if _, err := s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: "lib", To: "src", Base: 3}); !engi.Is(err, engi.Conflict) {
+		t.Error(err)
+	}
+	must[engi.WorkspaceRevision](t)(s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: "a", To: "b", Base: 3, Message: "Rename"}))
+	must[engi.WorkspaceRevision](t)(s.Restore(ctx, "a", "x", 1, ""))
+	same(t, "first revision", map[string]string{"a": "1\n", "src/b": "2\n", "src/run.sh": "echo\n", "srcs": "3\n", deep + "e": "4\n"}, w.has(x.Sandbox))
+}
+
 func TestModel(t *testing.T) {
 	seeds := uint64(10)
 	if testing.Short() {
@@ -527,7 +586,36 @@ func model(t *testing.T, random *rand.Rand) {
 	for range 50 {
 		p := paths[random.IntN(len(paths))]
 		running := x.Sandbox != ""
-		switch op := random.IntN(11); {
+		switch op := random.IntN(12); {
+		case op == 11: // a move, to where nothing is written
+			from, to := []string{"a", "b", "d", "d/e", "c", "m", "m/n"}[random.IntN(7)], []string{"c", "m/n", "m/o"}[random.IntN(3)]
+			if running {
+				next()
+			}
+			is := func(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+			moved, taken := map[string]string{}, false
+			for p, text := range now {
+				if taken = taken || is(p, to); is(p, from) {
+					moved[to+strings.TrimPrefix(p, from)] = text
+				}
+			}
+			_, err := s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: from, To: to})
+			want := engi.NoKind
+			switch {
+			case from != to && is(to, from):
+				want = engi.Invalid
+			case taken:
+				want = engi.Conflict
+			case len(moved) == 0:
+				want = engi.NotFound
+			default:
+				maps.DeleteFunc(now, func(p, _ string) bool { return is(p, from) })
+				maps.Copy(now, moved)
+				next()
+			}
+			if engi.KindOf(err) != want {
+				t.Fatalf("%s to %s: %v", from, to, err)
+			}
 		case op == 10: // a push
 			if running {
 				next()
@@ -758,6 +846,11 @@ func day(ctx context.Context, t *testing.T, w *fixture, s *workspace.Service) (d
 	if _, err := s.Restore(ctx, "a", "x", 1, "c"); err != nil {
 		return d
 	}
+	for _, way := range [][2]string{{"c", "e/c"}, {"e/c", "c"}} { // it is in one of the two places after a power cut
+		if _, err := s.Move(ctx, engi.MoveSpec{Viewer: "a", Workspace: "x", From: way[0], To: way[1]}); err != nil {
+			return d
+		}
+	}
 	if s.Stop(ctx, "a", "x") != nil {
 		return d
 	}
@@ -807,12 +900,12 @@ func after(t *testing.T, w *fixture, s *workspace.Service, d done) {
 	if (alive || d.captured) && d.touched != "" && files["b"] != d.touched {
 		t.Errorf("what somebody has changed in the sandbox is lost: b is %q", files["b"])
 	}
-	if files["c/d"] != strings.Repeat("x", 1000) {
-		t.Errorf("c/d has %d bytes", len(files["c/d"]))
+	if big := strings.Repeat("x", 1000); (files["c/d"] == big) == (files["e/c/d"] == big) {
+		t.Errorf("c/d has %d bytes, e/c/d %d", len(files["c/d"]), len(files["e/c/d"]))
 	}
 	for _, rev := range must[[]engi.WorkspaceRevision](t)(s.Revisions(ctx, "a", "x", engi.Paging{})) {
 		for p, text := range contents(t, s, "x", rev.Number) {
-			if p == "c/d" && len(text) != 1000 {
+			if strings.HasSuffix(p, "c/d") && len(text) != 1000 {
 				t.Errorf("revision %d has %d bytes of c/d", rev.Number, len(text))
 			}
 		}

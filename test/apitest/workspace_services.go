@@ -89,6 +89,19 @@ func (w *Workspaces) Connection(_ context.Context, viewer engi.Viewer, name, ser
 	})
 }
 
+// ServiceUse implements engi.Workspaces: each healthy service uses the same.
+func (w *Workspaces) ServiceUse(_ context.Context, viewer engi.Viewer, name string) (map[string]engi.ServiceUse, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) (map[string]engi.ServiceUse, error) {
+		all := map[string]engi.ServiceUse{}
+		for _, s := range x.Services {
+			if s.Sandbox != "" {
+				all[s.Name] = engi.ServiceUse{CPU: 1500 * time.Millisecond, CPUPercent: 3.5, Memory: 48 << 20, MemoryLimit: 1 << 30, Disk: 40 << 20, DiskLimit: 4 << 30}
+			}
+		}
+		return all, nil
+	})
+}
+
 // ServiceLogs implements engi.Workspaces.
 func (w *Workspaces) ServiceLogs(_ context.Context, viewer engi.Viewer, name, service string, max int) (string, error) {
 	return withService(w, viewer, name, service, engi.RoleViewer, func(_ *workspace, s *engi.Service) (string, error) {
@@ -163,6 +176,27 @@ func (w *Workspaces) Query(_ context.Context, q engi.Query) (engi.QueryResult, e
 			r.Error = &engi.QueryError{Code: "25006", Text: "cannot execute this in a read-only transaction"}
 		default:
 			r.Affected = 1
+		}
+		return r, nil
+	})
+}
+
+// Documents implements engi.Workspaces.
+func (w *Workspaces) Documents(_ context.Context, q engi.DocumentQuery) (engi.DocumentResult, error) {
+	role := engi.RoleReviewer
+	if strings.Contains(string(q.Pipeline), "$out") {
+		role = engi.RoleEditor
+	}
+	return withService(w, q.Viewer, q.Workspace, cmp.Or(q.Service, string(engi.ServiceMongoDB)), role, func(_ *workspace, s *engi.Service) (engi.DocumentResult, error) {
+		r := engi.DocumentResult{Took: time.Millisecond}
+		switch {
+		case s.Type != engi.ServiceMongoDB:
+			return r, engi.Errorf(engi.Invalid, "service %s has no documents", s.Name)
+		case strings.Contains(string(q.Filter)+string(q.Pipeline), "$fail"):
+			r.Error = &engi.QueryError{Code: "BadValue", Text: "unknown operator: $fail"}
+		case q.Collection == "orders":
+			r.Documents = []json.RawMessage{json.RawMessage(`{"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}`)}
+			r.Truncated = q.MaxRows == 1
 		}
 		return r, nil
 	})

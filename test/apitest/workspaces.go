@@ -305,6 +305,31 @@ func (w *Workspaces) Write(_ context.Context, spec engi.WriteSpec) (engi.Workspa
 	return with(w, spec.Viewer, spec.Workspace, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) { return x.write(spec) })
 }
 
+// Move implements engi.Workspaces.
+func (w *Workspaces) Move(_ context.Context, spec engi.MoveSpec) (engi.WorkspaceRevision, error) {
+	return with(w, spec.Viewer, spec.Workspace, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) {
+		last, _ := x.revision(0) // zero if there is no revision
+		files := map[string]workspaceFile{}
+		found := false
+		for p, f := range last.files {
+			rest, moves := strings.CutPrefix(p+"/", spec.From+"/")
+			switch {
+			case strings.HasPrefix(p+"/", spec.To+"/"):
+				return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%.100q exists", spec.To).WithRemedy("choose another path")
+			case moves && spec.Base > 0 && f.since > spec.Base:
+				return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%s has changed since revision %d", p, spec.Base).WithRemedy("read it again")
+			case moves:
+				p, found = path.Join(spec.To, rest), true
+			}
+			files[p] = f
+		}
+		if !found {
+			return engi.WorkspaceRevision{}, engi.Errorf(engi.NotFound, "workspace %s has no file %.100q", x.Name, spec.From).WithRemedy("list its files")
+		}
+		return x.revise(engi.WorkspaceRevision{Message: cmp.Or(spec.Message, "Moved "+spec.From), Actor: spec.Actor}, files), nil
+	})
+}
+
 // Files implements engi.Workspaces.
 func (w *Workspaces) Files(_ context.Context, viewer engi.Viewer, name string, revision int64) ([]engi.WorkspaceFile, error) {
 	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceFile, error) {

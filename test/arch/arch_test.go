@@ -105,7 +105,7 @@ var rules = []rule{
 	{"workspace/repo", "engi", "github.com/go-git/go-git/v5/..."},
 	{"workspace/transfer", "engi workspace/repo", ""},
 	{"workspace/server", "engi", ""},
-	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype"},
+	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype go.mongodb.org/mongo-driver/v2/bson"},
 	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
 	{"sandbox/outputlog", "engi", ""},

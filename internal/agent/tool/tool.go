@@ -40,8 +40,9 @@ type Tool struct {
 	// description, for runs that offer the tool; nil means no text.
 	Prompt func(ctx context.Context, e Env) string
 
-	schema *llm.Schema
-	run    func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
+	hidesIDs bool // errors name no workspaces, sandboxes and volumes by their IDs; so it is for all tools of a run in a workspace
+	schema   *llm.Schema
+	run      func(ctx context.Context, c *Call, args json.RawMessage) (Result, error)
 }
 
 // A Need is a condition that a run must meet for a tool.
@@ -228,7 +229,11 @@ func (t Tool) Run(ctx context.Context, c *Call, arguments string) (Result, error
 		if ctx.Err() != nil {
 			return Result{}, engi.Errorf(engi.Expired, "call %s: %v", t.Name, context.Cause(ctx))
 		}
-		return Failure(err), nil
+		failure := Failure(err)
+		if t.hidesIDs || c.Workspace != "" {
+			failure.Text = withoutIDs(failure.Text)
+		}
+		return failure, nil
 	}
 	return r, nil
 }
@@ -263,7 +268,7 @@ func (s Services) CheckTarget(ctx context.Context, e Env) error {
 		if s.Workspaces == nil {
 			return engi.Errorf(engi.Unsupported, "this node has no workspaces")
 		}
-		x, err := s.Workspaces.Get(ctx, e.Owner.Viewer(), e.Workspace)
+		x, err := s.workspace(ctx, &Call{Env: e}, "")
 		if err == nil {
 			err = x.Allow(e.Owner.Viewer(), engi.RoleEditor)
 		}
@@ -308,7 +313,7 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 // enterWorkspace returns the guest of the sandbox of a workspace, and starts the sandbox if it
 // is not running.
 func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
-	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), c.Workspace)
+	x, err := s.workspace(ctx, c, "")
 	if err != nil {
 		return nil, nil, err
 	}

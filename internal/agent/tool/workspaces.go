@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -14,17 +15,24 @@ import (
 
 // Workspaces is the part of [engi.Workspaces] that the tools of workspaces use.
 type Workspaces interface {
+	WorkspaceRunner
 	WorkspaceFiles
 	WorkspaceServices
 }
 
-// WorkspaceFiles is the part of [Workspaces] about workspaces and their files.
-type WorkspaceFiles interface {
+// WorkspaceRunner is the part of [Workspaces] about workspaces themselves.
+type WorkspaceRunner interface {
 	Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error)
 	Get(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
+	List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Workspace, error)
 	Start(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
 	Change(ctx context.Context, viewer engi.Viewer, workspace string, c engi.WorkspaceChange) (engi.Workspace, error)
+}
+
+// WorkspaceFiles is the part of [Workspaces] about files.
+type WorkspaceFiles interface {
 	Write(ctx context.Context, spec engi.WriteSpec) (engi.WorkspaceRevision, error)
+	Move(ctx context.Context, spec engi.MoveSpec) (engi.WorkspaceRevision, error)
 	Files(ctx context.Context, viewer engi.Viewer, workspace string, revision int64) ([]engi.WorkspaceFile, error)
 	File(ctx context.Context, viewer engi.Viewer, workspace, path string, revision int64) (io.ReadCloser, error)
 }
@@ -46,18 +54,25 @@ type createWorkspaceArgs struct {
 }
 
 type readWorkspaceArgs struct {
-	Workspace string `json:"workspace" jsonschema:"ID or name"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Path      string `json:"path,omitempty" jsonschema:"file to read, relative to the workspace; default: lists files and services"`
 }
 
 type writeWorkspaceArgs struct {
-	Workspace string               `json:"workspace" jsonschema:"ID or name"`
+	Workspace string               `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Files     []writeWorkspaceFile `json:"files"`
 	Message   string               `json:"message,omitempty" jsonschema:"message of the revision, one line"`
 }
 
+type moveWorkspaceFileArgs struct {
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
+	From      string `json:"from" jsonschema:"file or directory, relative to the workspace"`
+	To        string `json:"to" jsonschema:"new path, which must not exist"`
+	Message   string `json:"message,omitempty" jsonschema:"message of the revision, one line"`
+}
+
 type enablePreviewArgs struct {
-	Workspace string `json:"workspace" jsonschema:"ID or name"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Type      string `json:"type,omitempty" jsonschema:"static (the default): files of the workspace; proxy: a server in its sandbox; websocket: the same, with a WebSocket URL; none: no preview"`
 	Root      string `json:"root,omitempty" jsonschema:"static only: directory to serve, relative to the workspace; default: the whole workspace"`
 	Port      int    `json:"port,omitempty" jsonschema:"proxy and websocket only: port of the server"`
@@ -71,14 +86,14 @@ type writeWorkspaceFile struct {
 }
 
 type addServiceArgs struct {
-	Workspace string `json:"workspace" jsonschema:"ID or name"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Type      string `json:"type" enum:"postgres,mysql,redis,mongodb,nginx"`
 	Version   string `json:"version,omitempty" jsonschema:"default: the newest"`
 	Name      string `json:"name,omitempty" jsonschema:"default: the type"`
 }
 
 type runSQLArgs struct {
-	Workspace string    `json:"workspace" jsonschema:"ID or name"`
+	Workspace string    `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Query     string    `json:"query"`
 	Args      exactArgs `json:"args,omitempty" jsonschema:"arguments for $1 (postgres) or ? (mysql)"`
 	Service   string    `json:"service,omitempty" jsonschema:"default: the only SQL service"`
@@ -97,13 +112,13 @@ func (a *exactArgs) UnmarshalJSON(b []byte) error {
 }
 
 type describeTablesArgs struct {
-	Workspace string `json:"workspace" jsonschema:"ID or name"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Table     string `json:"table,omitempty" jsonschema:"table to describe, optionally as SCHEMA.TABLE; default: lists the tables"`
 	Service   string `json:"service,omitempty" jsonschema:"default: the only SQL service"`
 }
 
 type runRedisArgs struct {
-	Workspace string   `json:"workspace" jsonschema:"ID or name"`
+	Workspace string   `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Command   []string `json:"command" jsonschema:"command with its arguments, like GET and a key"`
 	Service   string   `json:"service,omitempty" jsonschema:"default: redis"`
 }
@@ -126,29 +141,68 @@ func workspaceTools(s Services) ([]Tool, error) {
 			if err != nil && first == nil {
 				first = err
 			}
-			t.Repeatable = repeatable
+			t.Repeatable, t.hidesIDs = repeatable, true
 			all = append(all, t)
 		}
 	}
 	add(false)(New("create_workspace", "Creates a workspace: files with a history, and services like databases, which its programs reach by name.", s.createWorkspace))
-	add(true)(New("read_workspace", "Lists the files and services of a workspace, or reads a file.", s.readWorkspace))
-	add(true)(New("write_workspace", "Writes and deletes files of a workspace, all as one revision or none.", s.writeWorkspace))
-	add(false)(New("add_service", "Adds a service to a workspace, and returns how programs in it reach the service.", s.addService))
-	add(true)(New("enable_preview", "Shows the files of a workspace, or a server in its sandbox, as a web page, and returns its address.", s.enablePreview))
-	add(false)(New("run_sql", "Runs a query in a database of a workspace.", s.runSQL))
-	add(true)(New("describe_tables", "Lists the tables of a database of a workspace, or says what one consists of.", s.describeTables))
-	add(false)(New("run_redis_command", "Runs a command in a redis service of a workspace.", func(ctx context.Context, c *Call, a runRedisArgs) (Result, error) {
-		if len(a.Command) == 0 {
-			return Result{}, engi.Errorf(engi.Invalid, "there is no command")
-		}
-		reply, err := s.Workspaces.Command(ctx, c.Owner.Viewer(), a.Workspace, cmp.Or(a.Service, string(engi.ServiceRedis)), a.Command)
-		if len(reply.Value) > maxQueryBytes {
-			return Result{}, engi.Errorf(engi.Exhausted, "the reply has %d bytes, %d at most", len(reply.Value), maxQueryBytes).WithRemedy("ask for less at once")
-		}
-		return Result{Text: string(reply.Value), Failed: reply.Refused}, err
-	}))
+	add(true)(inWorkspace(s, "read_workspace", "Lists the files and services of a workspace, or reads a file.", func(a readWorkspaceArgs) string { return a.Workspace }, s.readWorkspace))
+	add(true)(inWorkspace(s, "write_workspace", "Writes and deletes files of a workspace, all as one revision or none.", func(a writeWorkspaceArgs) string { return a.Workspace }, s.writeWorkspace))
+	add(false)(inWorkspace(s, "move_workspace_file", "Moves or renames a file or a directory of a workspace, as one revision.", func(a moveWorkspaceFileArgs) string { return a.Workspace }, s.moveWorkspaceFile))
+	add(false)(inWorkspace(s, "add_service", "Adds a service to a workspace, and returns how programs in it reach the service.", func(a addServiceArgs) string { return a.Workspace }, s.addService))
+	add(true)(inWorkspace(s, "enable_preview", "Shows the files of a workspace, or a server in its sandbox, as a web page, and returns its address.", func(a enablePreviewArgs) string { return a.Workspace }, s.enablePreview))
+	add(false)(inWorkspace(s, "run_sql", "Runs a query in a database of a workspace.", func(a runSQLArgs) string { return a.Workspace }, s.runSQL))
+	add(true)(inWorkspace(s, "describe_tables", "Lists the tables of a database of a workspace, or says what one consists of.", func(a describeTablesArgs) string { return a.Workspace }, s.describeTables))
+	add(false)(inWorkspace(s, "run_redis_command", "Runs a command in a redis service of a workspace.", func(a runRedisArgs) string { return a.Workspace }, s.runRedis))
 	return all, first
 }
+
+// inWorkspace returns a tool for the workspace that of returns the name of; see [Services.workspace].
+func inWorkspace[A any](s Services, name, description string, of func(A) string, run func(ctx context.Context, c *Call, x engi.Workspace, a A) (Result, error)) (Tool, error) {
+	return New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
+		x, err := s.workspace(ctx, c, of(a))
+		if err != nil {
+			return Result{}, err
+		}
+		return run(ctx, c, x, a)
+	})
+}
+
+// workspace returns the workspace that a model calls by a name; an empty name is the workspace that the run works in.
+// A workspace that its owner shares is called OWNER/NAME, because it may have the name of another one.
+func (s Services) workspace(ctx context.Context, c *Call, name string) (engi.Workspace, error) {
+	if name = cmp.Or(name, c.Workspace); name == "" {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "no workspace is named").WithRemedy("name one")
+	}
+	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), name)
+	if !engi.Is(err, engi.NotFound) {
+		return x, err
+	}
+	all, listed := s.Workspaces.List(ctx, c.Owner.Viewer(), engi.Paging{})
+	if listed != nil {
+		return x, listed
+	}
+	for _, x := range all {
+		if nameOf(x, c.Owner) == name {
+			return x, nil
+		}
+	}
+	return x, err
+}
+
+// nameOf returns the name by which the tools of owner call a workspace.
+func nameOf(x engi.Workspace, owner engi.Owner) string {
+	if x.Owner != owner {
+		return string(x.Owner) + "/" + x.Name
+	}
+	return x.Name
+}
+
+var idPattern = regexp.MustCompile(` ?"?\b(?:wsp|sbx|vol)_[a-z2-7]{26}\b"?`)
+
+// withoutIDs returns a text without the IDs of workspaces, sandboxes and volumes. A model does not need them, and
+// would call things by them.
+func withoutIDs(text string) string { return idPattern.ReplaceAllString(text, "") }
 
 func (s Services) createWorkspace(ctx context.Context, c *Call, a createWorkspaceArgs) (Result, error) {
 	if len(a.Services) > maxServices {
@@ -165,12 +219,8 @@ func (s Services) createWorkspace(ctx context.Context, c *Call, a createWorkspac
 	return s.describeWorkspace(ctx, c, x)
 }
 
-func (s Services) readWorkspace(ctx context.Context, c *Call, a readWorkspaceArgs) (Result, error) {
-	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), a.Workspace)
-	switch {
-	case err != nil:
-		return Result{}, err
-	case a.Path == "":
+func (s Services) readWorkspace(ctx context.Context, c *Call, x engi.Workspace, a readWorkspaceArgs) (Result, error) {
+	if a.Path == "" {
 		return s.describeWorkspace(ctx, c, x)
 	}
 	f, err := s.Workspaces.File(ctx, c.Owner.Viewer(), string(x.ID), a.Path, 0)
@@ -188,18 +238,15 @@ func (s Services) describeWorkspace(ctx context.Context, c *Call, x engi.Workspa
 		return Result{}, err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "workspace %s (%s) from %s is %s, revision %d", x.Name, x.ID, x.Template, x.State, x.Revision)
-	if x.Sandbox != "" {
-		fmt.Fprintf(&b, ", in sandbox %s", x.Sandbox)
-	}
+	fmt.Fprintf(&b, "workspace %s from %s is %s, revision %d", nameOf(x, c.Owner), x.Template, x.State, x.Revision)
 	failed := x.State == engi.WorkspaceFailed
 	if x.Error != nil {
-		fmt.Fprintf(&b, "\nerror: %s", x.Error.Text)
+		fmt.Fprintf(&b, "\nerror: %s", withoutIDs(x.Error.Text))
 	}
 	for _, v := range x.Services {
 		fmt.Fprintf(&b, "\nservice %s, %s: %s at %s:%d", v.Name, oneLine(cmp.Or(v.Server, string(v.Type))), v.State, v.Host, v.Port)
 		if v.Error != nil {
-			fmt.Fprintf(&b, ": %s", oneLine(v.Error.Text))
+			fmt.Fprintf(&b, ": %s", oneLine(withoutIDs(v.Error.Text)))
 		}
 		failed = failed || v.State == engi.ServiceFailed
 	}
@@ -213,8 +260,8 @@ func (s Services) describeWorkspace(ctx context.Context, c *Call, x engi.Workspa
 	return Result{Text: b.String(), Failed: failed}, nil
 }
 
-func (s Services) writeWorkspace(ctx context.Context, c *Call, a writeWorkspaceArgs) (Result, error) {
-	spec := engi.WriteSpec{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Message: a.Message, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))}
+func (s Services) writeWorkspace(ctx context.Context, c *Call, x engi.Workspace, a writeWorkspaceArgs) (Result, error) {
+	spec := engi.WriteSpec{Viewer: c.Owner.Viewer(), Workspace: string(x.ID), Message: a.Message, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))}
 	for _, f := range a.Files {
 		if f.Delete && f.Content != "" {
 			return Result{}, engi.Errorf(engi.Invalid, "%.100q is deleted, and has content", f.Path)
@@ -228,7 +275,17 @@ func (s Services) writeWorkspace(ctx context.Context, c *Call, a writeWorkspaceA
 	if len(spec.Files) == 0 {
 		return Result{}, engi.Errorf(engi.Invalid, "there are no files")
 	}
-	r, err := s.Workspaces.Write(ctx, spec)
+	return revised(s.Workspaces.Write(ctx, spec))
+}
+
+func (s Services) moveWorkspaceFile(ctx context.Context, c *Call, x engi.Workspace, a moveWorkspaceFileArgs) (Result, error) {
+	return revised(s.Workspaces.Move(ctx, engi.MoveSpec{
+		Viewer: c.Owner.Viewer(), Workspace: string(x.ID), From: a.From, To: a.To, Message: a.Message, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx)),
+	}))
+}
+
+// revised describes a revision that a tool made.
+func revised(r engi.WorkspaceRevision, err error) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
@@ -244,15 +301,15 @@ func (s Services) writeWorkspace(ctx context.Context, c *Call, a writeWorkspaceA
 	return Result{Text: b.String()}, nil
 }
 
-func (s Services) addService(ctx context.Context, c *Call, a addServiceArgs) (Result, error) {
-	v, err := s.Workspaces.AddService(ctx, c.Owner.Viewer(), a.Workspace, engi.ServiceSpec{Name: a.Name, Type: engi.ServiceType(a.Type), Version: a.Version})
+func (s Services) addService(ctx context.Context, c *Call, x engi.Workspace, a addServiceArgs) (Result, error) {
+	v, err := s.Workspaces.AddService(ctx, c.Owner.Viewer(), string(x.ID), engi.ServiceSpec{Name: a.Name, Type: engi.ServiceType(a.Type), Version: a.Version})
 	if err != nil {
 		return Result{}, err
 	}
 	if v.State == engi.ServiceFailed {
-		return Failure(orUnavailable(v)), nil
+		return Result{}, orUnavailable(v)
 	}
-	to, err := s.Workspaces.Connection(ctx, c.Owner.Viewer(), a.Workspace, v.Name)
+	to, err := s.Workspaces.Connection(ctx, c.Owner.Viewer(), string(x.ID), v.Name)
 	if err != nil {
 		return Result{}, err
 	}
@@ -267,8 +324,19 @@ func orUnavailable(v engi.Service) error {
 	return engi.Errorf(engi.Unavailable, "service %s has failed", v.Name)
 }
 
-func (s Services) runSQL(ctx context.Context, c *Call, a runSQLArgs) (Result, error) {
-	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
+func (s Services) runRedis(ctx context.Context, c *Call, x engi.Workspace, a runRedisArgs) (Result, error) {
+	if len(a.Command) == 0 {
+		return Result{}, engi.Errorf(engi.Invalid, "there is no command")
+	}
+	reply, err := s.Workspaces.Command(ctx, c.Owner.Viewer(), string(x.ID), cmp.Or(a.Service, string(engi.ServiceRedis)), a.Command)
+	if len(reply.Value) > maxQueryBytes {
+		return Result{}, engi.Errorf(engi.Exhausted, "the reply has %d bytes, %d at most", len(reply.Value), maxQueryBytes).WithRemedy("ask for less at once")
+	}
+	return Result{Text: string(reply.Value), Failed: reply.Refused}, err
+}
+
+func (s Services) runSQL(ctx context.Context, c *Call, in engi.Workspace, a runSQLArgs) (Result, error) {
+	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
 	if a.Explain {
 		plan, err := s.Workspaces.Explain(ctx, q)
 		return Result{Text: plan}, err
@@ -324,8 +392,8 @@ func rowsText(x engi.QueryResult) string {
 	return cmp.Or(b.String(), "done")
 }
 
-func (s Services) describeTables(ctx context.Context, c *Call, a describeTablesArgs) (Result, error) {
-	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Service: a.Service, ReadOnly: true}
+func (s Services) describeTables(ctx context.Context, c *Call, in engi.Workspace, a describeTablesArgs) (Result, error) {
+	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, ReadOnly: true}
 	var b strings.Builder
 	if a.Table == "" {
 		all, err := s.Workspaces.Tables(ctx, q)
@@ -369,7 +437,7 @@ func (s Services) describeTables(ctx context.Context, c *Call, a describeTablesA
 	return Result{Text: b.String()}, nil
 }
 
-func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArgs) (Result, error) {
+func (s Services) enablePreview(ctx context.Context, c *Call, x engi.Workspace, a enablePreviewArgs) (Result, error) {
 	// Models write the root of a host for the directory of the workspace.
 	p := engi.WorkspacePreview{Type: engi.PreviewType(cmp.Or(a.Type, string(engi.PreviewStatic))), Root: strings.Trim(a.Root, "/"), Port: a.Port, Public: a.Public}
 	if p.Root == "." {
@@ -378,12 +446,12 @@ func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArg
 	if a.Type == "none" {
 		p = engi.WorkspacePreview{}
 	}
-	x, err := s.Workspaces.Change(ctx, c.Owner.Viewer(), a.Workspace, engi.WorkspaceChange{Preview: &p})
+	x, err := s.Workspaces.Change(ctx, c.Owner.Viewer(), string(x.ID), engi.WorkspaceChange{Preview: &p})
 	if err != nil {
 		return Result{}, err
 	}
 	if p.Type == engi.PreviewNone {
-		return Result{Text: fmt.Sprintf("Workspace %s shows nothing any more.", x.Name)}, nil
+		return Result{Text: fmt.Sprintf("Workspace %s shows nothing any more.", nameOf(x, c.Owner))}, nil
 	}
 	where, who := "", "who works in the workspace"
 	if s.WorkspaceURL != nil {

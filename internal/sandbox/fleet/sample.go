@@ -56,7 +56,7 @@ func (s *samples) add(one engi.Sample, cpu time.Duration) engi.Sample {
 	if gap := one.Time.Sub(s.at); !s.at.IsZero() && gap > 0 && cpu >= s.cpu {
 		one.CPUPercent = 100 * float64(cpu-s.cpu) / float64(gap)
 	}
-	s.cpu, s.at = cpu, one.Time
+	one.CPU, s.cpu, s.at = cpu, cpu, one.Time
 	s.fine = append(s.fine, one)
 	if len(s.fine) > fineSamples {
 		if s.count%coarseEvery == 0 {

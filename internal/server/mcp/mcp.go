@@ -212,7 +212,8 @@ func (s *Server) keyServer(key engi.Key) (*keyServer, error) {
 
 const instructions = `engi runs code in sandboxes.
 execute_code runs a whole program in a sandbox of its own and throws it away; use it for anything that stands alone.
-For work that goes on, make a sandbox with create_sandbox and give its ID to the tools that work on files and commands; end it with stop_sandbox.`
+For work that goes on, make a sandbox with create_sandbox and give its ID to the tools that work on files and commands; end it with stop_sandbox.
+Work on files that stay, or that need a database, belongs in a workspace: make one with create_workspace and give its name to the same tools.`
 
 // server returns the MCP server for one key. Sessions get their IDs from nextID.
 func (s *Server) server(key engi.Key, nextID func() string) *sdk.Server {
@@ -281,7 +282,7 @@ var effects = map[string]effect{
 	"read_file": {}, "list_files": {}, "glob": {}, "grep": {}, "search_docs": {},
 	"write_file": {writes: true, destructive: true, idempotent: true}, "edit_file": {writes: true, destructive: true}, "remove_file": {writes: true, destructive: true, idempotent: true},
 	"create_app": {writes: true}, "apply_to_app": {writes: true, destructive: true, open: true}, "read_app": {},
-	"create_workspace": {writes: true}, "read_workspace": {}, "write_workspace": {writes: true, destructive: true}, "add_service": {writes: true}, "describe_tables": {},
+	"create_workspace": {writes: true}, "read_workspace": {}, "write_workspace": {writes: true, destructive: true}, "move_workspace_file": {writes: true, destructive: true}, "add_service": {writes: true}, "describe_tables": {},
 	"enable_preview": {writes: true, open: true, idempotent: true}, "run_sql": {writes: true, destructive: true}, "run_redis_command": {writes: true, destructive: true},
 	"save_module": {writes: true, destructive: true, idempotent: true},
 	"fetch_url":   {open: true},
@@ -322,7 +323,7 @@ func inputSchema(t tool.Tool) json.RawMessage {
 	case tool.NeedGuest:
 		properties["sandbox"] = map[string]any{"type": "string", "description": "ID of the sandbox to work in"}
 		properties["session"] = map[string]any{"type": "string", "description": "instead of sandbox: ID or name of a session"}
-		properties["workspace"] = map[string]any{"type": "string", "description": "instead of sandbox: ID or name of a workspace, which is started if it does not run"}
+		properties["workspace"] = map[string]any{"type": "string", "description": "instead of sandbox: name of a workspace, which is started if it does not run"}
 	case tool.WantSession:
 		properties["session"] = map[string]any{"type": "string", "description": "ID or name of the session it is for, if there is one"}
 	default:

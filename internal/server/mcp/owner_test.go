@@ -60,7 +60,8 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		"show_page": {in: args{}}, "act_on_page": {in: args{"action": "demo-counter"}}, "watch_page": {in: args{}},
 		"create_app": {alone: args{"name": "own"}}, "apply_to_app": {alone: args{"app": "ann-shop", "text": "<file path=\"a\">a</file>"}}, "read_app": {alone: args{"app": "ann-shop"}},
 		"create_workspace": {alone: args{"name": "own"}}, "read_workspace": {alone: args{"workspace": "ann-desk"}}, "write_workspace": {alone: args{"workspace": "ann-desk", "files": []args{{"path": "a", "content": "a"}}}},
-		"add_service": {alone: args{"workspace": "ann-desk", "type": "redis"}}, "run_sql": {alone: args{"workspace": "ann-desk", "query": "select 'Marmalade' as n"}}, "describe_tables": {alone: args{"workspace": "ann-desk"}},
+		"move_workspace_file": {alone: args{"workspace": "ann-desk", "from": "a", "to": "b"}},
+		"add_service":         {alone: args{"workspace": "ann-desk", "type": "redis"}}, "run_sql": {alone: args{"workspace": "ann-desk", "query": "select 'Marmalade' as n"}}, "describe_tables": {alone: args{"workspace": "ann-desk"}},
 		"enable_preview": {alone: args{"workspace": "ann-desk"}}, "run_redis_command": {alone: args{"workspace": "ann-desk", "command": []string{"PING"}}},
 		"save_module": {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
 	}

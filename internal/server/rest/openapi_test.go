@@ -547,6 +547,9 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 	do("PUT", b+"/files?path=run.sh&mode=0755&message=m", "echo\n", "Content-Type", "application/octet-stream")
 	do("POST", b+"/files", `{"files":[{"path":"a.bin","content_base64":"/w=="},{"path":"run.sh","removed":true}],"message":"m","base":2}`)
 	do("DELETE", b+"/files?path=a.bin", "")
+	do("POST", b+"/files/move", `{"from":"README.md","to":"docs/README.md","message":"m","base":4}`)
+	do("POST", b+"/files/move", `{"from":"docs","to":"doc"}`)
+	do("POST", b+"/files/move", `{"from":"doc/README.md","to":"README.md"}`)
 	do("GET", b+"/files/list", "")
 	do("GET", b+"/files?path=README.md", "")
 	do("GET", b+"/files?path=README.md", "", "Range", "bytes=1-3")
@@ -573,6 +576,9 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 	do("POST", b+"/explain", `{"text":"select 42 as n"}`)
 	do("GET", b+"/tables", "")
 	do("GET", b+"/tables/public.orders", "")
+	do("POST", b+"/services", `{"type":"mongodb"}`)
+	do("POST", b+"/documents", `{"collection":"orders","filter":{"total":7},"sort":{"total":1},"skip":1,"max_rows":1,"max_bytes":"1KiB","timeout":"1s"}`)
+	do("POST", b+"/documents", `{"pipeline":[{"$fail":{}}]}`)
 	do("POST", b+"/services/redis/command", `{"args":["SET","a","b"]}`)
 	do("DELETE", b+"/services/redis", "")
 	do("POST", b+"/stop", "")
@@ -608,7 +614,7 @@ func TestExamplesAreTrue(t *testing.T) {
 					id = read[v1.App](t, ask(t, w, "POST", "/v1/apps", `{}`), 201).ID
 				}
 				if strings.HasPrefix(path, "/v1/workspaces/") {
-					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"}]}`), 201).ID
+					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"},{"type":"mongodb"}],"files":[{"path":"notes.md","content":""}]}`), 201).ID
 				}
 				if strings.HasPrefix(path, "/v1/approvals/") {
 					waits, _ := w.Hold("ann", "/v1/x")

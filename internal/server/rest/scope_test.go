@@ -120,7 +120,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 	if method == "POST" || method == "PUT" || method == "PATCH" {
 		last := strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]
 		body = cmp.Or(map[string]string{
-			"POST workspaces files": `{"files":[{"path":"a","content":"a"}]}`, "POST workspaces restore": `{"revision":1}`, "POST workspaces services": `{"type":"redis"}`, "POST workspaces query": `{"text":"select 42 as n"}`, "POST workspaces explain": `{"text":"select 42 as n"}`,
+			"POST workspaces files": `{"files":[{"path":"a","content":"a"}]}`, "POST workspaces restore": `{"revision":1}`, "POST workspaces move": `{"from":"README.md","to":"README.md"}`, "POST workspaces documents": `{"collection":"orders"}`, "POST workspaces services": `{"type":"redis"}`, "POST workspaces query": `{"text":"select 42 as n"}`, "POST workspaces explain": `{"text":"select 42 as n"}`,
 			"POST workspaces command": `{"args":["PING"]}`, "PATCH workspaces " + id: `{"metadata":{}}`,
 		}[method+" "+noun+" "+last], map[string]string{
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,

@@ -187,7 +187,18 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 }
 
 func (w *workspaces) get(c *call, in *aWorkspace) (v1.Workspace, error) {
-	return to(w.of)(w.Get(c, c.viewer(), in.ID))
+	x, err := w.Get(c, c.viewer(), in.ID)
+	if err != nil {
+		return v1.Workspace{}, err
+	}
+	use, err := w.ServiceUse(c, c.viewer(), string(x.ID))
+	out := w.of(x)
+	for i, s := range out.Services {
+		if u, ok := use[s.Name]; ok {
+			out.Services[i].Use = &v1.ServiceUse{CPUTime: length(u.CPU), CPUPercent: u.CPUPercent, Memory: v1.Bytes(u.Memory), MemoryLimit: v1.Bytes(u.MemoryLimit), Disk: v1.Bytes(u.Disk), DiskLimit: v1.Bytes(u.DiskLimit)}
+		}
+	}
+	return out, err
 }
 
 func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.Workspace, error) {
@@ -270,6 +281,11 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 			Text:   "All files are written as one revision, or none is.",
 			Bodies: []example{{"page", "one file", `{"files": [{"path": "index.html", "content": "<h1>Shop</h1>\n"}], "message": "Add a page"}`}},
 		}, w.write),
+		send(Route{
+			Pattern: "POST " + one + "/files/move", ID: "move-workspace-file", Summary: "Move a file or a directory of a workspace", Access: change,
+			Text:   "The change becomes one revision. If the new path exists, the answer is a conflict.",
+			Bodies: []example{{"move", "a file", `{"from": "notes.md", "to": "docs/notes.md"}`}},
+		}, w.move),
 		fetch(Route{Pattern: "DELETE " + one + "/files", ID: "remove-workspace-file", Summary: "Delete a file from a workspace", Access: change, Text: "The change becomes a revision."},
 			func(c *call, in *changeWorkspaceFile) (v1.WorkspaceRevision, error) {
 				return w.revise(c, in, engi.WorkspaceFile{Removed: true})
@@ -368,6 +384,24 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 	return to(workspaceRevisionOf)(w.Write(c, spec))
 }
 
+func (w *workspaces) move(c *call, in *aWorkspace, q v1.WorkspaceMove) (v1.WorkspaceRevision, error) {
+	var check checker
+	for name, p := range map[string]string{"from": q.From, "to": q.To} {
+		if check.text(name, p); p == "" {
+			check.addf(name, "it is missing")
+		}
+	}
+	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
+		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	}
+	if err := check.err(); err != nil {
+		return v1.WorkspaceRevision{}, err
+	}
+	return to(workspaceRevisionOf)(w.Move(c, engi.MoveSpec{
+		Viewer: c.viewer(), Workspace: in.ID, From: q.From, To: q.To, Message: q.Message, Actor: c.auth.ID, Base: q.Base,
+	}))
+}
+
 // writesOf converts the files of a request.
 func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
 	if len(all) > maxRevisionFiles {
@@ -401,7 +435,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 	return []Route{
 		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List the services of a workspace", Text: "Ordered by name.", Access: look},
 			func(c *call, in *aWorkspace) ([]v1.Service, error) {
-				x, err := to(w.of)(w.Get(c, c.viewer(), in.ID))
+				x, err := w.get(c, in)
 				return x.Services, err
 			}, func(s v1.Service) v1.Service { return s }),
 		send(Route{
@@ -449,7 +483,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 
 // connect connects a WebSocket to a service.
 func (w *workspaces) connect(c *call, in *aService, _ none) error {
-	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace service connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
+	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
 		to, err := w.Dial(ctx, c.viewer(), in.ID, in.Service)
 		if err != nil {
 			return err
@@ -516,7 +550,18 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			plan, err := w.Explain(c, spec)
 			return v1.QueryPlan{Text: text(plan)}, err
 		}),
-		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List the tables of a database", Text: "System tables are not listed.", Access: look},
+		send(Route{
+			Pattern: "POST " + one + "/documents", ID: "query-collection", Summary: "Find or aggregate documents of a mongodb service", Access: change,
+			Text:   "An error of the service is an answer too. Callers with the role reviewer may not use stages that write.",
+			Bodies: []example{{"find", "a filter", `{"collection": "orders", "filter": {"total": {"$gt": 5}}}`}, {"sum", "a pipeline", `{"collection": "orders", "pipeline": [{"$group": {"_id": "$day", "total": {"$sum": "$total"}}}]}`}},
+		}, func(c *call, in *aWorkspace, q v1.CollectionRequest) (v1.CollectionResult, error) {
+			spec, err := documentQueryOf(c, in.ID, q)
+			if err != nil {
+				return v1.CollectionResult{}, err
+			}
+			return to(documentResultOf)(w.Documents(c, spec))
+		}),
+		list(Route{Pattern: "GET " + one + "/tables", ID: "list-tables", Summary: "List the tables of a database", Text: "System tables are not listed. A service of type mongodb, which must be named, has collections instead.", Access: look},
 			func(c *call, in *inDatabase) ([]engi.Table, error) { return w.Tables(c, in.query(c)) }, tableOf),
 		fetch(Route{Pattern: "GET " + one + "/tables/{table}", ID: "describe-table", Summary: "Describe a table", Access: look},
 			func(c *call, in *aTable) (v1.TableDescription, error) {
@@ -553,15 +598,7 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 	if len(q.Args) > maxQueryArgs {
 		check.addf("args", "there are more than %d", maxQueryArgs)
 	}
-	if q.MaxRows < 0 || q.MaxRows > maxQueryRows {
-		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
-	}
-	if q.MaxBytes > maxQueryBytes {
-		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
-	}
-	if q.Timeout.Std() > maxQueryTimeout {
-		check.addf("timeout", "it is more than %s", maxQueryTimeout)
-	}
+	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
 	out := engi.Query{
 		Viewer: c.viewer(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
 	}
@@ -581,6 +618,52 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 		return out, invalid("args", "%v", err)
 	}
 	return out, nil
+}
+
+// checkLimits checks the limits of a query.
+func checkLimits(check *checker, rows int, bytes v1.Bytes, timeout v1.Duration) {
+	if rows < 0 || rows > maxQueryRows {
+		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
+	}
+	if bytes > maxQueryBytes {
+		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
+	}
+	if timeout.Std() > maxQueryTimeout {
+		check.addf("timeout", "it is more than %s", maxQueryTimeout)
+	}
+}
+
+func documentQueryOf(c *call, workspace string, q v1.CollectionRequest) (engi.DocumentQuery, error) {
+	var check checker
+	check.text("collection", q.Collection)
+	if q.Collection == "" && len(q.Pipeline) == 0 {
+		check.addf("collection", "it is missing")
+	}
+	if q.Skip < 0 {
+		check.addf("skip", "it is less than 0")
+	}
+	size := 0
+	for _, part := range []struct {
+		name string
+		kind byte
+		raw  json.RawMessage
+	}{{"filter", '{', q.Filter}, {"projection", '{', q.Projection}, {"sort", '{', q.Sort}, {"pipeline", '[', q.Pipeline}} {
+		if size += len(part.raw); len(part.raw) > 0 && part.raw[0] != part.kind {
+			check.addf(part.name, "it does not begin with %c", part.kind)
+		}
+	}
+	if size > maxQueryText {
+		check.addf("filter", "it is, with the other parts, longer than %s", v1.Bytes(maxQueryText))
+	}
+	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
+	return engi.DocumentQuery{
+		Viewer: c.viewer(), Workspace: workspace, Service: q.Service, Database: q.Database, Collection: q.Collection, Filter: q.Filter, Projection: q.Projection, Sort: q.Sort, Skip: q.Skip, Pipeline: q.Pipeline,
+		MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
+	}, check.err()
+}
+
+func documentResultOf(x engi.DocumentResult) v1.CollectionResult {
+	return v1.CollectionResult{Documents: orEmpty(x.Documents), Truncated: x.Truncated, Took: length(x.Took), Error: queryErrorOf(x.Error)}
 }
 
 // preview describes the preview of a workspace; nil if there is none.
@@ -667,10 +750,15 @@ func queryResultOf(x engi.QueryResult) v1.QueryResult {
 	for i, c := range x.Columns {
 		out.Columns[i] = v1.QueryColumn{Name: text(c.Name), Type: text(c.Type)}
 	}
-	if e := x.Error; e != nil {
-		out.Error = &v1.QueryError{Code: text(e.Code), Text: text(e.Text), Position: e.Position, Detail: text(e.Detail), Hint: text(e.Hint)}
-	}
+	out.Error = queryErrorOf(x.Error)
 	return out
+}
+
+func queryErrorOf(e *engi.QueryError) *v1.QueryError {
+	if e == nil {
+		return nil
+	}
+	return &v1.QueryError{Code: text(e.Code), Text: text(e.Text), Position: e.Position, Detail: text(e.Detail), Hint: text(e.Hint)}
 }
 
 // known returns a pointer to n, and nil for an unknown number.

@@ -180,11 +180,21 @@ func TestWorkspaceFiles(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	refused(t, ask(t, w, "DELETE", shop+"/files?path=src/run.sh", ""), 404, engi.NotFound)
+	for body, want := range map[string]engi.Kind{
+		`{"from":"none","to":"b"}`: engi.NotFound, `{"from":"README.md","to":"a.bin"}`: engi.Conflict, `{"from":"README.md","to":"b","base":3}`: engi.Conflict, `{"from":"README.md"}`: engi.Invalid, `{"to":"b"}`: engi.Invalid,
+		`{"from":"README.md","to":"b","message":"` + strings.Repeat("x", 201) + `"}`: engi.Invalid,
+	} {
+		rec := ask(t, w, "POST", shop+"/files/move", body)
+		refused(t, rec, rec.Code, want)
+	}
+	if r := read[v1.WorkspaceRevision](t, ask(t, w, "POST", shop+"/files/move", `{"from":"README.md","to":"docs/README.md","message":"Tidy up","base":5}`), 200); r.Number != 6 || r.Message != "Tidy up" || !strings.HasPrefix(r.Actor, "key_") || len(r.Changed) != 2 {
+		t.Errorf("%+v", r)
+	}
 	first := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?limit=2", ""), 200)
-	if len(first.Items) != 2 || first.Items[0].Number != 5 || first.NextCursor != "4" {
+	if len(first.Items) != 2 || first.Items[0].Number != 6 || first.NextCursor != "5" {
 		t.Errorf("%+v", first)
 	}
-	if rest := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?cursor=4", ""), 200); len(rest.Items) != 3 {
+	if rest := read[v1.List[v1.WorkspaceRevision]](t, ask(t, w, "GET", shop+"/revisions?cursor=5", ""), 200); len(rest.Items) != 4 {
 		t.Errorf("%+v", rest)
 	}
 }
@@ -204,6 +214,11 @@ func TestWorkspaceServices(t *testing.T) {
 	refused(t, ask(t, w, "POST", services, `{"type":"redis","name":"A b"}`), 400, engi.Invalid)
 	if all := read[v1.List[v1.Service]](t, ask(t, w, "GET", services, ""), 200).Items; len(all) != 2 || all[0].Name != "mysql" {
 		t.Errorf("%+v", all)
+	}
+	for _, s := range read[v1.List[v1.Service]](t, ask(t, w, "GET", services, ""), 200).Items {
+		if has := s.Use != nil; has != (s.State == v1.ServiceHealthy) || has && (s.Use.CPUTime.Std() != 1500*time.Millisecond || s.Use.Memory != 48<<20 || s.Use.DiskLimit != 4<<30) {
+			t.Errorf("%s uses %+v", s.Name, s.Use)
+		}
 	}
 	if s := read[v1.Service](t, ask(t, w, "POST", services+"/mysql/restart", ""), 200); s.State != v1.ServiceHealthy {
 		t.Errorf("%+v", s)
@@ -226,10 +241,16 @@ func TestWorkspaceServices(t *testing.T) {
 	refused(t, ask(t, w, "POST", services, `{"type":"redis"}`, key...), 409, engi.Conflict)
 }
 
-// databases remember the last query.
+// databases remember the last queries.
 type databases struct {
 	*apitest.Workspaces
-	last engi.Query
+	last  engi.Query
+	found engi.DocumentQuery
+}
+
+func (d *databases) Documents(ctx context.Context, q engi.DocumentQuery) (engi.DocumentResult, error) {
+	d.found = q
+	return d.Workspaces.Documents(ctx, q)
 }
 
 func (d *databases) Query(ctx context.Context, q engi.Query) (engi.QueryResult, error) {
@@ -285,12 +306,35 @@ func TestWorkspaceDatabases(t *testing.T) {
 	}
 	refused(t, ask(t, w, "POST", shop+"/services/cache/command", `{"args":[]}`), 400, engi.Invalid)
 	refused(t, ask(t, w, "POST", shop+"/services/postgres/command", `{"args":["PING"]}`), 400, engi.Invalid)
+
+	refused(t, ask(t, w, "POST", shop+"/documents", `{"collection":"orders"}`), 404, engi.NotFound)
+	read[v1.Service](t, ask(t, w, "POST", shop+"/services", `{"type":"mongodb"}`), 201)
+	rec = ask(t, w, "POST", shop+"/documents", `{"collection":"orders","service":"mongodb","database":"d","filter":{"a":{"$gt":9007199254740993}},"projection":{"a":1},"sort":{"b":-1,"a":1},"skip":2,"max_rows":1,"max_bytes":"1MiB","timeout":"5s"}`)
+	if x := read[v1.CollectionResult](t, rec, 200); len(x.Documents) != 1 || !x.Truncated || x.Error != nil || !strings.Contains(rec.Body.String(), `"documents":[{"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}]`) {
+		t.Errorf("%s", rec.Body)
+	}
+	find := engi.DocumentQuery{
+		Viewer: "ann", Workspace: "shop", Service: "mongodb", Database: "d", Collection: "orders", MaxRows: 1, MaxBytes: 1 << 20, Timeout: 5 * time.Second,
+		Filter: json.RawMessage(`{"a":{"$gt":9007199254740993}}`), Projection: json.RawMessage(`{"a":1}`), Sort: json.RawMessage(`{"b":-1,"a":1}`), Skip: 2,
+	}
+	if d := gocmp.Diff(find, asked.found); d != "" {
+		t.Error(d)
+	}
+	if x := read[v1.CollectionResult](t, ask(t, w, "POST", shop+"/documents", `{"pipeline":[{"$fail":{}}]}`), 200); x.Error == nil || x.Error.Code != "BadValue" || x.Documents == nil {
+		t.Errorf("%+v", x)
+	}
+	for _, body := range []string{
+		`{}`, `{"collection":"c","skip":-1}`, `{"collection":"c","filter":[]}`, `{"collection":"c","sort":"a"}`, `{"collection":"c","projection":1}`, `{"pipeline":{}}`, `{"collection":"c","max_rows":100001}`, `{"collection":"c","max_bytes":"17MiB"}`,
+		`{"collection":"c","timeout":"11m"}`, `{"collection":"c","filter":{"a":"` + strings.Repeat("x", 1<<20) + `"}}`,
+	} {
+		refused(t, ask(t, w, "POST", shop+"/documents", body), 400, engi.Invalid)
+	}
 }
 
 // TestRolesInWorkspaces tries every route of a workspace as each of its collaborators.
 func TestRolesInWorkspaces(t *testing.T) {
 	may := map[string]string{ // the least role that may
-		"GET": v1.RoleViewer, "POST git-upload-pack": v1.RoleViewer, "POST query": v1.RoleReviewer, "POST explain": v1.RoleReviewer, "GET connection": v1.RoleEditor, "GET connect": v1.RoleEditor, "PATCH": "owner",
+		"GET": v1.RoleViewer, "POST git-upload-pack": v1.RoleViewer, "POST query": v1.RoleReviewer, "POST explain": v1.RoleReviewer, "POST documents": v1.RoleReviewer, "GET connection": v1.RoleEditor, "GET connect": v1.RoleEditor, "PATCH": "owner",
 	}
 	order := []string{v1.RoleViewer, v1.RoleReviewer, v1.RoleEditor, "owner"}
 	for i, role := range order {

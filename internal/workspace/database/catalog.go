@@ -136,6 +136,9 @@ func (s Server) catalog() catalog {
 
 // Tables lists the tables of a database by schema and name, without the server's own.
 func (s Server) Tables(ctx context.Context, q engi.Query) ([]engi.Table, error) {
+	if s.Type == engi.ServiceMongoDB {
+		return s.collections(ctx, q)
+	}
 	rows, err := s.fetch(ctx, q, "list the tables", s.catalog().tables)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -127,6 +129,40 @@ func FuzzReply(f *testing.F) {
 		if got, err := r.reply(0); err == nil {
 			check(t, v, got)
 		}
+	})
+}
+
+// FuzzDocument converts arbitrary documents of a server of MongoDB's protocol.
+func FuzzDocument(f *testing.F) {
+	for _, v := range []string{"\x05\x00\x00\x00\x00", "\x0c\x00\x00\x00\x10a\x00\x01\x00\x00\x00\x00", "\x0e\x00\x00\x00\x02a\x00\x02\x00\x00\x00x\x00\x00", "\x10\x00\x00\x00\x03a\x00\x08\x00\x00\x00\x0ab\x00\x00\x00", "\x0b\x00\x00\x00\x0ba\x00b\x00\x00\x00"} {
+		f.Add([]byte(v))
+	}
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if got, err := extended(v, 1<<20); err == nil {
+			check(t, v, got)
+		}
+		for kind := range 256 {
+			x := extender{most: 1 << 20}
+			if err := x.value(byte(kind), v, 0); err == nil {
+				check(t, v, x.b)
+			}
+		}
+		_, _, _, _ = cursorOf(v)
+	})
+}
+
+// FuzzExtended parses arbitrary queries.
+func FuzzExtended(f *testing.F) {
+	for _, v := range []string{`{}`, `[{"$match":{"a":{"$oid":"010203000000000000000000"}}}]`, `{"a":{"$date":"2024-01-01T00:00:00Z"},"b":{"$numberDecimal":"1.1"},"c":{"$regularExpression":{"pattern":"a","options":""}}}`, `{"a":{"$binary":{"base64":"AA==","subType":"00"}}}`} {
+		f.Add([]byte(v))
+	}
+	f.Fuzz(func(t *testing.T, v []byte) {
+		if d, err := parseExtended(v); err == nil {
+			if _, err := bson.Marshal(d); err != nil {
+				t.Logf("%q cannot be sent: %v", v, err) // the caller gets the error
+			}
+		}
+		_, _ = stagesOf(v)
 	})
 }
 

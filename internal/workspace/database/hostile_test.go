@@ -36,7 +36,11 @@ func hostile(kind engi.ServiceType, login bool, f script) database.Server {
 		}()
 		return client, nil
 	}
-	return database.Server{Type: kind, Dial: dial, User: "chief", Password: "hush", Database: "0"}
+	s := database.Server{Type: kind, Dial: dial, User: "chief", Password: "hush", Database: "0"}
+	if kind == engi.ServiceMongoDB && login {
+		s.Password = "" // the client need not log in
+	}
+	return s
 }
 
 // greet logs a client in.
@@ -66,6 +70,8 @@ func greet(kind engi.ServiceType, s net.Conn) bool {
 		}
 		_, err := s.Write(my(1, "\x00\x00\x00\x02\x00\x00\x00"))
 		return err == nil
+	case engi.ServiceMongoDB:
+		return true
 	default:
 		for _, reply := range []string{"%0\r\n", "+OK\r\n"} {
 			if _, err := s.Read(b); err != nil {
@@ -128,6 +134,16 @@ var rubbish = func() []byte {
 	return b
 }()
 
+// document returns a document of BSON with fields.
+func document(fields string) []byte {
+	return append(append(binary.LittleEndian.AppendUint32(nil, uint32(len(fields)+5)), fields...), 0)
+}
+
+// found returns a result of MongoDB that consists of one document with fields.
+func found(fields string) []byte {
+	return document("\x08ok\x00\x01\x03cursor\x00" + string(document("\x04firstBatch\x00"+string(document("\x030\x00"+string(document(fields)))))))
+}
+
 const (
 	pgColumn1  = "x\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x17\x00\x04\xff\xff\xff\xff\x00\x00"
 	myColumn1  = "\x03def\x00\x00\x00\x01x\x00\x0c\x2d\x00\x01\x00\x00\x00\x03\x00\x00\x00\x00\x00"
@@ -139,7 +155,11 @@ const (
 func TestHostileServers(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	pgRow := pg('T', "\x00\x01"+pgColumn1)
-	const postgres, mysql, redis = engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis
+	const postgres, mysql, redis, mongodb = engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB
+	deep := []byte("\x05\x00\x00\x00\x00")
+	for range 1000 {
+		deep = document("\x03x\x00" + string(deep))
+	}
 	cases := []struct {
 		name  string
 		kind  engi.ServiceType
@@ -229,6 +249,35 @@ func TestHostileServers(t *testing.T) {
 		{"attributes without end", redis, true, floods(nil, []byte("|0\r\n")), unexpected},
 		{"messages without end", redis, true, floods(nil, []byte(">1\r\n+x\r\n")), engi.Exhausted},
 		{"another kind", redis, true, says([]byte("?x\r\n")), unexpected},
+
+		{"rubbish", mongodb, false, says(rubbish), unexpected},
+		{"stalls at once", mongodb, false, stalls, engi.Expired},
+		{"hangs up at once", mongodb, false, hangsUp, unexpected},
+		{"a huge greeting", mongodb, false, says([]byte("\xff\xff\xff\x7f"), make([]byte, 64)), unexpected},
+		{"a challenge that is none", mongodb, false, says(message(1, document("\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f"))), unexpected},
+		{"rubbish for an answer", mongodb, true, says(rubbish), unexpected},
+		{"stalls", mongodb, true, stalls, engi.Expired},
+		{"hangs up", mongodb, true, hangsUp, unexpected},
+		{"a length below zero", mongodb, true, says([]byte("\xff\xff\xff\xff"), make([]byte, 64)), unexpected},
+		{"half a message", mongodb, true, func(c net.Conn) { hangsUp(c); _, _ = c.Write(message(1, found(""))[:40]) }, unexpected},
+		{"an answer to nothing", mongodb, true, says(message(2, found(""))), unexpected},
+		{"a document that is longer", mongodb, true, says(message(1, []byte("\xff\x00\x00\x00\x00"))), unexpected},
+		{"a value that is longer", mongodb, true, says(message(1, found("\x02x\x00\xff\xff\x00\x00x\x00"))), unexpected},
+		{"a value below zero", mongodb, true, says(message(1, found("\x05x\x00\xff\xff\xff\xff\x00"))), unexpected},
+		{"a value of no kind", mongodb, true, says(message(1, found("\x42x\x00"))), unexpected},
+		{"documents in documents", mongodb, true, says(message(1, found("\x03x\x00"+string(deep)))), unexpected},
+		{"a result without documents", mongodb, true, says(message(1, document("\x08ok\x00\x01"))), unexpected},
+		{"results without end", mongodb, true, func(c net.Conn) {
+			for {
+				_, id, err := readMessage(c)
+				if err == nil {
+					_, err = c.Write(message(id, document("\x08ok\x00\x01\x03cursor\x00"+string(document("\x12id\x00\x01\x00\x00\x00\x00\x00\x00\x00\x04nextBatch\x00"+string(document("")))))))
+				}
+				if err != nil {
+					return
+				}
+			}
+		}, engi.Expired},
 	}
 	t.Run("all", func(t *testing.T) { // so that all have ended when leaks are checked
 		for _, x := range cases {
@@ -241,9 +290,12 @@ func TestHostileServers(t *testing.T) {
 					ctx = t.Context()
 				}
 				var err error
-				if x.kind == redis {
+				switch x.kind {
+				case redis:
 					_, err = s.Command(ctx, []string{"PING"})
-				} else {
+				case mongodb:
+					_, err = s.Documents(ctx, engi.DocumentQuery{Collection: "x"})
+				default:
 					_, err = s.Query(ctx, engi.Query{Text: "SELECT 1"})
 				}
 				if !engi.Is(err, x.want) {
@@ -263,12 +315,16 @@ func TestHostileMemory(t *testing.T) {
 		"a row of 2 GB":        hostile(engi.ServicePostgres, true, says(pg('T', "\x00\x01"+pgColumn1), []byte("D\x7f\xff\xff\xff"))),
 		"a column count of 4G": hostile(engi.ServiceMySQL, true, says(my(1, "\xfe\xff\xff\xff\xff\x00\x00\x00\x00"))),
 		"a string of 2 GB":     hostile(engi.ServiceRedis, true, says([]byte("$2147483647\r\n"))),
+		"a message of 16 MB":   hostile(engi.ServiceMongoDB, true, says(binary.LittleEndian.AppendUint32(nil, 16<<20), message(1, nil)[4:])),
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if s.Type == engi.ServiceRedis {
+		switch s.Type {
+		case engi.ServiceRedis:
 			_, _ = s.Command(t.Context(), []string{"PING"})
-		} else {
+		case engi.ServiceMongoDB:
+			_, _ = s.Documents(t.Context(), engi.DocumentQuery{Collection: "x"})
+		default:
 			_, _ = s.Query(t.Context(), engi.Query{Text: "SELECT 1"})
 		}
 		runtime.ReadMemStats(&after)

@@ -309,6 +309,23 @@ func TestServices(t *testing.T) {
 	}
 	write()
 	check("at first")
+	for pipeline, want := range map[string]string{"": `[{"row":1}]`, `[{"$group":{"_id":null,"n":{"$sum":"$row"}}}]`: `[{"_id":null,"n":1}]`} {
+		q := engi.DocumentQuery{Viewer: owner.Viewer(), Workspace: "shop", Collection: "notes", Pipeline: []byte(pipeline)}
+		if pipeline == "" {
+			q.Filter, q.Projection = []byte(`{"row":{"$gt":0}}`), []byte(`{"_id":0}`)
+		}
+		found, err := d.Documents(ctx, q)
+		if got := fmt.Sprintf("%s", found.Documents); err != nil || found.Error != nil || got != want {
+			t.Errorf("documents of %q are %s, %+v, %v; want %s", pipeline, got, found.Error, err, want)
+		}
+	}
+	if all, err := d.Tables(ctx, engi.Query{Viewer: owner.Viewer(), Workspace: "shop", Service: "mongodb"}); err != nil || len(all) == 0 || all[len(all)-1].Kind != "collection" {
+		t.Errorf("the collections are %+v, %v", all, err)
+	}
+	use, err := d.ServiceUse(ctx, owner.Viewer(), "shop")
+	if err != nil || len(use) != len(names) || use["postgres"].CPU <= 0 || use["postgres"].Memory <= 0 || use["postgres"].Disk <= 0 {
+		t.Errorf("the services use %+v, %v", use, err)
+	}
 
 	for _, name := range names {
 		s := d.service("shop", name)

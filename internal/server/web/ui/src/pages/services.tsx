@@ -5,7 +5,7 @@ import type { Connection, Service, ServiceLogs } from '../openapi'
 import { get, segment, send } from '../api'
 import { useLive } from '../live'
 import { route, setQuery } from '../route'
-import { Act, Ago, begin, Button, Card, Copy, Dialog, Empty, Facts, Field, FormDialog, Table, textOf, State, Trouble, visible } from '../ui'
+import { Act, Ago, begin, Button, bytes, Card, Copy, Dialog, Empty, Facts, Field, FormDialog, Table, textOf, State, Trouble, visible } from '../ui'
 import { Visit } from './shown'
 import type { Part } from './workspaces'
 
@@ -31,8 +31,9 @@ export function Services({ of: w, path, edit, changed }: Part) {
             {s.error && <p class="dim">{visible(s.error.detail)}; {visible(s.error.remedy)}</p>}
           </>, by: (s) => `${s.state} ${s.error?.detail ?? ''}` },
           { head: 'Server', cell: (s) => visible(s.version ? `${(s.server ?? s.type).replace(/ [\d.]+$/, '')} ${s.version}` : s.server ?? s.type), by: (s) => `${s.type} ${s.server} ${s.version}`, wide: true },
+          { head: 'Use', cell: (s) => s.use ? <>{Math.round(s.use.cpu_percent)} % of a processor, {bytes(s.use.memory)} of memory, {bytes(s.use.disk)} of data</> : <span class="dim">–</span>, by: (s) => s.use?.memory ?? 0, wide: true },
           { head: 'In the workspace', cell: (s) => <code>{s.host}:{s.port}</code>, by: (s) => s.host, wide: true },
-          { head: 'From outside', cell: (s) => !s.exposed ? <span class="dim">–</span> : s.url ? <Visit url={s.url} path={path} service={s.name} edit={edit} /> : <code>engi workspace service connect {w.name} {s.name}</code>, wide: true },
+          { head: 'From outside', cell: (s) => !s.exposed ? <span class="dim">–</span> : s.url ? <Visit url={s.url} path={path} service={s.name} edit={edit} /> : <code>engi workspace connect {w.name} {s.name}</code>, wide: true },
           { head: 'Needs', cell: (s) => s.needs?.join(', ') || <span class="dim">–</span>, by: (s) => s.needs?.join(' '), wide: true },
           { head: 'Started', cell: (s) => <Ago at={s.started_at} />, by: (s) => s.started_at, number: true, wide: true },
           { head: '', cell: (s) => <div class="row">
