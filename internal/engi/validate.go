@@ -24,7 +24,6 @@ const (
 	maxStrings = 10_000      // maximum number of arguments, and of variables
 	maxString  = 128<<10 - 1 // bytes; maximum length of an argument, or of a variable with its name
 	maxArgv    = 1 << 20     // bytes; maximum size of all arguments and variables together
-	maxKey     = 255         // bytes; maximum length of an idempotency key
 
 	maxTemplate = 200     // bytes; maximum length of a template's name
 	maxPairs    = 64      // maximum number of pairs of metadata
@@ -40,6 +39,9 @@ const (
 	minVCPUs   = 0.01
 	minTimeout = time.Millisecond
 )
+
+// MaxKey is the maximum length of an idempotency key in bytes.
+const MaxKey = 255
 
 // Bounds holds the maximum values that one node accepts. A zero field means no bound.
 type Bounds struct {
@@ -378,8 +380,8 @@ func (f *Faults) Metadata(field string, md map[string]string) {
 
 // Key checks an idempotency key.
 func (f *Faults) Key(field, key string) {
-	if len(key) > maxKey {
-		f.Addf(field, "it has %d bytes, %d at most", len(key), maxKey)
+	if len(key) > MaxKey {
+		f.Addf(field, "it has %d bytes, %d at most", len(key), MaxKey)
 	}
 	f.Text(field, key)
 }

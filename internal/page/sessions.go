@@ -16,6 +16,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
@@ -25,7 +26,6 @@ const (
 	maxWaiting = 64        // maximum number of waiting actions of one page
 	maxQueued  = 1 << 20   // maximum bytes of the data of all waiting actions
 	maxBatch   = 512 << 10 // maximum bytes of the data of the actions of one run
-	maxKey     = 256       // maximum bytes of an idempotency key
 	eventPage  = 1000      // number of events that are read at a time
 	sessionEnd = engi.EventSessionTerminated
 )
@@ -58,6 +58,7 @@ type Service struct {
 	opt     Options
 	vectors vectors
 	live    live
+	keys    *idempotency.Keys
 
 	base context.Context // context of all processors; ends with Run
 	stop context.CancelFunc
@@ -77,7 +78,7 @@ func New(opt Options) *Service {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	opt.Backoff = cmp.Or(opt.Backoff, time.Second)
-	s := &Service{opt: opt, processors: map[engi.SessionID]*processor{}, savers: map[engi.SessionID]bool{}}
+	s := &Service{opt: opt, keys: idempotency.NewKeys(nil), processors: map[engi.SessionID]*processor{}, savers: map[engi.SessionID]bool{}}
 	s.base, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -157,14 +158,26 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	if err != nil {
 		return 0, err
 	}
-	key := ""
-	if a.Idempotency != "" {
-		key = string(x.ID) + "\x1f" + a.Idempotency
-		if seq, err := s.opt.Store.Emitted(ctx, x.Owner, key); !engi.Is(err, engi.NotFound) {
-			return seq, err
-		}
+	request := idempotency.Request{Owner: x.Owner, Key: a.Idempotency}
+	about := a
+	about.Owner, about.Session, about.Scopes, about.Idempotency = x.Owner, string(x.ID), nil, ""
+	request.Fingerprint = idempotency.Fingerprint(about)
+	find := func(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+		return s.opt.Store.EventByIdempotencyKey(ctx, owner, x.ID, key)
 	}
-	_, err = s.opt.Store.Change(ctx, x.ID, func(r *Record, emit Emit) (err error) {
+	e, repeated, err := idempotency.Once(ctx, s.keys, request, find, func() (e idempotency.Event, err error) {
+		e.Seq, err = s.put(ctx, x.ID, a, data, request)
+		return e, err
+	})
+	if err == nil && !repeated {
+		s.wake(x.ID)
+	}
+	return e.Seq, err
+}
+
+// put records an action that waits for its answer.
+func (s *Service) put(ctx context.Context, id engi.SessionID, a engi.PageAction, data json.RawMessage, q idempotency.Request) (seq int64, err error) {
+	_, err = s.opt.Store.Change(ctx, id, func(r *Record, emit Emit) (err error) {
 		size := len(a.Data)
 		for _, w := range r.Waiting {
 			size += len(w.Data)
@@ -173,7 +186,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 			return engi.Errorf(engi.Exhausted, "%d actions wait to be answered", len(r.Waiting)).
 				WithRemedy("wait until they are, or cancel them").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
-		if seq, err = emit(engi.EventPageActed, data, key); err != nil {
+		if seq, err = emit(engi.EventPageActed, data, q); err != nil {
 			return err
 		}
 		if r.First == 0 {
@@ -182,12 +195,6 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 		r.Waiting = append(r.Waiting, Action{Seq: seq, Name: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model, Scopes: a.Scopes})
 		return nil
 	})
-	if key != "" && engi.Is(err, engi.Conflict) { // a concurrent call has used the key first
-		return s.opt.Store.Emitted(ctx, x.Owner, key)
-	}
-	if err == nil {
-		s.wake(x.ID)
-	}
 	return seq, err
 }
 
@@ -205,8 +212,6 @@ func checkAction(a engi.PageAction) (engi.PageAction, error) {
 		return a, engi.Errorf(engi.Invalid, "the data has %d bytes, %d at most", len(a.Data), maxData).WithRemedy("put it into a file of the session and send its path")
 	case !utf8.Valid(a.Data) || !bytes.HasPrefix(bytes.TrimLeft(a.Data, " \t\r\n"), []byte("{")) || json.Compact(&b, a.Data) != nil:
 		return a, engi.Errorf(engi.Invalid, "the data is not a JSON object").WithRemedy(`send an object, like {"id":"1"}`)
-	case len(a.Idempotency) > maxKey:
-		return a, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(a.Idempotency), maxKey)
 	}
 	a.Data = b.Bytes()
 	a.Agent = cmp.Or(a.Agent, Agent)
@@ -382,7 +387,7 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventPageDone, data, ""); err != nil {
+			if _, err := emit(engi.EventPageDone, data, idempotency.Request{}); err != nil {
 				return err
 			}
 		}
@@ -431,7 +436,7 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string,
 			return engi.Errorf(engi.Conflict, "actions are being answered").WithRemedy("wait for the answer, or cancel it")
 		}
 		r.HTML = html
-		if r.Seq, err = emit(engi.EventPageRestored, data, ""); r.First == 0 {
+		if r.Seq, err = emit(engi.EventPageRestored, data, idempotency.Request{}); r.First == 0 {
 			r.First = r.Seq
 		}
 		return err

@@ -208,7 +208,8 @@ func (s *sandboxes) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxR
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	sb, err := s.createFresh(ctx, c, id)
-	return s.created(sb, "fork", began, err)
+	r, err := s.created(sb, "fork", began, err)
+	return r.Sandbox, err
 }
 
 // pinSnapshots prevents the removal of the templates that snapshots need, and

@@ -134,12 +134,9 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 		}
 		defer leave()
 	}
-	// The service stores the key, but not the request.
-	seq, err := once(c, q, creation[int64]{work: func([]string) (int64, error) {
-		return u.Act(c, engi.PageAction{
-			Owner: c.owner(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
-		})
-	}})
+	seq, err := u.Act(c, engi.PageAction{
+		Owner: c.owner(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
+	})
 	switch {
 	case err != nil:
 		return err

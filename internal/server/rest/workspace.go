@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const (
@@ -177,8 +178,7 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 	if err := check.err(); err != nil {
 		return v1.Workspace{}, err
 	}
-	// The service stores the key, but not the request.
-	x, err := once(c, q, creation[engi.Workspace]{work: func([]string) (engi.Workspace, error) { return w.Create(c, spec) }})
+	x, err := w.Create(c, spec)
 	if err != nil {
 		return v1.Workspace{}, err
 	}
@@ -469,10 +469,10 @@ func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Servi
 		return v1.Service{}, err
 	}
 	name := cmp.Or(q.Name, q.Type)
-	x, err := once(c, q, creation[engi.Service]{
-		ids:  []string{name}, // names are unique within a workspace
-		work: func([]string) (engi.Service, error) { return w.AddService(c, c.owner(), in.ID, spec) },
-		find: func([]string, bool) (engi.Service, error) {
+	x, err := once(c, q, idempotency.Creation[engi.Service]{
+		IDs:  []string{name}, // names are unique within a workspace
+		Work: func([]string) (engi.Service, error) { return w.AddService(c, c.owner(), in.ID, spec) },
+		Find: func([]string, bool) (engi.Service, error) {
 			x, err := w.Get(c, c.owner(), in.ID)
 			if err != nil {
 				return engi.Service{}, err

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -155,6 +157,13 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if len(q.IAM) > 0 && string(q.IAM) != "null" {
 		spec.Notes[noteIAM] = string(q.IAM)
 	}
+	// The template and the rules of the node may change between two requests with one key, so the
+	// fingerprint is the one of the body.
+	of, err := s.request(r, who, q)
+	if err != nil {
+		return err
+	}
+	spec.Idempotency, spec.Fingerprint = of.Key, of.Fingerprint
 	sandbox, err := s.Sandboxes.Create(r.Context(), spec)
 	if err != nil {
 		return err
@@ -438,7 +447,10 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 	if n < 1 || n > maxForks {
 		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
 	}
-	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, sandbox.ID, engi.ForkSpec{Count: n, Timeout: timeout})
+	get := func(id engi.SandboxID) (engi.Sandbox, error) { return s.Sandboxes.Get(r.Context(), who.viewer, id) }
+	copies, err := once(s, r, who, q, idempotency.Forks(n, get, func(ids []engi.SandboxID) ([]engi.Forked, error) {
+		return s.Lifecycle.Fork(r.Context(), who.viewer, sandbox.ID, engi.ForkSpec{Count: cmp.Or(len(ids), n), IDs: ids, Timeout: timeout})
+	}))
 	if err != nil {
 		return err
 	}
