@@ -98,7 +98,6 @@ var (
 )
 
 const (
-	maxData    = 256 << 10
 	maxDynamic = 1024 // maximum number of slots for functions of a Source
 )
 
@@ -224,8 +223,8 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 		return e, nil, engi.Errorf(engi.Invalid, "%.140q is not a type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case slices.Contains(engi.EventTypes(), spec.Type) && spec.Replay == "":
 		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are appended by engi only", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
-	case len(spec.Data) > maxData:
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep the data in a file or volume and send its location")
+	case len(spec.Data) > engi.MaxEventData:
+		return e, nil, engi.TooLarge("the data of the event has %d bytes, %d at most", len(spec.Data), engi.MaxEventData).WithRemedy("keep the data in a file or volume and send its location")
 	}
 	var object map[string]any
 	if err := json.Unmarshal(spec.Data, &object); err != nil {

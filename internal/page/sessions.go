@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
@@ -21,8 +19,6 @@ import (
 )
 
 const (
-	maxAction  = 128       // maximum bytes of the name of an action
-	maxData    = 64 << 10  // maximum bytes of the data of an action
 	maxWaiting = 64        // maximum number of waiting actions of one page
 	maxQueued  = 1 << 20   // maximum bytes of the data of all waiting actions
 	maxBatch   = 512 << 10 // maximum bytes of the data of the actions of one run
@@ -200,18 +196,15 @@ func (s *Service) put(ctx context.Context, id engi.SessionID, a engi.PageAction,
 
 // checkAction validates an action and returns it with defaults set.
 func checkAction(a engi.PageAction) (engi.PageAction, error) {
-	if a.Action == "" || len(a.Action) > maxAction || !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return a, engi.Errorf(engi.Invalid, "%.140q is not a name of an action", a.Action).WithRemedy("use 1 to %d bytes of printable text", maxAction)
+	if err := a.Faults().Err(); err != nil {
+		return a, err
 	}
 	if len(a.Data) == 0 {
 		a.Data = json.RawMessage("{}")
 	}
 	var b bytes.Buffer
-	switch {
-	case len(a.Data) > maxData:
-		return a, engi.Errorf(engi.Invalid, "the data has %d bytes, %d at most", len(a.Data), maxData).WithRemedy("put it into a file of the session and send its path")
-	case !utf8.Valid(a.Data) || !bytes.HasPrefix(bytes.TrimLeft(a.Data, " \t\r\n"), []byte("{")) || json.Compact(&b, a.Data) != nil:
-		return a, engi.Errorf(engi.Invalid, "the data is not a JSON object").WithRemedy(`send an object, like {"id":"1"}`)
+	if err := json.Compact(&b, a.Data); err != nil {
+		return a, engi.Errorf(engi.Internal, "compact the data of an action: %v", err) // unreachable: it was checked
 	}
 	a.Data = b.Bytes()
 	a.Agent = cmp.Or(a.Agent, Agent)

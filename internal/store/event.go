@@ -29,9 +29,8 @@ const (
 	appendFirstEvent = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, fingerprint, data, prev)
 	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0)`
 
-	maxEventData = 256 << 10 // maximum bytes of an event's data
-	maxEventPage = 8 << 20   // maximum bytes of data in one list
-	eventPage    = 256       // number of events that a follower reads at a time
+	maxEventPage = 8 << 20 // maximum bytes of data in one list
+	eventPage    = 256     // number of events that a follower reads at a time
 )
 
 var eventType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
@@ -84,8 +83,8 @@ func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Even
 	if e.Data == nil {
 		e.Data = json.RawMessage("{}")
 	}
-	if len(e.Data) > maxEventData {
-		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, the limit is %d", len(e.Data), maxEventData).WithRemedy("put it into a file or a volume and send its path")
+	if len(e.Data) > engi.MaxEventData {
+		return e, engi.TooLarge("the data has %d bytes, the limit is %d", len(e.Data), engi.MaxEventData).WithRemedy("put it into a file or a volume and send its path")
 	}
 	args := []any{string(e.ID), string(e.Owner), e.Subject, e.Type, nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, s.Fingerprint, string(e.Data)}
 	if first {

@@ -17,8 +17,6 @@ import (
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
-const maxCollaborators = 100
-
 // eventData is the data of events about workspaces.
 type eventData struct {
 	From     engi.WorkspaceState `json:"from,omitempty"`
@@ -129,8 +127,8 @@ func (s *Service) first(ctx context.Context, r *Record, files []engi.WorkspaceFi
 }
 
 func checkCollaborators(owner engi.Owner, all []engi.Collaborator) error {
-	if len(all) > maxCollaborators {
-		return engi.Errorf(engi.Invalid, "there are %d collaborators, %d at most", len(all), maxCollaborators)
+	if len(all) > engi.MaxCollaborators {
+		return engi.Errorf(engi.Invalid, "there are %d collaborators, %d at most", len(all), engi.MaxCollaborators)
 	}
 	seen := map[engi.Owner]bool{}
 	for _, c := range all {
@@ -201,8 +199,8 @@ func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string,
 	if err = cmp.Or(err, checkCollaborators(r.Owner, c.Share)); err != nil { // duplicates would replace each other
 		return engi.Workspace{}, err
 	}
-	if len(c.Unshare) > maxCollaborators {
-		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%d owners are to work in it no more, %d at most do", len(c.Unshare), maxCollaborators)
+	if len(c.Unshare) > engi.MaxCollaborators {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%d owners are to work in it no more, %d at most do", len(c.Unshare), engi.MaxCollaborators)
 	}
 	if err := cmp.Or(checkMetadata(c.Metadata), checkPreview(c.Preview)); err != nil {
 		return engi.Workspace{}, err

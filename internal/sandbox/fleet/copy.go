@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	maxForks  = 64 // maximum number of forks of one call
-	forkBoots = 4  // maximum number of concurrent boots of one fork
+	forkBoots = 4 // maximum number of concurrent boots of one fork
 )
 
 // Snapshot implements engi.Lifecycle.
@@ -139,8 +138,8 @@ func (s *sandboxes) dropTemp(dir string) {
 func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
 	defer engi.Annotate(&err, "fork sandbox %s", id)
 	switch {
-	case spec.Count < 1 || spec.Count > maxForks:
-		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, maxForks)
+	case spec.Count < 1 || spec.Count > engi.MaxForks:
+		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, engi.MaxForks)
 	case spec.IDs != nil && len(spec.IDs) != spec.Count:
 		return nil, engi.Errorf(engi.Invalid, "%d IDs for %d copies", len(spec.IDs), spec.Count)
 	}

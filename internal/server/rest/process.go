@@ -144,8 +144,8 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	if len(q.Tag) > 128 || strings.ContainsFunc(q.Tag, func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' }) {
 		c.addf("tag", "it is longer than 128 bytes, or has a slash or something invisible in it")
 	}
-	if q.Output > 64<<20 {
-		c.addf("output", "%s is more than the 64MiB that can be kept", q.Output)
+	if q.Output > engi.MaxOutput {
+		c.addf("output", "%s is more than the %s that can be kept", q.Output, v1.Bytes(engi.MaxOutput))
 	}
 	if q.Stdin {
 		cmd.Stdin = engi.StdinPipe

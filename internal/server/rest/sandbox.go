@@ -286,8 +286,8 @@ func set[T, F any](to *T, from *F, f func(F) T) {
 }
 
 func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fork], error) {
-	if q.Count < 0 || q.Count > 100 {
-		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to 100")
+	if q.Count < 0 || q.Count > engi.MaxForks {
+		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to %d", engi.MaxForks)
 	}
 	q.Count = max(1, q.Count)
 	forks, err := once(c, q, idempotency.Forks(q.Count, func(id engi.SandboxID) (engi.Sandbox, error) { return s.Get(c, c.owner(), id) }, func(ids []engi.SandboxID) ([]engi.Forked, error) {

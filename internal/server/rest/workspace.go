@@ -21,17 +21,6 @@ import (
 
 const (
 	workspacePath = "/v1/workspaces"
-
-	maxRevisionFiles   = 10_000 // maximum number of files in one request that writes
-	maxRevisionMessage = 200
-
-	maxCollaborators = 100
-
-	maxQueryText    = 1 << 20
-	maxQueryArgs    = 10_000
-	maxQueryRows    = 100_000
-	maxQueryBytes   = 16 << 20
-	maxQueryTimeout = 10 * time.Minute
 )
 
 type workspaces struct {
@@ -197,8 +186,8 @@ func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.W
 		update.Collaborators = new(collaboratorsOf(&check, "collaborators", *q.Collaborators))
 	}
 	update.Share = collaboratorsOf(&check, "share", q.Share)
-	if len(q.Unshare) > maxCollaborators {
-		return v1.Workspace{}, invalid("unshare", "there are more than %d", maxCollaborators)
+	if len(q.Unshare) > engi.MaxCollaborators {
+		return v1.Workspace{}, invalid("unshare", "there are more than %d", engi.MaxCollaborators)
 	}
 	for i, o := range q.Unshare {
 		check.text("unshare["+strconv.Itoa(i)+"]", o)
@@ -358,8 +347,8 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 	if len(q.Files) == 0 {
 		check.addf("files", "there are none")
 	}
-	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
-		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	if check.text("message", q.Message); len(q.Message) > engi.MaxRevisionText {
+		check.addf("message", "it is longer than %d bytes", engi.MaxRevisionText)
 	}
 	spec := engi.WriteSpec{Owner: c.owner(), Workspace: in.ID, Files: writesOf(&check, q.Files), Message: q.Message, Actor: c.auth.ID, Base: q.Base}
 	if err := check.err(); err != nil {
@@ -370,8 +359,8 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 
 // writesOf converts the files of a request.
 func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
-	if len(all) > maxRevisionFiles {
-		check.addf("files", "there are more than %d", maxRevisionFiles)
+	if len(all) > engi.MaxWorkspaceFiles {
+		check.addf("files", "there are more than %d", engi.MaxWorkspaceFiles)
 		return nil
 	}
 	var out []engi.WorkspaceFile
@@ -526,11 +515,13 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			Pattern: "POST " + one + "/services/{service}/command", ID: "run-redis-command", Summary: "Run a Redis command", Access: change,
 			Bodies: []example{{"ping", "a command", `{"args": ["PING"]}`}},
 		}, func(c *call, in *aService, q v1.CommandRequest) (v1.CommandReply, error) {
-			switch {
-			case len(q.Args) == 0:
-				return v1.CommandReply{}, invalid("args", "there are none")
-			case len(q.Args) > maxQueryArgs:
-				return v1.CommandReply{}, invalid("args", "there are more than %d", maxQueryArgs)
+			var check checker
+			if len(q.Args) == 0 {
+				check.addf("args", "there are none")
+			}
+			check.QueryArgs(len(q.Args))
+			if err := check.err(); err != nil {
+				return v1.CommandReply{}, err
 			}
 			reply, err := w.Command(c, c.owner(), in.ID, in.Service, q.Args)
 			return v1.CommandReply{Reply: reply.Value, Refused: reply.Refused}, err
@@ -543,29 +534,12 @@ func (in *inDatabase) query(c *call) engi.Query {
 }
 
 func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
-	var check checker
-	switch {
-	case strings.TrimSpace(q.Text) == "":
-		check.addf("text", "it is missing")
-	case len(q.Text) > maxQueryText:
-		check.addf("text", "it is longer than %s", v1.Bytes(maxQueryText))
-	}
-	if len(q.Args) > maxQueryArgs {
-		check.addf("args", "there are more than %d", maxQueryArgs)
-	}
-	if q.MaxRows < 0 || q.MaxRows > maxQueryRows {
-		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
-	}
-	if q.MaxBytes > maxQueryBytes {
-		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
-	}
-	if q.Timeout.Std() > maxQueryTimeout {
-		check.addf("timeout", "it is more than %s", maxQueryTimeout)
-	}
 	out := engi.Query{
 		Owner: c.owner(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
 	}
-	if err := check.err(); err != nil || len(q.Args) == 0 {
+	check := out.Faults()
+	check.QueryArgs(len(q.Args)) // before they are decoded
+	if err := check.Err(); err != nil || len(q.Args) == 0 {
 		return out, err
 	}
 	list := []byte("[")
@@ -607,8 +581,8 @@ func (w *workspaces) of(x engi.Workspace) v1.Workspace {
 }
 
 func collaboratorsOf(check *checker, name string, all []v1.Collaborator) []engi.Collaborator {
-	if len(all) > maxCollaborators {
-		check.addf(name, "there are more than %d", maxCollaborators)
+	if len(all) > engi.MaxCollaborators {
+		check.addf(name, "there are more than %d", engi.MaxCollaborators)
 		return nil
 	}
 	out := make([]engi.Collaborator, len(all))

@@ -12,7 +12,6 @@ package e2b
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -307,13 +306,7 @@ const maxBody = 4 << 20
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
 	if err != nil {
-		if engi.Is(err, engi.Invalid) {
-			return err
-		}
-		if _, over := errors.AsType[*http.MaxBytesError](err); over {
-			return engi.Errorf(engi.Invalid, "the body is over %d bytes", maxBody)
-		}
-		return engi.Errorf(engi.Unavailable, "read the body: %v", err)
+		return httpio.BodyError(err)
 	}
 	if len(b) == 0 {
 		return nil
@@ -385,7 +378,7 @@ func respond(w http.ResponseWriter, status int, v any) error {
 // it may name commands and settings of engi that their users do not have. Text for
 // these users is part of the message.
 func fail(w http.ResponseWriter, err error) {
-	status := httpio.Statuses[engi.KindOf(err)]
+	status := httpio.StatusOf(err)
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.FormatInt((after+999)/1000, 10))
 	}

@@ -422,9 +422,6 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, sandb
 	return done(w, s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory))
 }
 
-// maxForks is the maximum number of forks in one request.
-const maxForks = 100
-
 func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
@@ -444,8 +441,8 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 	if q.Count != nil {
 		n = *q.Count
 	}
-	if n < 1 || n > maxForks {
-		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
+	if n < 1 || n > engi.MaxForks {
+		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, engi.MaxForks)
 	}
 	get := func(id engi.SandboxID) (engi.Sandbox, error) { return s.Sandboxes.Get(r.Context(), who.viewer, id) }
 	copies, err := once(s, r, who, q, idempotency.Forks(n, get, func(ids []engi.SandboxID) ([]engi.Forked, error) {
@@ -465,7 +462,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 	all := make([]outcome, len(copies))
 	for i, c := range copies {
 		if c.Err != nil {
-			all[i].Error = &refusal{httpio.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
+			all[i].Error = &refusal{httpio.StatusOf(c.Err), c.Err.Error()}
 			continue
 		}
 		v := s.createdView(c.Sandbox, who)

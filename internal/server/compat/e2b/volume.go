@@ -192,7 +192,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			return f(w, r, files, path.Clean("/"+at))
 		}()
 		if err != nil {
-			status := httpio.Statuses[engi.KindOf(err)]
+			status := httpio.StatusOf(err)
 			if engi.Is(err, engi.Exhausted) {
 				status = http.StatusInsufficientStorage
 			}
